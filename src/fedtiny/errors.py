@@ -1,0 +1,25 @@
+"""Errors that tell a user what went wrong and what to do about it."""
+
+
+class FedTinyError(Exception):
+    """A problem the user can mend; the command line prints its one sentence and exits with 1."""
+
+
+class ConfigError(FedTinyError):
+    """A setting that cannot work."""
+
+
+class DataError(FedTinyError):
+    """Data that is missing, unreadable or does not fit."""
+
+
+class ModelError(FedTinyError):
+    """A model that cannot be pruned or trained as asked."""
+
+
+class WireError(FedTinyError):
+    """Bytes from another party that are not what they claim to be."""
+
+
+class RunError(FedTinyError):
+    """A run folder that cannot be read, written or continued."""

@@ -1,0 +1,21 @@
+"""Optional dependencies, imported only where they are used."""
+
+import importlib
+from types import ModuleType
+
+from fedtiny.errors import FedTinyError
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional module, or say which extra brings it.
+
+    >>> require("json", extra="torch").__name__
+    'json'
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        package = module.partition(".")[0]
+        raise FedTinyError(
+            f"{package} is not installed; it comes with: pip install 'fedtiny[{extra}]'"
+        ) from missing
