@@ -1,0 +1,61 @@
+"""The pool of coarse-pruned candidates (Alg. 1, input)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.sparse.magnitude import largest
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+
+
+@dataclass(frozen=True)
+class CandidatePool:
+    """Magnitude cuts of one model with different layer densities.
+
+    In each layer the cuts nest, so one theta at every layer's largest density, with the number
+    of kept weights by candidate and layer, carries the whole pool.
+    """
+
+    theta: Theta
+    counts: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        layers = len(self.theta.anatomy.prunable)
+        if self.counts.ndim != 2 or self.counts.shape[1] != layers or not len(self.counts):
+            raise ValueError(f"a pool needs one row of {layers} layer counts a candidate")
+        kept = np.array(list(self.theta.mask.counts.values()))
+        if (self.counts < 0).any() or (self.counts > kept).any():
+            raise ValueError("a candidate keeps more weights of a layer than the pool carries")
+
+    @classmethod
+    def cut(cls, dense: Theta, counts: NDArray[np.int32]) -> "CandidatePool":
+        """Prune a model by magnitude to the largest of the counts in each layer."""
+        return cls(prune_by_magnitude(dense, counts.max(axis=0)), counts)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __iter__(self) -> Iterator[Theta]:
+        return (self[c] for c in range(len(self)))
+
+    def __getitem__(self, candidate: int) -> Theta:
+        """The parameters of one candidate, with its mask."""
+        return prune_by_magnitude(self.theta, self.counts[candidate])
+
+    @property
+    def densities(self) -> list[float]:
+        """Total density of each candidate."""
+        total = self.theta.anatomy.prunable_count
+        return [float(row.sum()) / total for row in self.counts]
+
+
+def prune_by_magnitude(theta: Theta, counts: NDArray[np.integer]) -> Theta:
+    """Keep the given number of largest weights in each layer, ties to the lower position."""
+    kept = {
+        layer: theta.mask.indices(layer)[largest(theta.kept(layer), int(count))]
+        for layer, count in zip(theta.mask, counts, strict=True)
+    }
+    return theta.remasked(Mask(theta.anatomy, kept))

@@ -1,0 +1,132 @@
+"""The mask of a sparse model."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtiny.models.anatomy import Anatomy
+
+Indices = NDArray[np.int32]
+
+
+class Mask:
+    """Which weights of a model are kept: m in the paper.
+
+    A mask belongs to one anatomy, cannot be changed, and cannot be anything else than a mask of
+    that anatomy. Each layer is held as the sorted flat positions of its kept weights, or as None
+    when it keeps all, so memory follows the kept weights.
+    """
+
+    def __init__(self, anatomy: Anatomy, kept: Mapping[str, ArrayLike | None]) -> None:
+        if kept.keys() != anatomy.prunable.keys():
+            raise ValueError(
+                f"a mask needs exactly the {len(anatomy.prunable)} prunable layers; "
+                f"these do not match: {sorted(kept.keys() ^ anatomy.prunable.keys())}"
+            )
+        self.anatomy = anatomy
+        self._kept = {
+            name: _checked_positions(name, kept[name], size)
+            for name, size in anatomy.sizes.items()
+        }
+
+    @classmethod
+    def full(cls, anatomy: Anatomy) -> "Mask":
+        """The mask of a dense model."""
+        return cls(anatomy, dict.fromkeys(anatomy.prunable))
+
+    @classmethod
+    def from_arrays(cls, anatomy: Anatomy, arrays: Mapping[str, ArrayLike]) -> "Mask":
+        """A mask from arrays of zeros and ones in the shapes of the layers."""
+        kept = {}
+        for name, array in arrays.items():
+            bits = np.asarray(array)
+            if bits.shape != anatomy.prunable.get(name):
+                raise ValueError(f"{name}: a mask of shape {bits.shape} does not fit the layer")
+            if not np.isin(bits, (0, 1)).all():
+                raise ValueError(f"{name}: a mask holds zeros and ones only")
+            kept[name] = np.flatnonzero(bits)
+        return cls(anatomy, kept)
+
+    def replace(self, kept: Mapping[str, ArrayLike | None]) -> "Mask":
+        """The same mask with other kept positions in some layers."""
+        return Mask(self.anatomy, {**self._kept, **kept})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.anatomy.prunable)
+
+    def is_full(self, layer: str) -> bool:
+        """Whether the layer keeps every weight."""
+        return self._kept[layer] is None
+
+    def indices(self, layer: str) -> Indices:
+        """Sorted flat positions of the layer's kept weights."""
+        kept = self._kept[layer]
+        return np.arange(self.anatomy.sizes[layer], dtype=np.int32) if kept is None else kept
+
+    def kept(self, layer: str) -> int:
+        """Number of kept weights of a layer: n^l in the paper."""
+        positions = self._kept[layer]
+        return self.anatomy.sizes[layer] if positions is None else len(positions)
+
+    def array(self, layer: str) -> NDArray[np.bool_]:
+        """The layer's mask in the shape of the layer."""
+        bits = np.zeros(self.anatomy.sizes[layer], dtype=np.bool_)
+        bits[self.indices(layer)] = True
+        return bits.reshape(self.anatomy.prunable[layer])
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Number of kept weights by layer."""
+        return {layer: self.kept(layer) for layer in self}
+
+    @cached_property
+    def count(self) -> int:
+        """Number of kept weights of the model."""
+        return sum(self.counts.values())
+
+    @property
+    def density(self) -> float:
+        """Kept share of the prunable weights: d in the paper."""
+        return self.count / self.anatomy.prunable_count if self.anatomy.prunable_count else 1.0
+
+    @cached_property
+    def densities(self) -> dict[str, float]:
+        """Kept share by layer: d^l in the paper."""
+        return {layer: kept / self.anatomy.sizes[layer] for layer, kept in self.counts.items()}
+
+    @cached_property
+    def version(self) -> int:
+        """Eight bytes that name this mask, the same wherever and whenever it is made."""
+        digest = hashlib.blake2b(digest_size=8, key=self.anatomy.fingerprint.to_bytes(4, "little"))
+        for layer, positions in self._kept.items():
+            digest.update(f"{layer}:{self.kept(layer)};".encode())
+            if positions is not None:
+                digest.update(positions.astype("<i4", copy=False).tobytes())
+        return int.from_bytes(digest.digest(), "little")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mask) and self.version == other.version
+
+    def __hash__(self) -> int:
+        return self.version
+
+    def __repr__(self) -> str:
+        return f"Mask(layers={len(self.counts)}, kept={self.count}, density={self.density:.4g})"
+
+
+def _checked_positions(layer: str, kept: ArrayLike | None, size: int) -> Indices | None:
+    if kept is None:
+        return None
+    given = np.asarray(kept)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise ValueError(f"{layer}: kept positions must be a list of whole numbers")
+    if given.size and (given[0] < 0 or given[-1] >= size or (np.diff(given) <= 0).any()):
+        raise ValueError(f"{layer}: kept positions must be sorted, distinct and below {size}")
+    if given.size == size:
+        return None
+    positions = given.astype(np.int32)
+    positions.setflags(write=False)
+    return positions

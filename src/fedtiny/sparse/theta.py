@@ -1,0 +1,106 @@
+"""The parameters of a sparse model."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.sparse.mask import Mask
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Theta:
+    """A model's values under a mask: theta in the paper.
+
+    One float32 vector: the kept weights of each prunable layer in order of position, then every
+    dense tensor (batch-norm statistics included), both in the order of the anatomy. A pruned
+    weight has no place in it, so nothing can leak into one.
+    """
+
+    mask: Mask
+    vector: Floats
+
+    def __post_init__(self) -> None:
+        expected = length(self.mask)
+        if self.vector.shape != (expected,) or self.vector.dtype != np.float32:
+            raise ValueError(
+                f"theta needs {expected} float32 values under its mask, "
+                f"got {self.vector.dtype} of shape {self.vector.shape}"
+            )
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The anatomy of the model these values belong to."""
+        return self.mask.anatomy
+
+    @cached_property
+    def places(self) -> dict[str, slice]:
+        """Where each tensor lies in the vector."""
+        return places(self.mask)
+
+    @cached_property
+    def version(self) -> int:
+        """Eight bytes that name these values, so that they need not be sent twice."""
+        digest = hashlib.blake2b(digest_size=8, key=self.mask.version.to_bytes(8, "little"))
+        digest.update(self.vector.astype("<f4", copy=False).tobytes())
+        return int.from_bytes(digest.digest(), "little")
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[np.generic]], mask: Mask) -> "Theta":
+        """Take the kept values out of a model's full-size tensors."""
+        vector = np.empty(length(mask), dtype=np.float32)
+        for name, part in places(mask).items():
+            flat = np.asarray(tensors[name]).reshape(-1)
+            whole = name not in mask.anatomy.prunable or mask.is_full(name)
+            vector[part] = flat if whole else flat[mask.indices(name)]
+        return cls(mask, vector)
+
+    def kept(self, layer: str) -> Floats:
+        """The kept weights of a prunable layer, in order of position."""
+        return self.vector[self.places[layer]]
+
+    def tensor(self, name: str) -> Floats:
+        """One tensor in its full shape, with zeros where weights are pruned."""
+        values = self.vector[self.places[name]]
+        if name in self.anatomy.dense:
+            return values.reshape(self.anatomy.dense[name])
+        if not self.mask.is_full(name):
+            flat = np.zeros(self.anatomy.sizes[name], dtype=np.float32)
+            flat[self.mask.indices(name)] = values
+            values = flat
+        return values.reshape(self.anatomy.prunable[name])
+
+    def tensors(self) -> dict[str, Floats]:
+        """Every tensor in its full shape."""
+        return {name: self.tensor(name) for name in self.places}
+
+    def remasked(self, mask: Mask) -> "Theta":
+        """The same model under another mask: dropped weights go, grown ones start at zero."""
+        return Theta.from_tensors(self.tensors(), mask)
+
+    def with_dense(self, tensors: Mapping[str, NDArray[np.generic]]) -> "Theta":
+        """The same model with some dense tensors (say, batch-norm statistics) replaced."""
+        vector = self.vector.copy()
+        for name, values in tensors.items():
+            vector[self.places[name]] = np.asarray(values).reshape(-1)
+        return Theta(self.mask, vector)
+
+
+def length(mask: Mask) -> int:
+    """Number of values of a model under a mask."""
+    return mask.count + mask.anatomy.dense_count
+
+
+def places(mask: Mask) -> dict[str, slice]:
+    """Where each tensor lies in the vector of a theta under this mask."""
+    found, start = {}, 0
+    for name, size in (*mask.counts.items(), *mask.anatomy.dense_sizes.items()):
+        found[name] = slice(start, start + size)
+        start += size
+    return found
