@@ -28,8 +28,7 @@ class Mask:
             )
         self.anatomy = anatomy
         self._kept = {
-            name: _checked_positions(name, kept[name], size)
-            for name, size in anatomy.sizes.items()
+            name: _checked_positions(name, kept[name], size) for name, size in anatomy.sizes.items()
         }
 
     @classmethod

@@ -1,0 +1,79 @@
+"""The one way fedtiny averages: weights, batch-norm statistics, losses and gradients alike."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.sparse.vector import SparseVector
+
+Value = NDArray[Any] | SparseVector
+
+
+class WeightedMean:
+    """A mean that takes one device's values at a time, so that no two devices' are held at once.
+
+    Values are named. Arrays of a name have one shape; of a sparse vector a missing entry is
+    zero. Sums are in float64 and in the order of adding, so the outcome is fixed by that order.
+
+    >>> mean = WeightedMean()
+    >>> mean.add({"x": np.array([1.0])}, weight=1)
+    >>> mean.add({"x": np.array([4.0])}, weight=2)
+    >>> float(mean.result()["x"][0])
+    3.0
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._sums: dict[str, NDArray[np.float64] | _SparseSum] = {}
+
+    def add(self, values: Mapping[str, Value], weight: float) -> None:
+        """Count one device's values in."""
+        if not weight > 0:
+            raise ValueError(f"a weight must be above zero, got {weight}")
+        if self._sums and values.keys() != self._sums.keys():
+            raise ValueError("every device must give the same values")
+        for name, value in values.items():
+            self._add(name, value, weight)
+        self.weight += weight
+
+    def result(self) -> dict[str, Value]:
+        """The means, in float32."""
+        means: dict[str, Value] = {}
+        for name, total in self._sums.items():
+            if isinstance(total, _SparseSum):
+                means[name] = total.mean(self.weight)
+            else:
+                means[name] = (total / self.weight).astype(np.float32)
+        return means
+
+    def _add(self, name: str, value: Value, weight: float) -> None:
+        if isinstance(value, SparseVector):
+            total = self._sums.setdefault(name, _SparseSum(value.size))
+            if not isinstance(total, _SparseSum) or total.size != value.size:
+                raise ValueError(f"{name}: devices gave values of different shapes")
+            total.add(value, weight)
+            return
+        weighted = np.multiply(value, weight, dtype=np.float64)
+        before = self._sums.setdefault(name, np.zeros_like(weighted))
+        if isinstance(before, _SparseSum) or before.shape != weighted.shape:
+            raise ValueError(f"{name}: devices gave values of different shapes")
+        before += weighted
+
+
+class _SparseSum:
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.indices = np.empty(0, dtype=np.int32)
+        self.sums = np.empty(0, dtype=np.float64)
+
+    def add(self, vector: SparseVector, weight: float) -> None:
+        indices = np.union1d(self.indices, vector.indices)
+        sums = np.zeros(len(indices))
+        sums[np.searchsorted(indices, self.indices)] = self.sums
+        sums[np.searchsorted(indices, vector.indices)] += vector.values.astype(np.float64) * weight
+        self.indices, self.sums = indices, sums
+
+    def mean(self, weight: float) -> SparseVector:
+        return SparseVector(self.size, self.indices, (self.sums / weight).astype(np.float32))

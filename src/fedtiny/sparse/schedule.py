@@ -1,0 +1,66 @@
+"""When and how much progressive pruning adjusts (Sec. 4.1.2). All in rounds, never iterations."""
+
+from dataclasses import dataclass
+from math import cos, floor, pi
+from typing import Literal
+
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.sparse.mask import Mask
+
+Granularity = Literal["layer", "block", "entire"]
+Order = Literal["backward", "forward"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Adjust every `delta_r` rounds until `r_stop`, one group of layers at a time."""
+
+    delta_r: int
+    r_stop: int
+    granularity: Granularity = "block"
+    order: Order = "backward"
+
+    def adjusts(self, round: int) -> bool:
+        """Whether the mask is adjusted at the end of this round (Alg. 2, line 10)."""
+        return round % self.delta_r == 0 and round <= self.r_stop
+
+    def event(self, round: int) -> int:
+        """How many adjustments came before this round's."""
+        return round // self.delta_r
+
+    def layers(self, anatomy: Anatomy, round: int) -> tuple[str, ...]:
+        """The layers whose turn it is: by the number of the event, never of the round."""
+        groups = _groups(anatomy, self.granularity)
+        turn = self.event(round) % len(groups)
+        return groups[turn if self.order == "forward" else -1 - turn]
+
+    def pruning_number(self, round: int, kept: int, pruned: int) -> int:
+        """How many weights of a layer are grown and dropped: a_t^l, never above the pruned ones.
+
+        >>> Schedule(delta_r=10, r_stop=100).pruning_number(0, kept=100, pruned=900)
+        30
+        >>> Schedule(delta_r=10, r_stop=100).pruning_number(100, kept=100, pruned=900)
+        0
+        """
+        share = 0.15 * (1 + cos(pi * round / self.r_stop))
+        return min(floor(share * kept + 1e-9), pruned)
+
+    def pruning_numbers(self, mask: Mask, round: int) -> dict[str, int]:
+        """The layers to adjust at the end of this round, with their a_t^l above zero."""
+        if not self.adjusts(round):
+            return {}
+        numbers = {
+            layer: self.pruning_number(
+                round, mask.kept(layer), mask.anatomy.sizes[layer] - mask.kept(layer)
+            )
+            for layer in self.layers(mask.anatomy, round)
+        }
+        return {layer: number for layer, number in numbers.items() if number}
+
+
+def _groups(anatomy: Anatomy, granularity: Granularity) -> tuple[tuple[str, ...], ...]:
+    if granularity == "block":
+        return anatomy.blocks
+    if granularity == "layer":
+        return tuple((layer,) for layer in anatomy.prunable)
+    return (tuple(anatomy.prunable),)

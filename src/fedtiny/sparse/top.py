@@ -1,0 +1,40 @@
+"""The buffer in which a device keeps its largest gradients (Alg. 2, line 12)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.sparse.magnitude import largest
+from fedtiny.sparse.vector import SparseVector
+
+
+class TopBuffer:
+    """The `count` values of largest magnitude seen so far, in O(count) memory.
+
+    Values come in slabs, in any cut and order; the outcome is that of a full sort with ties to
+    the lower position. A slab is looked at and let go, so beside the buffer there is never more
+    than the slab that the caller holds.
+    """
+
+    def __init__(self, size: int, count: int) -> None:
+        self.size = size
+        self.count = min(count, size)
+        self._indices = np.empty(0, dtype=np.int32)
+        self._values = np.empty(0, dtype=np.float32)
+
+    def push(self, indices: NDArray[np.integer], values: NDArray[np.float32]) -> None:
+        """Offer a slab of values at distinct positions not offered before."""
+        if len(self._indices) == self.count:
+            above = np.abs(values) >= self._threshold()
+            indices, values = indices[above], values[above]
+        joined = np.concatenate([self._indices, indices.astype(np.int32, copy=False)])
+        order = np.argsort(joined)
+        joined, values = joined[order], np.concatenate([self._values, values])[order]
+        best = largest(values, self.count)
+        self._indices, self._values = joined[best], values[best]
+
+    def _threshold(self) -> float:
+        return float(np.abs(self._values).min()) if self.count else np.inf
+
+    def result(self) -> SparseVector:
+        """What is in the buffer, sorted by position."""
+        return SparseVector(self.size, self._indices, self._values)
