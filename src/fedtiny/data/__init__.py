@@ -1,1 +1,8 @@
+"""Data sets, their partition over devices, and their batched augmentation."""
 
+from fedtiny.data.images import DataSet, ImageSet
+from fedtiny.data.memory import from_arrays, from_torch
+from fedtiny.data.partition import Partition
+from fedtiny.data.sources import load, names
+
+__all__ = ["DataSet", "ImageSet", "Partition", "from_arrays", "from_torch", "load", "names"]

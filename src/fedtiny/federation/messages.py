@@ -62,9 +62,13 @@ def top_gradients(counts: Mapping[str, int]) -> Verb:
     return Verb("top_gradients", {"counts": dict(counts)})
 
 
-def bn_statistics() -> Verb:
-    """Measure the batch-norm statistics of every candidate (Alg. 1, line 5)."""
-    return Verb("bn_statistics")
+def bn_statistics(batch_size: int, passes: int = 1, moment: str = "var") -> Verb:
+    """Measure the batch-norm statistics of every candidate (Alg. 1, line 5).
+
+    The second moment is sent as variance (`var`) or, to be pooled exactly, as E[x^2] (`square`).
+    """
+    options = {"batch_size": batch_size, "passes": passes, "moment": moment}
+    return Verb("bn_statistics", options)
 
 
 def losses() -> Verb:

@@ -1,1 +1,80 @@
+"""The networks of the paper, and what pruning needs to know of any network."""
 
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedtiny.errors import ModelError
+from fedtiny.extras import require
+from fedtiny.models.anatomy import Anatomy, Shape
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Anatomy", "ModelKind", "build", "dissect", "kind", "names"]
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """A network that can be asked for by name."""
+
+    module: str
+    function: str
+    description: str
+    width: int
+    smallest_input: int = 1
+
+
+KINDS = {
+    "resnet18": ModelKind(
+        "resnet", "resnet18", "ResNet18 for small images (3x3 stem, no max-pool)", width=64
+    ),
+    "vgg11": ModelKind(
+        "vgg", "vgg11", "VGG11 with batch norm and its ImageNet head", width=64, smallest_input=32
+    ),
+    "vgg11_small": ModelKind(
+        "vgg", "vgg11_small", "VGG11 with batch norm and one linear layer as head", 64, 32
+    ),
+    "small": ModelKind(
+        "small", "small", "three 3x3 convolutions and a linear head", width=16, smallest_input=4
+    ),
+}
+
+
+def names() -> dict[str, str]:
+    """Every model that can be asked for by name, with a line of description."""
+    return {name: model.description for name, model in KINDS.items()}
+
+
+def kind(name: str) -> ModelKind:
+    """The model of that name, or an error that names the nearest one."""
+    if name in KINDS:
+        return KINDS[name]
+    near = difflib.get_close_matches(name, KINDS, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise ModelError(f"there is no model '{name}' (known: {', '.join(KINDS)}){hint}")
+
+
+def build(
+    name: str, shape: Shape, classes: int, *, width: int | None = None, seed: int = 0
+) -> "nn.Module":
+    """A freshly initialised network for images of this shape (channels, height, width)."""
+    model = kind(name)
+    if min(shape[1:]) < model.smallest_input:
+        raise ModelError(
+            f"{name} needs images of at least {model.smallest_input} pixels, got {shape[1:]}"
+        )
+    torch = require("torch", extra="torch")
+    module = require(f"fedtiny.models.{model.module}", extra="torch")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network: nn.Module = getattr(module, model.function)(
+            channels=shape[0], classes=classes, width=width or model.width
+        )
+    return network
+
+
+def dissect(model: "nn.Module", shape: Shape) -> Anatomy:
+    """The anatomy of any network that takes images of this shape."""
+    anatomy: Anatomy = require("fedtiny.models.dissection", extra="torch").dissect(model, shape)
+    return anatomy

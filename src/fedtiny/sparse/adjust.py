@@ -22,9 +22,12 @@ class Change:
         return len(self.grown)
 
 
+Changes = dict[str, Change]
+
+
 def grow_and_drop(
     theta: Theta, gradients: Mapping[str, SparseVector], numbers: Mapping[str, int]
-) -> tuple[Theta, dict[str, Change]]:
+) -> tuple[Theta, Changes]:
     """Swap up to a_t^l weights in each layer named; the density of every layer stays.
 
     Grown are the pruned weights of largest averaged gradient, never one whose gradient is zero;

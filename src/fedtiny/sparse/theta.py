@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.models.anatomy import Anatomy
-from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.mask import Indices, Mask
 
 Floats = NDArray[np.float32]
 
@@ -82,7 +82,16 @@ class Theta:
 
     def remasked(self, mask: Mask) -> "Theta":
         """The same model under another mask: dropped weights go, grown ones start at zero."""
-        return Theta.from_tensors(self.tensors(), mask)
+        layers = [self._at(layer, mask.indices(layer)) for layer in mask]
+        return Theta(mask, np.concatenate([*layers, self.vector[self.mask.count :]]))
+
+    def _at(self, layer: str, positions: Indices) -> Floats:
+        """The layer's values at sorted positions, zero where a weight is pruned."""
+        kept, held = self.kept(layer), self.mask.indices(layer)
+        if self.mask.is_full(layer) or not len(held):
+            return kept[positions] if len(held) else np.zeros(len(positions), dtype=np.float32)
+        near = np.minimum(np.searchsorted(held, positions), len(held) - 1)
+        return np.where(held[near] == positions, kept[near], np.float32(0))
 
     def with_dense(self, tensors: Mapping[str, NDArray[np.generic]]) -> "Theta":
         """The same model with some dense tensors (say, batch-norm statistics) replaced."""

@@ -1,0 +1,100 @@
+"""One entry of the cache: images and labels as ``.npy``, and a manifest that is written last."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedtiny.data.array import Array
+from fedtiny.data.images import ImageSet
+from fedtiny.data.progress import progress
+from fedtiny.errors import DataError
+
+FORMAT = 1
+IMAGES = "images.npy"
+LABELS = "labels.npy"
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Images about to be decoded: ``count`` uint8 images of one shape, in batches."""
+
+    what: str
+    count: int
+    classes: tuple[str, ...]
+    batches: Iterator[tuple[Array, Array]]
+
+
+def write_entry(folder: Path, decoding: Decoding) -> None:
+    """Decode into this folder and leave it whole and on disk."""
+    with (folder / IMAGES).open("wb") as file:
+        shape, labels = _write_images(file, decoding)
+    with (folder / LABELS).open("wb") as file:
+        np.save(file, labels)
+        _sync(file)
+    with (folder / MANIFEST).open("w") as file:
+        json.dump(_manifest(folder, shape, decoding.classes), file)
+        _sync(file)
+    sync_folder(folder)
+
+
+def read_entry(folder: Path) -> ImageSet | None:
+    """The images of a whole entry, memory-mapped copy-on-write; None for anything else."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        images = np.load(folder / IMAGES, mmap_mode="c")
+        if manifest != _manifest(folder, images.shape, tuple(manifest["classes"])):
+            return None
+        return ImageSet(images, np.load(folder / LABELS), tuple(manifest["classes"]))
+    except (OSError, ValueError, KeyError, TypeError, EOFError, DataError):
+        return None
+
+
+def _write_images(file: IO[bytes], decoding: Decoding) -> tuple[tuple[int, ...], Array]:
+    shape: tuple[int, ...] = ()
+    labels: list[Array] = []
+    with progress(f"decoding {decoding.what}", decoding.count) as advance:
+        for images, their_labels in decoding.batches:
+            if not labels:
+                shape = (decoding.count, *images.shape[1:])
+                _write_header(file, shape)
+            file.write(np.ascontiguousarray(images).data)
+            labels.append(their_labels)
+            advance(len(images))
+    _sync(file)
+    return shape, np.concatenate(labels).astype(np.int64)
+
+
+def _write_header(file: IO[bytes], shape: tuple[int, ...]) -> None:
+    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _manifest(folder: Path, shape: tuple[int, ...], classes: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "shape": list(shape),
+        "classes": list(classes),
+        "bytes": {name: (folder / name).stat().st_size for name in (IMAGES, LABELS)},
+    }
+
+
+def _sync(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder outlast a power cut, where the system lets a folder be synced."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

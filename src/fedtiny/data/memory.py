@@ -1,0 +1,148 @@
+"""Make a data set of arrays, or of any map-style torch Dataset."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedtiny.data.array import Array
+from fedtiny.data.images import DataSet, ImageSet
+from fedtiny.data.statistics import channel_statistics
+from fedtiny.errors import DataError
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+CHANNELS = (1, 2, 3, 4)
+
+
+def from_arrays(
+    train: tuple[ArrayLike, ArrayLike],
+    test: tuple[ArrayLike, ArrayLike],
+    classes: Sequence[str] | None = None,
+    name: str = "arrays",
+    *,
+    flips: bool = False,
+    crop_padding: int | None = None,
+) -> DataSet:
+    """A data set of (images, labels) pairs.
+
+    Images are [N, C, H, W], [N, H, W, C] or [N, H, W]. Whole numbers from 0 to 255 are
+    normalised by their measured mean and std; floats are taken as normalised already. Classes
+    are numbered where no names are given, and the crop padding is an eighth of the size.
+
+    >>> images, labels = np.zeros((4, 8, 8), dtype=np.uint8), [0, 1, 2, 1]
+    >>> from_arrays((images, labels), (images, labels)).classes
+    ('0', '1', '2')
+    """
+    (train_images, train_labels), (test_images, test_labels) = map(_pair, (train, test))
+    named = _class_names(classes, train_labels, test_labels)
+    train_set = ImageSet(train_images, train_labels, named)
+    test_set = ImageSet(test_images, test_labels, named)
+    mean, std = channel_statistics(train_images)
+    padding = max(train_set.shape[1:]) // 8 if crop_padding is None else crop_padding
+    return DataSet(name, train_set, test_set, mean, std, flips, padding)
+
+
+def from_torch(
+    train: "Dataset[Any]",
+    test: "Dataset[Any]",
+    classes: Sequence[str] | None = None,
+    name: str = "torch",
+    *,
+    flips: bool = False,
+    crop_padding: int | None = None,
+) -> DataSet:
+    """A data set of two map-style torch Datasets that yield (image, label).
+
+    Images are PIL images, tensors or arrays, as for :func:`from_arrays`. Each sample is read
+    once, so random transforms belong into the run's augmentation and not into the Dataset.
+    """
+    named = classes if classes is not None else getattr(train, "classes", None)
+    pairs = _collected(train), _collected(test)
+    return from_arrays(*pairs, classes=named, name=name, flips=flips, crop_padding=crop_padding)
+
+
+def _pair(pair: tuple[ArrayLike, ArrayLike]) -> tuple[Array, Array]:
+    try:
+        images, labels = map(np.asarray, pair)
+    except (TypeError, ValueError) as uneven:
+        raise DataError("train and test must be (images, labels) pairs of arrays") from uneven
+    if labels.dtype.kind not in "iu":
+        raise DataError(f"labels must be whole numbers, but are {labels.dtype}")
+    return _own(_channels_first(_pixels(images))), _own(labels.astype(np.int64))
+
+
+def _own(array: Array) -> Array:
+    """Contiguous and writable, as torch wants its arrays."""
+    return np.require(array, requirements=["C", "W"])
+
+
+def _pixels(images: Array) -> Array:
+    if images.dtype.kind == "f":
+        if not np.isfinite(images).all():
+            raise DataError("float images must be finite, but hold nan or inf")
+        return images.astype(np.float32, copy=False)
+    if images.dtype.kind not in "iu":
+        raise DataError(f"images must be whole numbers or floats, but are {images.dtype}")
+    if images.size and (images.min() < 0 or images.max() > 255):
+        raise DataError("images of whole numbers must be from 0 to 255")
+    return images.astype(np.uint8, copy=False)
+
+
+def _channels_first(images: Array) -> Array:
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4 and images.shape[1] not in CHANNELS and images.shape[3] in CHANNELS:
+        return images.transpose(0, 3, 1, 2)
+    return images
+
+
+def _class_names(classes: Sequence[str] | None, *labels: Array) -> tuple[str, ...]:
+    if classes is not None:
+        return tuple(map(str, classes))
+    highest = max((int(some.max()) for some in labels if some.size), default=0)
+    return tuple(map(str, range(highest + 1)))
+
+
+def _collected(dataset: Any) -> tuple[Array, Array]:
+    try:
+        count = len(dataset)
+    except (TypeError, NotImplementedError) as endless:
+        raise DataError("a torch Dataset needs a length; iterable ones do not serve") from endless
+    if count == 0:
+        raise DataError("a torch Dataset must not be empty")
+    samples = (dataset[index] for index in range(count))
+    return _stacked(samples, count)
+
+
+def _stacked(samples: Any, count: int) -> tuple[Array, Array]:
+    labels = np.empty(count, dtype=np.int64)
+    images = np.empty(0)
+    for index, sample in enumerate(samples):
+        array, label = _sample(sample, index)
+        if index == 0:
+            images = np.empty((count, *array.shape), dtype=array.dtype)
+        if array.shape != images.shape[1:] or array.dtype != images.dtype:
+            raise DataError(
+                f"sample {index} differs in size or type from sample 0; make them alike"
+            )
+        images[index], labels[index] = array, label
+    return images, labels
+
+
+def _sample(sample: Any, index: int) -> tuple[Array, int]:
+    try:
+        image, label = sample
+        return _as_array(image), int(label)
+    except (TypeError, ValueError) as other:
+        raise DataError(f"sample {index} must be a pair of an image and a label") from other
+
+
+def _as_array(image: Any) -> Array:
+    if not hasattr(image, "convert"):
+        return np.asarray(image)
+    if image.mode == "L":
+        return np.asarray(image)[None]
+    return np.asarray(image.convert("RGB")).transpose(2, 0, 1)

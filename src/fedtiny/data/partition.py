@@ -1,0 +1,179 @@
+"""Share the training samples among the devices: by Dirichlet draws, evenly, or by label shards."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from fedtiny.data.array import Array
+from fedtiny.errors import DataError
+from fedtiny.randomness import generator
+
+KINDS = ("dirichlet", "iid", "shards")
+REDRAWS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The training samples of each device: sorted int64 indices, none on two devices."""
+
+    devices: tuple[Array, ...]
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise DataError("a partition needs 1 device or more")
+        indices, _ = self.flat()
+        if len(np.unique(indices)) != len(indices) or (len(indices) and indices.min() < 0):
+            raise DataError("a partition must not give a sample to two devices")
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    @property
+    def sizes(self) -> Array:
+        """How many samples each device has."""
+        return np.array([len(device) for device in self.devices], dtype=np.int64)
+
+    def table(self, labels: Array, n_classes: int) -> Array:
+        """How many samples of each class each device has: [devices, classes].
+
+        >>> Partition((np.array([0, 1]), np.array([2]))).table(np.array([0, 1, 1]), 2).tolist()
+        [[1, 1], [0, 1]]
+        """
+        rows = [np.bincount(labels[device], minlength=n_classes) for device in self.devices]
+        return np.stack(rows)
+
+    def flat(self) -> tuple[Array, Array]:
+        """All indices one device after another, and where each device's begin and end."""
+        offsets = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+        return np.concatenate(self.devices).astype(np.int64), offsets
+
+    @classmethod
+    def from_flat(cls, indices: Array, offsets: Array) -> "Partition":
+        """The partition that :meth:`flat` wrote."""
+        ordered = len(offsets) > 1 and offsets[0] == 0 and bool(np.all(np.diff(offsets) >= 0))
+        if not ordered or offsets[-1] != len(indices):
+            raise DataError("the saved partition is damaged: its offsets do not fit its indices")
+        return cls(tuple(_sorted(indices[start:end]) for start, end in pairwise(offsets)))
+
+
+def split(
+    kind: str,
+    labels: Array,
+    devices: int,
+    *,
+    alpha: float,
+    shards_per_device: int,
+    seed: int,
+    minimum: int,
+) -> Partition:
+    """A partition of this kind: ``dirichlet``, ``iid`` or ``shards``."""
+    if kind == "dirichlet":
+        return dirichlet(labels, devices, alpha, seed, minimum)
+    if kind == "iid":
+        return iid(labels, devices, seed, minimum)
+    if kind == "shards":
+        return shards(labels, devices, shards_per_device, seed, minimum)
+    raise DataError(f"there is no partition {kind!r}; choose one of {', '.join(KINDS)}")
+
+
+def dirichlet(labels: Array, devices: int, alpha: float, seed: int, minimum: int) -> Partition:
+    """Each class shared by a Dirichlet(alpha) draw; the smaller alpha, the less alike devices are.
+
+    As is usual in the literature, a device that has its even share of all samples gets no more,
+    and all is drawn again until every device has ``minimum`` samples. After ``REDRAWS`` draws
+    the smallest devices are filled up from the largest.
+    """
+    _check(labels, devices, minimum)
+    if not 0 < alpha < np.inf:
+        raise DataError(f"alpha must be a finite number above 0, not {alpha}")
+    draw = generator(seed, "partition")
+    for _ in range(REDRAWS):
+        drawn = _drawn(labels, devices, alpha, draw)
+        if min(map(len, drawn)) >= minimum:
+            break
+    return _partition(_filled_up(drawn, minimum))
+
+
+def iid(labels: Array, devices: int, seed: int, minimum: int) -> Partition:
+    """Shuffled samples in parts that differ by one sample at most."""
+    _check(labels, devices, minimum)
+    order = generator(seed, "partition").permutation(len(labels))
+    return _partition(np.array_split(order, devices))
+
+
+def shards(
+    labels: Array, devices: int, shards_per_device: int, seed: int, minimum: int
+) -> Partition:
+    """Samples sorted by label and cut into shards, of which each device gets so many at random."""
+    _check(labels, devices, minimum)
+    count = devices * shards_per_device
+    if not 0 < count <= len(labels):
+        raise DataError(
+            f"{len(labels)} samples cannot be cut into {count} shards; "
+            f"give each of {devices} devices from 1 to {len(labels) // devices}"
+        )
+    draw = generator(seed, "partition")
+    order = draw.permutation(len(labels))
+    by_label = order[np.argsort(labels[order], kind="stable")]
+    dealt = draw.permutation(count).reshape(devices, shards_per_device)
+    cut = np.array_split(by_label, count)
+    drawn = [np.concatenate([cut[shard] for shard in hand]) for hand in dealt]
+    return _partition(_filled_up(drawn, minimum))
+
+
+def _check(labels: Array, devices: int, minimum: int) -> None:
+    if devices < 1 or minimum < 1:
+        raise DataError(
+            "a partition needs 1 device or more and a minimum of 1 sample or more, "
+            f"not {devices} and {minimum}"
+        )
+    if devices * minimum > len(labels):
+        raise DataError(
+            f"{devices} devices with {minimum} samples or more need {devices * minimum} samples, "
+            f"but there are {len(labels)}; take fewer devices or a lower minimum"
+        )
+
+
+def _drawn(labels: Array, devices: int, alpha: float, draw: np.random.Generator) -> list[Array]:
+    parts: list[list[Array]] = [[] for _ in range(devices)]
+    sizes = np.zeros(devices, dtype=np.int64)
+    for label in np.unique(labels):
+        samples = draw.permutation(np.flatnonzero(labels == label))
+        shares = _shares(draw.dirichlet(np.full(devices, alpha)), sizes < len(labels) / devices)
+        cuts = np.rint(np.cumsum(shares)[:-1] * len(samples)).astype(np.int64)
+        for device, part in enumerate(np.split(samples, cuts)):
+            parts[device].append(part)
+            sizes[device] += len(part)
+    return [np.concatenate(of_device) for of_device in parts]
+
+
+def _shares(drawn: Array, has_room: Array) -> Array:
+    """The drawn shares of the devices with room, scaled to 1; even ones where all are 0."""
+    shares = np.where(has_room, drawn, 0.0)
+    if not np.isfinite(shares).all() or shares.sum() <= 0:
+        shares = has_room.astype(np.float64)
+    scaled: Array = shares / shares.sum()
+    return scaled
+
+
+def _filled_up(drawn: Sequence[Array], minimum: int) -> list[Array]:
+    """Move samples one by one from the largest device to those below the minimum."""
+    moved = [device.tolist() for device in drawn]
+    sizes = np.array([len(device) for device in drawn])
+    for device in np.flatnonzero(sizes < minimum):
+        while sizes[device] < minimum:
+            largest = int(np.argmax(sizes))
+            moved[device].append(moved[largest].pop())
+            sizes[device] += 1
+            sizes[largest] -= 1
+    return [np.array(device, dtype=np.int64) for device in moved]
+
+
+def _partition(drawn: Sequence[Array]) -> Partition:
+    return Partition(tuple(_sorted(device) for device in drawn))
+
+
+def _sorted(indices: Array) -> Array:
+    return np.sort(indices.astype(np.int64))

@@ -1,0 +1,59 @@
+"""How a device computes: the verbs that every engine has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.devices.shard import Shard
+from fedtiny.randomness import generator
+from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.vector import SparseVector
+
+Metrics = dict[str, float]
+Arrays = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Who computes and when: the key of every random draw."""
+
+    seed: int
+    round: int
+    device: int
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """The draws for one purpose at this moment."""
+        return generator(self.seed, purpose, round=self.round, device=self.device)
+
+
+class Engine(Protocol):
+    """A model that can be given any parameters, trained on any shard and measured."""
+
+    def load(self, theta: Theta) -> None:
+        """Install parameters and their mask."""
+
+    def theta(self) -> Theta:
+        """The parameters as they are now."""
+
+    def train(self, shard: Shard, moment: Moment, *, epochs: int) -> Metrics:
+        """Train under the mask with a fresh optimizer; gives the mean loss."""
+
+    def top_gradients(
+        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]
+    ) -> dict[str, SparseVector]:
+        """The largest gradients of pruned weights on one mini-batch; changes nothing."""
+
+    def bn_statistics(
+        self, shard: Shard, pool: CandidatePool, *, batch_size: int, passes: int
+    ) -> Arrays:
+        """Batch-norm statistics of each candidate on the development set, a row each."""
+
+    def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
+        """Loss of each candidate on the development set, under the given statistics."""
+
+    def evaluate(self, shard: Shard) -> Metrics:
+        """Loss and accuracy on all of a shard."""

@@ -1,0 +1,102 @@
+"""One device: it runs the program of a request on its own data."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny import methods
+from fedtiny.devices.engine import Engine, Moment
+from fedtiny.devices.shard import Shard
+from fedtiny.errors import FedTinyError
+from fedtiny.federation.messages import Reply, Request
+from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.vector import SparseVector
+
+
+@dataclass
+class Work:
+    """A program under way, and what it has found so far."""
+
+    engine: Engine
+    request: Request
+    shard: Shard
+    moment: Moment
+    samples: int
+    theta: Theta | None = None
+    gradients: dict[str, SparseVector] = field(default_factory=dict)
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def pool(self) -> CandidatePool:
+        """The candidates that the request carries."""
+        return CandidatePool(self.request.theta, self.request.arrays["pool.counts"])
+
+
+def answer(engine: Engine, request: Request, shard: Shard, seed: int) -> Reply:
+    """Run a request's program and give the reply."""
+    moment = Moment(seed, request.round, shard.device)
+    work = Work(engine, request, shard, moment, samples=len(shard))
+    engine.load(request.theta)
+    for verb in request.program:
+        _verb(verb.name, request.method)(work, **verb.options)
+    return Reply(shard.device, work.samples, work.theta, work.gradients, work.arrays, work.metrics)
+
+
+def _verb(name: str, method: str) -> Callable[..., None]:
+    verbs = VERBS if name in VERBS else methods.find(method).device_verbs
+    if name not in verbs:
+        raise FedTinyError(f"this device cannot '{name}', which method '{method}' asks for")
+    return verbs[name]
+
+
+def _train(work: Work, *, epochs: int) -> None:
+    work.metrics |= work.engine.train(work.shard, work.moment, epochs=epochs)
+    work.theta = work.engine.theta()
+
+
+def _top_gradients(work: Work, *, counts: Mapping[str, int]) -> None:
+    work.gradients |= work.engine.top_gradients(work.shard, work.moment, counts=counts)
+
+
+def _bn_statistics(work: Work, *, batch_size: int, passes: int, moment: str) -> None:
+    measured = work.engine.bn_statistics(
+        work.shard, work.pool(), batch_size=batch_size, passes=passes
+    )
+    work.samples = len(work.shard.development)
+    work.arrays |= _squares(measured) if moment == "square" else measured
+
+
+def _squares(statistics: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """E[x^2] in place of the variance, so that the mean over devices can be made exact."""
+    squares = {}
+    for name, values in statistics.items():
+        stem, _, kind = name.rpartition(".")
+        mean = statistics[f"{stem}.running_mean"]
+        if kind == "running_mean":
+            squares[name] = mean
+        else:
+            squares[f"{stem}.running_square"] = values + mean**2
+    return squares
+
+
+def _losses(work: Work) -> None:
+    statistics = {k: v for k, v in work.request.arrays.items() if k != "pool.counts"}
+    work.arrays["losses"] = work.engine.losses(work.shard, work.pool(), statistics)
+    work.samples = len(work.shard.development)
+
+
+def _evaluate(work: Work) -> None:
+    work.metrics |= work.engine.evaluate(work.shard)
+
+
+VERBS: dict[str, Callable[..., None]] = {
+    "train": _train,
+    "top_gradients": _top_gradients,
+    "bn_statistics": _bn_statistics,
+    "losses": _losses,
+    "evaluate": _evaluate,
+}

@@ -1,0 +1,200 @@
+"""The reference engine: dense PyTorch tensors times masks."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedtiny.config import TrainConfig
+from fedtiny.data import ImageSet
+from fedtiny.data.augment import Draws, Transform
+from fedtiny.devices.engine import Arrays, Metrics, Moment
+from fedtiny.devices.shard import Shard
+from fedtiny.devices.torch_gradients import top_gradients
+from fedtiny.devices.torch_norms import measured_statistics
+from fedtiny.errors import DataError, FedTinyError
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.vector import SparseVector
+
+EVALUATION_BATCH = 500
+
+
+class TorchEngine:
+    """One network that plays every device in turn, so memory does not grow with their number."""
+
+    def __init__(
+        self, model: nn.Module, anatomy: Anatomy, transform: Transform, config: TrainConfig
+    ) -> None:
+        self.model = model
+        self.anatomy = anatomy
+        self.transform = transform
+        self.config = config
+        state = model.state_dict(keep_vars=True)
+        self._tensors = {name: state[name] for name in (*anatomy.prunable, *anatomy.dense)}
+        self._mask = Mask.full(anatomy)
+        self._positions: dict[str, Tensor] = {}
+        self._grad_masks: dict[str, Tensor] = {}
+        self._loaded: dict[int, tuple[ImageSet, Tensor, Tensor]] = {}
+        self._pool: tuple[CandidatePool, list[Theta]] | None = None
+
+    @torch.no_grad()
+    def load(self, theta: Theta) -> None:
+        self._set_mask(theta.mask)
+        vector = torch.from_numpy(theta.vector)
+        for name, tensor in self._tensors.items():
+            values = vector[theta.places[name]]
+            if name in self._positions:
+                tensor.zero_().view(-1)[self._positions[name]] = values
+            else:
+                tensor.copy_(values.view(tensor.shape))
+
+    def _set_mask(self, mask: Mask) -> None:
+        if mask is self._mask:
+            return
+        sparse = [layer for layer in mask if not mask.is_full(layer)]
+        self._positions = {n: torch.from_numpy(mask.indices(n).astype(np.int64)) for n in sparse}
+        self._grad_masks = {
+            layer: torch.from_numpy(mask.array(layer)).to(torch.float32) for layer in sparse
+        }
+        self._mask = mask
+
+    @torch.no_grad()
+    def theta(self) -> Theta:
+        parts = [
+            tensor.view(-1)[self._positions[name]] if name in self._positions else tensor.view(-1)
+            for name, tensor in self._tensors.items()
+        ]
+        return Theta(self._mask, torch.cat(parts).numpy())
+
+    def train(self, shard: Shard, moment: Moment, *, epochs: int) -> Metrics:
+        images, labels = self._data(shard.data)
+        optimizer = _optimizer(self.model, self.config)
+        losses = []
+        self.model.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(moment.generator("dropout").integers(2**63)))
+            for batch, draws in self._batches(shard, moment, epochs):
+                inputs = self.transform.augment(images[batch], draws)
+                optimizer.zero_grad()
+                loss = F.cross_entropy(self.model(inputs), labels[batch])
+                loss.backward()
+                self._mask_gradients()
+                optimizer.step()
+                losses.append(loss.detach())
+        return {"loss": _finite_mean(losses, moment)}
+
+    def _batches(self, shard: Shard, moment: Moment, epochs: int) -> Iterator[tuple[Tensor, Draws]]:
+        """Shuffled whole batches; the ragged last one is dropped, but a device has at least one."""
+        if len(shard) < 2:
+            raise DataError("a device needs at least two samples to train with batch norm")
+        order, noise = moment.generator("permutation"), moment.generator("augmentation")
+        size = min(self.config.batch_size or 64, len(shard))
+        for _ in range(epochs):
+            shuffled = torch.from_numpy(order.permutation(shard.indices))
+            draws = self.transform.draws(noise, len(shard))
+            for start in range(0, len(shard) - size + 1, size):
+                part = slice(start, start + size)
+                yield shuffled[part], draws[part]
+
+    def _mask_gradients(self) -> None:
+        """Eq. 5: the gradient times the mask. A pruned weight is zero and stays zero."""
+        for layer, mask in self._grad_masks.items():
+            gradient = self._tensors[layer].grad
+            if gradient is not None:
+                gradient.mul_(mask)
+
+    def top_gradients(
+        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]
+    ) -> dict[str, SparseVector]:
+        images, labels = self._data(shard.data)
+        draw = moment.generator("gradient batch")
+        size = min(self.config.batch_size or 64, len(shard))
+        batch = torch.from_numpy(draw.choice(shard.indices, size=size, replace=False))
+        inputs = self.transform.augment(images[batch], self.transform.draws(draw, size))
+        self.model.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(draw.integers(2**63)))
+            return top_gradients(self.model, inputs, labels[batch], self._mask, counts)
+
+    def bn_statistics(
+        self, shard: Shard, pool: CandidatePool, *, batch_size: int, passes: int
+    ) -> Arrays:
+        inputs, _ = self._development(shard)
+        batches = inputs.chunk(-(-len(inputs) // batch_size))
+        rows = []
+        for candidate in self._candidates(pool):
+            self.load(candidate)
+            rows.append(measured_statistics(self.model, batches, passes))
+        return {name: np.stack([row[name] for row in rows]) for name in self.anatomy.statistics}
+
+    def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
+        inputs, labels = self._development(shard)
+        found = []
+        for c, candidate in enumerate(self._candidates(pool)):
+            self.load(candidate.with_dense({name: rows[c] for name, rows in statistics.items()}))
+            found.append(self._measure(inputs, labels)[0] / len(labels))
+        return np.array(found, dtype=np.float32)
+
+    def evaluate(self, shard: Shard) -> Metrics:
+        images, labels = self._data(shard.data)
+        loss, correct = 0.0, 0
+        for batch in torch.from_numpy(shard.indices).split(EVALUATION_BATCH):
+            inputs = self.transform.normalise(images[batch])
+            batch_loss, batch_correct = self._measure(inputs, labels[batch])
+            loss, correct = loss + batch_loss, correct + batch_correct
+        return {"loss": loss / len(shard), "accuracy": correct / len(shard)}
+
+    @torch.no_grad()
+    def _measure(self, inputs: Tensor, labels: Tensor) -> tuple[float, int]:
+        """Summed loss and number of right answers."""
+        logits = self.model.eval()(inputs)
+        loss = F.cross_entropy(logits, labels, reduction="sum")
+        return float(loss), int((logits.argmax(1) == labels).sum())
+
+    def _development(self, shard: Shard) -> tuple[Tensor, Tensor]:
+        images, labels = self._data(shard.data)
+        batch = torch.from_numpy(shard.development)
+        return self.transform.normalise(images[batch]), labels[batch]
+
+    def _data(self, data: ImageSet) -> tuple[Tensor, Tensor]:
+        """The tensors of an image set, which share its memory."""
+        if id(data) not in self._loaded:
+            images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
+            self._loaded[id(data)] = (data, images, labels)
+        return self._loaded[id(data)][1:]
+
+    def _candidates(self, pool: CandidatePool) -> list[Theta]:
+        """Every candidate's parameters, cut once for all devices."""
+        if self._pool is None or not _same(self._pool[0], pool):
+            self._pool = (pool, list(pool))
+        return self._pool[1]
+
+
+def _same(one: CandidatePool, other: CandidatePool) -> bool:
+    return one.theta is other.theta and np.array_equal(one.counts, other.counts)
+
+
+def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            model.parameters(), lr=config.lr or 0.05, momentum=0.9, weight_decay=5e-4
+        )
+    return torch.optim.Adam(model.parameters(), lr=config.lr or 1e-3, weight_decay=1e-4)
+
+
+def _finite_mean(losses: list[Tensor], moment: Moment) -> float:
+    if not losses:
+        return 0.0
+    mean = float(torch.stack(losses).mean())
+    if not np.isfinite(mean):
+        raise FedTinyError(
+            f"training diverged on device {moment.device} in round {moment.round}: its loss is "
+            f"{mean}; lower --train.lr"
+        )
+    return mean

@@ -1,0 +1,131 @@
+"""The largest gradients of pruned weights, in memory for those alone (Alg. 2, line 12)."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from fedtiny.devices.torch_norms import frozen_statistics
+from fedtiny.errors import ModelError
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.top import TopBuffer
+from fedtiny.sparse.vector import SparseVector
+
+SLAB_PER_COUNT = 4  # a slab holds at most so many times a values, or one filter
+
+
+def top_gradients(
+    model: nn.Module, inputs: Tensor, labels: Tensor, mask: Mask, counts: Mapping[str, int]
+) -> dict[str, SparseVector]:
+    """The `counts[layer]` largest gradients of each layer's pruned weights on one batch.
+
+    No weight gradient is computed by autograd. As the backward pass reaches a layer, its weight
+    gradient is made a slab of filters at a time and offered to the layer's buffer, so what is
+    held is O(a) and never the gradient of a layer.
+    """
+    buffers = {name: TopBuffer(mask.anatomy.sizes[name], a) for name, a in counts.items()}
+    with ExitStack() as stack:
+        stack.enter_context(frozen_statistics(model))
+        stack.enter_context(_frozen_parameters(model))
+        for name, buffer in buffers.items():
+            stack.enter_context(_tapped(model, name, mask, buffer))
+        F.cross_entropy(model(inputs), labels).backward()
+    return {name: buffer.result() for name, buffer in buffers.items()}
+
+
+@contextmanager
+def _frozen_parameters(model: nn.Module) -> Iterator[None]:
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+
+
+@contextmanager
+def _tapped(model: nn.Module, name: str, mask: Mask, buffer: TopBuffer) -> Iterator[None]:
+    """Feed a layer's buffer when the backward pass gets to the layer."""
+    layer = model.get_submodule(name.removesuffix(".weight"))
+    kept = mask.array(name).reshape(-1)
+    calls = 0
+
+    def tap(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise ModelError(f"layer '{name}' runs twice in a pass, which pruning cannot handle")
+        if not output.requires_grad:
+            output = output.requires_grad_().clone()
+        features = args[0].detach()
+        output.register_hook(lambda gradient: _feed(buffer, layer, features, gradient, kept))
+        return output
+
+    handle = layer.register_forward_hook(tap)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@torch.no_grad()
+def _feed(
+    buffer: TopBuffer, layer: nn.Module, features: Tensor, gradient: Tensor, kept: Any
+) -> None:
+    filter_size = layer.weight[0].numel()  # type: ignore[index]
+    filters = max(1, SLAB_PER_COUNT * buffer.count // filter_size)
+    for start, slab in _slabs(layer, features, gradient, filters):
+        first = start * filter_size
+        pruned = np.flatnonzero(~kept[first : first + slab.numel()])
+        buffer.push(pruned + first, slab.reshape(-1).numpy()[pruned])
+
+
+def _slabs(
+    layer: nn.Module, features: Tensor, gradient: Tensor, filters: int
+) -> Iterator[tuple[int, Tensor]]:
+    """The weight gradient, a few filters at a time, with the number of the first filter."""
+    if isinstance(layer, nn.Linear):
+        features, gradient = features.flatten(0, -2), gradient.flatten(0, -2)
+        for start in range(0, layer.out_features, filters):
+            yield start, gradient[:, start : start + filters].T @ features
+        return
+    assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
+    for start, stop, group in _filter_runs(layer, filters):
+        channels = layer.in_channels // layer.groups
+        part = features[:, group * channels : (group + 1) * channels]
+        yield start, _convolution_gradient(layer, part, gradient[:, start:stop], stop - start)
+
+
+def _filter_runs(layer: Any, filters: int) -> Iterator[tuple[int, int, int]]:
+    """Runs of at most so many filters that read the same channels: start, stop, group."""
+    per_group = layer.out_channels // layer.groups
+    for group in range(layer.groups):
+        end = (group + 1) * per_group
+        for start in range(group * per_group, end, filters):
+            yield start, min(start + filters, end), group
+
+
+def _convolution_gradient(layer: Any, features: Tensor, gradient: Tensor, filters: int) -> Tensor:
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        raise ModelError("a prunable convolution needs numeric padding with zeros")
+    shape = (filters, *layer.weight.shape[1:])
+    result: Tensor = torch.ops.aten.convolution_backward(
+        gradient.contiguous(),
+        features,
+        layer.weight.new_empty(1).expand(shape),
+        None,
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+        False,
+        [0] * len(layer.stride),
+        1,
+        [False, True, False],
+    )[1]
+    return result

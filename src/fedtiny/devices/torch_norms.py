@@ -1,0 +1,66 @@
+"""Measuring batch-norm statistics with PyTorch (Alg. 1, line 5)."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+MOMENTUM = 0.1  # of the running mean, where several passes are asked for
+
+
+def norms(model: nn.Module) -> dict[str, _BatchNorm]:
+    """The batch-norm layers of a model, by name."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
+
+
+@torch.no_grad()
+def measured_statistics(
+    model: nn.Module, batches: Iterable[Tensor], passes: int
+) -> dict[str, NDArray[np.float32]]:
+    """Mean and variance that each batch-norm layer sees, from reset statistics.
+
+    One pass gives every batch the same weight; more passes keep a running mean. Only batch norm
+    is in training mode: dropout would add noise to what is measured.
+    """
+    model.eval()
+    with _measuring(model, momentum=None if passes == 1 else MOMENTUM) as measured:
+        for _ in range(passes):
+            for batch in batches:
+                model(batch)
+        return {
+            f"{name}.{kind}": getattr(norm, kind).numpy().copy()
+            for name, norm in measured.items()
+            for kind in ("running_mean", "running_var")
+        }
+
+
+@contextmanager
+def _measuring(model: nn.Module, momentum: float | None) -> Iterator[dict[str, _BatchNorm]]:
+    measured = norms(model)
+    before = {name: norm.momentum for name, norm in measured.items()}
+    for norm in measured.values():
+        norm.reset_running_stats()
+        norm.momentum = momentum
+        norm.train()
+    try:
+        yield measured
+    finally:
+        for name, norm in measured.items():
+            norm.momentum = before[name]
+
+
+@contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Batch norm uses the batch's own statistics and leaves its running ones alone."""
+    tracked = list(norms(model).values())
+    for norm in tracked:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in tracked:
+            norm.track_running_stats = True

@@ -1,0 +1,61 @@
+"""What a method of federated pruning is: the moments of a round that it may change."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fedtiny.config import Config
+from fedtiny.federation.door import Outcome
+from fedtiny.federation.messages import Program, train
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.sparse.adjust import Changes
+from fedtiny.sparse.theta import Theta
+
+if TYPE_CHECKING:
+    from fedtiny.federation.server import Server
+
+
+class Method:
+    """Plain federated averaging; a method of pruning overrides the moments in which it differs.
+
+    Everything a method remembers between moments lives on the server, so that it is saved with
+    the run.
+    """
+
+    name: ClassVar[str]
+    reducer: ClassVar[str] = "mean"
+    device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
+    """Device-side Python of a third party's own; it runs on the reference engine only."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def check(self, anatomy: Anatomy) -> None:
+        """Refuse a model or a setting that this method cannot work with."""
+
+    def density_limit(self, round: int) -> float:
+        """The density that the model never exceeds once this round is over."""
+        return self.config.density
+
+    def coarse_prune(self, server: "Server") -> None:
+        """Before round 0: turn the pretrained dense model into the first sparse one."""
+
+    def train_locally(self, server: "Server") -> Program:
+        """What every device does with its data in this round (Alg. 2, lines 5 to 8)."""
+        return (train(self.config.train.local_epochs or 1),)
+
+    def score(self, server: "Server") -> Program:
+        """What devices measure after training, for the server to adjust by (lines 10 to 14)."""
+        return ()
+
+    def aggregate(self, server: "Server", outcome: Outcome) -> Theta:
+        """The new global parameters (line 18)."""
+        assert outcome.theta is not None
+        return outcome.theta
+
+    def adjust(self, server: "Server", outcome: Outcome) -> Changes:
+        """Change the mask by what the devices measured (lines 19 to 26)."""
+        return {}
+
+    def summary(self, server: "Server") -> dict[str, Any]:
+        """What a reader of the run should know of this method's choices, as plain JSON."""
+        return {}

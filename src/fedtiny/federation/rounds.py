@@ -1,0 +1,58 @@
+"""The round. Start reading here: this is Algorithm 2, and every method goes through it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedtiny.errors import FedTinyError
+from fedtiny.federation.door import Outcome
+from fedtiny.federation.method import Method
+from fedtiny.federation.server import Server
+from fedtiny.sparse.adjust import Changes
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What happened in a round; `counted` is false where too few devices answered."""
+
+    round: int
+    counted: bool
+    outcome: Outcome
+    changes: Changes
+
+
+def federate(server: Server, method: Method, rounds: int) -> Iterator[RoundResult]:
+    """Train up to the given number of rounds, from wherever the server stands."""
+    prepare(server, method)
+    while server.round < rounds:
+        yield play_round(server, method)
+
+
+def prepare(server: Server, method: Method) -> None:
+    """Before the first round: coarse pruning (Alg. 1 for FedTiny). Done once in a run."""
+    if not server.coarse_pruned:
+        method.check(server.anatomy)
+        method.coarse_prune(server)
+        _check_density(server, method)
+        server.coarse_pruned = True
+
+
+def play_round(server: Server, method: Method) -> RoundResult:
+    """One round: devices train and measure, the server averages and adjusts (Alg. 2)."""
+    program = method.train_locally(server) + method.score(server)
+    outcome = server.ask("train", program, reducer=method.reducer)
+    counted, changes = server.enough(outcome), Changes()
+    if counted:
+        server.theta = method.aggregate(server, outcome)
+        changes = method.adjust(server, outcome)
+        _check_density(server, method)
+    server.round += 1
+    return RoundResult(server.round - 1, counted, outcome, changes)
+
+
+def _check_density(server: Server, method: Method) -> None:
+    density, limit = server.theta.mask.density, method.density_limit(server.round)
+    if density > limit + 1e-9:
+        raise FedTinyError(
+            f"method '{method.name}' broke its contract: density {density:.6g} after round "
+            f"{server.round} is above its limit {limit:.6g}"
+        )

@@ -1,0 +1,85 @@
+"""The server: what it knows, and how it asks."""
+
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from fedtiny.config import Config
+from fedtiny.errors import FedTinyError
+from fedtiny.federation.door import ABSENT, LATE, Door, Outcome, Traffic
+from fedtiny.federation.messages import Arrays, Program, Request
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.randomness import generator
+from fedtiny.sparse.theta import Theta
+
+
+@dataclass
+class Server:
+    """The state of a run, all of which a checkpoint holds, and the door to the devices.
+
+    `memory` (plain JSON) and `arrays` are for what a method must remember between rounds.
+    """
+
+    config: Config
+    door: Door
+    theta: Theta
+    round: int = 0
+    coarse_pruned: bool = False
+    memory: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, Any] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+    failed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The anatomy of the model in training."""
+        return self.theta.anatomy
+
+    def ask(
+        self,
+        action: str,
+        program: Program,
+        *,
+        theta: Theta | None = None,
+        arrays: Arrays | None = None,
+        reducer: str = "mean",
+    ) -> Outcome:
+        """Ask this round's devices, and keep account of the bytes and of who failed."""
+        request = Request(
+            action=action,
+            method=self.config.method,
+            round=self.round,
+            program=program,
+            theta=self.theta if theta is None else theta,
+            arrays=arrays or {},
+        )
+        outcome = self.door.ask(self._sampled(action), request, reducer)
+        self.traffic += outcome.traffic
+        self.failed |= outcome.failed
+        if not outcome.answered and not set(outcome.failed.values()) <= {ABSENT, LATE}:
+            raise FedTinyError(_nobody_answered(action, self.round, outcome))
+        return outcome
+
+    def enough(self, outcome: Outcome) -> bool:
+        """Whether the replies reach the stated minimum."""
+        return len(outcome.answered) >= self.config.fleet.min_replies
+
+    def take_account(self) -> tuple[Traffic, dict[int, str]]:
+        """The bytes and failures since the last account, which starts anew."""
+        account = self.traffic, self.failed
+        self.traffic, self.failed = Traffic(), {}
+        return account
+
+    def _sampled(self, action: str) -> list[int]:
+        """A fraction of the devices in a round of training; every device otherwise."""
+        devices, fraction = list(self.door.devices), self.config.fleet.fraction
+        if action != "train" or fraction == 1:
+            return devices
+        draw = generator(self.config.seed, "participants", round=self.round)
+        chosen = draw.choice(devices, size=ceil(fraction * len(devices)), replace=False)
+        return sorted(int(device) for device in chosen)
+
+
+def _nobody_answered(action: str, round: int, outcome: Outcome) -> str:
+    reasons = "; ".join(f"device {k}: {why}" for k, why in list(outcome.failed.items())[:3])
+    return f"no device answered '{action}' in round {round} ({reasons})"

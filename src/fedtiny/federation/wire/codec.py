@@ -1,0 +1,101 @@
+"""Requests and replies as bytes.
+
+Decoding trusts nothing: whatever the bytes, it returns a message or raises a `WireError`. On the
+way it holds at most, beside the bytes themselves,
+
+- the message's length once more, for values,
+- 8 bytes a prunable weight of the model and 40 bytes a weight of its largest layer, for
+  positions (the mask of a full layer takes nothing),
+- 32 MiB for the objects made from text and names.
+"""
+
+from fedtiny.errors import WireError
+from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.wire import envelope
+from fedtiny.federation.wire.arrays import (
+    read_arrays,
+    read_gradients,
+    write_arrays,
+    write_gradients,
+)
+from fedtiny.federation.wire.plain import read_metrics, read_order, write_metrics, write_order
+from fedtiny.federation.wire.theta import Known, read_theta, write_no_theta, write_theta
+from fedtiny.federation.wire.writer import Parts, Tally, Writer, write_numbers
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+
+
+def encode_request(request: Request, known: Known) -> bytes:
+    """A request for a device that holds what is known."""
+    out = Parts()
+    _write_request(out, request, known)
+    return envelope.sealed(out)
+
+
+def request_size(request: Request, known: Known) -> int:
+    """Number of bytes of the encoded request, which is not built for it."""
+    out = Tally()
+    _write_request(out, request, known)
+    return envelope.sealed_size(out)
+
+
+def decode_request(
+    data: bytes, anatomy: Anatomy, mask: Mask | None = None, theta: Theta | None = None
+) -> Request:
+    """The request, for a device that remembers this mask and this theta."""
+    reader = envelope.unsealed(data, envelope.REQUEST, anatomy)
+    (number,) = reader.numbers("<I", "the round")
+    action, method, program = read_order(reader)
+    found = read_theta(reader, anatomy, mask, theta)
+    if found is None:
+        raise WireError("a request needs a theta")
+    arrays = read_arrays(reader)
+    reader.finish()
+    return Request(action, method, number, program, found, arrays)
+
+
+def encode_reply(reply: Reply, mask: Mask) -> bytes:
+    """A reply to a request under this mask."""
+    out = Parts()
+    _write_reply(out, reply, mask)
+    return envelope.sealed(out)
+
+
+def reply_size(reply: Reply, mask: Mask) -> int:
+    """Number of bytes of the encoded reply, which is not built for it."""
+    out = Tally()
+    _write_reply(out, reply, mask)
+    return envelope.sealed_size(out)
+
+
+def decode_reply(data: bytes, anatomy: Anatomy, mask: Mask) -> Reply:
+    """The reply to a request under this mask."""
+    reader = envelope.unsealed(data, envelope.REPLY, anatomy)
+    device, samples = reader.numbers("<QQ", "the device")
+    metrics = read_metrics(reader)
+    theta = read_theta(reader, anatomy, mask, None)
+    gradients = read_gradients(reader, anatomy)
+    arrays = read_arrays(reader)
+    reader.finish()
+    return Reply(device, samples, theta, gradients, arrays, metrics)
+
+
+def _write_request(out: Writer, request: Request, known: Known) -> None:
+    envelope.write_head(out, envelope.REQUEST, request.theta.anatomy)
+    write_numbers(out, "<I", request.round)
+    write_order(out, request.action, request.method, request.program)
+    write_theta(out, request.theta, known)
+    write_arrays(out, request.arrays)
+
+
+def _write_reply(out: Writer, reply: Reply, mask: Mask) -> None:
+    envelope.write_head(out, envelope.REPLY, mask.anatomy)
+    write_numbers(out, "<QQ", reply.device, reply.samples)
+    write_metrics(out, reply.metrics)
+    if reply.theta is None:
+        write_no_theta(out)
+    else:
+        write_theta(out, reply.theta, Known(mask=mask.version))
+    write_gradients(out, reply.gradients, mask.anatomy)
+    write_arrays(out, reply.arrays)

@@ -1,0 +1,57 @@
+"""What is the same in every message: the head that names it, and the checksum that ends it."""
+
+import zlib
+
+from fedtiny.errors import WireError
+from fedtiny.federation.wire.reader import Reader
+from fedtiny.federation.wire.writer import Parts, Tally, Writer, write_numbers
+from fedtiny.models.anatomy import Anatomy
+
+MAGIC = int.from_bytes(b"FTNY", "little")
+FORMAT_VERSION = 1
+REQUEST, REPLY = 1, 2
+_KINDS = {REQUEST: "request", REPLY: "reply"}
+_HEAD = "<IBBI"
+_CHECKSUM_BYTES = 4
+
+
+def write_head(out: Writer, kind: int, anatomy: Anatomy) -> None:
+    """Say what follows and for which model."""
+    write_numbers(out, _HEAD, MAGIC, FORMAT_VERSION, kind, anatomy.fingerprint)
+
+
+def sealed(message: Parts) -> bytes:
+    """The message with its checksum."""
+    checksum = 0
+    for part in message.parts:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join([*message.parts, checksum.to_bytes(_CHECKSUM_BYTES, "little")])
+
+
+def sealed_size(message: Tally) -> int:
+    """Number of bytes of the message with its checksum."""
+    return message.size + _CHECKSUM_BYTES
+
+
+def unsealed(data: bytes, kind: int, anatomy: Anatomy) -> Reader:
+    """A reader at the start of the body of a message of this kind for this model."""
+    content, checksum = memoryview(data)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    reader = Reader(content)
+    magic, version, found, fingerprint = reader.numbers(_HEAD, "its head")
+    if magic != MAGIC:
+        raise WireError("these bytes are not a fedtiny message")
+    if version != FORMAT_VERSION:
+        raise WireError(f"the message has format {version}; this fedtiny speaks {FORMAT_VERSION}")
+    if zlib.crc32(content) != int.from_bytes(checksum, "little"):
+        raise WireError("the message was damaged on its way: its checksum does not fit")
+    _check_addressee(kind, found, anatomy, fingerprint)
+    return reader
+
+
+def _check_addressee(kind: int, found: int, anatomy: Anatomy, fingerprint: int) -> None:
+    if found != kind:
+        raise WireError(f"expected a {_KINDS[kind]}, got {_KINDS.get(found, f'kind {found}')}")
+    if fingerprint != anatomy.fingerprint:
+        raise WireError(
+            f"the message is for model {fingerprint:08x}, not {anatomy.fingerprint:08x}"
+        )

@@ -1,0 +1,123 @@
+"""Sorted positions in a layer, as few bytes.
+
+A layer of known size starts with its form: everything (0); a bitmap (1); or the gaps between
+positions in Rice's code, whose parameter k is the form less 2: the number of positions u32, the
+bytes of the unary part u32, and two parts that array operations read and write. Of each gap,
+counted from 0, what is above its k low bits goes to the unary part, where the i-th set bit ends
+the i-th gap; the k low bits go to k planes of one bit a position.
+"""
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.errors import WireError
+from fedtiny.federation.wire.reader import Reader, bytes_for
+from fedtiny.sparse.mask import Indices
+
+FULL, BITMAP, RICE = 0, 1, 2
+MOST_LOW_BITS = 30
+_RICE_HEAD = struct.Struct("<II")
+
+
+def coded_size(positions: Indices | None, size: int) -> int:
+    """Number of bytes `coded` takes; None stands for all positions."""
+    return _choose(positions, size)[0]
+
+
+def coded(positions: Indices | None, size: int) -> Iterator[bytes]:
+    """The positions in the smallest of the forms; None stands for all."""
+    _, form = _choose(positions, size)
+    yield bytes([form])
+    if positions is None or form == FULL:
+        return
+    if form == BITMAP:
+        yield _packed(positions, size)
+    else:
+        yield from _rice(_gaps(positions), form - RICE)
+
+
+def read_positions(reader: Reader, size: int) -> Indices | None:
+    """What `coded` wrote, for a layer of this size; None stands for all positions."""
+    (form,) = reader.numbers("<B", "the form of a layer")
+    if form == FULL:
+        return None
+    if form == BITMAP:
+        return np.flatnonzero(reader.packed_bits(size, "a bitmap")).astype(np.int32)
+    if form - RICE > MOST_LOW_BITS:
+        raise WireError(f"a layer has the unknown form {form}")
+    return _read_rice(reader, size, form - RICE)
+
+
+def _choose(positions: Indices | None, size: int) -> tuple[int, int]:
+    """Bytes and form of the smallest code."""
+    if positions is None or len(positions) == size:
+        return 1, FULL
+    gaps = _gaps(positions)
+    rice = [(_rice_size(gaps, low_bits), RICE + low_bits) for low_bits in _low_bits_to_try(gaps)]
+    return min((1 + bytes_for(size), BITMAP), *rice)
+
+
+def _gaps(positions: Indices) -> Indices:
+    gaps: Indices = np.diff(positions, prepend=np.int32(-1)) - np.int32(1)
+    return gaps
+
+
+def _low_bits_to_try(gaps: Indices) -> range:
+    """Around the best choice for random gaps of this mean."""
+    mean = float(gaps.mean()) if len(gaps) else 0.0
+    guess = int(max(1.0, 0.7 * mean)).bit_length() - 1
+    return range(max(0, guess - 1), min(MOST_LOW_BITS, guess + 1) + 1)
+
+
+def _rice_size(gaps: Indices, low_bits: int) -> int:
+    unary = int((gaps >> low_bits).sum(dtype=np.int64)) + len(gaps)
+    return 1 + _RICE_HEAD.size + low_bits * bytes_for(len(gaps)) + bytes_for(unary)
+
+
+def _rice(gaps: Indices, low_bits: int) -> Iterator[bytes]:
+    ends = np.cumsum((gaps >> low_bits) + 1, dtype=np.int64) - 1
+    unary = _packed(ends, int(ends[-1]) + 1 if len(ends) else 0)
+    yield _RICE_HEAD.pack(len(gaps), len(unary))
+    yield unary
+    for bit in range(low_bits):
+        yield np.packbits((gaps & (1 << bit)) != 0, bitorder="little").tobytes()
+
+
+def _packed(positions: NDArray[np.integer], size: int) -> bytes:
+    bits = np.zeros(size, np.bool_)
+    bits[positions] = True
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def _read_rice(reader: Reader, size: int, low_bits: int) -> Indices:
+    count, unary_bytes = reader.numbers(_RICE_HEAD.format, "the length of a layer")
+    if count > size or unary_bytes > bytes_for(count + (size >> low_bits)):
+        raise WireError(
+            f"a layer of {size} weights claims {count} positions in {unary_bytes} bytes"
+        )
+    unary = reader.packed_bits(8 * unary_bytes, "the positions of a layer")
+    if np.count_nonzero(unary) != count:
+        raise WireError(f"a layer does not have the {count} positions it claims")
+    high = np.flatnonzero(unary) - np.arange(count)
+    return _joined(high, _read_low(reader, count, low_bits), low_bits, size)
+
+
+def _read_low(reader: Reader, count: int, low_bits: int) -> Indices:
+    low = np.zeros(count, np.int32)
+    for bit in range(low_bits):
+        plane = reader.packed_bits(count, "the positions of a layer")
+        low |= plane.astype(np.int32) << bit
+    return low
+
+
+def _joined(high: NDArray[np.int64], low: Indices, low_bits: int, size: int) -> Indices:
+    """Sum up the gaps; `high` already holds the sums of their upper parts."""
+    positions = high << low_bits
+    positions += np.cumsum(low, dtype=np.int64)
+    positions += np.arange(len(low))
+    if len(positions) and positions[-1] >= size:
+        raise WireError(f"a position lies behind the end of a layer of {size} weights")
+    return positions.astype(np.int32)

@@ -1,0 +1,61 @@
+"""One description of a message serves twice: to write it, and to count its bytes."""
+
+import struct
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.errors import WireError
+from fedtiny.federation.wire import indices
+from fedtiny.sparse.mask import Indices
+
+
+class Writer(Protocol):
+    """What a message is described to."""
+
+    def raw(self, data: bytes | memoryview) -> None:
+        """Bytes as they are."""
+
+    def positions(self, positions: Indices | None, size: int) -> None:
+        """Coded positions of a layer; None stands for all."""
+
+
+class Parts:
+    """Collects the bytes of a message."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes | memoryview] = []
+
+    def raw(self, data: bytes | memoryview) -> None:
+        self.parts.append(data)
+
+    def positions(self, positions: Indices | None, size: int) -> None:
+        self.parts.extend(indices.coded(positions, size))
+
+
+class Tally:
+    """Counts the bytes of a message that is never built."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def raw(self, data: bytes | memoryview) -> None:
+        self.size += len(data)
+
+    def positions(self, positions: Indices | None, size: int) -> None:
+        self.size += indices.coded_size(positions, size)
+
+
+def write_numbers(out: Writer, layout: str, *numbers: int) -> None:
+    """Whole numbers in a layout of `struct`."""
+    try:
+        out.raw(struct.pack(layout, *numbers))
+    except struct.error as error:
+        raise WireError(f"the numbers {numbers} do not fit into a message: {error}") from error
+
+
+def write_values(out: Writer, array: NDArray[Any]) -> None:
+    """The values of an array, without a copy where its memory is already in wire order."""
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    out.raw(little.reshape(-1).view(np.uint8).data)

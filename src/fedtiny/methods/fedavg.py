@@ -1,0 +1,12 @@
+"""FedAvg: dense federated averaging, the upper bound that pruning is compared with."""
+
+from fedtiny.federation.method import Method
+
+
+class FedAvg(Method):
+    """Train the dense model; nothing is pruned, whatever the target density."""
+
+    name = "fedavg"
+
+    def density_limit(self, round: int) -> float:
+        return 1.0

@@ -1,0 +1,151 @@
+"""FedTiny: adaptive batch-norm selection, then progressive pruning."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.config import Config
+from fedtiny.errors import FedTinyError, ModelError
+from fedtiny.federation.door import Outcome
+from fedtiny.federation.messages import (
+    Program,
+    bn_statistics,
+    losses,
+    pool_arrays,
+    top_gradients,
+)
+from fedtiny.federation.method import Method
+from fedtiny.federation.server import Server
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.randomness import generator
+from fedtiny.sparse.adjust import Changes, grow_and_drop
+from fedtiny.sparse.candidates import CandidatePool, prune_by_magnitude
+from fedtiny.sparse.densities import uniform, uniform_noise
+from fedtiny.sparse.schedule import Schedule
+
+Statistics = Mapping[str, NDArray[np.float32]]
+
+
+class FedTiny(Method):
+    """Both modules of the paper; each can be switched off, for the ablation."""
+
+    name = "fedtiny"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        pruning = config.pruning
+        self.schedule = Schedule(
+            delta_r=pruning.delta_r or 1,
+            r_stop=pruning.r_stop or 1,
+            granularity=pruning.granularity,
+            order=pruning.order,
+        )
+
+    def check(self, anatomy: Anatomy) -> None:
+        if self.config.selection.kind == "adaptive_bn" and not anatomy.norms:
+            raise ModelError(
+                "the model has no batch-norm layer, which adaptive BN selection measures; add "
+                "nn.BatchNorm2d layers or choose --selection.kind vanilla"
+            )
+        uniform(anatomy, self.config.density)
+
+    def coarse_prune(self, server: Server) -> None:
+        """Choose the least biased of a pool of candidates (Alg. 1)."""
+        if self.config.selection.kind == "none":
+            counts = uniform(server.anatomy, self.config.density)
+            server.theta = prune_by_magnitude(server.theta, counts)
+            return
+        pool = self.candidates(server)
+        statistics = self._global_statistics(server, pool)
+        scores = self._global_losses(server, pool, statistics)
+        best = int(np.argmin(scores))
+        chosen = {name: rows[best] for name, rows in statistics.items()}
+        server.theta = pool[best].with_dense(chosen)
+        server.memory["selection"] = _record(pool, scores, best)
+
+    def candidates(self, server: Server) -> CandidatePool:
+        """Magnitude-pruned candidates with noisy layer densities (Sec. 4.1.2)."""
+        draw = generator(self.config.seed, "candidates")
+        size = self.config.pool_size
+        counts = uniform_noise(server.anatomy, self.config.density, size, draw)
+        return CandidatePool.cut(server.theta, counts)
+
+    def _global_statistics(self, server: Server, pool: CandidatePool) -> Statistics:
+        """Average the devices' batch-norm statistics (Alg. 1, lines 2 to 13)."""
+        settings = self.config.selection
+        if settings.kind == "vanilla":
+            return {}
+        moment = "square" if settings.variance == "pooled" else "var"
+        verb = bn_statistics(settings.batch_size, settings.passes, moment)
+        arrays = pool_arrays(pool.counts)
+        outcome = server.ask("select", (verb,), theta=pool.theta, arrays=arrays)
+        _require_enough(server, outcome)
+        return pooled_variance(outcome.arrays) if moment == "square" else outcome.arrays
+
+    def _global_losses(
+        self, server: Server, pool: CandidatePool, statistics: Statistics
+    ) -> NDArray[np.float32]:
+        """Average the devices' losses of every candidate (Alg. 1, lines 14 to 28)."""
+        arrays = pool_arrays(pool.counts, statistics)
+        outcome = server.ask("select", (losses(),), theta=pool.theta, arrays=arrays)
+        _require_enough(server, outcome)
+        scores = outcome.arrays["losses"]
+        if not np.isfinite(scores).any():
+            raise FedTinyError("no candidate has a finite loss; lower --train.lr")
+        return np.where(np.isfinite(scores), scores, np.inf).astype(np.float32)
+
+    def score(self, server: Server) -> Program:
+        """Ask for the top-a gradients of the layers whose turn it is (Alg. 2, lines 10 to 14)."""
+        numbers = self._pruning_numbers(server)
+        return (top_gradients(numbers),) if numbers else ()
+
+    def adjust(self, server: Server, outcome: Outcome) -> Changes:
+        """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""
+        numbers = self._pruning_numbers(server)
+        server.theta, changes = grow_and_drop(server.theta, outcome.gradients, numbers)
+        return changes
+
+    def _pruning_numbers(self, server: Server) -> dict[str, int]:
+        if not self.config.pruning.progressive:
+            return {}
+        return self.schedule.pruning_numbers(server.theta.mask, server.round)
+
+    def summary(self, server: Server) -> dict[str, Any]:
+        selection: dict[str, Any] = server.memory.get("selection", {})
+        return {"selection": selection} if selection else {}
+
+
+def pooled_variance(arrays: Statistics) -> Statistics:
+    """Exact statistics of all devices' data together, by the law of total variance.
+
+    Devices send E[x^2] beside their means; sigma^2 = E[x^2] - E[x]^2.
+    """
+    pooled = {}
+    for name, values in arrays.items():
+        stem, _, kind = name.rpartition(".")
+        if kind == "running_mean":
+            pooled[name] = values
+            square = arrays[f"{stem}.running_square"].astype(np.float64)
+            variance = square - values.astype(np.float64) ** 2
+            pooled[f"{stem}.running_var"] = np.maximum(variance, 0).astype(np.float32)
+    return pooled
+
+
+def _require_enough(server: Server, outcome: Outcome) -> None:
+    if not server.enough(outcome):
+        raise FedTinyError(
+            f"only {len(outcome.answered)} devices answered the selection, fewer than "
+            f"--fleet.min-replies {server.config.fleet.min_replies}"
+        )
+
+
+def _record(pool: CandidatePool, scores: NDArray[np.float32], best: int) -> dict[str, Any]:
+    return {
+        "chosen": best,
+        "losses": [float(score) for score in scores],
+        "densities": pool.densities,
+        "layer_counts": pool.counts.tolist(),
+        "layers": list(pool.theta.anatomy.prunable),
+    }

@@ -1,0 +1,88 @@
+"""Reading the anatomy off a network."""
+
+from collections.abc import Sequence
+from math import ceil
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedtiny.errors import ModelError
+from fedtiny.models.anatomy import Anatomy, Shape
+
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+DEFAULT_BLOCKS = 5
+
+
+def dissect(model: nn.Module, shape: Shape) -> Anatomy:
+    """The anatomy of a network that takes images of this shape.
+
+    Prunable is every convolution and linear weight but those of the first layer and of the last,
+    in the order in which the network runs them. A network may say how it splits into blocks by an
+    attribute `pruning_blocks`, a list of lists of module names; else its prunable layers are cut
+    into five runs.
+    """
+    layers = _layers_in_order(model, shape)
+    if len(layers) < 3:
+        raise ModelError(
+            f"the model has {len(layers)} convolution or linear layers; the first and the last "
+            "stay dense, so pruning needs at least three"
+        )
+    tensors = _tensors(model)
+    prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers[1:-1]}
+    return Anatomy(
+        prunable=prunable,
+        dense={name: size for name, size in tensors.items() if name not in prunable},
+        blocks=_blocks(tuple(prunable), getattr(model, "pruning_blocks", None)),
+        norms=_norms(model),
+        input_layer=layers[0],
+        output_layer=layers[-1],
+    )
+
+
+def _layers_in_order(model: nn.Module, shape: Shape) -> list[str]:
+    order: list[str] = []
+    hooks = [
+        module.register_forward_hook(lambda *_, name=name: order.append(name))
+        for name, module in model.named_modules()
+        if isinstance(module, LAYERS)
+    ]
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, *shape, device=_device(model)))
+    except RuntimeError as error:
+        raise ModelError(f"the model does not take images of shape {shape}: {error}") from error
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    return list(dict.fromkeys(order))
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _tensors(model: nn.Module) -> dict[str, Shape]:
+    """Every tensor that is averaged: all of the state but counters."""
+    state = model.state_dict()
+    return {name: tuple(t.shape) for name, t in state.items() if t.is_floating_point()}
+
+
+def _norms(model: nn.Module) -> tuple[str, ...]:
+    norms = {n: m for n, m in model.named_modules() if isinstance(m, _BatchNorm)}
+    for name, norm in norms.items():
+        if norm.running_mean is None:
+            raise ModelError(f"batch-norm layer '{name}' must track its running statistics")
+    return tuple(norms)
+
+
+def _blocks(
+    prunable: tuple[str, ...], declared: Sequence[Sequence[str]] | None
+) -> tuple[tuple[str, ...], ...]:
+    if declared is None:
+        run = ceil(len(prunable) / DEFAULT_BLOCKS)
+        return tuple(prunable[i : i + run] for i in range(0, len(prunable), run))
+    prefixes = [tuple(f"{module}." for module in block) for block in declared]
+    return tuple(tuple(n for n in prunable if n.startswith(block)) for block in prefixes)
