@@ -1,1 +1,33 @@
-"""Federated training of tiny neural networks."""
+"""Federated training of tiny neural networks: FedTiny, its baselines, and real savings.
+
+>>> import fedtiny
+>>> result = fedtiny.run(fedtiny.Config(rounds=10))  # doctest: +SKIP
+>>> result.accuracy, result.density  # doctest: +SKIP
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedtiny.config import Config
+    from fedtiny.data import from_arrays, from_torch
+    from fedtiny.runs.runner import Result, resume, run
+
+__version__ = "0.1.0"
+__all__ = ["Config", "Result", "__version__", "from_arrays", "from_torch", "resume", "run"]
+
+_HOMES = {
+    "Config": "fedtiny.config",
+    "Result": "fedtiny.runs.runner",
+    "from_arrays": "fedtiny.data",
+    "from_torch": "fedtiny.data",
+    "resume": "fedtiny.runs.runner",
+    "run": "fedtiny.runs.runner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that importing fedtiny stays quick."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'fedtiny' has no attribute '{name}'")

@@ -15,7 +15,7 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
-        package = module.partition(".")[0]
+        package = (missing.name or module).partition(".")[0]
         raise FedTinyError(
             f"{package} is not installed; it comes with: pip install 'fedtiny[{extra}]'"
         ) from missing

@@ -98,7 +98,7 @@ def test_draws_cover_every_crop_and_flip_half() -> None:
 def test_the_transform_of_a_data_set() -> None:
     data = load("digits")
     training = Transform.of(data, cutout=2)
-    assert (training.crop_padding, training.flips, training.cutout) == (1, False, 2)
+    assert (training.crop_padding, training.flips, training.cutout) == (0, False, 2)
     plainly = Transform.of(data, augment=False, cutout=2)
     assert (plainly.crop_padding, plainly.flips, plainly.cutout) == (0, False, 0)
 

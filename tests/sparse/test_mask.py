@@ -39,17 +39,19 @@ def test_names_must_be_those_of_the_model(kept):
     [[1, 0], [0, 2, 1], [1, 1], [0, 0, 1], [3], [0, 3], [-1], [-1, 0], [0, 1, 2, 3]],
 )
 def test_positions_must_be_sorted_distinct_and_in_range(positions):
-    with pytest.raises(ValueError, match="a: kept positions must be sorted, distinct and below 3"):
+    with pytest.raises(
+        ValueError, match=r"a: kept positions must be .* sorted, distinct and below 3"
+    ):
         Mask(TWO_LAYERS, {"a": positions, "b": None})
 
 
 @pytest.mark.parametrize(
     "positions",
-    [[0.0, 1.0], [0.5], [True, False], [[0, 1]], 1, ["0"], [None], [2**70]],
+    [[0.0, 1.0], [0.5], [True, False], [[0, 1]], 1, ["0"], ["0", "1"], [None], [None, 1], [2**70]],
     ids=repr,
 )
 def test_positions_must_be_a_list_of_whole_numbers(positions):
-    with pytest.raises(ValueError, match="a: kept positions must be a list of whole numbers"):
+    with pytest.raises(ValueError, match="a: kept positions must be whole numbers"):
         Mask(TWO_LAYERS, {"a": positions, "b": None})
 
 
@@ -58,7 +60,6 @@ def test_positions_must_be_a_list_of_whole_numbers(positions):
     [np.array([2, 0], np.uint8), np.array([1, 200, 2], np.uint8), np.array([2, 0], np.uint64)],
     ids=repr,
 )
-@pytest.mark.xfail(strict=True, reason="np.diff wraps around in unsigned integers")
 def test_unsigned_positions_must_be_sorted_too(positions):
     with pytest.raises(ValueError, match="sorted, distinct and below 3"):
         Mask(TWO_LAYERS, {"a": positions, "b": None})
@@ -113,13 +114,11 @@ def test_what_a_mask_hands_out_cannot_change_it():
     assert mask.indices("b").tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.xfail(strict=True, reason="counts is the mask's own dict", raises=AssertionError)
-def test_the_counts_a_mask_hands_out_cannot_change_it():
+def test_the_counts_a_mask_hands_out_cannot_be_changed():
     mask = Mask(TWO_LAYERS, {"a": [0, 2], "b": None})
-    try:
-        mask.counts["a"] = 3
-    except TypeError:
-        return
+    for handed_out in (mask.counts, mask.densities):
+        with pytest.raises(TypeError):
+            handed_out["a"] = 3
     assert mask.count == 6
 
 

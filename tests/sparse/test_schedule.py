@@ -137,6 +137,7 @@ def test_a_dense_model_is_never_adjusted(granularity):
     assert events(schedule, Mask.full(VGG11), rounds=120) == {}
 
 
-@pytest.mark.xfail(strict=True, reason="no group to take turns with", raises=ZeroDivisionError)
-def test_a_model_without_prunable_layers_is_never_adjusted():
-    assert PAPER.pruning_numbers(Mask.full(anatomy_of({})), 0) == {}
+@pytest.mark.parametrize("granularity", ["block", "layer", "entire"])
+def test_a_model_without_prunable_layers_is_never_adjusted(granularity):
+    schedule = Schedule(delta_r=10, r_stop=100, granularity=granularity)
+    assert events(schedule, Mask.full(anatomy_of({})), rounds=120) == {}

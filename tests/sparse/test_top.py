@@ -52,6 +52,16 @@ def test_the_buffer_is_a_full_sort_for_any_slabs(slabs, count):
     assert (top.indices.dtype, top.values.dtype) == (np.int32, np.float32)
 
 
+@given(slabs(), st.integers(0, 45))
+def test_what_is_no_number_ranks_as_the_largest_for_any_slabs(slabs, count):
+    values, cut = slabs
+    values = np.where(values == 0.5, np.float32(np.nan), values)
+    top = pushed(values, cut, count)
+    ranks = np.where(np.isnan(values), np.inf, np.abs(values))
+    order = sorted(range(len(values)), key=lambda i: (-ranks[i], i))
+    assert top.indices.tolist() == sorted(order[:count])
+
+
 @given(slabs())
 def test_the_buffer_holds_all_when_it_may_and_nothing_when_it_must(slabs):
     values, cut = slabs

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtiny.sparse.vector import SparseVector
+from fedtiny.sparse.vector import SparseVector, is_position_list
 
 from .strategies import sparse_vectors
 
@@ -35,7 +35,6 @@ def test_positions_must_be_sorted_distinct_and_in_range(indices):
         vector(3, indices, [1, 1])
 
 
-@pytest.mark.xfail(strict=True, reason="np.diff wraps around in unsigned integers")
 def test_unsigned_positions_must_be_sorted_too():
     with pytest.raises(ValueError, match="sorted, distinct and below 3"):
         SparseVector(3, np.array([2, 0], np.uint32), np.ones(2, np.float32))
@@ -45,4 +44,39 @@ def test_each_position_needs_a_value():
     with pytest.raises(ValueError, match="one value for each position"):
         vector(3, [0, 1], [1])
     with pytest.raises(ValueError, match="one value for each position"):
-        SparseVector(3, np.zeros((1, 1), np.int32), np.zeros((1, 1), np.float32))
+        SparseVector(3, np.zeros(1, np.int32), np.zeros((1, 1), np.float32))
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1)])
+def test_positions_must_be_a_list(shape):
+    with pytest.raises(ValueError, match="sorted, distinct and below 3"):
+        SparseVector(3, np.zeros(shape, np.int32), np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("positions", [[], [0], [2], [0, 2], [0, 1, 2]])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+def test_position_lists_may_be_of_any_integer_type(positions, dtype):
+    assert is_position_list(np.array(positions, dtype), 3)
+
+
+def test_a_list_of_nothing_has_no_type():
+    assert is_position_list(np.array([]), 3)
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [[2, 0], [1, 1], [3], [0, 200], [0.0, 1.0], [False, True], [[0, 1]], [[]], 1, ["0", "1"]],
+    ids=repr,
+)
+def test_anything_else_is_no_position_list(positions):
+    assert not is_position_list(np.array(positions), 3)
+
+
+@pytest.mark.parametrize("positions", [[None, None], [0, None], [0, 2**70]], ids=repr)
+def test_objects_are_no_positions(positions):
+    assert not is_position_list(np.array(positions, object), 3)
+
+
+def test_a_layer_may_be_larger_than_the_integer_type_reaches():
+    assert is_position_list(np.array([0, 127], np.int8), 10**6)
+    assert not is_position_list(np.array([-1, 127], np.int8), 10**6)

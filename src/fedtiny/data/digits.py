@@ -24,4 +24,4 @@ def digits() -> DataSet:
     draw = generator(SPLIT_SEED, "digits split")
     train, test = map(whole.subset, hold_out(whole.labels, TEST_SHARE, draw))
     mean, std = channel_statistics(train.images)
-    return DataSet("digits", train, test, mean, std, flips=False, crop_padding=1)
+    return DataSet("digits", train, test, mean, std, flips=False, crop_padding=0)

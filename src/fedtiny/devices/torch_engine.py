@@ -46,7 +46,7 @@ class TorchEngine:
     @torch.no_grad()
     def load(self, theta: Theta) -> None:
         self._set_mask(theta.mask)
-        vector = torch.from_numpy(theta.vector)
+        vector = torch.from_numpy(theta.vector.copy())
         for name, tensor in self._tensors.items():
             values = vector[theta.places[name]]
             if name in self._positions:

@@ -1,7 +1,6 @@
 """The server: what it knows, and how it asks."""
 
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any
 
 from fedtiny.config import Config
@@ -72,11 +71,11 @@ class Server:
 
     def _sampled(self, action: str) -> list[int]:
         """A fraction of the devices in a round of training; every device otherwise."""
-        devices, fraction = list(self.door.devices), self.config.fleet.fraction
-        if action != "train" or fraction == 1:
+        devices, asked = list(self.door.devices), self.config.fleet.asked
+        if action != "train" or asked >= len(devices):
             return devices
         draw = generator(self.config.seed, "participants", round=self.round)
-        chosen = draw.choice(devices, size=ceil(fraction * len(devices)), replace=False)
+        chosen = draw.choice(devices, size=asked, replace=False)
         return sorted(int(device) for device in chosen)
 
 

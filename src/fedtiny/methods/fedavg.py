@@ -4,7 +4,7 @@ from fedtiny.federation.method import Method
 
 
 class FedAvg(Method):
-    """Train the dense model; nothing is pruned, whatever the target density."""
+    """Dense federated averaging: nothing is pruned, whatever the target density."""
 
     name = "fedavg"
 

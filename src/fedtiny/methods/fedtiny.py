@@ -29,7 +29,10 @@ Statistics = Mapping[str, NDArray[np.float32]]
 
 
 class FedTiny(Method):
-    """Both modules of the paper; each can be switched off, for the ablation."""
+    """The paper's method: adaptive batch-norm selection, then progressive pruning.
+
+    Either module can be switched off, for the ablation.
+    """
 
     name = "fedtiny"
 

@@ -11,7 +11,7 @@ from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Change:
     """The positions of a layer that were grown and dropped; disjoint and equally many."""
 

@@ -11,7 +11,7 @@ from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CandidatePool:
     """Magnitude cuts of one model with different layer densities.
 

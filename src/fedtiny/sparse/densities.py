@@ -1,6 +1,6 @@
 """How many weights each layer keeps, so that the whole model stays within its density."""
 
-from math import floor
+from math import ceil, floor, log10
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ Counts = NDArray[np.int32]
 NOISE = 0.5  # the noise e^l is uniform in +-NOISE * d
 NEAR_TARGET = 0.98  # a candidate is kept when its density lies in (NEAR_TARGET * d, d]
 DRAWS_AT_ONCE = 256
-TRIES = 40
+TRIES = 40  # rounds of draws before the noise is halved
+HALVINGS = 8
 
 
 def budget(anatomy: Anatomy, density: float) -> int:
@@ -25,18 +26,20 @@ def budget(anatomy: Anatomy, density: float) -> int:
         raise ConfigError(
             f"density {density:g} leaves {most} weights for {len(anatomy.sizes)} prunable "
             "layers that keep at least one each; choose at least "
-            f"{len(anatomy.sizes) / anatomy.prunable_count:.2g}"
+            f"{_rounded_up(len(anatomy.sizes) / anatomy.prunable_count):g}"
         )
     return most
 
 
 def uniform(anatomy: Anatomy, density: float) -> Counts:
     """The same density in every layer."""
+    budget(anatomy, density)
     return _within_budget(anatomy, density, np.full(len(anatomy.sizes), density))
 
 
 def erdos_renyi_kernel(anatomy: Anatomy, density: float) -> Counts:
     """Density by layer in proportion to (sum of dimensions) / (product of dimensions), ERK."""
+    budget(anatomy, density)
     sizes = _sizes(anatomy)
     raw = np.array([sum(shape) for shape in anatomy.prunable.values()]) / sizes
     full = np.zeros(len(sizes), dtype=bool)
@@ -61,16 +64,23 @@ def uniform_noise(
     most = budget(anatomy, density)
     least = min(NEAR_TARGET * density * anatomy.prunable_count, most - 1)
     sizes, found = _sizes(anatomy), np.empty((0, len(anatomy.sizes)), dtype=np.int32)
-    for attempt in range(TRIES * candidates):
-        noise = NOISE * density * 0.5 ** (attempt // TRIES)
+    fruitless = 0
+    while len(found) < candidates and fruitless < TRIES * HALVINGS:
+        noise = NOISE * density * 0.5 ** (fruitless // TRIES)
         drawn = generator.uniform(-noise, noise, size=(DRAWS_AT_ONCE, len(sizes))) + density
         counts = np.maximum(np.rint(np.clip(drawn, 0, 1) * sizes), 1).astype(np.int32)
         total = counts.sum(axis=1)
-        found = np.concatenate([found, counts[(least < total) & (total <= most)]])
-        if len(found) >= candidates:
-            return found[:candidates]
-    missing = candidates - len(found)
-    return np.concatenate([found, np.tile(uniform(anatomy, density), (missing, 1))])
+        fitting = counts[(least < total) & (total <= most)]
+        found = np.concatenate([found, fitting])
+        fruitless += not len(fitting)
+    even = np.tile(uniform(anatomy, density), (candidates, 1))
+    return np.concatenate([found, even])[:candidates]
+
+
+def _rounded_up(density: float) -> float:
+    """The density with two digits, never below itself."""
+    digit = 10.0 ** (floor(log10(density)) - 1)
+    return min(1.0, ceil(density / digit) * digit)
 
 
 def _sizes(anatomy: Anatomy) -> NDArray[np.int64]:
@@ -78,13 +88,13 @@ def _sizes(anatomy: Anatomy) -> NDArray[np.int64]:
 
 
 def _within_budget(anatomy: Anatomy, density: float, densities: NDArray[np.float64]) -> Counts:
-    """Whole weights, at least one a layer; what that adds is taken from the fullest layers."""
-    sizes = _sizes(anatomy)
-    counts = np.maximum(np.floor(densities * sizes + 1e-9), 1).astype(np.int64)
-    excess = int(counts.sum()) - budget(anatomy, density)
-    while excess > 0:
-        fullest = int(counts.argmax())
-        taken = min(excess, int(counts[fullest]) - 1)
-        counts[fullest] -= taken
-        excess -= taken
+    """Whole weights, at least one a layer, that fill the budget and never exceed it."""
+    sizes, most = _sizes(anatomy), budget(anatomy, density)
+    wanted = densities * sizes
+    counts = np.clip(np.floor(wanted + 1e-9), 1, sizes).astype(np.int64)
+    while counts.sum() > most:
+        counts[counts.argmax()] -= 1
+    by_remainder = np.argsort(counts - wanted, kind="stable")
+    growable = by_remainder[(counts < sizes)[by_remainder]]
+    counts[growable[: most - counts.sum()]] += 1
     return counts.astype(np.int32)

@@ -3,11 +3,13 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtiny.models.anatomy import Anatomy
+from fedtiny.sparse.vector import is_position_list
 
 Indices = NDArray[np.int32]
 
@@ -77,9 +79,9 @@ class Mask:
         return bits.reshape(self.anatomy.prunable[layer])
 
     @cached_property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> Mapping[str, int]:
         """Number of kept weights by layer."""
-        return {layer: self.kept(layer) for layer in self}
+        return MappingProxyType({layer: self.kept(layer) for layer in self})
 
     @cached_property
     def count(self) -> int:
@@ -92,9 +94,10 @@ class Mask:
         return self.count / self.anatomy.prunable_count if self.anatomy.prunable_count else 1.0
 
     @cached_property
-    def densities(self) -> dict[str, float]:
+    def densities(self) -> Mapping[str, float]:
         """Kept share by layer: d^l in the paper."""
-        return {layer: kept / self.anatomy.sizes[layer] for layer, kept in self.counts.items()}
+        sizes = self.anatomy.sizes
+        return MappingProxyType({name: n / sizes[name] for name, n in self.counts.items()})
 
     @cached_property
     def version(self) -> int:
@@ -120,10 +123,10 @@ def _checked_positions(layer: str, kept: ArrayLike | None, size: int) -> Indices
     if kept is None:
         return None
     given = np.asarray(kept)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise ValueError(f"{layer}: kept positions must be a list of whole numbers")
-    if given.size and (given[0] < 0 or given[-1] >= size or (np.diff(given) <= 0).any()):
-        raise ValueError(f"{layer}: kept positions must be sorted, distinct and below {size}")
+    if not is_position_list(given, size):
+        raise ValueError(
+            f"{layer}: kept positions must be whole numbers, sorted, distinct and below {size}"
+        )
     if given.size == size:
         return None
     positions = given.astype(np.int32)

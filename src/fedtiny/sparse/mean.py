@@ -26,40 +26,40 @@ class WeightedMean:
 
     def __init__(self) -> None:
         self.weight = 0.0
-        self._sums: dict[str, NDArray[np.float64] | _SparseSum] = {}
+        self._sums: dict[str, NDArray[np.float64]] = {}
+        self._sparse_sums: dict[str, _SparseSum] = {}
+        self._shapes: dict[str, object] = {}
 
     def add(self, values: Mapping[str, Value], weight: float) -> None:
         """Count one device's values in."""
-        if not weight > 0:
-            raise ValueError(f"a weight must be above zero, got {weight}")
-        if self._sums and values.keys() != self._sums.keys():
-            raise ValueError("every device must give the same values")
+        if not 0 < weight < np.inf:
+            raise ValueError(f"a weight must be above zero and finite, got {weight}")
+        shapes = {name: _shape(value) for name, value in values.items()}
+        if self.weight and shapes != self._shapes:
+            raise ValueError("every device must give the same values in the same shapes")
+        self._shapes = shapes
         for name, value in values.items():
             self._add(name, value, weight)
         self.weight += weight
 
     def result(self) -> dict[str, Value]:
         """The means, in float32."""
-        means: dict[str, Value] = {}
-        for name, total in self._sums.items():
-            if isinstance(total, _SparseSum):
-                means[name] = total.mean(self.weight)
-            else:
-                means[name] = (total / self.weight).astype(np.float32)
-        return means
+        dense = {name: (s / self.weight).astype(np.float32) for name, s in self._sums.items()}
+        return dense | {name: s.mean(self.weight) for name, s in self._sparse_sums.items()}
 
     def _add(self, name: str, value: Value, weight: float) -> None:
         if isinstance(value, SparseVector):
-            total = self._sums.setdefault(name, _SparseSum(value.size))
-            if not isinstance(total, _SparseSum) or total.size != value.size:
-                raise ValueError(f"{name}: devices gave values of different shapes")
-            total.add(value, weight)
+            self._sparse_sums.setdefault(name, _SparseSum(value.size)).add(value, weight)
             return
         weighted = np.multiply(value, weight, dtype=np.float64)
-        before = self._sums.setdefault(name, np.zeros_like(weighted))
-        if isinstance(before, _SparseSum) or before.shape != weighted.shape:
-            raise ValueError(f"{name}: devices gave values of different shapes")
-        before += weighted
+        if name in self._sums:
+            self._sums[name] += weighted
+        else:
+            self._sums[name] = weighted
+
+
+def _shape(value: Value) -> object:
+    return ("sparse", value.size) if isinstance(value, SparseVector) else np.shape(value)
 
 
 class _SparseSum:

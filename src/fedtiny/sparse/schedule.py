@@ -31,6 +31,8 @@ class Schedule:
     def layers(self, anatomy: Anatomy, round: int) -> tuple[str, ...]:
         """The layers whose turn it is: by the number of the event, never of the round."""
         groups = _groups(anatomy, self.granularity)
+        if not groups:
+            return ()
         turn = self.event(round) % len(groups)
         return groups[turn if self.order == "forward" else -1 - turn]
 

@@ -14,7 +14,7 @@ from fedtiny.sparse.mask import Indices, Mask
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Theta:
     """A model's values under a mask: theta in the paper.
 
@@ -33,6 +33,7 @@ class Theta:
                 f"theta needs {expected} float32 values under its mask, "
                 f"got {self.vector.dtype} of shape {self.vector.shape}"
             )
+        self.vector.setflags(write=False)
 
     @property
     def anatomy(self) -> Anatomy:
@@ -56,7 +57,7 @@ class Theta:
         """Take the kept values out of a model's full-size tensors."""
         vector = np.empty(length(mask), dtype=np.float32)
         for name, part in places(mask).items():
-            flat = np.asarray(tensors[name]).reshape(-1)
+            flat = _flat(name, tensors[name], mask.anatomy)
             whole = name not in mask.anatomy.prunable or mask.is_full(name)
             vector[part] = flat if whole else flat[mask.indices(name)]
         return cls(mask, vector)
@@ -97,7 +98,9 @@ class Theta:
         """The same model with some dense tensors (say, batch-norm statistics) replaced."""
         vector = self.vector.copy()
         for name, values in tensors.items():
-            vector[self.places[name]] = np.asarray(values).reshape(-1)
+            if name not in self.anatomy.dense:
+                raise ValueError(f"{name} is not a dense tensor of the model")
+            vector[self.places[name]] = _flat(name, values, self.anatomy)
         return Theta(self.mask, vector)
 
 
@@ -113,3 +116,10 @@ def places(mask: Mask) -> dict[str, slice]:
         found[name] = slice(start, start + size)
         start += size
     return found
+
+
+def _flat(name: str, values: NDArray[np.generic], anatomy: Anatomy) -> NDArray[np.generic]:
+    size = anatomy.sizes.get(name) or anatomy.dense_sizes[name]
+    if np.size(values) != size:
+        raise ValueError(f"{name} needs {size} values, got {np.size(values)}")
+    return np.asarray(values).reshape(-1)

@@ -1,12 +1,23 @@
 """A sparse vector: the form in which a few gradients of a large layer travel."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
+def is_position_list(positions: NDArray[Any], size: int) -> bool:
+    """Whether these are sorted, distinct positions of a flat layer of that size."""
+    if positions.ndim != 1 or not len(positions):
+        return positions.ndim == 1
+    if positions.dtype.kind not in "iu":
+        return False
+    increasing = (positions[1:] > positions[:-1]).all()
+    return bool(increasing and positions[0] >= 0 and positions[-1] < size)
+
+
+@dataclass(frozen=True, eq=False)
 class SparseVector:
     """Values at sorted, distinct positions of a flat layer; everywhere else zero."""
 
@@ -15,13 +26,9 @@ class SparseVector:
     values: NDArray[np.float32]
 
     def __post_init__(self) -> None:
-        if self.indices.ndim != 1 or self.indices.shape != self.values.shape:
+        if self.indices.shape != self.values.shape:
             raise ValueError("a sparse vector needs one value for each position")
-        if len(self.indices) and (
-            self.indices[0] < 0
-            or self.indices[-1] >= self.size
-            or (np.diff(self.indices) <= 0).any()
-        ):
+        if not is_position_list(self.indices, self.size):
             raise ValueError(f"positions must be sorted, distinct and below {self.size}")
 
     def __len__(self) -> int:

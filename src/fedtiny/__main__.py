@@ -1,0 +1,5 @@
+import sys
+
+from fedtiny.cli.main import main
+
+main(sys.argv[1:])

@@ -1,0 +1,80 @@
+"""fedtiny inspect."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from fedtiny import config as configs
+from fedtiny.config import Config
+from fedtiny.runs import metrics, words
+from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.metrics import Record
+from fedtiny.runs.partition_file import load_table
+
+
+def command(arguments: list[str]) -> int:
+    """Parse and show."""
+    path = tyro.cli(
+        Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="DIR", help="The run folder.")],
+        prog="fedtiny inspect",
+        description="Show what a run did, finished or not.",
+        args=arguments,
+    )
+    show(RunFolder.open(path), Console(highlight=False))
+    return 0
+
+
+def show(folder: RunFolder, console: Console) -> None:
+    """Print a run: what it is, its data, its selection, its rounds and its layers."""
+    config, records = configs.load(folder.config), metrics.read(folder)
+    console.print(words.headline(config), style="bold", markup=False)
+    console.print(_state(folder, config, records), markup=False)
+    if folder.partition.exists():
+        console.print(words.partition_table(load_table(folder)))
+    if folder.selection.exists():
+        selection = json.loads(folder.selection.read_text(encoding="utf-8"))
+        if selection:
+            console.print(words.selection_line(selection), markup=False)
+    if records:
+        console.print(_rounds(records))
+        console.print(words.layer_table(records[-1]))
+
+
+def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
+    if folder.result.exists():
+        result = json.loads(folder.result.read_text(encoding="utf-8"))
+        model = words.size(folder.model.stat().st_size)
+        return (
+            f"finished: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}, "
+            f"{words.size(result['bytes_down'])} down and {words.size(result['bytes_up'])} up "
+            f"in {result['seconds']:.0f} s; model {folder.model} ({model})"
+        )
+    return (
+        f"stopped after {len(records)} of {config.rounds} rounds; continue with: "
+        f"fedtiny resume {folder.path}"
+    )
+
+
+def _rounds(records: list[Record]) -> Table:
+    table = Table(title="Rounds", title_justify="left")
+    for name in ("round", "accuracy", "loss", "density", "swapped", "down", "up", "missing"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for record in records:
+        accuracy = record["accuracy"]
+        table.add_row(
+            str(record["round"] + 1),
+            "" if accuracy is None else f"{accuracy:.4f}",
+            "" if accuracy is None else f"{record['loss']:.3f}",
+            f"{record['density']:.4f}",
+            str(record["mask_change"]),
+            words.size(record["bytes_down"]),
+            words.size(record["bytes_up"]),
+            ", ".join(record["failed"]) or "",
+            "" if accuracy is None else words.bar(accuracy),
+        )
+    return table

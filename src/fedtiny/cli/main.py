@@ -1,0 +1,72 @@
+"""The command `fedtiny`. Each command lives in a file of its own and is imported when called."""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "run": ("fedtiny.cli.run", "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]"),
+    "resume": ("fedtiny.cli.resume", "continue a run that was stopped: fedtiny resume DIR"),
+    "inspect": ("fedtiny.cli.inspect", "show what a run did: fedtiny inspect DIR"),
+    "list": ("fedtiny.cli.names", "what can be named: fedtiny list methods|models|datasets"),
+    "data": ("fedtiny.cli.data", "fetch a data set: fedtiny data get NAME"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and leave with its exit code."""
+    sys.exit(dispatch(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Find the command and run it; a FedTinyError is told in one sentence."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        return _print_version()
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        return _unknown(name)
+    from fedtiny.errors import FedTinyError
+
+    try:
+        result: int = importlib.import_module(COMMANDS[name][0]).command(rest)
+    except FedTinyError as error:
+        print(f"fedtiny: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 1
+    return result
+
+
+def overview() -> str:
+    """What `fedtiny --help` says."""
+    lines = [f"  {name:<9} {description}" for name, (_, description) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "fedtiny: train tiny neural networks over many devices whose data stays on them",
+            "",
+            *lines,
+            "",
+            "fedtiny COMMAND --help tells more of a command; fedtiny --version the version.",
+        ]
+    )
+
+
+def _print_version() -> int:
+    from fedtiny import __version__
+
+    print(f"fedtiny {__version__}")
+    return 0
+
+
+def _unknown(name: str) -> int:
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    known = ", ".join(COMMANDS)
+    print(f"fedtiny: error: no command '{name}' (known: {known}){hint}", file=sys.stderr)
+    return 2

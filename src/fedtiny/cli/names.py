@@ -1,0 +1,30 @@
+"""fedtiny list."""
+
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from fedtiny import data, methods, models
+
+KINDS = {"methods": methods.names, "models": models.names, "datasets": data.names}
+
+
+def command(arguments: list[str]) -> int:
+    """Print the names of one kind of thing, with a line on each."""
+    kind = tyro.cli(
+        Annotated[
+            Literal["methods", "models", "datasets"],
+            tyro.conf.Positional,
+            tyro.conf.arg(name="KIND", help="What to list."),
+        ],
+        prog="fedtiny list",
+        description="What can be named in a config.",
+        args=arguments,
+    )
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, description in KINDS[kind]().items():
+        table.add_row(f"[bold]{name}[/bold]", description)
+    Console().print(table)
+    return 0

@@ -1,0 +1,37 @@
+"""fedtiny run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fedtiny import config as configs
+from fedtiny.config import Config
+from fedtiny.runs.runner import run
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train a tiny model over simulated devices.
+
+    Settings come from the config file, if one is named first, and from flags, which win. A
+    setting left open takes the data set's preset: the paper's for the paper's data sets, a quick
+    one for the digits.
+    """
+
+    config: Annotated[Config, tyro.conf.arg(name="")]
+    out: Path | None = None
+    """New folder for the run; default: one under runs/."""
+
+
+def command(arguments: list[str]) -> int:
+    """Parse and run."""
+    default = Config()
+    if arguments and not arguments[0].startswith("-"):
+        default, arguments = configs.load(Path(arguments[0])), arguments[1:]
+    parsed = tyro.cli(
+        Arguments, prog="fedtiny run", args=arguments, default=Arguments(config=default)
+    )
+    run(parsed.config, out=parsed.out)
+    return 0

@@ -1,0 +1,26 @@
+"""The settings of a run: what there is, what is allowed, what is meant by default."""
+
+from fedtiny.config.presets import resolve
+from fedtiny.config.settings import (
+    Config,
+    DataConfig,
+    FleetConfig,
+    PruningConfig,
+    SelectionConfig,
+    TrainConfig,
+)
+from fedtiny.config.toml import dumps, from_dict, load, to_dict
+
+__all__ = [
+    "Config",
+    "DataConfig",
+    "FleetConfig",
+    "PruningConfig",
+    "SelectionConfig",
+    "TrainConfig",
+    "dumps",
+    "from_dict",
+    "load",
+    "resolve",
+    "to_dict",
+]

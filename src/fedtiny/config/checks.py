@@ -1,0 +1,69 @@
+"""What makes a config impossible, each with one clear sentence."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedtiny.config.settings import Config
+
+
+def checks(config: "Config") -> list[tuple[bool, str]]:
+    """Whether each demand is met, with the sentence that tells a user what is wrong."""
+    fleet, train, selection, pruning = config.fleet, config.train, config.selection, config.pruning
+    at_least_one = {
+        "rounds": config.rounds,
+        "width": config.width,
+        "parameters": config.parameters,
+        "threads": config.threads,
+        "eval-every": config.eval_every,
+        "checkpoint-every": config.checkpoint_every,
+        "data.limit-train": config.data.limit_train,
+        "data.limit-test": config.data.limit_test,
+        "data.n-shots": config.data.n_shots,
+        "fleet.devices": fleet.devices,
+        "fleet.shards-per-device": fleet.shards_per_device,
+        "fleet.min-replies": fleet.min_replies,
+        "train.local-epochs": train.local_epochs,
+        "selection.passes": selection.passes,
+        "pruning.delta-r": pruning.delta_r,
+        "pruning.r-stop": pruning.r_stop,
+    }
+    at_least_two = {
+        "train.batch-size": train.batch_size,
+        "fleet.min-samples": fleet.min_samples,
+        "selection.batch-size": selection.batch_size,
+    }
+    pool = selection.pool_size
+    return [
+        (0 < config.density <= 1, f"--density must lie in (0, 1], got {config.density:g}"),
+        (fleet.alpha > 0, f"--fleet.alpha must be above 0, got {fleet.alpha:g}"),
+        (0 < fleet.fraction <= 1, f"--fleet.fraction must lie in (0, 1], got {fleet.fraction:g}"),
+        *[
+            (0 <= rate < 1, f"--fleet.{name}-rate must lie in [0, 1), got {rate:g}")
+            for name, rate in (("fail", fleet.fail_rate), ("late", fleet.late_rate))
+        ],
+        (
+            fleet.min_replies <= fleet.asked,
+            f"--fleet.min-replies is {fleet.min_replies}, but a round asks {fleet.asked} devices",
+        ),
+        (
+            0 < selection.development_ratio <= 1,
+            "--selection.development-ratio must lie in (0, 1], "
+            f"got {selection.development_ratio:g}",
+        ),
+        (
+            not isinstance(pool, int) or pool > 0,
+            f"--selection.pool-size must be above 0, got {pool}",
+        ),
+        (train.lr is None or train.lr > 0, f"--train.lr must be above 0, got {train.lr}"),
+        (train.pretrain_epochs >= 0, "--train.pretrain-epochs must not be negative"),
+        (config.data.cutout >= 0, "--data.cutout must not be negative"),
+        (config.seed >= 0, f"--seed must not be negative, got {config.seed}"),
+        *[
+            (v is None or v >= 1, f"--{k} must be at least 1, got {v}")
+            for k, v in at_least_one.items()
+        ],
+        *[
+            (v is None or v >= 2, f"--{k} must be at least 2, got {v}")
+            for k, v in at_least_two.items()
+        ],
+    ]

@@ -1,0 +1,155 @@
+"""All settings of a run. A value of None is filled in from the data set's preset."""
+
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Literal
+
+from fedtiny.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which data, and how images are prepared."""
+
+    name: str = "digits"
+    """Data set: see `fedtiny list datasets`; `folder` reads a folder of images by class."""
+    root: str | None = None
+    """Folder that holds the data; default: the environment variable FEDTINY_DATA."""
+    limit_train: int | None = None
+    """Use only so many training images, for a quick try."""
+    limit_test: int | None = None
+    """Use only so many test images, for a quick try."""
+    augment: bool = True
+    """Random crops, and mirror images where the class allows it."""
+    cutout: int = 0
+    """Side of the square that Cutout blanks; 0 is off."""
+    n_shots: int = 5
+    """Images per class of the public one-shot set that the server holds (D_s)."""
+
+
+@dataclass(frozen=True)
+class FleetConfig:
+    """The devices, and who takes part in a round."""
+
+    devices: int = 10
+    """Number of devices: K in the paper."""
+    partition: Literal["dirichlet", "iid", "shards"] = "dirichlet"
+    """How the training set is spread over the devices."""
+    alpha: float = 0.5
+    """Dirichlet concentration: small is strongly non-iid."""
+    shards_per_device: int = 2
+    """Label-sorted pieces a device gets, for the partition `shards`."""
+    min_samples: int = 10
+    """Fewest samples of a device."""
+    fraction: float = 1.0
+    """Share of the devices that is asked in a round."""
+    min_replies: int = 1
+    """Fewest replies that make a round count."""
+    fail_rate: float = 0.0
+    """Simulated: chance that a device is out of reach in a round."""
+    late_rate: float = 0.0
+    """Simulated: chance that a device's reply comes too late to count."""
+    wire: Literal["count", "encode"] = "count"
+    """Simulated: count the bytes of every message, or really encode and decode it."""
+
+    @property
+    def asked(self) -> int:
+        """Number of devices that a round of training asks."""
+        return ceil(self.fraction * self.devices)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Local training."""
+
+    local_epochs: int | None = None
+    """Epochs on a device in a round; default: the preset's."""
+    batch_size: int | None = None
+    """Samples in a mini-batch; default: the preset's."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """adam: lr 1e-3, decay 1e-4. sgd: lr 0.05, momentum 0.9, decay 5e-4. Fresh every round."""
+    lr: float | None = None
+    """Learning rate; default: the optimizer's own."""
+    pretrain_epochs: int = 3
+    """Epochs on the public one-shot set before anything is pruned."""
+
+
+@dataclass(frozen=True)
+class SelectionConfig:
+    """Coarse pruning: how the first mask is chosen (Alg. 1)."""
+
+    kind: Literal["adaptive_bn", "vanilla", "none"] = "adaptive_bn"
+    """vanilla compares candidates without new batch-norm statistics; none prunes uniformly."""
+    pool_size: int | Literal["auto"] | None = None
+    """Number of candidates C; auto is 0.1 / density; default: the preset's."""
+    development_ratio: float = 0.1
+    """Share of a device's data that measures statistics and losses."""
+    batch_size: int = 128
+    """Largest batch of the measurement."""
+    passes: int = 1
+    """1 averages over the batches; more passes use a running mean of momentum 0.1."""
+    variance: Literal["mean", "pooled"] = "mean"
+    """Average the devices' variances, or pool them exactly (law of total variance)."""
+
+
+@dataclass(frozen=True)
+class PruningConfig:
+    """Progressive pruning: how the mask is adjusted during training (Alg. 2)."""
+
+    progressive: bool = True
+    """Adjust the mask at all."""
+    granularity: Literal["layer", "block", "entire"] = "block"
+    """What is adjusted at a time."""
+    order: Literal["backward", "forward"] = "backward"
+    """From the output side or from the input side."""
+    delta_r: int | None = None
+    """Rounds between two adjustments; default: the preset's."""
+    r_stop: int | None = None
+    """Last round that may adjust; default: the preset's."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run."""
+
+    method: str = "fedtiny"
+    """How the model is pruned: see `fedtiny list methods`."""
+    model: str = "resnet18"
+    """Network: see `fedtiny list models`."""
+    width: int | None = None
+    """Channels of the network's first layer; default: 16 on digits, else the network's own."""
+    parameters: int | None = None
+    """Size the model `small` to at most so many parameters."""
+    density: float = 0.05
+    """Target share of prunable weights that are kept: d_target in the paper."""
+    rounds: int | None = None
+    """Rounds of federated training; default: the preset's."""
+    seed: int = 0
+    """Fixes every random draw of the run."""
+    threads: int | None = None
+    """Threads of a computation; default: all cores. Part of what makes a run repeat exactly."""
+    eval_every: int = 1
+    """Measure test accuracy every so many rounds, and after the last."""
+    eval_devices: bool = False
+    """Measure accuracy on every device's own data too."""
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints."""
+    data: DataConfig = field(default_factory=DataConfig)
+    fleet: FleetConfig = field(default_factory=FleetConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    selection: SelectionConfig = field(default_factory=SelectionConfig)
+    pruning: PruningConfig = field(default_factory=PruningConfig)
+
+    def __post_init__(self) -> None:
+        from fedtiny.config.checks import checks
+
+        for ok, complaint in checks(self):
+            if not ok:
+                raise ConfigError(complaint)
+
+    @property
+    def pool_size(self) -> int:
+        """Number of candidates, `auto` resolved: C* = 0.1 / d in the paper."""
+        if isinstance(self.selection.pool_size, int):
+            return self.selection.pool_size
+        return max(2, round(0.1 / self.density))

@@ -1,0 +1,78 @@
+"""Configs as TOML files and as plain data."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import tomli_w
+
+from fedtiny.config.settings import Config
+from fedtiny.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def load(path: Path) -> Config:
+    """Read a TOML file; keys left out keep their defaults."""
+    try:
+        return from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as missing:
+        raise ConfigError(f"there is no config file {path}") from missing
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read config file {path}: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def dumps(config: Config) -> str:
+    """The config as TOML; a value of None is left out."""
+    return tomli_w.dumps(to_dict(config))
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The config as plain data; a value of None is left out."""
+    return asdict(config, dict_factory=lambda pairs: {k: v for k, v in pairs if v is not None})
+
+
+def from_dict(values: Mapping[str, Any]) -> Config:
+    """A config from plain data; an unknown key or a wrong type is an error that says where."""
+    return _parse(Config, values, "")
+
+
+def _parse(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    parsed: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean '{where}{near[0]}'?" if near else ""
+            raise ConfigError(f"unknown key '{where}{key}'{hint}")
+        parsed[name] = _parse_value(known[name].type, value, f"{where}{name}")
+    return kind(**parsed)
+
+
+def _parse_value(kind: Any, value: Any, where: str) -> Any:
+    if is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"'{where}' is a table of settings, not a single value")
+        return _parse(kind, value, f"{where}.")  # type: ignore[arg-type]
+    for choice in _choices(kind):
+        if choice is float and type(value) is int:
+            return float(value)
+        if value == choice or (isinstance(choice, type) and type(value) is choice):
+            return value
+    wanted = " or ".join(c.__name__ if isinstance(c, type) else repr(c) for c in _choices(kind))
+    raise ConfigError(f"'{where}' must be {wanted}, got {value!r}")
+
+
+def _choices(kind: Any) -> list[Any]:
+    """The types and literal values that an annotation allows, None left out."""
+    members = get_args(kind)
+    if not members:
+        return [kind]
+    inner = [choice for member in members for choice in _choices(member)]
+    return [choice for choice in inner if choice is not type(None)]

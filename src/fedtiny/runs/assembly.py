@@ -1,0 +1,157 @@
+"""From a config to everything that takes part in a run."""
+
+import copy
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedtiny import data as datasets
+from fedtiny import methods, models
+from fedtiny.config import Config, resolve
+from fedtiny.data import DataSet, Partition
+from fedtiny.data.choose import balanced_choice
+from fedtiny.data.partition import split as split_over_devices
+from fedtiny.devices.engine import Moment
+from fedtiny.devices.shard import Shard, shard
+from fedtiny.errors import ConfigError, DataError
+from fedtiny.extras import require
+from fedtiny.federation.method import Method
+from fedtiny.federation.server import Server
+from fedtiny.randomness import BEFORE_ROUNDS, SERVER, generator
+from fedtiny.runs.partition_file import Split
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedtiny.devices.torch_engine import TorchEngine
+
+OWN = "own:"  # marks the name of a model or data set that came through the Python API
+
+
+@dataclass
+class Assembly:
+    """A run that is ready to start or to be put where it stopped."""
+
+    config: Config
+    data: DataSet
+    split: Split
+    model: "nn.Module"
+    engine: "TorchEngine"
+    method: Method
+    server: Server
+    test: Shard
+
+    def evaluate(self) -> dict[str, float]:
+        """Loss and accuracy of the global model on the test set."""
+        self.engine.load(self.server.theta)
+        return self.engine.evaluate(self.test)
+
+    def pretrain(self) -> None:
+        """Train the dense model on the server's public one-shot set; every method starts here."""
+        public = Shard(SERVER, self.data.train, self.split.public, self.split.public)
+        moment = Moment(self.config.seed, BEFORE_ROUNDS, SERVER)
+        self.engine.train(public, moment, epochs=self.config.train.pretrain_epochs)
+        self.server.theta = self.engine.theta()
+
+
+def assemble(
+    config: Config,
+    *,
+    data: DataSet | None = None,
+    model: "nn.Module | None" = None,
+    split: Split | None = None,
+) -> Assembly:
+    """Load the data, build the model, share the data out and open the door to the devices."""
+    config = with_own(_with_threads(resolve(config)), data, model)
+    method = methods.create(config)
+    dataset = _load_data(config, data)
+    split = split or share_out(dataset, config)
+    network = copy.deepcopy(model) if model else _build_model(config, dataset)
+    anatomy = models.dissect(network, dataset.shape)
+    method.check(anatomy)
+    engine = _engine(network, anatomy, dataset, config)
+    shards = [
+        shard(k, dataset.train, own, config.selection.development_ratio, config.seed)
+        for k, own in enumerate(split.devices.devices)
+    ]
+    door = require("fedtiny.devices.simulator", extra="torch").Simulator(engine, shards, config)
+    every = np.arange(len(dataset.test))
+    test = Shard(SERVER, dataset.test, every, every)
+    server = Server(config, door, engine.theta())
+    return Assembly(config, dataset, split, network, engine, method, server, test)
+
+
+def with_own(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
+    """Note in the config what came through the Python API."""
+    if data is not None:
+        config = replace(config, data=replace(config.data, name=OWN + data.name))
+    if model is not None:
+        config = replace(config, model=OWN + type(model).__name__)
+    return config
+
+
+def _with_threads(config: Config) -> Config:
+    return replace(config, threads=config.threads or len(os.sched_getaffinity(0)))
+
+
+def _load_data(config: Config, own: DataSet | None) -> DataSet:
+    if own is None and config.data.name.startswith(OWN):
+        raise ConfigError(
+            f"this run used a data set of your own ({config.data.name.removeprefix(OWN)}); "
+            "continue it from Python with fedtiny.resume(path, data=...)"
+        )
+    data = own or datasets.load(config.data.name, config.data.root)
+    smallest = models.KINDS[config.model].smallest_input if config.model in models.KINDS else 1
+    if min(data.shape[1:]) < smallest:
+        data = data.resized(smallest)
+    return data.limited(config.data.limit_train, config.data.limit_test, config.seed)
+
+
+def share_out(data: DataSet, config: Config) -> Split:
+    """Hold the public one-shot set back, and spread the rest over the devices."""
+    labels, fleet = data.train.labels, config.fleet
+    public = balanced_choice(
+        labels, config.data.n_shots * len(data.classes), generator(config.seed, "public")
+    )
+    rest = np.setdiff1d(np.arange(len(labels)), public)
+    if fleet.devices * fleet.min_samples > len(rest):
+        raise DataError(
+            f"{fleet.devices} devices with at least {fleet.min_samples} samples each need more "
+            f"than the {len(rest)} training images there are; lower --fleet.devices or "
+            "--fleet.min-samples"
+        )
+    partition = split_over_devices(
+        fleet.partition,
+        labels[rest],
+        fleet.devices,
+        alpha=fleet.alpha,
+        shards_per_device=fleet.shards_per_device,
+        seed=config.seed,
+        minimum=fleet.min_samples,
+    )
+    return Split(public, Partition(tuple(rest[own] for own in partition.devices)))
+
+
+def _build_model(config: Config, data: DataSet) -> "nn.Module":
+    if config.model.startswith(OWN):
+        raise ConfigError(
+            f"this run used a model of your own ({config.model.removeprefix(OWN)}); "
+            "continue it from Python with fedtiny.resume(path, model=...)"
+        )
+    width = config.width
+    if config.model == "small" and config.parameters is not None:
+        small = require("fedtiny.models.small", extra="torch")
+        width = small.width_for(config.parameters, data.shape[0], len(data.classes))
+    return models.build(config.model, data.shape, len(data.classes), width=width, seed=config.seed)
+
+
+def _engine(
+    model: "nn.Module", anatomy: models.Anatomy, data: DataSet, config: Config
+) -> "TorchEngine":
+    augment = require("fedtiny.data.augment", extra="torch")
+    engines = require("fedtiny.devices.torch_engine", extra="torch")
+    transform = augment.Transform.of(data, config.data.augment, config.data.cutout)
+    engine: TorchEngine = engines.TorchEngine(model, anatomy, transform, config.train)
+    return engine

@@ -1,0 +1,106 @@
+"""The state of a run on disk, small because it is sparse."""
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedtiny.errors import RunError
+from fedtiny.federation.server import Server
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.runs.folder import RunFolder, write_atomically
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+
+FORMAT = 1
+METHOD_ARRAY = "method."
+
+
+def save_checkpoint(folder: RunFolder, server: Server) -> None:
+    """Write all of the server's state; a kill leaves the last checkpoint whole."""
+    tensors = _tensors(server)
+    state = {
+        "format": FORMAT,
+        "anatomy": server.anatomy.fingerprint,
+        "round": server.round,
+        "coarse_pruned": server.coarse_pruned,
+        "memory": server.memory,
+        "door": server.door.state(),
+        "digest": _digest(tensors),
+    }
+    write_atomically(folder.checkpoint, save(tensors, {"fedtiny": json.dumps(state)}))
+
+
+def load_checkpoint(folder: RunFolder, server: Server) -> None:
+    """Put a server where the checkpoint was taken."""
+    tensors, state = _read(folder)
+    if state["anatomy"] != server.anatomy.fingerprint:
+        raise RunError(f"{folder.checkpoint} belongs to another model than its config names")
+    mask = _mask(server.anatomy, tensors["mask.counts"], tensors["mask.indices"])
+    server.theta = Theta(mask, tensors["theta"])
+    server.round = state["round"]
+    server.coarse_pruned = state["coarse_pruned"]
+    server.memory = state["memory"]
+    server.arrays = {
+        name.removeprefix(METHOD_ARRAY): array
+        for name, array in tensors.items()
+        if name.startswith(METHOD_ARRAY)
+    }
+    server.door.restore(state["door"])
+
+
+def _tensors(server: Server) -> dict[str, NDArray[Any]]:
+    mask = server.theta.mask
+    sparse = [mask.indices(layer) for layer in mask if not mask.is_full(layer)]
+    return {
+        "theta": server.theta.vector,
+        "mask.counts": np.array([mask.kept(layer) for layer in mask], dtype=np.int64),
+        "mask.indices": np.concatenate([*sparse, np.empty(0, dtype=np.int32)]),
+        **{METHOD_ARRAY + name: array for name, array in server.arrays.items()},
+    }
+
+
+def _mask(anatomy: Anatomy, counts: NDArray[Any], indices: NDArray[Any]) -> Mask:
+    kept: dict[str, NDArray[Any] | None] = {}
+    for (layer, size), count in zip(anatomy.sizes.items(), counts, strict=True):
+        kept[layer] = None if count == size else indices[:count]
+        indices = indices if count == size else indices[count:]
+    return Mask(anatomy, kept)
+
+
+def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    try:
+        data = folder.checkpoint.read_bytes()
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        state = json.loads(header["__metadata__"]["fedtiny"])
+    except OSError as error:
+        raise RunError(f"cannot read {folder.checkpoint}: {error.strerror}") from error
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise RunError(_damaged(folder)) from error
+    if state["format"] != FORMAT:
+        raise RunError(
+            f"{folder.checkpoint} has format {state['format']}; this version reads {FORMAT}"
+        )
+    if state["digest"] != _digest(tensors):
+        raise RunError(_damaged(folder))
+    return tensors, state
+
+
+def _damaged(folder: RunFolder) -> str:
+    return (
+        f"{folder.checkpoint} is damaged; put back a copy of it, or run its config again with: "
+        f"fedtiny run {folder.config}"
+    )
+
+
+def _digest(tensors: dict[str, NDArray[Any]]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensors[name]).tobytes())
+    return digest.hexdigest()

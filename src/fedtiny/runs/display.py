@@ -1,0 +1,118 @@
+"""Showing a run while it goes: live in a terminal, plain lines elsewhere, nothing in a notebook."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fedtiny.runs import words
+from fedtiny.runs.assembly import Assembly
+from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.metrics import Record
+from fedtiny.runs.reporter import Reporter, Silent
+
+
+def automatic() -> Reporter:
+    """The reporter that fits where the output goes."""
+    console = Console(highlight=False, soft_wrap=True)
+    if console.is_jupyter:
+        return Silent()
+    return Live(console) if console.is_terminal else Lines(console)
+
+
+class Lines:
+    """One plain line for each thing that happens."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.rounds = 0
+        self.unfinished: RunFolder | None = None
+
+    def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
+        config, self.unfinished = assembly.config, folder
+        self.rounds = config.rounds or 0
+        self.console.print(words.headline(config), style="bold", markup=False)
+        labels, classes = assembly.data.train.labels, assembly.data.classes
+        table = assembly.split.devices.table(labels, len(classes))
+        self.console.print(words.partition_table(table, classes), soft_wrap=False)
+        if records:
+            self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
+
+    def selected(self, selection: dict[str, Any]) -> None:
+        if selection:
+            self._say(words.selection_line(selection))
+
+    def round_done(self, record: Record) -> None:
+        self._say(words.round_line(record, self.rounds))
+
+    def finished(self, result: dict[str, Any]) -> None:
+        self._say(
+            f"done: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}; "
+            f"{result['kept_weights']:,} of {result['prunable_weights']:,} prunable weights kept"
+        )
+        if self.unfinished:
+            self._say(f"run folder: {self.unfinished.path}")
+            self._say(f"look at it: fedtiny inspect {self.unfinished.path}")
+        self.unfinished = None
+
+    def close(self) -> None:
+        if self.unfinished:
+            self._say(f"stopped; continue with: fedtiny resume {self.unfinished.path}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, markup=False)
+
+
+class Live(Lines):
+    """The same lines, with a bar below that tells how far the run is and how long it takes."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("round {task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self.task: TaskID | None = None
+
+    def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
+        super().started(assembly, folder, records)
+        selecting = "choosing a candidate" if not assembly.server.coarse_pruned else "training"
+        self.task = self.progress.add_task(
+            selecting, total=self.rounds, completed=assembly.server.round
+        )
+        self.progress.start()
+
+    def selected(self, selection: dict[str, Any]) -> None:
+        super().selected(selection)
+        if self.task is not None:
+            self.progress.update(self.task, description="training")
+
+    def round_done(self, record: Record) -> None:
+        super().round_done(record)
+        if self.task is not None:
+            accuracy = record["accuracy"]
+            shown = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
+            self.progress.update(
+                self.task, advance=1, description=f"{shown}density {record['density']:.4f}"
+            )
+
+    def finished(self, result: dict[str, Any]) -> None:
+        self.progress.stop()
+        super().finished(result)
+
+    def close(self) -> None:
+        self.progress.stop()
+        super().close()

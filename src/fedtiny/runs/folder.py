@@ -1,0 +1,121 @@
+"""The files of a run, each name in one place, and how they are written."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedtiny.errors import RunError
+
+
+class RunFolder:
+    """Where a run keeps everything it knows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.versions = path / "versions.json"
+        self.partition = path / "partition.safetensors"
+        self.selection = path / "selection.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoint = path / "checkpoint.safetensors"
+        self.model = path / "model.safetensors"
+        self.result = path / "result.json"
+        self.lock = path / ".lock"
+
+    @classmethod
+    def create(cls, path: Path) -> "RunFolder":
+        """A new run folder; one that holds anything already is never touched."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise RunError(
+                    f"{path} is not empty; choose another --out, or continue a run there with: "
+                    f"fedtiny resume {path}"
+                )
+        except OSError as error:
+            raise RunError(f"cannot make the run folder {path}: {error.strerror}") from error
+        return cls(path)
+
+    @classmethod
+    def create_below(cls, parent: Path, stem: str) -> "RunFolder":
+        """A new run folder with a free name: stem, stem-2, stem-3 and so on."""
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            for path in _free_names(parent, stem):
+                with contextlib.suppress(FileExistsError):
+                    path.mkdir()
+                    return cls(path)
+        except OSError as error:
+            raise RunError(f"cannot make a run folder in {parent}: {error.strerror}") from error
+        raise AssertionError("unreachable")
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run folder."""
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise RunError(f"{path} is not a run folder: it has no {folder.config.name}")
+        return folder
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing to the same run."""
+        try:
+            with self.lock.open("w") as file:
+                _lock(file.fileno())
+                yield
+        except BlockingIOError as error:
+            raise RunError(f"another process is working on {self.path}") from error
+        except PermissionError as error:
+            raise RunError(f"cannot write to the run folder {self.path}") from error
+
+
+def _lock(descriptor: int) -> None:
+    """Held until the file is closed, also by a kill; systems without such locks go without."""
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _free_names(parent: Path, stem: str) -> Iterator[Path]:
+    yield parent / stem
+    number = 2
+    while True:
+        yield parent / f"{stem}-{number}"
+        number += 1
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that at any moment there is the old one or the new one, whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line that is on disk when this returns."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,80 @@
+"""What is written down about a round and about a run."""
+
+from typing import Any
+
+from fedtiny.federation.messages import evaluate
+from fedtiny.federation.rounds import RoundResult
+from fedtiny.runs.assembly import Assembly
+from fedtiny.runs.metrics import Record
+
+
+def round_record(assembly: Assembly, result: RoundResult, seconds: float) -> Record:
+    """The line of a round; its numbers are those of the model after the round."""
+    mask = assembly.server.theta.mask
+    measured = _measured(assembly, result)
+    traffic, failed = assembly.server.take_account()
+    return {
+        "round": result.round,
+        **measured,
+        "train_loss": result.outcome.metrics.get("loss"),
+        "density": mask.density,
+        "densities": dict(mask.densities),
+        "mask_change": sum(len(change) for change in result.changes.values()),
+        "adjusted": {layer: len(change) for layer, change in result.changes.items()},
+        "bytes_down": traffic.down,
+        "bytes_up": traffic.up,
+        "answered": list(result.outcome.answered),
+        "failed": {str(device): why for device, why in failed.items()},
+        "counted": result.counted,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _measured(assembly: Assembly, result: RoundResult) -> Record:
+    config = assembly.config
+    done = result.round + 1
+    if done % config.eval_every and done != config.rounds:
+        return {"accuracy": None, "loss": None}
+    measured: Record = dict(assembly.evaluate())
+    return {**measured, **_on_devices(assembly)} if config.eval_devices else measured
+
+
+def _on_devices(assembly: Assembly) -> Record:
+    outcome = assembly.server.ask("evaluate", (evaluate(),))
+    accuracies = [found["accuracy"] for found in outcome.by_device.values()]
+    if not accuracies:
+        return {"device_accuracy_mean": None, "device_accuracy_worst": None}
+    return {
+        "device_accuracy_mean": sum(accuracies) / len(accuracies),
+        "device_accuracy_worst": min(accuracies),
+    }
+
+
+def selection_record(assembly: Assembly) -> dict[str, Any]:
+    """What coarse pruning chose, with the bytes it cost; empty where nothing was chosen."""
+    summary = assembly.method.summary(assembly.server)
+    traffic, failed = assembly.server.take_account()
+    if not summary:
+        return {}
+    return {
+        **summary,
+        "bytes_down": traffic.down,
+        "bytes_up": traffic.up,
+        "failed": {str(device): why for device, why in failed.items()},
+    }
+
+
+def result_record(assembly: Assembly, records: list[Record]) -> dict[str, Any]:
+    """The outcome of a run: the last round's model, never the best one on the test set."""
+    last, mask = records[-1], assembly.server.theta.mask
+    return {
+        "accuracy": last["accuracy"],
+        "loss": last["loss"],
+        "density": mask.density,
+        "kept_weights": mask.count,
+        "prunable_weights": mask.anatomy.prunable_count,
+        "rounds": assembly.server.round,
+        "bytes_down": sum(record["bytes_down"] for record in records),
+        "bytes_up": sum(record["bytes_up"] for record in records),
+        "seconds": round(sum(record["seconds"] for record in records), 3),
+    }

@@ -1,0 +1,183 @@
+"""Running, resuming and reading runs."""
+
+import json
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedtiny import config as configs
+from fedtiny.config import Config
+from fedtiny.data import DataSet
+from fedtiny.errors import RunError
+from fedtiny.extras import require
+from fedtiny.federation.rounds import federate, prepare
+from fedtiny.runs import display, metrics
+from fedtiny.runs.assembly import Assembly, assemble
+from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
+from fedtiny.runs.folder import RunFolder, write_atomically
+from fedtiny.runs.metrics import Record
+from fedtiny.runs.partition_file import load_split, save_split
+from fedtiny.runs.records import result_record, round_record, selection_record
+from fedtiny.runs.reporter import Reporter
+
+if TYPE_CHECKING:
+    from torch import nn
+
+PACKAGES = ("fedtiny", "torch", "numpy", "safetensors")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished run gives."""
+
+    path: Path
+    config: Config
+    accuracy: float
+    loss: float
+    density: float
+    metrics: list[Record]
+    selection: dict[str, Any]
+    network: "nn.Module"
+
+
+def run(
+    config: Config,
+    *,
+    out: Path | str | None = None,
+    data: DataSet | None = None,
+    model: "nn.Module | None" = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Run a config in a new folder; a data set and a model of one's own may be given."""
+    assembly = assemble(config, data=data, model=model)
+    folder = _new_folder(assembly.config, out)
+    with folder.locked(), _threads(assembly.config):
+        _describe(folder, assembly)
+        assembly.pretrain()
+        return _train(assembly, folder, reporter or display.automatic())
+
+
+def resume(
+    path: Path | str,
+    *,
+    data: DataSet | None = None,
+    model: "nn.Module | None" = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Continue a run from its last checkpoint, to the same end as if it had never stopped."""
+    folder = RunFolder.open(Path(path))
+    config = configs.load(folder.config)
+    with folder.locked(), _threads(config):
+        split = load_split(folder) if folder.partition.exists() else None
+        assembly = assemble(config, data=data, model=model, split=split)
+        if folder.checkpoint.exists():
+            load_checkpoint(folder, assembly.server)
+        else:
+            _describe(folder, assembly)
+            assembly.pretrain()
+        return _train(assembly, folder, reporter or display.automatic())
+
+
+def _train(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> Result:
+    server, config = assembly.server, assembly.config
+    records = metrics.keep_before(folder, server.round)
+    reporter.started(assembly, folder, records)
+    try:
+        _prepare(assembly, folder, reporter)
+        started = time.perf_counter()
+        for result in federate(server, assembly.method, config.rounds or 0):
+            record = round_record(assembly, result, time.perf_counter() - started)
+            records.append(record)
+            metrics.append(folder, record)
+            if server.round % config.checkpoint_every == 0 or server.round == config.rounds:
+                save_checkpoint(folder, server)
+            reporter.round_done(record)
+            started = time.perf_counter()
+        return _finish(assembly, folder, records, reporter)
+    finally:
+        reporter.close()
+
+
+def _prepare(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> None:
+    """Coarse pruning, once in the life of a run."""
+    if not assembly.server.coarse_pruned:
+        prepare(assembly.server, assembly.method)
+        _write_json(folder.selection, selection_record(assembly))
+        save_checkpoint(folder, assembly.server)
+    reporter.selected(_read_json(folder.selection))
+
+
+def _finish(
+    assembly: Assembly, folder: RunFolder, records: list[Record], reporter: Reporter
+) -> Result:
+    save = require("safetensors.torch", extra="torch").save
+    assembly.engine.load(assembly.server.theta)
+    state = {name: t.contiguous() for name, t in assembly.model.state_dict().items()}
+    write_atomically(folder.model, save(state))
+    summary = result_record(assembly, records)
+    _write_json(folder.result, summary)
+    reporter.finished(summary)
+    return Result(
+        path=folder.path,
+        config=assembly.config,
+        accuracy=summary["accuracy"],
+        loss=summary["loss"],
+        density=summary["density"],
+        metrics=records,
+        selection=_read_json(folder.selection),
+        network=assembly.model.eval(),
+    )
+
+
+def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
+    if out is not None:
+        return RunFolder.create(Path(out))
+    data, model = (name.rpartition(":")[2] for name in (config.data.name, config.model))
+    stem = f"{config.method}-{data}-{model}-d{config.density:g}-s{config.seed}"
+    return RunFolder.create_below(Path("runs"), stem)
+
+
+def _describe(folder: RunFolder, assembly: Assembly) -> None:
+    """Write what the run is, before it does anything."""
+    write_atomically(folder.config, configs.dumps(assembly.config).encode())
+    _write_json(folder.versions, _versions())
+    save_split(folder, assembly.split, assembly.data)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+@contextmanager
+def _threads(config: Config) -> Iterator[None]:
+    """Compute with the run's own number of threads, on which its last bits depend."""
+    torch = require("torch", extra="torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(config.threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is missing or damaged") from error
+    return value

@@ -1,0 +1,112 @@
+"""How numbers and tables of a run are put for a reader; shared by the live display and inspect."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+from rich.text import Text
+
+from fedtiny.config import Config
+from fedtiny.runs.metrics import Record
+
+MOST_COLUMNS = 20
+
+
+def size(count: float) -> str:
+    """A number of bytes, in units of a thousand.
+
+    >>> size(999), size(1_870_000), size(0)
+    ('999 B', '1.87 MB', '0 B')
+    """
+    units = ("B", "kB", "MB", "GB", "TB")
+    power = min(len(units) - 1, len(f"{count:.0f}") // 3 - (len(f"{count:.0f}") % 3 == 0))
+    return f"{count / 1000**power:.3g} {units[power]}"
+
+
+def headline(config: Config) -> str:
+    """A run in one line."""
+    fleet = config.fleet
+    spread = f"Dirichlet({fleet.alpha:g})" if fleet.partition == "dirichlet" else fleet.partition
+    width = f" (width {config.width})" if config.width else ""
+    return (
+        f"{config.method}: {config.model}{width} to density {config.density:g} on "
+        f"{config.data.name}, {fleet.devices} devices, {spread}, {config.rounds} rounds"
+    )
+
+
+def selection_line(selection: dict[str, Any]) -> str:
+    """The chosen candidate in one line."""
+    found = selection["selection"]
+    losses, chosen = found["losses"], found["chosen"]
+    return (
+        f"chosen candidate {chosen + 1} of {len(losses)}: loss {losses[chosen]:.3f} "
+        f"(pool {min(losses):.3f} to {max(losses):.3f}), "
+        f"density {found['densities'][chosen]:.4f}, "
+        f"{size(selection['bytes_down'])} down, {size(selection['bytes_up'])} up"
+    )
+
+
+def round_line(record: Record, rounds: int) -> str:
+    """A round in one line."""
+    digits = len(str(rounds))
+    parts = [f"round {record['round'] + 1:>{digits}}/{rounds}"]
+    if record["accuracy"] is not None:
+        parts.append(f"accuracy {record['accuracy']:.4f}  loss {record['loss']:.3f}")
+    if record.get("device_accuracy_worst") is not None:
+        parts.append(
+            f"devices {record['device_accuracy_mean']:.4f} "
+            f"(worst {record['device_accuracy_worst']:.4f})"
+        )
+    parts.append(f"density {record['density']:.4f}")
+    parts.append(f"swapped {record['mask_change']:>5}")
+    parts.append(f"{size(record['bytes_down'])} down  {size(record['bytes_up'])} up")
+    parts.append(f"{record['seconds']:.1f} s")
+    return "  ".join(parts) + _missing(record)
+
+
+def _missing(record: Record) -> str:
+    if not record["failed"]:
+        return ""
+    reasons: dict[str, list[str]] = {}
+    for device, why in record["failed"].items():
+        reasons.setdefault(why, []).append(device)
+    told = "; ".join(f"{', '.join(devices)} {why}" for why, devices in reasons.items())
+    outcome = "" if record["counted"] else " - too few replies, the round does not count"
+    return f"  (devices missing: {told}{outcome})"
+
+
+def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> Table:
+    """Images by device and class; of many classes only how uneven they are."""
+    shown = Table(title="Training images by device and class", title_justify="left")
+    shown.add_column("device", justify="right")
+    shown.add_column("all", justify="right", style="bold")
+    many = table.shape[1] > MOST_COLUMNS
+    names = classes or tuple(str(c) for c in range(table.shape[1]))
+    for name in ("classes", "largest class") if many else names:
+        shown.add_column(name, justify="right")
+    for device, row in enumerate(table):
+        cells = [str((row > 0).sum()), str(row.max())] if many else [_count(c) for c in row]
+        shown.add_row(str(device), str(row.sum()), *cells)
+    return shown
+
+
+def _count(count: np.int64) -> str:
+    return str(count) if count else "[dim]·[/dim]"
+
+
+def layer_table(record: Record) -> Table:
+    """Density by layer, drawn as bars."""
+    shown = Table(title="Density by layer", title_justify="left")
+    shown.add_column("layer")
+    shown.add_column("density", justify="right")
+    shown.add_column("")
+    most = max(record["densities"].values(), default=1.0)
+    for layer, density in record["densities"].items():
+        shown.add_row(layer.removesuffix(".weight"), f"{density:.4f}", bar(density / most))
+    return shown
+
+
+def bar(share: float, width: int = 24) -> Text:
+    """A share between 0 and 1 as a bar."""
+    return Text("█" * max(1, round(share * width)), style="cyan")
