@@ -14,6 +14,7 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
         "width": config.width,
         "parameters": config.parameters,
         "threads": config.threads,
+        "workers": config.workers,
         "eval-every": config.eval_every,
         "checkpoint-every": config.checkpoint_every,
         "data.limit-train": config.data.limit_train,

@@ -126,8 +126,10 @@ class Config:
     """Rounds of federated training; default: the preset's."""
     seed: int = 0
     """Fixes every random draw of the run."""
+    workers: int | None = None
+    """Processes that play the devices; default: all cores. Does not change any result."""
     threads: int | None = None
-    """Threads of a computation; default: all cores. Part of what makes a run repeat exactly."""
+    """Threads of each process; default: 1. The last bits of a result depend on it."""
     eval_every: int = 1
     """Measure test accuracy every so many rounds, and after the last."""
     eval_devices: bool = False

@@ -1,30 +1,41 @@
-"""The reference simulator: every device in one process, one after the other."""
+"""The reference simulator: every device on this machine."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fedtiny.config import Config
-from fedtiny.devices.engine import Engine
+from fedtiny.devices.crew import Crew, Job
 from fedtiny.devices.link import CountingLink, EncodingLink, Link
-from fedtiny.devices.node import answer
 from fedtiny.devices.shard import Shard
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.door import ABSENT, LATE, Outcome, Traffic
-from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.messages import Request
 from fedtiny.federation.reduce import REDUCERS
 from fedtiny.federation.wire import Known
 from fedtiny.randomness import generator
 
 
-class Simulator:
-    """A door behind which one engine plays each device in turn.
+@dataclass(frozen=True)
+class Delivery:
+    """What became of a request on its way to a device: received, or some trouble."""
 
-    There is one model, whatever the number of devices, and a reply is averaged in before the
-    next device starts. Failing and late devices are drawn as the config says.
+    device: int
+    size: int
+    received: Request | None
+    trouble: str = ""
+
+
+class Simulator:
+    """A door behind which a crew plays the devices.
+
+    There is one model for each process of the crew, whatever the number of devices, and a reply
+    is averaged in, in device order, as soon as it comes. Failing and late devices are drawn as
+    the config says.
     """
 
-    def __init__(self, engine: Engine, shards: Sequence[Shard], config: Config) -> None:
-        self.engine = engine
+    def __init__(self, crew: Crew, shards: Sequence[Shard], config: Config) -> None:
+        self.crew = crew
         self.shards = {shard.device: shard for shard in shards}
         self.config = config
         kind = EncodingLink if config.fleet.wire == "encode" else CountingLink
@@ -35,30 +46,31 @@ class Simulator:
         return tuple(self.shards)
 
     def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
-        replies, failed, traffic = REDUCERS[reducer](), dict[int, str](), Traffic()
-        for device in sorted(devices):
-            try:
-                reply, moved = self._exchange(device, request)
-            except _NoReplyError as silence:
-                failed[device], moved = str(silence), silence.traffic
-            else:
-                replies.add(reply)
-            traffic += moved
-        return replies.outcome(failed, traffic)
+        deliveries = [self._deliver(device, request) for device in sorted(devices)]
+        failed = {sent.device: sent.trouble for sent in deliveries if sent.trouble}
+        jobs = [
+            Job(self.shards[sent.device], sent.received)
+            for sent in deliveries
+            if sent.received is not None
+        ]
+        replies, up = REDUCERS[reducer](), 0
+        for job, reply in zip(jobs, self.crew.answers(jobs), strict=True):
+            if isinstance(reply, FedTinyError):
+                failed[job.shard.device] = str(reply)
+                continue
+            received, size = self.links[reply.device].up(reply, job.request.theta.mask)
+            replies.add(received)
+            up += size
+        traffic = Traffic(down=sum(sent.size for sent in deliveries), up=up)
+        return replies.outcome(dict(sorted(failed.items())), traffic)
 
-    def _exchange(self, device: int, request: Request) -> tuple[Reply, Traffic]:
-        link, trouble = self.links[device], self._trouble(device, request)
+    def _deliver(self, device: int, request: Request) -> Delivery:
+        """Send a request; one that is out of reach costs nothing, one that is late is wasted."""
+        trouble = self._trouble(device, request)
         if trouble == ABSENT:
-            raise _NoReplyError(ABSENT, Traffic())
-        received, down = link.down(request)
-        if trouble == LATE:
-            raise _NoReplyError(LATE, Traffic(down))
-        try:
-            reply = answer(self.engine, received, self.shards[device], self.config.seed)
-        except FedTinyError as error:
-            raise _NoReplyError(str(error), Traffic(down)) from error
-        delivered, up = link.up(reply, received.theta.mask)
-        return delivered, Traffic(down, up)
+            return Delivery(device, 0, None, trouble)
+        received, size = self.links[device].down(request)
+        return Delivery(device, size, None if trouble else received, trouble)
 
     def _trouble(self, device: int, request: Request) -> str:
         """Whether the device is simulated to be out of reach or late this time."""
@@ -78,8 +90,5 @@ class Simulator:
         for device, (mask, theta) in state.items():
             self.links[int(device)].known = Known(mask, theta)
 
-
-class _NoReplyError(Exception):
-    def __init__(self, reason: str, traffic: Traffic) -> None:
-        super().__init__(reason)
-        self.traffic = traffic
+    def close(self) -> None:
+        self.crew.close()

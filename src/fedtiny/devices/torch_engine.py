@@ -183,9 +183,9 @@ def _same(one: CandidatePool, other: CandidatePool) -> bool:
 def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     if config.optimizer == "sgd":
         return torch.optim.SGD(
-            model.parameters(), lr=config.lr or 0.05, momentum=0.9, weight_decay=5e-4
+            model.parameters(), lr=config.lr or 0.05, momentum=0.9, weight_decay=5e-4, fused=True
         )
-    return torch.optim.Adam(model.parameters(), lr=config.lr or 1e-3, weight_decay=1e-4)
+    return torch.optim.Adam(model.parameters(), lr=config.lr or 1e-3, weight_decay=1e-4, fused=True)
 
 
 def _finite_mean(losses: list[Tensor], moment: Moment) -> float:

@@ -63,3 +63,6 @@ class Door(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state saved before."""
+
+    def close(self) -> None:
+        """Nothing more will be asked."""

@@ -2,6 +2,8 @@
 
 import copy
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,8 +15,10 @@ from fedtiny.config import Config, resolve
 from fedtiny.data import DataSet, Partition
 from fedtiny.data.choose import balanced_choice
 from fedtiny.data.partition import split as split_over_devices
+from fedtiny.devices.crew import Alone, Crew, Workers, can_fork
 from fedtiny.devices.engine import Moment
 from fedtiny.devices.shard import Shard, shard
+from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import ConfigError, DataError
 from fedtiny.extras import require
 from fedtiny.federation.method import Method
@@ -44,9 +48,10 @@ class Assembly:
     test: Shard
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy of the global model on the test set."""
+        """Loss and accuracy of the global model on the test set, measured on all cores."""
         self.engine.load(self.server.theta)
-        return self.engine.evaluate(self.test)
+        with computing_on(cores()):
+            return self.engine.evaluate(self.test)
 
     def pretrain(self) -> None:
         """Train the dense model on the server's public one-shot set; every method starts here."""
@@ -64,7 +69,7 @@ def assemble(
     split: Split | None = None,
 ) -> Assembly:
     """Load the data, build the model, share the data out and open the door to the devices."""
-    config = with_own(_with_threads(resolve(config)), data, model)
+    config = settled(config, data, model)
     method = methods.create(config)
     dataset = _load_data(config, data)
     split = split or share_out(dataset, config)
@@ -72,28 +77,53 @@ def assemble(
     anatomy = models.dissect(network, dataset.shape)
     method.check(anatomy)
     engine = _engine(network, anatomy, dataset, config)
-    shards = [
-        shard(k, dataset.train, own, config.selection.development_ratio, config.seed)
-        for k, own in enumerate(split.devices.devices)
-    ]
-    door = require("fedtiny.devices.simulator", extra="torch").Simulator(engine, shards, config)
+    door = _simulator(engine, anatomy, dataset, split, config)
     every = np.arange(len(dataset.test))
     test = Shard(SERVER, dataset.test, every, every)
     server = Server(config, door, engine.theta())
     return Assembly(config, dataset, split, network, engine, method, server, test)
 
 
-def with_own(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
-    """Note in the config what came through the Python API."""
+def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
+    """The config with nothing left open: presets, processes, and what came through the API."""
+    config = resolve(config)
     if data is not None:
         config = replace(config, data=replace(config.data, name=OWN + data.name))
     if model is not None:
         config = replace(config, model=OWN + type(model).__name__)
-    return config
+    workers = config.workers or (min(cores(), config.fleet.devices) if can_fork() else 1)
+    threads = config.threads or (1 if can_fork() else cores())
+    return replace(config, workers=workers, threads=threads)
 
 
-def _with_threads(config: Config) -> Config:
-    return replace(config, threads=config.threads or len(os.sched_getaffinity(0)))
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def computing_on(threads: int) -> Iterator[None]:
+    """Let PyTorch use so many threads for a while."""
+    torch = require("torch", extra="torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _simulator(
+    engine: "TorchEngine", anatomy: models.Anatomy, data: DataSet, split: Split, config: Config
+) -> Simulator:
+    ratio = config.selection.development_ratio
+    shards = [
+        shard(k, data.train, own, ratio, config.seed) for k, own in enumerate(split.devices.devices)
+    ]
+    crew: Crew = Alone(engine, config.seed)
+    if (config.workers or 1) > 1:
+        crew = Workers(engine, anatomy, shards, config.seed, config.workers or 1)
+    return Simulator(crew, shards, config)
 
 
 def _load_data(config: Config, own: DataSet | None) -> DataSet:

@@ -17,7 +17,7 @@ from fedtiny.errors import RunError
 from fedtiny.extras import require
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.runs import display, metrics
-from fedtiny.runs.assembly import Assembly, assemble
+from fedtiny.runs.assembly import Assembly, assemble, computing_on, settled
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.folder import RunFolder, write_atomically
 from fedtiny.runs.metrics import Record
@@ -54,12 +54,13 @@ def run(
     reporter: Reporter | None = None,
 ) -> Result:
     """Run a config in a new folder; a data set and a model of one's own may be given."""
-    assembly = assemble(config, data=data, model=model)
-    folder = _new_folder(assembly.config, out)
-    with folder.locked(), _threads(assembly.config):
-        _describe(folder, assembly)
-        assembly.pretrain()
-        return _train(assembly, folder, reporter or display.automatic())
+    config = settled(config, data, model)
+    with _assembled(config, data=data, model=model) as assembly:
+        folder = _new_folder(assembly.config, out)
+        with folder.locked():
+            _describe(folder, assembly)
+            assembly.pretrain()
+            return _train(assembly, folder, reporter or display.automatic())
 
 
 def resume(
@@ -72,15 +73,26 @@ def resume(
     """Continue a run from its last checkpoint, to the same end as if it had never stopped."""
     folder = RunFolder.open(Path(path))
     config = configs.load(folder.config)
-    with folder.locked(), _threads(config):
+    with folder.locked():
         split = load_split(folder) if folder.partition.exists() else None
-        assembly = assemble(config, data=data, model=model, split=split)
-        if folder.checkpoint.exists():
-            load_checkpoint(folder, assembly.server)
-        else:
-            _describe(folder, assembly)
-            assembly.pretrain()
-        return _train(assembly, folder, reporter or display.automatic())
+        with _assembled(config, data=data, model=model, split=split) as assembly:
+            if folder.checkpoint.exists():
+                load_checkpoint(folder, assembly.server)
+            else:
+                _describe(folder, assembly)
+                assembly.pretrain()
+            return _train(assembly, folder, reporter or display.automatic())
+
+
+@contextmanager
+def _assembled(config: Config, **given: Any) -> Iterator[Assembly]:
+    """Everything that takes part, computing with the run's own number of threads."""
+    with computing_on(config.threads or 1):
+        assembly = assemble(config, **given)
+        try:
+            yield assembly
+        finally:
+            assembly.server.door.close()
 
 
 def _train(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> Result:
@@ -115,10 +127,8 @@ def _prepare(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> None:
 def _finish(
     assembly: Assembly, folder: RunFolder, records: list[Record], reporter: Reporter
 ) -> Result:
-    save = require("safetensors.torch", extra="torch").save
     assembly.engine.load(assembly.server.theta)
-    state = {name: t.contiguous() for name, t in assembly.model.state_dict().items()}
-    write_atomically(folder.model, save(state))
+    write_atomically(folder.model, _model_file(assembly))
     summary = result_record(assembly, records)
     _write_json(folder.result, summary)
     reporter.finished(summary)
@@ -132,6 +142,16 @@ def _finish(
         selection=_read_json(folder.selection),
         network=assembly.model.eval(),
     )
+
+
+def _model_file(assembly: Assembly) -> bytes:
+    """The network's state dict; batch counters, which nothing depends on, are zero."""
+    for name, tensor in assembly.model.state_dict().items():
+        if name.endswith("num_batches_tracked"):
+            tensor.zero_()
+    state = {k: v.contiguous() for k, v in assembly.model.state_dict().items()}
+    data: bytes = require("safetensors.torch", extra="torch").save(state)
+    return data
 
 
 def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
@@ -157,18 +177,6 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-@contextmanager
-def _threads(config: Config) -> Iterator[None]:
-    """Compute with the run's own number of threads, on which its last bits depend."""
-    torch = require("torch", extra="torch")
-    before = torch.get_num_threads()
-    torch.set_num_threads(config.threads or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
