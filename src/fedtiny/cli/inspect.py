@@ -60,10 +60,9 @@ def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
 
 
 def _rounds(records: list[Record]) -> Table:
-    table = Table(title="Rounds", title_justify="left")
+    table = words.titled("Rounds")
     for name in ("round", "accuracy", "loss", "density", "swapped", "down", "up", "missing"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+        table.add_column(name, justify="right", no_wrap=name != "missing")
     for record in records:
         accuracy = record["accuracy"]
         table.add_row(
@@ -75,6 +74,5 @@ def _rounds(records: list[Record]) -> Table:
             words.size(record["bytes_down"]),
             words.size(record["bytes_up"]),
             ", ".join(record["failed"]) or "",
-            "" if accuracy is None else words.bar(accuracy),
         )
     return table

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -76,9 +77,14 @@ def _missing(record: Record) -> str:
     return f"  (devices missing: {told}{outcome})"
 
 
+def titled(title: str) -> Table:
+    """An empty table in the house style."""
+    return Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+
+
 def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> Table:
     """Images by device and class; of many classes only how uneven they are."""
-    shown = Table(title="Training images by device and class", title_justify="left")
+    shown = titled("Training images by device and class")
     shown.add_column("device", justify="right")
     shown.add_column("all", justify="right", style="bold")
     many = table.shape[1] > MOST_COLUMNS
@@ -97,7 +103,7 @@ def _count(count: np.int64) -> str:
 
 def layer_table(record: Record) -> Table:
     """Density by layer, drawn as bars."""
-    shown = Table(title="Density by layer", title_justify="left")
+    shown = titled("Density by layer")
     shown.add_column("layer")
     shown.add_column("density", justify="right")
     shown.add_column("")
