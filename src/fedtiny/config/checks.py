@@ -27,6 +27,7 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
         "selection.passes": selection.passes,
         "pruning.delta-r": pruning.delta_r,
         "pruning.r-stop": pruning.r_stop,
+        "pruning.iterations": pruning.iterations,
     }
     at_least_two = {
         "train.batch-size": train.batch_size,

@@ -106,6 +106,10 @@ class PruningConfig:
     """Rounds between two adjustments; default: the preset's."""
     r_stop: int | None = None
     """Last round that may adjust; default: the preset's."""
+    scope: Literal["uniform", "global"] = "uniform"
+    """SNIP, SynFlow, GraSP: the same density in every layer, or one threshold for all."""
+    iterations: int = 100
+    """SNIP, SynFlow: steps of pruning at the start."""
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,13 @@ class Moment:
     seed: int
     round: int
     device: int
+    part: int = 0
+    """Which of several trainings within one program."""
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The draws for one purpose at this moment."""
-        return generator(self.seed, purpose, round=self.round, device=self.device)
+        key = f"{purpose} {self.part}" if self.part else purpose
+        return generator(self.seed, key, round=self.round, device=self.device)
 
 
 class Engine(Protocol):
@@ -39,8 +42,13 @@ class Engine(Protocol):
     def theta(self) -> Theta:
         """The parameters as they are now."""
 
-    def train(self, shard: Shard, moment: Moment, *, epochs: int) -> Metrics:
-        """Train under the mask with a fresh optimizer; gives the mean loss."""
+    def train(
+        self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
+    ) -> tuple[Metrics, Arrays]:
+        """Train under the mask with a fresh optimizer; gives the mean loss.
+
+        On request also the mean over all batches of each prunable layer's full gradient.
+        """
 
     def top_gradients(
         self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]

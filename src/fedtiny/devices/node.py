@@ -1,7 +1,7 @@
 """One device: it runs the program of a request on its own data."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from fedtiny.devices.engine import Engine, Moment
 from fedtiny.devices.shard import Shard
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply, Request
+from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -53,9 +54,20 @@ def _verb(name: str, method: str) -> Callable[..., None]:
     return verbs[name]
 
 
-def _train(work: Work, *, epochs: int) -> None:
-    work.metrics |= work.engine.train(work.shard, work.moment, epochs=epochs)
+def _train(work: Work, *, epochs: int, sum_dense_gradients: bool) -> None:
+    metrics, gradients = work.engine.train(
+        work.shard, work.moment, epochs=epochs, sum_dense_gradients=sum_dense_gradients
+    )
+    work.metrics |= metrics
+    work.arrays |= gradients
     work.theta = work.engine.theta()
+    work.moment = replace(work.moment, part=work.moment.part + 1)
+
+
+def _swap(work: Work, *, counts: Mapping[str, int]) -> None:
+    gradients = work.engine.top_gradients(work.shard, work.moment, counts=counts)
+    work.theta, _ = grow_and_drop(work.engine.theta(), gradients, counts)
+    work.engine.load(work.theta)
 
 
 def _top_gradients(work: Work, *, counts: Mapping[str, int]) -> None:
@@ -95,6 +107,7 @@ def _evaluate(work: Work) -> None:
 
 VERBS: dict[str, Callable[..., None]] = {
     "train": _train,
+    "swap": _swap,
     "top_gradients": _top_gradients,
     "bn_statistics": _bn_statistics,
     "losses": _losses,

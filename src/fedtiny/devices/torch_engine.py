@@ -13,7 +13,7 @@ from fedtiny.data import ImageSet
 from fedtiny.data.augment import Draws, Transform
 from fedtiny.devices.engine import Arrays, Metrics, Moment
 from fedtiny.devices.shard import Shard
-from fedtiny.devices.torch_gradients import top_gradients
+from fedtiny.devices.torch_gradients import GradientSums, top_gradients
 from fedtiny.devices.torch_norms import measured_statistics
 from fedtiny.errors import DataError, FedTinyError
 from fedtiny.models.anatomy import Anatomy
@@ -72,10 +72,12 @@ class TorchEngine:
         ]
         return Theta(self._mask, torch.cat(parts).numpy())
 
-    def train(self, shard: Shard, moment: Moment, *, epochs: int) -> Metrics:
+    def train(
+        self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
+    ) -> tuple[Metrics, Arrays]:
         images, labels = self._data(shard.data)
         optimizer = _optimizer(self.model, self.config)
-        losses = []
+        losses, sums = [], GradientSums(self.prunable() if sum_dense_gradients else {})
         self.model.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(moment.generator("dropout").integers(2**63)))
@@ -84,10 +86,15 @@ class TorchEngine:
                 optimizer.zero_grad()
                 loss = F.cross_entropy(self.model(inputs), labels[batch])
                 loss.backward()
+                sums.add()
                 self._mask_gradients()
                 optimizer.step()
                 losses.append(loss.detach())
-        return {"loss": _finite_mean(losses, moment)}
+        return {"loss": _finite_mean(losses, moment)}, sums.mean(len(losses))
+
+    def prunable(self) -> dict[str, Tensor]:
+        """The network's own tensors of prunable weights."""
+        return {name: self._tensors[name] for name in self.anatomy.prunable}
 
     def _batches(self, shard: Shard, moment: Moment, epochs: int) -> Iterator[tuple[Tensor, Draws]]:
         """Shuffled whole batches; the ragged last one is dropped, but a device has at least one."""
@@ -125,7 +132,7 @@ class TorchEngine:
     def bn_statistics(
         self, shard: Shard, pool: CandidatePool, *, batch_size: int, passes: int
     ) -> Arrays:
-        inputs, _ = self._development(shard)
+        inputs, _ = self.inputs(shard.data, shard.development)
         batches = inputs.chunk(-(-len(inputs) // batch_size))
         rows = []
         for candidate in self._candidates(pool):
@@ -134,7 +141,7 @@ class TorchEngine:
         return {name: np.stack([row[name] for row in rows]) for name in self.anatomy.statistics}
 
     def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
-        inputs, labels = self._development(shard)
+        inputs, labels = self.inputs(shard.data, shard.development)
         found = []
         for c, candidate in enumerate(self._candidates(pool)):
             self.load(candidate.with_dense({name: rows[c] for name, rows in statistics.items()}))
@@ -157,9 +164,10 @@ class TorchEngine:
         loss = F.cross_entropy(logits, labels, reduction="sum")
         return float(loss), int((logits.argmax(1) == labels).sum())
 
-    def _development(self, shard: Shard) -> tuple[Tensor, Tensor]:
-        images, labels = self._data(shard.data)
-        batch = torch.from_numpy(shard.development)
+    def inputs(self, data: ImageSet, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Some images as the network sees them in testing, with their labels."""
+        images, labels = self._data(data)
+        batch = torch.from_numpy(indices)
         return self.transform.normalise(images[batch]), labels[batch]
 
     def _data(self, data: ImageSet) -> tuple[Tensor, Tensor]:

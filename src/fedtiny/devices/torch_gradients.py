@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedtiny.devices.torch_norms import frozen_statistics
@@ -129,3 +130,23 @@ def _convolution_gradient(layer: Any, features: Tensor, gradient: Tensor, filter
         [False, True, False],
     )[1]
     return result
+
+
+class GradientSums:
+    """The full gradients of some weights, added up over batches: what PruneFL's devices hold."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        self.weights = weights
+        self.sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+
+    def add(self) -> None:
+        """Count the gradients of the batch just done, before they are masked."""
+        for name, total in self.sums.items():
+            gradient = self.weights[name].grad
+            if gradient is not None:
+                total += gradient
+
+    @torch.no_grad()
+    def mean(self, batches: int) -> dict[str, NDArray[np.float32]]:
+        """The mean over so many batches, by layer."""
+        return {name: (total / max(batches, 1)).numpy() for name, total in self.sums.items()}

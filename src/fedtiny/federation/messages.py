@@ -52,9 +52,18 @@ class Reply:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def train(epochs: int) -> Verb:
-    """Train on the device's own data (Alg. 2, lines 6 to 8)."""
-    return Verb("train", {"epochs": epochs})
+def train(epochs: int, sum_dense_gradients: bool = False) -> Verb:
+    """Train on the device's own data (Alg. 2, lines 6 to 8).
+
+    On request the device also sums the full gradients of all prunable weights over every batch
+    and sends their mean, as PruneFL asks of it.
+    """
+    return Verb("train", {"epochs": epochs, "sum_dense_gradients": sum_dense_gradients})
+
+
+def swap(counts: Mapping[str, int]) -> Verb:
+    """Grow and drop so many weights a layer on the device itself, as FedDST does."""
+    return Verb("swap", {"counts": dict(counts)})
 
 
 def top_gradients(counts: Mapping[str, int]) -> Verb:

@@ -32,6 +32,10 @@ class Method:
     def check(self, anatomy: Anatomy) -> None:
         """Refuse a model or a setting that this method cannot work with."""
 
+    def settle(self, config: Config, parameters: Callable[[], int]) -> Config:
+        """The config as this method runs it, given the number of parameters of the network."""
+        return config
+
     def density_limit(self, round: int) -> float:
         """The density that the model never exceeds once this round is over."""
         return self.config.density

@@ -1,17 +1,17 @@
 """Turning the replies of many devices into one, a reply at a time and in device order."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.federation.door import Outcome, Traffic
 from fedtiny.federation.messages import Reply
+from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.mean import WeightedMean
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.vector import SparseVector
 
 
 class Reducer(Protocol):
@@ -24,54 +24,94 @@ class Reducer(Protocol):
         """All replies, reduced."""
 
 
-class MeanOfReplies:
-    """The mean weighted by samples; what a reply's gradients leave out counts as zero."""
+class ThetaMean(Protocol):
+    """How the parameters of replies are averaged."""
+
+    def add(self, theta: Theta, samples: int) -> None:
+        """Count one device's parameters in."""
+
+    def mean(self) -> Theta | None:
+        """The global parameters, or none where no device sent any."""
+
+
+class UnderOneMask:
+    """The plain weighted mean of parameters that share a mask."""
 
     def __init__(self) -> None:
         self._mean = WeightedMean()
         self._mask: Mask | None = None
+
+    def add(self, theta: Theta, samples: int) -> None:
+        self._mask = self._mask or theta.mask
+        if theta.mask != self._mask:
+            raise ValueError("replies under different masks need a mean over holders")
+        self._mean.add({"theta": theta.vector}, samples)
+
+    def mean(self) -> Theta | None:
+        return Theta(self._mask, self._mean.dense()["theta"]) if self._mask else None
+
+
+class OverHolders:
+    """Each weight averaged over the devices whose own mask keeps it; the masks are united."""
+
+    def __init__(self) -> None:
+        self._others = WeightedMean()
+        self._anatomy: Anatomy | None = None
+        self._sums: dict[str, NDArray[np.float64]] = {}
+        self._held: dict[str, NDArray[np.float64]] = {}
+
+    def add(self, theta: Theta, samples: int) -> None:
+        self._anatomy = theta.anatomy
+        self._others.add({"dense": theta.vector[theta.mask.count :]}, samples)
+        for layer, size in theta.anatomy.sizes.items():
+            positions = theta.mask.indices(layer)
+            sums = self._sums.setdefault(layer, np.zeros(size))
+            sums[positions] += theta.kept(layer).astype(np.float64) * samples
+            self._held.setdefault(layer, np.zeros(size))[positions] += samples
+
+    def mean(self) -> Theta | None:
+        if self._anatomy is None:
+            return None
+        union = {layer: np.flatnonzero(held) for layer, held in self._held.items()}
+        kept = [
+            (self._sums[layer][at] / self._held[layer][at]).astype(np.float32)
+            for layer, at in union.items()
+        ]
+        values = np.concatenate([*kept, self._others.dense()["dense"]])
+        return Theta(Mask(self._anatomy, union), values)
+
+
+class MeanOfReplies:
+    """Everything averaged by samples; what a reply's gradients leave out counts as zero."""
+
+    def __init__(self, thetas: ThetaMean) -> None:
+        self._thetas = thetas
+        self._gradients, self._arrays, self._metrics = (WeightedMean() for _ in range(3))
         self._by_device: dict[int, Mapping[str, float]] = {}
 
     def add(self, reply: Reply) -> None:
         if reply.theta is not None:
-            self._check_mask(reply)
-        self._mean.add(_named_values(reply), weight=reply.samples)
+            self._thetas.add(reply.theta, reply.samples)
+        self._gradients.add(reply.gradients, reply.samples)
+        self._arrays.add(reply.arrays, reply.samples)
+        metrics = {name: np.asarray(value) for name, value in reply.metrics.items()}
+        self._metrics.add(metrics, reply.samples)
         self._by_device[reply.device] = dict(reply.metrics)
 
-    def _check_mask(self, reply: Reply) -> None:
-        assert reply.theta is not None
-        self._mask = self._mask or reply.theta.mask
-        if reply.theta.mask != self._mask:
-            raise ValueError("replies under different masks need a mean over holders")
-
     def outcome(self, failed: Mapping[int, str], traffic: Traffic) -> Outcome:
-        means = self._mean.result() if self._by_device else {}
-        parts: dict[str, dict[str, Any]] = {"theta": {}, "gradient": {}, "array": {}, "metric": {}}
-        for name, value in means.items():
-            part, _, key = name.partition("/")
-            parts[part][key] = value
-        theta = Theta(self._mask, parts["theta"][""]) if self._mask else None
         return Outcome(
             answered=tuple(self._by_device),
             failed=failed,
-            theta=theta,
-            gradients=parts["gradient"],
-            arrays=parts["array"],
-            metrics={name: float(value) for name, value in parts["metric"].items()},
+            theta=self._thetas.mean(),
+            gradients=self._gradients.sparse(),
+            arrays=self._arrays.dense(),
+            metrics={name: float(value) for name, value in self._metrics.dense().items()},
             by_device=self._by_device,
             traffic=traffic,
         )
 
 
-def _named_values(reply: Reply) -> dict[str, NDArray[Any] | SparseVector]:
-    theta = {} if reply.theta is None else {"theta/": reply.theta.vector}
-    metrics = {f"metric/{name}": np.float64(value) for name, value in reply.metrics.items()}
-    return {
-        **theta,
-        **{f"gradient/{layer}": vector for layer, vector in reply.gradients.items()},
-        **{f"array/{name}": array for name, array in reply.arrays.items()},
-        **{name: np.asarray(value) for name, value in metrics.items()},
-    }
-
-
-REDUCERS: dict[str, Callable[[], Reducer]] = {"mean": MeanOfReplies}
+REDUCERS: dict[str, Callable[[], Reducer]] = {
+    "mean": lambda: MeanOfReplies(UnderOneMask()),
+    "mean over holders": lambda: MeanOfReplies(OverHolders()),
+}

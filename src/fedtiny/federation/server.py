@@ -7,6 +7,7 @@ from fedtiny.config import Config
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.door import ABSENT, LATE, Door, Outcome, Traffic
 from fedtiny.federation.messages import Arrays, Program, Request
+from fedtiny.federation.public import PublicSet
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
@@ -22,6 +23,7 @@ class Server:
     config: Config
     door: Door
     theta: Theta
+    public: PublicSet | None = None
     round: int = 0
     coarse_pruned: bool = False
     memory: dict[str, Any] = field(default_factory=dict)

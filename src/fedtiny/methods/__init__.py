@@ -7,9 +7,28 @@ from fedtiny.config import Config
 from fedtiny.errors import ConfigError
 from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
+from fedtiny.methods.feddst import FedDST
 from fedtiny.methods.fedtiny import FedTiny
+from fedtiny.methods.fl_pqsu import FLPQSU
+from fedtiny.methods.grasp import GraSP
+from fedtiny.methods.lotteryfl import LotteryFL
+from fedtiny.methods.prunefl import PruneFL
+from fedtiny.methods.small_model import SmallModel
+from fedtiny.methods.snip import SNIP
+from fedtiny.methods.synflow import SynFlow
 
-BUILT_IN: tuple[type[Method], ...] = (FedAvg, FedTiny)
+BUILT_IN: tuple[type[Method], ...] = (
+    FedAvg,
+    FLPQSU,
+    SNIP,
+    SynFlow,
+    GraSP,
+    PruneFL,
+    FedDST,
+    LotteryFL,
+    SmallModel,
+    FedTiny,
+)
 
 
 def names() -> dict[str, str]:

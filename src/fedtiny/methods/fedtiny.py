@@ -38,13 +38,7 @@ class FedTiny(Method):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        pruning = config.pruning
-        self.schedule = Schedule(
-            delta_r=pruning.delta_r or 1,
-            r_stop=pruning.r_stop or 1,
-            granularity=pruning.granularity,
-            order=pruning.order,
-        )
+        self.schedule = Schedule.of(config.pruning)
 
     def check(self, anatomy: Anatomy) -> None:
         if self.config.selection.kind == "adaptive_bn" and not anatomy.norms:

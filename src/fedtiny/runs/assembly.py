@@ -70,8 +70,9 @@ def assemble(
 ) -> Assembly:
     """Load the data, build the model, share the data out and open the door to the devices."""
     config = settled(config, data, model)
-    method = methods.create(config)
     dataset = _load_data(config, data)
+    method = methods.create(config)
+    config = method.settle(config, lambda: _parameters(config, dataset, model))
     split = split or share_out(dataset, config)
     network = copy.deepcopy(model) if model else _build_model(config, dataset)
     anatomy = models.dissect(network, dataset.shape)
@@ -80,7 +81,9 @@ def assemble(
     door = _simulator(engine, anatomy, dataset, split, config)
     every = np.arange(len(dataset.test))
     test = Shard(SERVER, dataset.test, every, every)
-    server = Server(config, door, engine.theta())
+    public = Shard(SERVER, dataset.train, split.public, split.public)
+    publics = require("fedtiny.devices.torch_public", extra="torch")
+    server = Server(config, door, engine.theta(), publics.TorchPublicSet(engine, public))
     return Assembly(config, dataset, split, network, engine, method, server, test)
 
 
@@ -162,6 +165,11 @@ def share_out(data: DataSet, config: Config) -> Split:
         minimum=fleet.min_samples,
     )
     return Split(public, Partition(tuple(rest[own] for own in partition.devices)))
+
+
+def _parameters(config: Config, data: DataSet, own: "nn.Module | None") -> int:
+    network = own or _build_model(config, data)
+    return sum(parameter.numel() for parameter in network.parameters())
 
 
 def _build_model(config: Config, data: DataSet) -> "nn.Module":

@@ -1,7 +1,21 @@
-"""Order by magnitude, the same everywhere: larger first, ties to the lower position."""
+"""Order of weights, the same everywhere: higher first, ties to the lower position."""
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+def highest(scores: NDArray[np.floating], count: int) -> NDArray[np.intp]:
+    """Sorted positions of the `count` highest scores.
+
+    >>> highest(np.array([1.0, -3.0, 3.0, 1.0]), 2)
+    array([0, 2])
+    """
+    if not 0 < count < len(scores):
+        return np.arange(len(scores) if count > 0 else 0)
+    cut = np.partition(scores, len(scores) - count)[len(scores) - count]
+    above = np.flatnonzero(scores > cut)
+    ties = np.flatnonzero(scores == cut)[: count - len(above)]
+    return np.sort(np.concatenate([above, ties]))
 
 
 def largest(values: NDArray[np.floating], count: int) -> NDArray[np.intp]:
@@ -12,13 +26,7 @@ def largest(values: NDArray[np.floating], count: int) -> NDArray[np.intp]:
     >>> largest(np.array([1.0, 1.0, 1.0]), 2)
     array([0, 1])
     """
-    magnitudes = _magnitudes(values)
-    if not 0 < count < len(values):
-        return np.arange(len(values) if count > 0 else 0)
-    cut = np.partition(magnitudes, len(values) - count)[len(values) - count]
-    above = np.flatnonzero(magnitudes > cut)
-    ties = np.flatnonzero(magnitudes == cut)[: count - len(above)]
-    return np.sort(np.concatenate([above, ties]))
+    return highest(_magnitudes(values), count)
 
 
 def smallest(values: NDArray[np.floating], count: int) -> NDArray[np.intp]:
@@ -27,13 +35,7 @@ def smallest(values: NDArray[np.floating], count: int) -> NDArray[np.intp]:
     >>> smallest(np.array([1.0, -3.0, 1.0, 1.0]), 2)
     array([0, 2])
     """
-    magnitudes = _magnitudes(values)
-    if not 0 < count < len(values):
-        return np.arange(len(values) if count > 0 else 0)
-    cut = np.partition(magnitudes, count - 1)[count - 1]
-    below = np.flatnonzero(magnitudes < cut)
-    ties = np.flatnonzero(magnitudes == cut)[: count - len(below)]
-    return np.sort(np.concatenate([below, ties]))
+    return highest(-_magnitudes(values), count)
 
 
 def _magnitudes(values: NDArray[np.floating]) -> NDArray[np.floating]:

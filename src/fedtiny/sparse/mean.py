@@ -44,8 +44,15 @@ class WeightedMean:
 
     def result(self) -> dict[str, Value]:
         """The means, in float32."""
-        dense = {name: (s / self.weight).astype(np.float32) for name, s in self._sums.items()}
-        return dense | {name: s.mean(self.weight) for name, s in self._sparse_sums.items()}
+        return {**self.dense(), **self.sparse()}
+
+    def dense(self) -> dict[str, NDArray[np.float32]]:
+        """The means of arrays."""
+        return {name: (s / self.weight).astype(np.float32) for name, s in self._sums.items()}
+
+    def sparse(self) -> dict[str, SparseVector]:
+        """The means of sparse vectors."""
+        return {name: s.mean(self.weight) for name, s in self._sparse_sums.items()}
 
     def _add(self, name: str, value: Value, weight: float) -> None:
         if isinstance(value, SparseVector):

@@ -1,0 +1,85 @@
+"""What the server measures on the public one-shot set, with PyTorch."""
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedtiny.devices.shard import Shard
+from fedtiny.devices.torch_engine import TorchEngine
+from fedtiny.devices.torch_norms import norms
+from fedtiny.sparse.theta import Theta
+
+LayerArrays = dict[str, NDArray[np.floating]]
+
+
+class TorchPublicSet:
+    """The public set, seen through the engine's network; batch norm uses its running statistics."""
+
+    def __init__(self, engine: TorchEngine, shard: Shard) -> None:
+        self.engine = engine
+        self.shard = shard
+
+    def gradients(self, theta: Theta) -> LayerArrays:
+        weights = self._loaded(theta)
+        found = torch.autograd.grad(self._loss(), list(weights.values()))
+        return _arrays(weights, found)
+
+    def hessian_gradient(self, theta: Theta) -> LayerArrays:
+        weights = self._loaded(theta)
+        first = torch.autograd.grad(self._loss(), list(weights.values()), create_graph=True)
+        product = torch.stack([(g.detach() * g).sum() for g in first]).sum()
+        return _arrays(weights, torch.autograd.grad(product, list(weights.values())))
+
+    def synaptic_flow(self, theta: Theta) -> LayerArrays:
+        weights = self._loaded(theta)
+        network = _absolute_and_linear(self.engine.model)
+        parameters = dict(network.named_parameters())
+        absolute = [parameters[name] for name in weights]
+        ones = torch.ones(1, *self.shard.data.shape, dtype=torch.float64)
+        gradients = torch.autograd.grad(network(ones).sum(), absolute)
+        return _arrays(weights, [w * g for w, g in zip(absolute, gradients, strict=True)])
+
+    def _loaded(self, theta: Theta) -> dict[str, Tensor]:
+        self.engine.load(theta)
+        self.engine.model.eval()
+        return self.engine.prunable()
+
+    def _loss(self) -> Tensor:
+        inputs, labels = self.engine.inputs(self.shard.data, self.shard.indices)
+        return F.cross_entropy(self.engine.model(inputs), labels)
+
+
+def _arrays(weights: Mapping[str, Tensor], values: Sequence[Tensor]) -> LayerArrays:
+    return {name: value.detach().numpy() for name, value in zip(weights, values, strict=True)}
+
+
+@torch.no_grad()
+def _absolute_and_linear(model: nn.Module) -> nn.Module:
+    """A copy with absolute weights in float64, whose batch norm passes everything on.
+
+    Identity batch norm keeps the flow positive, so that no score is zero behind a zero gamma and
+    a shortcut counts like any layer; float64 keeps a deep product from overflowing.
+    """
+    network = copy.deepcopy(model).double().eval()
+    for parameter in network.parameters():
+        parameter.abs_()
+    for norm in norms(network).values():
+        _pass_on(norm)
+    return network
+
+
+def _pass_on(norm: nn.Module) -> None:
+    for name, value in (
+        ("weight", 1.0),
+        ("bias", 0.0),
+        ("running_mean", 0.0),
+        ("running_var", 1.0),
+    ):
+        tensor = getattr(norm, name)
+        if tensor is not None:
+            tensor.fill_(value)

@@ -1,0 +1,28 @@
+"""What the server can measure by itself."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.sparse.theta import Theta
+
+LayerArrays = Mapping[str, NDArray[np.floating]]
+
+
+class PublicSet(Protocol):
+    """The public one-shot set D_s and the network, on the server.
+
+    Each gives one array a prunable layer, in the shape of the layer, for the model as it is
+    given: pruned weights are zero.
+    """
+
+    def gradients(self, theta: Theta) -> LayerArrays:
+        """The gradient of the loss on all of D_s."""
+
+    def synaptic_flow(self, theta: Theta) -> LayerArrays:
+        """|w dR/dw|, where R is what flows through the network of absolute weights (SynFlow)."""
+
+    def hessian_gradient(self, theta: Theta) -> LayerArrays:
+        """The Hessian times the gradient of the loss on all of D_s (GraSP)."""

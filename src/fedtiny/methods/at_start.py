@@ -1,0 +1,32 @@
+"""Pruning at the start by a score of the server's own: what SNIP, SynFlow and GraSP share."""
+
+from collections.abc import Callable
+
+from fedtiny.errors import FedTinyError
+from fedtiny.federation.public import PublicSet
+from fedtiny.federation.server import Server
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.iterative import Scores, prune_iteratively
+from fedtiny.sparse.theta import Theta
+
+
+def check_density(anatomy: Anatomy, density: float) -> None:
+    """Refuse a density that leaves a layer without a weight."""
+    uniform(anatomy, density)
+
+
+def prune_at_start(
+    server: Server, score: Callable[[PublicSet, Theta], Scores], iterations: int
+) -> None:
+    """Prune the server's model by a score measured on the public set."""
+    public = server.public
+    if public is None:
+        raise FedTinyError(f"method '{server.config.method}' needs a public set on the server")
+    server.theta = prune_iteratively(
+        server.theta,
+        lambda theta: score(public, theta),
+        server.config.density,
+        iterations=iterations,
+        scope=server.config.pruning.scope,
+    )

@@ -1,0 +1,58 @@
+"""FedDST: devices change their own masks, the server averages over holders."""
+
+import numpy as np
+
+from fedtiny.config import Config
+from fedtiny.federation.door import Outcome
+from fedtiny.federation.messages import Program, swap, train
+from fedtiny.federation.method import Method
+from fedtiny.federation.server import Server
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.randomness import generator
+from fedtiny.sparse.candidates import prune_by_magnitude
+from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.iterative import prune_by_scores
+from fedtiny.sparse.schedule import Schedule
+from fedtiny.sparse.theta import Theta
+
+BEFORE_SWAP = 0.6  # 3 of 5 epochs come before a device changes its mask
+
+
+class FedDST(Method):
+    """Dynamic sparse training on the devices: each changes its own mask, holders are averaged.
+
+    In the original, as here, the first mask is random; in an adjusting round a device trains,
+    drops its smallest weights, grows those of largest gradient and trains on (3 and 2 of 5
+    epochs in the paper); the server averages each weight over the devices that hold it and prunes
+    every layer back by magnitude. The paper gives it FedTiny's schedule and pruning numbers, for
+    all layers at a time. With a single local epoch a device swaps first: weights grown after
+    the last step would be zero and never survive the server.
+    """
+
+    name = "feddst"
+    reducer = "mean over holders"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.schedule = Schedule.of(config.pruning, granularity="entire")
+
+    def check(self, anatomy: Anatomy) -> None:
+        uniform(anatomy, self.config.density)
+
+    def coarse_prune(self, server: Server) -> None:
+        draw = generator(self.config.seed, "random mask")
+        scores = {layer: draw.random(size) for layer, size in server.anatomy.sizes.items()}
+        server.theta = prune_by_scores(server.theta, scores, self.config.density, "uniform")
+
+    def train_locally(self, server: Server) -> Program:
+        epochs = self.config.train.local_epochs or 1
+        numbers = self.schedule.pruning_numbers(server.theta.mask, server.round)
+        if not numbers:
+            return (train(epochs),)
+        before = min(round(BEFORE_SWAP * epochs), epochs - 1)
+        return (train(before), swap(numbers), train(epochs - before))
+
+    def aggregate(self, server: Server, outcome: Outcome) -> Theta:
+        assert outcome.theta is not None
+        counts = np.array(list(server.theta.mask.counts.values()))
+        return prune_by_magnitude(outcome.theta, counts)

@@ -1,0 +1,51 @@
+"""LotteryFL: iterative magnitude pruning of a dense model, with rewinding."""
+
+from fedtiny.config import Config
+from fedtiny.federation.door import Outcome
+from fedtiny.federation.method import Method
+from fedtiny.federation.server import Server
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.sparse.adjust import Changes
+from fedtiny.sparse.candidates import prune_by_magnitude
+from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.schedule import Schedule
+from fedtiny.sparse.theta import Theta
+
+INITIAL = "initial theta"
+
+
+class LotteryFL(Method):
+    """Iterative magnitude pruning from a dense model, rewound to its initial values each time.
+
+    The original finds a lottery ticket for each device. The paper prunes one global model, so
+    that all devices share a structure. We prune every layer at a fixed rate each delta_r rounds,
+    to reach the target at r_stop, and rewind what is left to the pretrained values. Devices train
+    dense models at first, so this saves neither memory nor the first rounds' work. A run that ends
+    soon after r_stop ends soon after its last rewinding, and shows it.
+    """
+
+    name = "lotteryfl"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.schedule = Schedule.of(config.pruning, granularity="entire")
+        self.prunings = max(1, self.schedule.r_stop // self.schedule.delta_r)
+
+    def check(self, anatomy: Anatomy) -> None:
+        uniform(anatomy, self.config.density)
+
+    def density_limit(self, round: int) -> float:
+        event = min(self.schedule.event(round), self.prunings)
+        return float(self.config.density ** (event / self.prunings))
+
+    def coarse_prune(self, server: Server) -> None:
+        server.arrays[INITIAL] = server.theta.vector
+
+    def adjust(self, server: Server, outcome: Outcome) -> Changes:
+        if self.schedule.adjusts(server.round) and self.schedule.event(server.round):
+            counts = uniform(server.anatomy, self.density_limit(server.round))
+            ticket = prune_by_magnitude(server.theta, counts).mask
+            initial = Theta(Mask.full(server.anatomy), server.arrays[INITIAL])
+            server.theta = initial.remasked(ticket)
+        return {}

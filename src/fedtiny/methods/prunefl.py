@@ -1,0 +1,59 @@
+"""PruneFL: adaptive pruning by the full averaged gradient."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.config import Config
+from fedtiny.federation.door import Outcome
+from fedtiny.federation.messages import Program, train
+from fedtiny.federation.method import Method
+from fedtiny.federation.server import Server
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.sparse.adjust import Changes, grow_and_drop
+from fedtiny.sparse.candidates import prune_by_magnitude
+from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.schedule import Schedule
+from fedtiny.sparse.vector import SparseVector
+
+
+class PruneFL(Method):
+    """Adaptive pruning by full-size averaged gradients, of all layers at a time.
+
+    The original lets a powerful device prune first, then chooses the mask by gradient squared
+    over the time a weight costs. The paper prunes first on the server and gives PruneFL FedTiny's
+    schedule and pruning numbers; so do we. In an adjusting round every device sums the gradients
+    of all weights, pruned ones too, over all its batches and sends the mean: that is what makes
+    it dear. Weights are grown by the square of the averaged gradient.
+    """
+
+    name = "prunefl"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.schedule = Schedule.of(config.pruning, granularity="entire")
+
+    def check(self, anatomy: Anatomy) -> None:
+        uniform(anatomy, self.config.density)
+
+    def coarse_prune(self, server: Server) -> None:
+        counts = uniform(server.anatomy, self.config.density)
+        server.theta = prune_by_magnitude(server.theta, counts)
+
+    def train_locally(self, server: Server) -> Program:
+        adjusting = bool(self.schedule.pruning_numbers(server.theta.mask, server.round))
+        return (train(self.config.train.local_epochs or 1, sum_dense_gradients=adjusting),)
+
+    def adjust(self, server: Server, outcome: Outcome) -> Changes:
+        numbers = self.schedule.pruning_numbers(server.theta.mask, server.round)
+        squared = {
+            layer: _of_pruned(server.theta.mask, layer, outcome.arrays[layer] ** 2)
+            for layer in numbers
+        }
+        server.theta, changes = grow_and_drop(server.theta, squared, numbers)
+        return changes
+
+
+def _of_pruned(mask: Mask, layer: str, values: NDArray[np.float32]) -> SparseVector:
+    pruned = np.flatnonzero(~mask.array(layer).reshape(-1)).astype(np.int32)
+    return SparseVector(values.size, pruned, values.reshape(-1)[pruned])

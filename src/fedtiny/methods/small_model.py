@@ -1,0 +1,27 @@
+"""The small dense model: what one would train without pruning."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from fedtiny.config import Config
+from fedtiny.federation.method import Method
+
+
+class SmallModel(Method):
+    """A dense three-convolution network with as many parameters as the pruned model has left.
+
+    The paper compares FedTiny with training a small network from the start. We take the widest
+    one whose parameters do not exceed density x N, where N counts all parameters of the large
+    network, and train it by federated averaging.
+    """
+
+    name = "small_model"
+
+    def density_limit(self, round: int) -> float:
+        return 1.0
+
+    def settle(self, config: Config, parameters: Callable[[], int]) -> Config:
+        if config.model == "small":
+            return config
+        budget = max(1, int(config.density * parameters()))
+        return replace(config, model="small", width=None, parameters=budget)

@@ -1,0 +1,35 @@
+"""SNIP: pruning at the start by connection sensitivity."""
+
+import numpy as np
+
+from fedtiny.federation.method import Method
+from fedtiny.federation.public import PublicSet
+from fedtiny.federation.server import Server
+from fedtiny.methods.at_start import check_density, prune_at_start
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.sparse.iterative import Scores
+from fedtiny.sparse.theta import Theta
+
+
+def sensitivity(public: PublicSet, theta: Theta) -> Scores:
+    """|gradient x weight| of every weight on the public set."""
+    gradients = public.gradients(theta)
+    return {layer: np.abs(g * theta.tensor(layer)) for layer, g in gradients.items()}
+
+
+class SNIP(Method):
+    """Pruning at the start by connection sensitivity |g w| on the public one-shot set.
+
+    The original prunes an untrained network in one shot with a global threshold. The paper prunes
+    the pretrained one in 100 steps of an exponential schedule, as the SynFlow authors do, with
+    the same density in every layer; so do we. `--pruning.scope global` is the original's threshold,
+    under which a layer may fall to the one weight that we always leave it.
+    """
+
+    name = "snip"
+
+    def check(self, anatomy: Anatomy) -> None:
+        check_density(anatomy, self.config.density)
+
+    def coarse_prune(self, server: Server) -> None:
+        prune_at_start(server, sensitivity, self.config.pruning.iterations)

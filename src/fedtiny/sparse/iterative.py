@@ -1,0 +1,59 @@
+"""Pruning by any score, in one shot or in many small steps."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.sparse.densities import Counts, budget, uniform
+from fedtiny.sparse.magnitude import highest
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+
+Scope = Literal["uniform", "global"]
+Scores = Mapping[str, NDArray[np.floating]]
+"""By layer, one score for each weight of the full layer."""
+
+
+def prune_iteratively(
+    theta: Theta,
+    score: Callable[[Theta], Scores],
+    density: float,
+    *,
+    iterations: int = 1,
+    scope: Scope = "uniform",
+) -> Theta:
+    """Keep the weights of highest score, scored anew after each step.
+
+    The density falls exponentially: d^(1/n), d^(2/n), ..., d. A pruned weight never comes back.
+    """
+    for step in range(1, iterations + 1):
+        theta = prune_by_scores(theta, score(theta), density ** (step / iterations), scope)
+    return theta
+
+
+def prune_by_scores(theta: Theta, scores: Scores, density: float, scope: Scope) -> Theta:
+    """Keep the kept weights of highest score, within a density."""
+    held = {
+        layer: np.asarray(scores[layer]).reshape(-1)[theta.mask.indices(layer)]
+        for layer in theta.mask
+    }
+    if scope == "uniform":
+        counts = uniform(theta.anatomy, density)
+    else:
+        counts = _global_counts(held, budget(theta.anatomy, density))
+    kept = {
+        layer: theta.mask.indices(layer)[highest(held[layer], int(count))]
+        for layer, count in zip(theta.mask, counts, strict=True)
+    }
+    return theta.remasked(Mask(theta.anatomy, kept))
+
+
+def _global_counts(held: Mapping[str, NDArray[np.floating]], most: int) -> Counts:
+    """How many of each layer are among the highest of all, when every layer keeps its best."""
+    best = {layer: np.array([values.argmax()]) for layer, values in held.items()}
+    rest = np.concatenate([np.delete(values, best[layer]) for layer, values in held.items()])
+    owner = np.repeat(np.arange(len(held)), [len(values) - 1 for values in held.values()])
+    chosen = owner[highest(rest, most - len(held))]
+    return (1 + np.bincount(chosen, minlength=len(held))).astype(np.int32)
