@@ -9,6 +9,14 @@ COMMANDS = {
     "run": ("fedtiny.cli.run", "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]"),
     "resume": ("fedtiny.cli.resume", "continue a run that was stopped: fedtiny resume DIR"),
     "inspect": ("fedtiny.cli.inspect", "show what a run did: fedtiny inspect DIR"),
+    "compare": (
+        "fedtiny.cli.compare",
+        "methods side by side: fedtiny compare --methods all --density 0.05 0.01 --seeds 0 1",
+    ),
+    "cost": (
+        "fedtiny.cli.cost",
+        "what training costs, without training: fedtiny cost --model vgg11",
+    ),
     "list": ("fedtiny.cli.names", "what can be named: fedtiny list methods|models|datasets"),
     "data": ("fedtiny.cli.data", "fetch a data set: fedtiny data get NAME"),
 }

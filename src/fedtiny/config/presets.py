@@ -27,8 +27,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def resolve(config: Config) -> Config:
-    """Fill in what was left open: the paper's setting, or a quick one for the digits."""
-    return _filled(config, PRESETS.get(config.data.name, PAPER))
+    """Fill in what was left open: the paper's setting, or a quick one for the digits.
+
+    Where the number of rounds is given and r_stop is not, pruning ends by two thirds of the run.
+    """
+    filled = _filled(config, PRESETS.get(config.data.name, PAPER))
+    if config.pruning.r_stop is not None:
+        return filled
+    latest = max(1, (filled.rounds or 1) * 2 // 3)
+    r_stop = min(filled.pruning.r_stop or latest, latest)
+    return replace(filled, pruning=replace(filled.pruning, r_stop=r_stop))
 
 
 def _filled(node: T, preset: Mapping[str, Any]) -> T:

@@ -22,6 +22,8 @@ class Method:
     """
 
     name: ClassVar[str]
+    dense: ClassVar[bool] = False
+    """Whether the model stays dense, whatever the target density."""
     reducer: ClassVar[str] = "mean"
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
     """Device-side Python of a third party's own; it runs on the reference engine only."""
@@ -38,7 +40,7 @@ class Method:
 
     def density_limit(self, round: int) -> float:
         """The density that the model never exceeds once this round is over."""
-        return self.config.density
+        return 1.0 if self.dense else self.config.density
 
     def coarse_prune(self, server: "Server") -> None:
         """Before round 0: turn the pretrained dense model into the first sparse one."""

@@ -7,6 +7,4 @@ class FedAvg(Method):
     """Dense federated averaging: nothing is pruned, whatever the target density."""
 
     name = "fedavg"
-
-    def density_limit(self, round: int) -> float:
-        return 1.0
+    dense = True

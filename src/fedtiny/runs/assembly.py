@@ -36,8 +36,12 @@ OWN = "own:"  # marks the name of a model or data set that came through the Pyth
 
 @dataclass
 class Assembly:
-    """A run that is ready to start or to be put where it stopped."""
+    """A run that is ready to start or to be put where it stopped.
 
+    `asked` is the config that was asked for and is saved; `config` is how the method runs it.
+    """
+
+    asked: Config
     config: Config
     data: DataSet
     split: Split
@@ -69,12 +73,13 @@ def assemble(
     split: Split | None = None,
 ) -> Assembly:
     """Load the data, build the model, share the data out and open the door to the devices."""
-    config = settled(config, data, model)
-    dataset = _load_data(config, data)
-    method = methods.create(config)
-    config = method.settle(config, lambda: _parameters(config, dataset, model))
+    asked = settled(config, data, model)
+    dataset = load_data(asked, data)
+    method = methods.create(asked)
+    config = method.settle(asked, lambda: _parameters(asked, dataset, model))
     split = split or share_out(dataset, config)
-    network = copy.deepcopy(model) if model else _build_model(config, dataset)
+    replaced = config.model != asked.model
+    network = copy.deepcopy(model) if model and not replaced else build_model(config, dataset)
     anatomy = models.dissect(network, dataset.shape)
     method.check(anatomy)
     engine = _engine(network, anatomy, dataset, config)
@@ -84,7 +89,7 @@ def assemble(
     public = Shard(SERVER, dataset.train, split.public, split.public)
     publics = require("fedtiny.devices.torch_public", extra="torch")
     server = Server(config, door, engine.theta(), publics.TorchPublicSet(engine, public))
-    return Assembly(config, dataset, split, network, engine, method, server, test)
+    return Assembly(asked, config, dataset, split, network, engine, method, server, test)
 
 
 def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
@@ -129,7 +134,8 @@ def _simulator(
     return Simulator(crew, shards, config)
 
 
-def _load_data(config: Config, own: DataSet | None) -> DataSet:
+def load_data(config: Config, own: DataSet | None = None) -> DataSet:
+    """The run's data set, at a size that its model takes, limited as asked."""
     if own is None and config.data.name.startswith(OWN):
         raise ConfigError(
             f"this run used a data set of your own ({config.data.name.removeprefix(OWN)}); "
@@ -168,11 +174,12 @@ def share_out(data: DataSet, config: Config) -> Split:
 
 
 def _parameters(config: Config, data: DataSet, own: "nn.Module | None") -> int:
-    network = own or _build_model(config, data)
+    network = own or build_model(config, data)
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _build_model(config: Config, data: DataSet) -> "nn.Module":
+def build_model(config: Config, data: DataSet) -> "nn.Module":
+    """The network that a config names, for this data set."""
     if config.model.startswith(OWN):
         raise ConfigError(
             f"this run used a model of your own ({config.model.removeprefix(OWN)}); "

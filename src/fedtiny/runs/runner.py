@@ -164,7 +164,7 @@ def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
 
 def _describe(folder: RunFolder, assembly: Assembly) -> None:
     """Write what the run is, before it does anything."""
-    write_atomically(folder.config, configs.dumps(assembly.config).encode())
+    write_atomically(folder.config, configs.dumps(assembly.asked).encode())
     _write_json(folder.versions, _versions())
     save_split(folder, assembly.split, assembly.data)
 

@@ -1,0 +1,101 @@
+"""fedtiny compare."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+
+from fedtiny.compare import execute, tables
+from fedtiny.compare.grid import Grid, load
+from fedtiny.compare.rows import rows
+from fedtiny.config import Config
+from fedtiny.runs.assembly import Assembly
+from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.metrics import Record
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Run methods x densities x seeds and print one table.
+
+    What is finished is not run again; what was cut is resumed. A TOML file may be named first,
+    with lists `methods`, `density` and `seeds` beside the keys of a config. Every flag of
+    `fedtiny run` sets the base of all runs.
+    """
+
+    methods: tuple[str, ...]
+    """Names of methods, or all."""
+    density: tuple[float, ...]
+    """Target densities."""
+    seeds: tuple[int, ...]
+    """Seeds; the table shows mean and standard deviation over them."""
+    out: Path = Path("runs/compare")
+    """Folder for the runs and the table."""
+
+
+def command(arguments: list[str]) -> int:
+    """Parse, run what is missing, print and write the table."""
+    console = Console(highlight=False, soft_wrap=True)
+    grid, out = parse(arguments)
+    cells = grid.cells()
+    execute.check(cells)
+    folders = execute.execute(cells, out, lambda name: OneLine(console, name))
+    found = rows(folders)
+    console.print(tables.terminal(found))
+    written = tables.write_all(found, out)
+    console.print(f"written: {', '.join(str(path) for path in written)}", markup=False)
+    return 0
+
+
+def parse(arguments: list[str]) -> tuple[Grid, Path]:
+    """The grid that a file and flags ask for, and where its runs go."""
+    grid = Grid()
+    if arguments and not arguments[0].startswith("-"):
+        grid, arguments = load(Path(arguments[0])), arguments[1:]
+    parsed, rest = tyro.cli(
+        Arguments,
+        prog="fedtiny compare",
+        args=arguments,
+        default=Arguments(grid.methods, grid.density, grid.seeds),
+        return_unknown_args=True,
+    )
+    base = tyro.cli(Config, prog="fedtiny compare", args=rest, default=grid.base)
+    grid = replace(
+        grid, methods=parsed.methods, density=parsed.density, seeds=parsed.seeds, base=base
+    )
+    return grid, parsed.out
+
+
+class OneLine:
+    """Shows a run of a comparison in one line, with its round while it goes."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self.console = console
+        self.name = name
+        self.rounds = 0
+        self.status = console.status(name) if console.is_terminal else None
+
+    def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
+        self.rounds = assembly.config.rounds or 0
+        if self.status:
+            self.status.start()
+
+    def selected(self, selection: dict[str, Any]) -> None:
+        pass
+
+    def round_done(self, record: Record) -> None:
+        if self.status:
+            self.status.update(f"{self.name}: round {record['round'] + 1}/{self.rounds}")
+
+    def finished(self, result: dict[str, Any]) -> None:
+        self.console.print(
+            f"{self.name}: accuracy {result['accuracy']:.4f} at density "
+            f"{result['density']:.4f}, {result['seconds']:.0f} s",
+            markup=False,
+        )
+
+    def close(self) -> None:
+        if self.status:
+            self.status.stop()

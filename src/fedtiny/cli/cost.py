@@ -1,0 +1,261 @@
+"""fedtiny cost."""
+
+import difflib
+import json
+from dataclasses import asdict, dataclass, replace
+from math import floor
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from fedtiny import config as configs
+from fedtiny import cost
+from fedtiny.config import Config, DataConfig, SelectionConfig
+from fedtiny.cost import flops
+from fedtiny.cost.memory import MemoryModel
+from fedtiny.cost.workload import PAPER_SAMPLES, Given
+from fedtiny.data.known import KNOWN
+from fedtiny.errors import ConfigError
+from fedtiny.models.anatomy import Shape
+from fedtiny.runs import words
+
+PAPER_DENSITIES: tuple[float, ...] = (0.01, 0.005, 0.001)
+PAPER_CONFIG = Config(data=DataConfig(name="cifar10"), selection=SelectionConfig(pool_size="auto"))
+IMAGES: dict[str, tuple[Shape, int]] = {
+    "digits": ((1, 8, 8), 10),
+    **{name: ((3, 32, 32), known.n_classes) for name, known in KNOWN.items()},
+}
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What training costs one device: FLOPs, memory and bytes, worked out without training.
+
+    Settings come from the config file, if one is named first, and from flags, which win. Without
+    a file they are the paper's: CIFAR-10, 5 epochs, batches of 64, a pool of 0.1 / density.
+    """
+
+    model: str | None = None
+    """Network: see `fedtiny list models`."""
+    density: tuple[float, ...] = ()
+    """One or several target densities; default: the paper's."""
+    methods: tuple[str, ...] = ()
+    """Methods to cost; default: all of fedtiny's own."""
+    memory_budget: str | None = None
+    """Give the largest density that fits into so much memory, say 3MB, in place of densities."""
+    memory_model: MemoryModel = "paper"
+    """What the budget counts: the paper's items, or all that a device needs."""
+    data: str | None = None
+    """Data set whose images and classes are meant."""
+    shape: tuple[int, int, int] | None = None
+    """Channels, height and width of an image; default: the data set's."""
+    classes: int | None = None
+    """Number of classes; default: the data set's."""
+    samples: int = PAPER_SAMPLES
+    """Training images of the device."""
+    width: int | None = None
+    """Channels of the network's first layer; default: the network's own."""
+    local_epochs: int | None = None
+    """Epochs on a device in a round."""
+    batch_size: int | None = None
+    """Samples in a mini-batch."""
+    optimizer: Literal["adam", "sgd"] | None = None
+    """Whose state a device holds."""
+    pool_size: int | Literal["auto"] | None = None
+    """Number of candidates C; auto is 0.1 / density."""
+    layers: bool = False
+    """Show FLOPs by layer too, for one image."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print everything as JSON."""
+
+
+def command(arguments: list[str]) -> int:
+    """Parse, work out and print."""
+    base, densities = PAPER_CONFIG, PAPER_DENSITIES
+    if arguments and not arguments[0].startswith("-"):
+        base, arguments = configs.load(Path(arguments[0])), arguments[1:]
+        densities = (base.density,)
+    parsed = tyro.cli(Arguments, prog="fedtiny cost", args=arguments)
+    if parsed.samples < 2:
+        raise ConfigError(f"--samples must be at least 2, got {parsed.samples}")
+    config, given = _config(parsed, base), _given(parsed, base)
+    rows = _rows(parsed, config, parsed.density or densities, given)
+    layers = _layers(rows, config, given) if parsed.layers else []
+    if parsed.json:
+        print(json.dumps(_document(config, given, rows, layers), indent=1))
+    else:
+        _print(config, given, rows, layers)
+    return 0
+
+
+def _config(arguments: Arguments, base: Config) -> Config:
+    train = _said(arguments, "local_epochs", "batch_size", "optimizer")
+    config = replace(
+        base,
+        **_said(arguments, "model", "width"),
+        data=replace(base.data, name=arguments.data or base.data.name),
+        train=replace(base.train, **train),
+        selection=replace(base.selection, **_said(arguments, "pool_size")),
+    )
+    return configs.resolve(config)
+
+
+def _said(arguments: Arguments, *names: str) -> dict[str, Any]:
+    """The flags among these that were given."""
+    values = {name: getattr(arguments, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _given(arguments: Arguments, base: Config) -> Given:
+    name = arguments.data or base.data.name
+    if name not in IMAGES and not (arguments.shape and arguments.classes):
+        raise ConfigError(
+            f"the images of data set '{name}' are not known; give --shape and --classes"
+            f"{_hint(name, IMAGES)}"
+        )
+    shape, classes = IMAGES.get(name, ((), 0))
+    return {
+        "shape": arguments.shape or shape,
+        "classes": arguments.classes or classes,
+        "samples": arguments.samples,
+    }
+
+
+def _rows(
+    arguments: Arguments, config: Config, densities: tuple[float, ...], given: Given
+) -> list[Row]:
+    methods = [_checked(method) for method in arguments.methods] or list(cost.HABITS)
+    asked = [replace(config, method=method) for method in methods]
+    if arguments.memory_budget is None:
+        return [
+            cost.summary(replace(one, density=density), **given)
+            for density in densities
+            for one in asked
+        ]
+    if arguments.density:
+        raise ConfigError("give either --density or --memory-budget, not both")
+    budget = cost.parse_size(arguments.memory_budget)
+    rows = [cost.fitting_summary(one, budget, arguments.memory_model, **given) for one in asked]
+    if all(row["density"] is None for row in rows):
+        raise ConfigError("; ".join(row["notes"][0] for row in rows))
+    return rows
+
+
+def _checked(method: str) -> str:
+    """A method by fedtiny or by another party; any other name is a mistake."""
+    from fedtiny import methods
+
+    if method not in cost.HABITS and method not in methods.names():
+        raise ConfigError(
+            f"there is no method '{method}' (known: {', '.join(cost.HABITS)})"
+            f"{_hint(method, cost.HABITS)}"
+        )
+    return method
+
+
+def _hint(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _layers(rows: list[Row], config: Config, given: Given) -> list[Row]:
+    """FLOPs by layer of plain sparse training, at each density once."""
+    densities = dict.fromkeys(row["density"] for row in rows if row["density"] is not None)
+    works = [
+        cost.Workload.of(replace(config, method="fl_pqsu", density=density), **given)
+        for density in densities
+    ]
+    return [
+        {"density": density, **asdict(layer)}
+        for density, work in zip(densities, works, strict=True)
+        for layer in flops.by_layer(work)
+    ]
+
+
+def _document(config: Config, given: Given, rows: list[Row], layers: list[Row]) -> Row:
+    document = {"settings": configs.to_dict(config), **given, "rows": rows}
+    return document | ({"layers": layers} if layers else {})
+
+
+def _print(config: Config, given: Given, rows: list[Row], layers: list[Row]) -> None:
+    console = Console(highlight=False)
+    console.print(_cost_table(rows))
+    if layers:
+        console.print(_layer_table(layers))
+    for line in (_settings(config, given), *_selections(rows), *_notes(rows)):
+        console.print(line, markup=False)
+
+
+def _settings(config: Config, given: Given) -> str:
+    shape, train = "x".join(map(str, given["shape"])), config.train
+    return (
+        f"{config.model}: {given['samples']} images of {shape}, {train.local_epochs} epochs, "
+        f"batches of {train.batch_size}, {train.optimizer}. FLOPs and memory of the costliest "
+        "round; bytes of a plain round."
+    )
+
+
+def _selections(rows: list[Row]) -> list[str]:
+    return [
+        f"{row['method']} at density {_density(row)} first compares {row['pool_size']} candidates: "
+        f"{_flops(row['selection_flops'])} FLOPs, {words.size(row['selection_bytes_down'])} down, "
+        f"{words.size(row['selection_bytes_up'])} up "
+        f"(the paper counts {words.size(row['selection_bytes_paper'])} down)"
+        for row in rows
+        if row.get("selection_flops")
+    ]
+
+
+def _notes(rows: list[Row]) -> list[str]:
+    return list(dict.fromkeys(note for row in rows for note in row["notes"]))
+
+
+def _cost_table(rows: list[Row]) -> Table:
+    table = words.titled("Cost of a round, for one device")
+    table.padding = (0, 1, 0, 0)
+    headers = ("density", "FLOPs", "ratio", "memory\n(paper)", "memory\n(device)", "down", "up")
+    table.add_column("method", no_wrap=True)
+    for name in headers:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    if row["density"] is None:
+        return row["method"], "none", *[""] * 6
+    return (
+        row["method"],
+        _density(row),
+        _flops(row["flops_round"]),
+        f"{row['flops_ratio']:.4f}",
+        words.size(row["memory_paper"]),
+        words.size(row["memory_device"]),
+        words.size(row["bytes_down"]),
+        words.size(row["bytes_up"]),
+    )
+
+
+def _density(row: Row) -> str:
+    """Rounded down, so that what is copied still fits."""
+    return f"{floor(1e6 * row['density'] + 1e-4) / 1e6:g}"
+
+
+def _flops(count: int) -> str:
+    """As the paper writes it: 8.33E13."""
+    return f"{count:.2E}".replace("E+", "E")
+
+
+def _layer_table(layers: list[Row]) -> Table:
+    table = words.titled("FLOPs by layer, for one image")
+    table.padding = (0, 1, 0, 0)
+    for name in layers[0]:
+        table.add_column(name.replace("_", "\n"), justify="left" if name == "name" else "right")
+    for layer in layers:
+        table.add_row(*(f"{v:g}" if isinstance(v, float) else str(v) for v in layer.values()))
+    return table

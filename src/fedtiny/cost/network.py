@@ -1,0 +1,70 @@
+"""The network whose costs are asked for, without the memory for its weights."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from fedtiny import models
+from fedtiny.config import Config
+from fedtiny.extras import require
+from fedtiny.models.anatomy import Anatomy, Shape
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedtiny.models.profile import Profile
+
+CIFAR10_SHAPE: Shape = (3, 32, 32)
+CIFAR10_CLASSES = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """What costs depend on: the anatomy, the profile, and the number of classes."""
+
+    name: str
+    anatomy: Anatomy
+    profile: "Profile"
+    classes: int
+    own_width: bool = True
+    """Whether the network is as wide as its paper says."""
+
+    @property
+    def statistics(self) -> int:
+        """Number of batch-norm statistics: means and variances."""
+        return sum(self.anatomy.dense_sizes[name] for name in self.anatomy.statistics)
+
+    @property
+    def dense_parameters(self) -> int:
+        """Number of trained parameters that are never pruned."""
+        return self.anatomy.dense_count - self.statistics
+
+
+def describe(model: "nn.Module", shape: Shape, classes: int, name: str = "own") -> Network:
+    """A network of one's own."""
+    profiles = require("fedtiny.models.profile", extra="torch")
+    anatomy = models.dissect(model, shape)
+    return Network(name, anatomy, profiles.profile(model, shape), classes, own_width=False)
+
+
+def named(config: Config, shape: Shape, classes: int) -> Network:
+    """The network that a config names, for images of this shape."""
+    width = config.width
+    if config.model == "small" and config.parameters is not None:
+        small = require("fedtiny.models.small", extra="torch")
+        width = small.width_for(config.parameters, shape[0], classes)
+    smallest = models.kind(config.model).smallest_input
+    if min(shape[1:]) < smallest:  # a run resizes its images
+        shape = (shape[0], smallest, smallest)
+    return _built(config.model, shape, classes, width)
+
+
+@lru_cache(maxsize=64)
+def _built(name: str, shape: Shape, classes: int, width: int | None) -> Network:
+    torch = require("torch", extra="torch")
+    profiles = require("fedtiny.models.profile", extra="torch")
+    with torch.device("meta"):
+        model = models.build(name, shape, classes, width=width)
+    own_width = width in (None, models.kind(name).width)
+    anatomy = models.dissect(model, shape)
+    return Network(name, anatomy, profiles.profile(model, shape), classes, own_width)

@@ -1,0 +1,109 @@
+"""The cost columns of a comparison: one method, one network, one density, one device."""
+
+from dataclasses import replace
+from typing import Any, Unpack
+
+from fedtiny.config import Config
+from fedtiny.cost import flops, memory, traffic
+from fedtiny.cost.budget import DoesNotFit, largest_density
+from fedtiny.cost.memory import MemoryModel
+from fedtiny.cost.workload import Given, Workload
+
+Summary = dict[str, Any]
+
+
+def summary(config: Config, **given: Unpack[Given]) -> Summary:
+    """Every cost of one device, as plain data; nothing is trained.
+
+    FLOPs and memory are those of the costliest round, as in the paper; bytes those of a plain
+    round, and those of a round that brings a new mask and adjusts it.
+    """
+    work = Workload.of(config, **given)
+    return {
+        "method": config.method,
+        "model": config.model,
+        "density": config.density,
+        "kept_weights": work.kept,
+        "parameters": work.network.profile.parameters,
+        **_flops(work),
+        **_memory(work),
+        **_traffic(work),
+        "notes": notes(work),
+    }
+
+
+def fitting_summary(
+    config: Config, budget: int, memory_model: MemoryModel, **given: Unpack[Given]
+) -> Summary:
+    """Every cost at the largest density that fits; its density is None where none does."""
+    try:
+        density = largest_density(config, budget, memory_model, **given)
+    except DoesNotFit as error:
+        found = {"method": config.method, "model": config.model, "density": None}
+        return found | {"least_memory": error.least, "notes": [str(error)]}
+    return summary(replace(config, density=density), **given)
+
+
+def _flops(work: Workload) -> Summary:
+    items = flops.of_round(work, flops.costliest_round(work))
+    dense = flops.dense_round(work)
+    return {
+        "flops_round": sum(items.values()),
+        "flops_ratio": sum(items.values()) / dense,
+        "flops_training": sum(flops.training(work).values()),
+        "flops_exact": sum(items.values()) - flops.never_computed(work),
+        "flops_dense_round": dense,
+        "flops_items": items,
+        "selection_flops": flops.selection(work),
+        "server_flops": flops.server(work),
+    }
+
+
+def _memory(work: Workload) -> Summary:
+    return {
+        "memory_paper": memory.total(work, "paper"),
+        "memory_device": memory.total(work, "device"),
+        "memory_paper_items": memory.paper(work),
+        "memory_device_items": memory.device(work),
+    }
+
+
+def _traffic(work: Workload) -> Summary:
+    plain = traffic.training_round(work, round=_plain_round(work))
+    mask = traffic.expected_coded(work.network.anatomy, work.counts)
+    rounds = [traffic.training_round(work, r, new_mask=mask) for r in [0, *work.adjustments]]
+    selection = traffic.selection(work)
+    return {
+        "bytes_down": plain.down,
+        "bytes_up": plain.up,
+        "bytes_adjusting_down": max(found.down for found in rounds),
+        "bytes_adjusting_up": max(found.up for found in rounds),
+        "selection_bytes_down": selection.down,
+        "selection_bytes_up": selection.up,
+        "selection_bytes": selection.down + selection.up,
+        "selection_bytes_paper": traffic.paper_selection(work),
+        "dense_model_bytes": traffic.VALUE * work.large.profile.parameters,
+        "pool_size": work.config.pool_size if work.selects else 0,
+    }
+
+
+def _plain_round(work: Workload) -> int:
+    """A round after the last adjustment."""
+    return max(work.adjustments, default=0) + 1
+
+
+def notes(work: Workload) -> list[str]:
+    """What a reader should know of these figures."""
+    found = []
+    if not work.habits.known:
+        found.append(
+            f"'{work.config.method}' is not one of fedtiny's own methods: costed as plain sparse "
+            "training"
+        )
+    sparse = work.kept < work.network.anatomy.prunable_count
+    if sparse and not memory.paper_constant(work):
+        found.append(
+            "memory (paper): the constant in the paper's figures is known for ResNet18 and VGG11 "
+            "at their own width only; none is added here"
+        )
+    return found

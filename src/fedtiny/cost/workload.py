@@ -1,0 +1,166 @@
+"""What one device is asked to do: everything that a cost is worked out from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.config import Config, resolve
+from fedtiny.cost.habits import Habits, habits
+from fedtiny.cost.network import CIFAR10_CLASSES, CIFAR10_SHAPE, Network, describe, named
+from fedtiny.models.anatomy import Shape
+from fedtiny.randomness import generator
+from fedtiny.sparse.densities import uniform, uniform_noise
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.schedule import Schedule
+
+if TYPE_CHECKING:
+    from torch import nn
+
+PAPER_SAMPLES = 5_000
+
+Swaps = Mapping[str, int]
+"""The layers that are adjusted, with the number of weights that are swapped: a_t^l."""
+
+
+class Given(TypedDict, total=False):
+    """What a config does not say. Left out: CIFAR-10's images and classes, 5,000 samples."""
+
+    shape: Shape
+    classes: int
+    samples: int
+    model: "nn.Module"
+    """A network of one's own, in place of the one that the config names."""
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A method that trains a network at a density on a device with so many samples.
+
+    `network` is what devices train, `large` what it is compared with; they differ for the small
+    model alone. `counts` are the kept weights by layer.
+    """
+
+    config: Config
+    habits: Habits
+    network: Network
+    large: Network
+    counts: Mapping[str, int]
+    samples: int
+
+    @classmethod
+    def of(cls, config: Config, **given: Unpack[Given]) -> "Workload":
+        """What a config asks of a device, at the same density in every layer."""
+        config, own = resolve(config), habits(config.method)
+        shape = given.get("shape", CIFAR10_SHAPE)
+        large = _large(config, shape, given)
+        network = _small(config, large, shape) if own.trains == "small" else large
+        counts = _counts(config, own, network)
+        return cls(config, own, network, large, counts, given.get("samples", PAPER_SAMPLES))
+
+    def under(self, mask: Mask) -> "Workload":
+        """The same work with the mask that a run has come to."""
+        return replace(self, counts=mask.counts)
+
+    @property
+    def kept(self) -> int:
+        """Number of kept prunable weights."""
+        return sum(self.counts.values())
+
+    @property
+    def trained(self) -> int:
+        """Number of values that training changes: kept weights, biases, batch-norm scales."""
+        return self.kept + self.network.dense_parameters
+
+    @property
+    def indexed(self) -> int:
+        """Number of kept weights that need a position: those of layers that are not full."""
+        sizes = self.network.anatomy.sizes
+        return sum(kept for layer, kept in self.counts.items() if kept < sizes[layer])
+
+    @property
+    def images(self) -> int:
+        """Images that a device trains on in a round, each epoch anew."""
+        return self.samples * (self.config.train.local_epochs or 1)
+
+    @property
+    def batch(self) -> int:
+        """Images of a mini-batch."""
+        return min(self.config.train.batch_size or 1, self.samples)
+
+    @property
+    def development(self) -> int:
+        """Images that measure candidates."""
+        share = round(self.config.selection.development_ratio * self.samples)
+        return min(self.samples, max(2, share))
+
+    @property
+    def public(self) -> int:
+        """Images of the server's public one-shot set D_s."""
+        return self.config.data.n_shots * self.network.classes
+
+    @property
+    def selects(self) -> bool:
+        """Whether devices compare candidates before training."""
+        return self.habits.selects and self.config.selection.kind != "none"
+
+    @cached_property
+    def pool(self) -> NDArray[np.int32]:
+        """Kept weights by candidate and layer, as the run will draw them."""
+        draw = generator(self.config.seed, "candidates")
+        anatomy, density = self.network.anatomy, self.config.density
+        return uniform_noise(anatomy, density, self.config.pool_size, draw)
+
+    @cached_property
+    def adjustments(self) -> dict[int, Swaps]:
+        """The rounds that adjust the mask, with what is swapped in each."""
+        every = range(0, self._schedule.r_stop + 1, self._schedule.delta_r)
+        swaps = {round: self.swaps(round) for round in every}
+        return {round: found for round, found in swaps.items() if found}
+
+    def swaps(self, round: int) -> Swaps:
+        """What is swapped at the end of a round; nothing in a plain round."""
+        if not self._adjusts or not self._schedule.adjusts(round):
+            return {}
+        sizes = self.network.anatomy.sizes
+        numbers = {
+            layer: self._schedule.pruning_number(
+                round, self.counts[layer], sizes[layer] - self.counts[layer]
+            )
+            for layer in self._schedule.layers(self.network.anatomy, round)
+        }
+        return {layer: number for layer, number in numbers.items() if number}
+
+    @property
+    def _adjusts(self) -> bool:
+        progressive = self.config.pruning.progressive or self.habits.adjusts_by != "top_a"
+        return self.habits.adjusts_by != "nothing" and progressive
+
+    @property
+    def _schedule(self) -> Schedule:
+        by_group = self.habits.adjusts_by == "top_a"
+        return Schedule.of(self.config.pruning, granularity=None if by_group else "entire")
+
+
+def _large(config: Config, shape: Shape, given: Given) -> Network:
+    classes = given.get("classes", CIFAR10_CLASSES)
+    own = given.get("model")
+    return named(config, shape, classes) if own is None else describe(own, shape, classes)
+
+
+def _small(config: Config, large: Network, shape: Shape) -> Network:
+    """The small dense network with the parameters that pruning would leave of the large one."""
+    if config.model == "small":
+        return large
+    budget = max(1, int(config.density * large.profile.parameters))
+    return named(replace(config, model="small", parameters=budget), shape, large.classes)
+
+
+def _counts(config: Config, own: Habits, network: Network) -> Mapping[str, int]:
+    if own.trains != "sparse":
+        return network.anatomy.sizes
+    kept = uniform(network.anatomy, config.density).tolist()
+    return dict(zip(network.anatomy.prunable, kept, strict=True))
