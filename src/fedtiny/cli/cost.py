@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtiny import config as configs
-from fedtiny import cost
+from fedtiny import cost, methods
 from fedtiny.config import Config, DataConfig, SelectionConfig
 from fedtiny.cost import flops
 from fedtiny.cost.memory import MemoryModel
@@ -113,10 +113,9 @@ def _said(arguments: Arguments, *names: str) -> dict[str, Any]:
 def _given(arguments: Arguments, base: Config) -> Given:
     name = arguments.data or base.data.name
     if name not in IMAGES and not (arguments.shape and arguments.classes):
-        raise ConfigError(
-            f"the images of data set '{name}' are not known; give --shape and --classes"
-            f"{_hint(name, IMAGES)}"
-        )
+        near = difflib.get_close_matches(name, IMAGES, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else "; give --shape and --classes"
+        raise ConfigError(f"the images of data set '{name}' are not known{hint}")
     shape, classes = IMAGES.get(name, ((), 0))
     return {
         "shape": arguments.shape or shape,
@@ -128,8 +127,8 @@ def _given(arguments: Arguments, base: Config) -> Given:
 def _rows(
     arguments: Arguments, config: Config, densities: tuple[float, ...], given: Given
 ) -> list[Row]:
-    methods = [_checked(method) for method in arguments.methods] or list(cost.HABITS)
-    asked = [replace(config, method=method) for method in methods]
+    names = [_checked(method) for method in arguments.methods] or list(cost.HABITS)
+    asked = [replace(config, method=name) for name in names]
     if arguments.memory_budget is None:
         return [
             cost.summary(replace(one, density=density), **given)
@@ -147,19 +146,7 @@ def _rows(
 
 def _checked(method: str) -> str:
     """A method by fedtiny or by another party; any other name is a mistake."""
-    from fedtiny import methods
-
-    if method not in cost.HABITS and method not in methods.names():
-        raise ConfigError(
-            f"there is no method '{method}' (known: {', '.join(cost.HABITS)})"
-            f"{_hint(method, cost.HABITS)}"
-        )
-    return method
-
-
-def _hint(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    return method if method in cost.HABITS else methods.find(method).name
 
 
 def _layers(rows: list[Row], config: Config, given: Given) -> list[Row]:
@@ -177,7 +164,9 @@ def _layers(rows: list[Row], config: Config, given: Given) -> list[Row]:
 
 
 def _document(config: Config, given: Given, rows: list[Row], layers: list[Row]) -> Row:
-    document = {"settings": configs.to_dict(config), **given, "rows": rows}
+    settings = configs.to_dict(config)
+    shared = {name: settings[name] for name in settings if name not in ("method", "density")}
+    document = {"settings": shared, **given, "rows": rows}
     return document | ({"layers": layers} if layers else {})
 
 
@@ -222,7 +211,7 @@ def _cost_table(rows: list[Row]) -> Table:
     for name in headers:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row), end_section=row["method"] == rows[-1]["method"])
     return table
 
 

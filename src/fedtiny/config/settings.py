@@ -126,6 +126,10 @@ class Config:
     """Size the model `small` to at most so many parameters."""
     density: float = 0.05
     """Target share of prunable weights that are kept: d_target in the paper."""
+    memory_budget: str | None = None
+    """Memory of a device, say 3MB: the largest density that fits, in place of --density."""
+    memory_model: Literal["paper", "device"] = "paper"
+    """Count memory as the paper does, or as a device needs it."""
     rounds: int | None = None
     """Rounds of federated training; default: the preset's."""
     seed: int = 0

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -124,7 +125,9 @@ class _Worker:
         self.process = context.Process(
             target=_work, args=(child, inherited, engine, anatomy, shards, seed), daemon=True
         )
-        self.process.start()
+        with warnings.catch_warnings():  # newer Pythons warn of forks beside idle threads
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process.start()
         child.close()
 
     def start(self, job: Job) -> None:

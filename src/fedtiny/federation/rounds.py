@@ -8,6 +8,7 @@ from fedtiny.federation.door import Outcome
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.sparse.adjust import Changes
+from fedtiny.sparse.mask import Mask
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class RoundResult:
     """What happened in a round; `counted` is false where too few devices answered."""
 
     round: int
+    mask: Mask
+    """What the devices trained under."""
     counted: bool
     outcome: Outcome
     changes: Changes
@@ -38,6 +41,7 @@ def prepare(server: Server, method: Method) -> None:
 
 def play_round(server: Server, method: Method) -> RoundResult:
     """One round: devices train and measure, the server averages and adjusts (Alg. 2)."""
+    mask = server.theta.mask
     program = method.train_locally(server) + method.score(server)
     outcome = server.ask("train", program, reducer=method.reducer)
     counted, changes = server.enough(outcome), Changes()
@@ -46,7 +50,7 @@ def play_round(server: Server, method: Method) -> RoundResult:
         changes = method.adjust(server, outcome)
         _check_density(server, method)
     server.round += 1
-    return RoundResult(server.round - 1, counted, outcome, changes)
+    return RoundResult(server.round - 1, mask, counted, outcome, changes)
 
 
 def _check_density(server: Server, method: Method) -> None:

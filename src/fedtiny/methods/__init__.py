@@ -1,7 +1,7 @@
 """Methods of federated pruning, one file each."""
 
 import difflib
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from fedtiny.config import Config
 from fedtiny.errors import ConfigError
@@ -29,6 +29,8 @@ BUILT_IN: tuple[type[Method], ...] = (
     SmallModel,
     FedTiny,
 )
+OURS = {method.name: method for method in BUILT_IN}
+GROUP = "fedtiny.methods"
 
 
 def names() -> dict[str, str]:
@@ -37,8 +39,11 @@ def names() -> dict[str, str]:
 
 
 def find(name: str) -> type[Method]:
-    """The method of that name: built in, or from a package with the entry point."""
-    known = _known()
+    """The method of that name: built in, or from a package with the entry point.
+
+    A broken package of somebody else's does not stand in the way of what is built in.
+    """
+    known = OURS if name in OURS else _known()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
@@ -52,8 +57,32 @@ def create(config: Config) -> Method:
 
 
 def _known() -> dict[str, type[Method]]:
-    plug_ins = (point.load() for point in entry_points(group="fedtiny.methods"))
-    return {method.name: method for method in (*BUILT_IN, *plug_ins)}
+    known = dict(OURS)
+    for point in entry_points(group=GROUP):
+        method = _loaded(point)
+        if method.name in known:
+            raise ConfigError(f"{_told(point)} is named '{method.name}', a name that is taken")
+        known[method.name] = method
+    return known
+
+
+def _loaded(point: EntryPoint) -> type[Method]:
+    """What lies behind an entry point, which must be a method with a name."""
+    try:
+        found = point.load()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ConfigError(f"{_told(point)} cannot be loaded ({reason})") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ConfigError(f"{_told(point)} is no subclass of {Method.__module__}.Method")
+    if not isinstance(getattr(found, "name", None), str):
+        raise ConfigError(f"{_told(point)} has no name: give class {found.__name__} a `name`")
+    return found
+
+
+def _told(point: EntryPoint) -> str:
+    package = f" of package '{point.dist.name}'" if point.dist else ""
+    return f"the method '{point.name} = {point.value}'{package}"
 
 
 def _first_line(method: type[Method]) -> str:

@@ -12,6 +12,8 @@ import numpy as np
 from fedtiny import data as datasets
 from fedtiny import methods, models
 from fedtiny.config import Config, resolve
+from fedtiny.cost import Workload, largest_density, parse_size
+from fedtiny.cost.workload import Given
 from fedtiny.data import DataSet, Partition
 from fedtiny.data.choose import balanced_choice
 from fedtiny.data.partition import split as split_over_devices
@@ -50,6 +52,7 @@ class Assembly:
     method: Method
     server: Server
     test: Shard
+    workload: Workload
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy of the global model on the test set, measured on all cores."""
@@ -75,6 +78,7 @@ def assemble(
     """Load the data, build the model, share the data out and open the door to the devices."""
     asked = settled(config, data, model)
     dataset = load_data(asked, data)
+    asked = _within_budget(asked, dataset, model)
     method = methods.create(asked)
     config = method.settle(asked, lambda: _parameters(asked, dataset, model))
     split = split or share_out(dataset, config)
@@ -84,12 +88,13 @@ def assemble(
     method.check(anatomy)
     engine = _engine(network, anatomy, dataset, config)
     door = _simulator(engine, anatomy, dataset, split, config)
+    workload = Workload.of(asked, **_given(asked, dataset, model))
     every = np.arange(len(dataset.test))
     test = Shard(SERVER, dataset.test, every, every)
     public = Shard(SERVER, dataset.train, split.public, split.public)
     publics = require("fedtiny.devices.torch_public", extra="torch")
     server = Server(config, door, engine.theta(), publics.TorchPublicSet(engine, public))
-    return Assembly(asked, config, dataset, split, network, engine, method, server, test)
+    return Assembly(asked, config, dataset, split, network, engine, method, server, test, workload)
 
 
 def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
@@ -102,6 +107,22 @@ def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> 
     workers = config.workers or (min(cores(), config.fleet.devices) if can_fork() else 1)
     threads = config.threads or (1 if can_fork() else cores())
     return replace(config, workers=workers, threads=threads)
+
+
+def _within_budget(config: Config, data: DataSet, own: "nn.Module | None") -> Config:
+    """The config with the largest density that fits its memory budget, if it has one."""
+    if config.memory_budget is None:
+        return config
+    budget = parse_size(config.memory_budget)
+    given = _given(config, data, own)
+    return replace(config, density=largest_density(config, budget, config.memory_model, **given))
+
+
+def _given(config: Config, data: DataSet, own: "nn.Module | None") -> Given:
+    """What the cost model must know beside the config: costs are those of a device of mean size."""
+    samples = len(data.train) // config.fleet.devices
+    given: Given = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
+    return given if own is None else {**given, "model": own}
 
 
 def cores() -> int:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fedtiny.cost import flops, memory
 from fedtiny.federation.messages import evaluate
 from fedtiny.federation.rounds import RoundResult
 from fedtiny.runs.assembly import Assembly
@@ -23,10 +24,21 @@ def round_record(assembly: Assembly, result: RoundResult, seconds: float) -> Rec
         "adjusted": {layer: len(change) for layer, change in result.changes.items()},
         "bytes_down": traffic.down,
         "bytes_up": traffic.up,
+        **_cost(assembly, result),
         "answered": list(result.outcome.answered),
         "failed": {str(device): why for device, why in failed.items()},
         "counted": result.counted,
         "seconds": round(seconds, 3),
+    }
+
+
+def _cost(assembly: Assembly, result: RoundResult) -> Record:
+    """What the round cost a device of mean size, under the mask it trained with."""
+    work = assembly.workload.under(result.mask)
+    return {
+        "flops": sum(flops.of_round(work, result.round).values()),
+        "memory_paper": memory.total(work, "paper"),
+        "memory_device": memory.total(work, "device"),
     }
 
 
