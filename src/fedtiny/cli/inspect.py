@@ -1,6 +1,5 @@
 """fedtiny inspect."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +10,9 @@ from rich.table import Table
 from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.runs import metrics, words
-from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.folder import RunFolder, read_json
 from fedtiny.runs.metrics import Record
-from fedtiny.runs.partition_file import load_table
+from fedtiny.runs.partition_file import load_split
 
 
 def command(arguments: list[str]) -> int:
@@ -34,9 +33,9 @@ def show(folder: RunFolder, console: Console) -> None:
     console.print(words.headline(config), style="bold", markup=False)
     console.print(_state(folder, config, records), markup=False)
     if folder.partition.exists():
-        console.print(words.partition_table(load_table(folder)))
+        console.print(words.partition_table(load_split(folder).table))
     if folder.selection.exists():
-        selection = json.loads(folder.selection.read_text(encoding="utf-8"))
+        selection = read_json(folder.selection)
         if selection:
             console.print(words.selection_line(selection), markup=False)
     if records:
@@ -46,17 +45,17 @@ def show(folder: RunFolder, console: Console) -> None:
 
 def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
     if folder.result.exists():
-        result = json.loads(folder.result.read_text(encoding="utf-8"))
-        model = words.size(folder.model.stat().st_size)
+        result = read_json(folder.result)
+        model = words.size(folder.model.stat().st_size) if folder.model.exists() else "missing"
         return (
             f"finished: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}, "
             f"{words.size(result['bytes_down'])} down and {words.size(result['bytes_up'])} up "
             f"in {result['seconds']:.0f} s; model {folder.model} ({model})"
         )
-    return (
-        f"stopped after {len(records)} of {config.rounds} rounds; continue with: "
-        f"fedtiny resume {folder.path}"
-    )
+    done = f"{len(records)} of {config.rounds} rounds"
+    if folder.is_locked():
+        return f"running: {done} done"
+    return f"stopped after {done}; continue with: fedtiny resume {words.quoted(folder.path)}"
 
 
 def _rounds(records: list[Record]) -> Table:

@@ -1,6 +1,5 @@
 """The rows of a comparison: accuracy over seeds beside what it costs."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -8,11 +7,10 @@ from statistics import fmean, stdev
 from fedtiny import config as configs
 from fedtiny import cost
 from fedtiny.compare.grid import Cell
-from fedtiny.errors import RunError
 from fedtiny.runs import metrics
 from fedtiny.runs.assembly import load_data
-from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.partition_file import load_table
+from fedtiny.runs.folder import RunFolder, read_json
+from fedtiny.runs.partition_file import load_split
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def rows(folders: Mapping[Cell, RunFolder]) -> list[Row]:
 
 
 def _row(cells: list[tuple[Cell, RunFolder]]) -> Row:
-    accuracies = [_result(folder)["accuracy"] for _, folder in cells]
+    accuracies = [read_json(folder.result)["accuracy"] for _, folder in cells]
     cell, folder = cells[0]
     costs = _costs(cell, folder)
     return Row(
@@ -61,18 +59,10 @@ def _row(cells: list[tuple[Cell, RunFolder]]) -> Row:
     )
 
 
-def _result(folder: RunFolder) -> dict[str, float]:
-    try:
-        result: dict[str, float] = json.loads(folder.result.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder.result} is missing or damaged") from error
-    return result
-
-
 def _costs(cell: Cell, folder: RunFolder) -> dict[str, float]:
     config = configs.resolve(cell.config)
     data = load_data(config)
-    table = load_table(folder)
+    table = load_split(folder).table
     costs: dict[str, float] = cost.summary(
         config,
         shape=data.shape,
@@ -91,8 +81,8 @@ def _bytes_a_round(folder: RunFolder) -> float:
 
 
 def _selection_bytes(folder: RunFolder) -> float:
-    selection = json.loads(folder.selection.read_text(encoding="utf-8"))
+    selection = read_json(folder.selection)
     if not selection:
         return 0.0
-    devices = len(load_table(folder))
+    devices = len(load_split(folder).table)
     return float(selection["bytes_down"] + selection["bytes_up"]) / devices

@@ -36,6 +36,14 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
     }
     pool = selection.pool_size
     return [
+        *[
+            (v is None or v >= 1, f"--{k} must be at least 1, got {v}")
+            for k, v in at_least_one.items()
+        ],
+        *[
+            (v is None or v >= 2, f"--{k} must be at least 2, got {v}")
+            for k, v in at_least_two.items()
+        ],
         (0 < config.density <= 1, f"--density must lie in (0, 1], got {config.density:g}"),
         (fleet.alpha > 0, f"--fleet.alpha must be above 0, got {fleet.alpha:g}"),
         (0 < fleet.fraction <= 1, f"--fleet.fraction must lie in (0, 1], got {fleet.fraction:g}"),
@@ -44,8 +52,8 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
             for name, rate in (("fail", fleet.fail_rate), ("late", fleet.late_rate))
         ],
         (
-            fleet.min_replies <= fleet.asked,
-            f"--fleet.min-replies is {fleet.min_replies}, but a round asks {fleet.asked} devices",
+            not 0 < fleet.fraction <= 1 or fleet.min_replies <= fleet.asked,
+            f"--fleet.min-replies is {fleet.min_replies}, more than the devices a round asks",
         ),
         (
             0 < selection.development_ratio <= 1,
@@ -59,13 +67,5 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
         (train.lr is None or train.lr > 0, f"--train.lr must be above 0, got {train.lr}"),
         (train.pretrain_epochs >= 0, "--train.pretrain-epochs must not be negative"),
         (config.data.cutout >= 0, "--data.cutout must not be negative"),
-        (config.seed >= 0, f"--seed must not be negative, got {config.seed}"),
-        *[
-            (v is None or v >= 1, f"--{k} must be at least 1, got {v}")
-            for k, v in at_least_one.items()
-        ],
-        *[
-            (v is None or v >= 2, f"--{k} must be at least 2, got {v}")
-            for k, v in at_least_two.items()
-        ],
+        (0 <= config.seed < 2**63, f"--seed must lie in [0, 2^63), got {config.seed}"),
     ]

@@ -50,8 +50,7 @@ def largest_density(
     weights, layers = full.large.anatomy.prunable_count, len(full.large.anatomy.prunable)
 
     def needed(kept: int) -> int:
-        density = _just_reaching(kept, weights)
-        return total(Workload.of(replace(config, density=density), **given), memory_model)
+        return total(full.at(_just_reaching(kept, weights)), memory_model)
 
     if total(full, memory_model) <= budget:
         return 1.0

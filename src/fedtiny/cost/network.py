@@ -1,6 +1,6 @@
 """The network whose costs are asked for, without the memory for its weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,12 @@ CIFAR10_CLASSES = 10
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """What costs depend on: the anatomy, the profile, and the number of classes."""
+    """What costs depend on: the anatomy and the profile, and what the network is made for."""
 
     name: str
     anatomy: Anatomy
     profile: "Profile"
+    shape: Shape
     classes: int
     own_width: bool = True
     """Whether the network is as wide as its paper says."""
@@ -43,8 +44,8 @@ class Network:
 def describe(model: "nn.Module", shape: Shape, classes: int, name: str = "own") -> Network:
     """A network of one's own."""
     profiles = require("fedtiny.models.profile", extra="torch")
-    anatomy = models.dissect(model, shape)
-    return Network(name, anatomy, profiles.profile(model, shape), classes, own_width=False)
+    anatomy, profile = models.dissect(model, shape), profiles.profile(model, shape)
+    return Network(name, anatomy, profile, shape, classes, own_width=False)
 
 
 def named(config: Config, shape: Shape, classes: int) -> Network:
@@ -62,9 +63,7 @@ def named(config: Config, shape: Shape, classes: int) -> Network:
 @lru_cache(maxsize=64)
 def _built(name: str, shape: Shape, classes: int, width: int | None) -> Network:
     torch = require("torch", extra="torch")
-    profiles = require("fedtiny.models.profile", extra="torch")
     with torch.device("meta"):
         model = models.build(name, shape, classes, width=width)
     own_width = width in (None, models.kind(name).width)
-    anatomy = models.dissect(model, shape)
-    return Network(name, anatomy, profiles.profile(model, shape), classes, own_width)
+    return replace(describe(model, shape, classes, name), own_width=own_width)

@@ -54,12 +54,18 @@ class Workload:
     @classmethod
     def of(cls, config: Config, **given: Unpack[Given]) -> "Workload":
         """What a config asks of a device, at the same density in every layer."""
-        config, own = resolve(config), habits(config.method)
-        shape = given.get("shape", CIFAR10_SHAPE)
-        large = _large(config, shape, given)
-        network = _small(config, large, shape) if own.trains == "small" else large
-        counts = _counts(config, own, network)
-        return cls(config, own, network, large, counts, given.get("samples", PAPER_SAMPLES))
+        config = resolve(config)
+        return cls._with(config, _large(config, given), given.get("samples", PAPER_SAMPLES))
+
+    @classmethod
+    def _with(cls, config: Config, large: Network, samples: int) -> "Workload":
+        own = habits(config.method)
+        network = _small(config, large) if own.trains == "small" else large
+        return cls(config, own, network, large, _counts(config, own, network), samples)
+
+    def at(self, density: float) -> "Workload":
+        """The same work with another target density."""
+        return self._with(replace(self.config, density=density), self.large, self.samples)
 
     def under(self, mask: Mask) -> "Workload":
         """The same work with the mask that a run has come to."""
@@ -145,18 +151,19 @@ class Workload:
         return Schedule.of(self.config.pruning, granularity=None if by_group else "entire")
 
 
-def _large(config: Config, shape: Shape, given: Given) -> Network:
-    classes = given.get("classes", CIFAR10_CLASSES)
+def _large(config: Config, given: Given) -> Network:
+    shape, classes = given.get("shape", CIFAR10_SHAPE), given.get("classes", CIFAR10_CLASSES)
     own = given.get("model")
     return named(config, shape, classes) if own is None else describe(own, shape, classes)
 
 
-def _small(config: Config, large: Network, shape: Shape) -> Network:
+def _small(config: Config, large: Network) -> Network:
     """The small dense network with the parameters that pruning would leave of the large one."""
     if config.model == "small":
         return large
     budget = max(1, int(config.density * large.profile.parameters))
-    return named(replace(config, model="small", parameters=budget), shape, large.classes)
+    small = replace(config, model="small", parameters=budget)
+    return named(small, large.shape, large.classes)
 
 
 def _counts(config: Config, own: Habits, network: Network) -> Mapping[str, int]:

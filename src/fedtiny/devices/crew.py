@@ -2,6 +2,7 @@
 
 import os
 import signal
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from fedtiny.federation.wire import (
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.theta import Theta
 
-DONE, FAILED = b"\0", b"\1"
+DONE, FAILED, BROKEN = b"\0", b"\1", b"\2"
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,8 @@ class _Worker:
             answered = self.pipe.recv_bytes()
         except (EOFError, OSError) as error:
             raise _died() from error
+        if answered[:1] == BROKEN:
+            raise RuntimeError(f"a worker process failed:\n{answered[1:].decode()}")
         if answered[:1] == FAILED:
             return FedTinyError(answered[1:].decode())
         return decode_reply(answered[1:], anatomy, job.request.theta.mask)
@@ -189,4 +192,6 @@ def _do(
         reply = answer(engine, request, shard, seed)
     except FedTinyError as error:
         return FAILED + str(error).encode(), request.theta
+    except Exception:
+        return BROKEN + traceback.format_exc().encode(), request.theta
     return DONE + encode_reply(reply, request.theta.mask), request.theta

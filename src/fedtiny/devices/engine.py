@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
 Metrics = dict[str, float]
+SecondMoment = Literal["var", "square"]
 Arrays = Mapping[str, NDArray[np.float32]]
 
 
@@ -56,9 +57,18 @@ class Engine(Protocol):
         """The largest gradients of pruned weights on one mini-batch; changes nothing."""
 
     def bn_statistics(
-        self, shard: Shard, pool: CandidatePool, *, batch_size: int, passes: int
+        self,
+        shard: Shard,
+        pool: CandidatePool,
+        *,
+        batch_size: int,
+        passes: int,
+        moment: SecondMoment,
     ) -> Arrays:
-        """Batch-norm statistics of each candidate on the development set, a row each."""
+        """Batch-norm statistics of each candidate on the development set, a row each.
+
+        Beside `running_mean`, either `running_var` or, to be pooled exactly, `running_square`.
+        """
 
     def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
         """Loss of each candidate on the development set, under the given statistics."""

@@ -33,6 +33,9 @@ class Link(Protocol):
     def up(self, reply: Reply, mask: Mask) -> tuple[Reply, int]:
         """The reply as the server receives it."""
 
+    def restore(self, known: Known, theta: Theta) -> None:
+        """Go on where a run stopped with the server at this theta."""
+
 
 class CountingLink:
     """Hands messages over as they are and counts what their bytes would be."""
@@ -48,13 +51,17 @@ class CountingLink:
     def up(self, reply: Reply, mask: Mask) -> tuple[Reply, int]:
         return reply, reply_size(reply, mask)
 
+    def restore(self, known: Known, theta: Theta) -> None:
+        self.known = known
+
 
 class EncodingLink:
     """Really encodes every message and decodes it at the other end."""
 
     def __init__(self) -> None:
         self.known = NOTHING_KNOWN
-        self.held: Theta | None = None
+        self.mask: Mask | None = None
+        self.theta: Theta | None = None
 
     def down(self, request: Request) -> tuple[Request, int]:
         data = encode_request(request, self.known)
@@ -65,16 +72,22 @@ class EncodingLink:
             data = encode_request(request, NOTHING_KNOWN)
             size += len(data)
             received = self._decode(data, request)
-        self.held, self.known = received.theta, _held(received.theta)
+        self.mask, self.theta = received.theta.mask, received.theta
+        self.known = _held(received.theta)
         return received, size
 
     def _decode(self, data: bytes, request: Request) -> Request:
-        mask = self.held.mask if self.held else None
-        return decode_request(data, request.theta.anatomy, mask, self.held)
+        return decode_request(data, request.theta.anatomy, self.mask, self.theta)
 
     def up(self, reply: Reply, mask: Mask) -> tuple[Reply, int]:
         data = encode_reply(reply, mask)
         return decode_reply(data, mask.anatomy, mask), len(data)
+
+    def restore(self, known: Known, theta: Theta) -> None:
+        """A device keeps what it holds while the server is away, as far as it is still of use."""
+        self.known = known
+        self.mask = theta.mask if known.mask == theta.mask.version else None
+        self.theta = theta if known.theta == theta.version else None
 
 
 def _held(theta: Theta) -> Known:

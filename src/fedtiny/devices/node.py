@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny import methods
-from fedtiny.devices.engine import Engine, Moment
+from fedtiny.devices.engine import Engine, Moment, SecondMoment
 from fedtiny.devices.shard import Shard
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply, Request
@@ -74,25 +73,11 @@ def _top_gradients(work: Work, *, counts: Mapping[str, int]) -> None:
     work.gradients |= work.engine.top_gradients(work.shard, work.moment, counts=counts)
 
 
-def _bn_statistics(work: Work, *, batch_size: int, passes: int, moment: str) -> None:
-    measured = work.engine.bn_statistics(
-        work.shard, work.pool(), batch_size=batch_size, passes=passes
+def _bn_statistics(work: Work, *, batch_size: int, passes: int, moment: SecondMoment) -> None:
+    work.arrays |= work.engine.bn_statistics(
+        work.shard, work.pool(), batch_size=batch_size, passes=passes, moment=moment
     )
     work.samples = len(work.shard.development)
-    work.arrays |= _squares(measured) if moment == "square" else measured
-
-
-def _squares(statistics: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """E[x^2] in place of the variance, so that the mean over devices can be made exact."""
-    squares = {}
-    for name, values in statistics.items():
-        stem, _, kind = name.rpartition(".")
-        mean = statistics[f"{stem}.running_mean"]
-        if kind == "running_mean":
-            squares[name] = mean
-        else:
-            squares[f"{stem}.running_square"] = values + mean**2
-    return squares
 
 
 def _losses(work: Work) -> None:

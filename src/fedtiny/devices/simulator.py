@@ -14,6 +14,7 @@ from fedtiny.federation.messages import Request
 from fedtiny.federation.reduce import REDUCERS
 from fedtiny.federation.wire import Known
 from fedtiny.randomness import generator
+from fedtiny.sparse.theta import Theta
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,9 @@ class Simulator:
     def state(self) -> dict[str, Any]:
         return {str(k): [link.known.mask, link.known.theta] for k, link in self.links.items()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        for device, (mask, theta) in state.items():
-            self.links[int(device)].known = Known(mask, theta)
+    def restore(self, state: Mapping[str, Any], theta: Theta) -> None:
+        for device, versions in state.items():
+            self.links[int(device)].restore(Known(*versions), theta)
 
     def close(self) -> None:
         self.crew.close()

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
+import torch._dynamo  # what an optimizer imports at its first step: once, before workers fork
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -11,12 +12,13 @@ from torch import Tensor, nn
 from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
 from fedtiny.data.augment import Draws, Transform
-from fedtiny.devices.engine import Arrays, Metrics, Moment
+from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment
 from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_gradients import GradientSums, top_gradients
-from fedtiny.devices.torch_norms import measured_statistics
+from fedtiny.devices.torch_norms import measured_moments, measured_statistics, norms
 from fedtiny.errors import DataError, FedTinyError
 from fedtiny.models.anatomy import Anatomy
+from fedtiny.randomness import SERVER
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -37,6 +39,7 @@ class TorchEngine:
         self.config = config
         state = model.state_dict(keep_vars=True)
         self._tensors = {name: state[name] for name in (*anatomy.prunable, *anatomy.dense)}
+        self._norms = tuple(norms(model).values())
         self._mask = Mask.full(anatomy)
         self._positions: dict[str, Tensor] = {}
         self._grad_masks: dict[str, Tensor] = {}
@@ -53,6 +56,9 @@ class TorchEngine:
                 tensor.zero_().view(-1)[self._positions[name]] = values
             else:
                 tensor.copy_(values.view(tensor.shape))
+        for norm in self._norms:
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.zero_()
 
     def _set_mask(self, mask: Mask) -> None:
         if mask is self._mask:
@@ -130,15 +136,25 @@ class TorchEngine:
             return top_gradients(self.model, inputs, labels[batch], self._mask, counts)
 
     def bn_statistics(
-        self, shard: Shard, pool: CandidatePool, *, batch_size: int, passes: int
+        self,
+        shard: Shard,
+        pool: CandidatePool,
+        *,
+        batch_size: int,
+        passes: int,
+        moment: SecondMoment = "var",
     ) -> Arrays:
         inputs, _ = self.inputs(shard.data, shard.development)
-        batches = inputs.chunk(-(-len(inputs) // batch_size))
+        parts = min(-(-len(inputs) // batch_size), len(inputs) // 2)  # never a batch of one
+        batches = inputs.tensor_split(max(1, parts))
         rows = []
         for candidate in self._candidates(pool):
             self.load(candidate)
-            rows.append(measured_statistics(self.model, batches, passes))
-        return {name: np.stack([row[name] for row in rows]) for name in self.anatomy.statistics}
+            if moment == "square":
+                rows.append(measured_moments(self.model, batches))
+            else:
+                rows.append(measured_statistics(self.model, batches, passes))
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
     def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
         inputs, labels = self.inputs(shard.data, shard.development)
@@ -201,8 +217,8 @@ def _finite_mean(losses: list[Tensor], moment: Moment) -> float:
         return 0.0
     mean = float(torch.stack(losses).mean())
     if not np.isfinite(mean):
-        raise FedTinyError(
-            f"training diverged on device {moment.device} in round {moment.round}: its loss is "
-            f"{mean}; lower --train.lr"
-        )
+        where = f"on device {moment.device} in round {moment.round}"
+        if moment.device == SERVER:
+            where = "on the server's public set"
+        raise FedTinyError(f"training diverged {where}: its loss is {mean}; lower --train.lr")
     return mean

@@ -1,7 +1,8 @@
 """Measuring batch-norm statistics with PyTorch (Alg. 1, line 5)."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -36,6 +37,31 @@ def measured_statistics(
             for name, norm in measured.items()
             for kind in ("running_mean", "running_var")
         }
+
+
+@torch.no_grad()
+def measured_moments(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, NDArray[np.float32]]:
+    """E[x] and E[x^2] of what each batch-norm layer sees over all samples."""
+    sums: dict[str, Tensor] = {}
+    model.eval()
+    with ExitStack() as stack, _measuring(model, momentum=None) as measured:
+        for name, norm in measured.items():
+            hook = norm.register_forward_pre_hook(partial(_add_moments, sums, name))
+            stack.callback(hook.remove)
+        samples = 0
+        for batch in batches:
+            model(batch)
+            samples += len(batch)
+    return {name: (total / samples).float().numpy() for name, total in sums.items()}
+
+
+def _add_moments(sums: dict[str, Tensor], name: str, _: nn.Module, args: tuple[Tensor]) -> None:
+    values = args[0].double()
+    others = [d for d in range(values.ndim) if d != 1]
+    for kind, power in (("running_mean", values), ("running_square", values**2)):
+        found = power.mean(dim=others) * len(values)
+        key = f"{name}.{kind}"
+        sums[key] = sums[key] + found if key in sums else found
 
 
 @contextmanager

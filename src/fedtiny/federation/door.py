@@ -61,8 +61,8 @@ class Door(Protocol):
     def state(self) -> dict[str, Any]:
         """What a resumed run needs of the door, as plain JSON."""
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state saved before."""
+    def restore(self, state: Mapping[str, Any], theta: Theta) -> None:
+        """Take up a state saved before, when the server held this theta."""
 
     def close(self) -> None:
         """Nothing more will be asked."""

@@ -43,8 +43,9 @@ class LotteryFL(Method):
         server.arrays[INITIAL] = server.theta.vector
 
     def adjust(self, server: Server, outcome: Outcome) -> Changes:
-        if self.schedule.adjusts(server.round) and self.schedule.event(server.round):
-            counts = uniform(server.anatomy, self.density_limit(server.round))
+        limit = self.density_limit(server.round)
+        if server.theta.mask.density > limit:
+            counts = uniform(server.anatomy, limit)
             ticket = prune_by_magnitude(server.theta, counts).mask
             initial = Theta(Mask.full(server.anatomy), server.arrays[INITIAL])
             server.theta = initial.remasked(ticket)

@@ -22,6 +22,7 @@ def dissect(model: nn.Module, shape: Shape) -> Anatomy:
     attribute `pruning_blocks`, a list of lists of module names; else its prunable layers are cut
     into five runs.
     """
+    norms = _norms(model)
     layers = _layers_in_order(model, shape)
     if len(layers) < 3:
         raise ModelError(
@@ -29,12 +30,13 @@ def dissect(model: nn.Module, shape: Shape) -> Anatomy:
             "stay dense, so pruning needs at least three"
         )
     tensors = _tensors(model)
+    _check_not_tied(model, layers)
     prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers[1:-1]}
     return Anatomy(
         prunable=prunable,
         dense={name: size for name, size in tensors.items() if name not in prunable},
         blocks=_blocks(tuple(prunable), getattr(model, "pruning_blocks", None)),
-        norms=_norms(model),
+        norms=norms,
         input_layer=layers[0],
         output_layer=layers[-1],
     )
@@ -51,13 +53,24 @@ def _layers_in_order(model: nn.Module, shape: Shape) -> list[str]:
     try:
         with torch.no_grad():
             model.eval()(torch.zeros(1, *shape, device=_device(model)))
-    except RuntimeError as error:
+    except Exception as error:
         raise ModelError(f"the model does not take images of shape {shape}: {error}") from error
     finally:
         model.train(training)
         for hook in hooks:
             hook.remove()
     return list(dict.fromkeys(order))
+
+
+def _check_not_tied(model: nn.Module, layers: Sequence[str]) -> None:
+    owners: dict[int, str] = {}
+    for name in layers:
+        weight = model.get_submodule(name).weight
+        owner = owners.setdefault(id(weight), name)
+        if owner != name:
+            raise ModelError(
+                f"layers '{owner}' and '{name}' share a weight, which cannot be pruned"
+            )
 
 
 def _device(model: nn.Module) -> torch.device:

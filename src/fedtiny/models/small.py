@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from fedtiny.errors import ModelError
+
 
 def small(channels: int, classes: int, width: int) -> nn.Module:
     """Three 3x3 convolutions of w, 2w and 4w channels and a linear head."""
@@ -34,7 +36,11 @@ def parameters(channels: int, classes: int, width: int) -> int:
 
 def width_for(budget: int, channels: int, classes: int) -> int:
     """The widest small model with at most this many parameters."""
-    width = 1
+    width, least = 1, parameters(channels, classes, width=1)
+    if budget < least:
+        raise ModelError(
+            f"the small model has at least {least} parameters, more than the {budget} asked for"
+        )
     while parameters(channels, classes, width + 1) <= budget:
         width += 1
     return width

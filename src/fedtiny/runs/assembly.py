@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -17,12 +17,13 @@ from fedtiny.cost.workload import Given
 from fedtiny.data import DataSet, Partition
 from fedtiny.data.choose import balanced_choice
 from fedtiny.data.partition import split as split_over_devices
-from fedtiny.devices.crew import Alone, Crew, Workers, can_fork
+from fedtiny.devices.crew import Alone, Crew, Job, Workers, can_fork
 from fedtiny.devices.engine import Moment
 from fedtiny.devices.shard import Shard, shard
 from fedtiny.devices.simulator import Simulator
-from fedtiny.errors import ConfigError, DataError
+from fedtiny.errors import ConfigError, DataError, FedTinyError, ModelError, RunError
 from fedtiny.extras import require
+from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER, generator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from fedtiny.devices.torch_engine import TorchEngine
 
+TEST_PART = 500  # images that are tested in one go
 OWN = "own:"  # marks the name of a model or data set that came through the Python API
 
 
@@ -51,14 +53,21 @@ class Assembly:
     engine: "TorchEngine"
     method: Method
     server: Server
-    test: Shard
+    crew: Crew
+    test: tuple[Shard, ...]
     workload: Workload
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy of the global model on the test set, measured on all cores."""
-        self.engine.load(self.server.theta)
-        with computing_on(cores()):
-            return self.engine.evaluate(self.test)
+        """Loss and accuracy of the global model on the test set."""
+        server = self.server
+        request = Request("evaluate", self.config.method, server.round, (evaluate(),), server.theta)
+        sums = {"loss": 0.0, "accuracy": 0.0}
+        for reply in self.crew.answers([Job(part, request) for part in self.test]):
+            if isinstance(reply, FedTinyError):
+                raise reply
+            for name in sums:
+                sums[name] += reply.metrics[name] * reply.samples
+        return {name: total / len(self.data.test) for name, total in sums.items()}
 
     def pretrain(self) -> None:
         """Train the dense model on the server's public one-shot set; every method starts here."""
@@ -81,29 +90,36 @@ def assemble(
     asked = _within_budget(asked, dataset, model)
     method = methods.create(asked)
     config = method.settle(asked, lambda: _parameters(asked, dataset, model))
-    split = split or share_out(dataset, config)
+    split = share_out(dataset, config) if split is None else _checked(split, dataset)
     replaced = config.model != asked.model
     network = copy.deepcopy(model) if model and not replaced else build_model(config, dataset)
     anatomy = models.dissect(network, dataset.shape)
+    _check_outputs(network, dataset)
     method.check(anatomy)
     engine = _engine(network, anatomy, dataset, config)
-    door = _simulator(engine, anatomy, dataset, split, config)
+    shards, test = _shards(dataset, split, config), _test_parts(dataset)
+    crew = _crew(engine, anatomy, (*shards, *test), config)
     workload = Workload.of(asked, **_given(asked, dataset, model))
-    every = np.arange(len(dataset.test))
-    test = Shard(SERVER, dataset.test, every, every)
     public = Shard(SERVER, dataset.train, split.public, split.public)
     publics = require("fedtiny.devices.torch_public", extra="torch")
-    server = Server(config, door, engine.theta(), publics.TorchPublicSet(engine, public))
-    return Assembly(asked, config, dataset, split, network, engine, method, server, test, workload)
+    server = Server(
+        config,
+        Simulator(crew, shards, config),
+        engine.theta(),
+        publics.TorchPublicSet(engine, public),
+    )
+    return Assembly(
+        asked, config, dataset, split, network, engine, method, server, crew, test, workload
+    )
 
 
 def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
     """The config with nothing left open: presets, processes, and what came through the API."""
-    config = resolve(config)
     if data is not None:
         config = replace(config, data=replace(config.data, name=OWN + data.name))
     if model is not None:
         config = replace(config, model=OWN + type(model).__name__)
+    config = resolve(config)
     workers = config.workers or (min(cores(), config.fleet.devices) if can_fork() else 1)
     threads = config.threads or (1 if can_fork() else cores())
     return replace(config, workers=workers, threads=threads)
@@ -142,17 +158,30 @@ def computing_on(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _simulator(
-    engine: "TorchEngine", anatomy: models.Anatomy, data: DataSet, split: Split, config: Config
-) -> Simulator:
+def _shards(data: DataSet, split: Split, config: Config) -> tuple[Shard, ...]:
     ratio = config.selection.development_ratio
-    shards = [
-        shard(k, data.train, own, ratio, config.seed) for k, own in enumerate(split.devices.devices)
-    ]
-    crew: Crew = Alone(engine, config.seed)
-    if (config.workers or 1) > 1:
-        crew = Workers(engine, anatomy, shards, config.seed, config.workers or 1)
-    return Simulator(crew, shards, config)
+    return tuple(
+        shard(device, data.train, own, ratio, config.seed)
+        for device, own in enumerate(split.devices.devices)
+    )
+
+
+def _test_parts(data: DataSet) -> tuple[Shard, ...]:
+    """The test set in parts of fixed size, so that the crew can share them at no one's cost."""
+    starts = range(0, len(data.test), TEST_PART)
+    parts = (np.arange(start, min(start + TEST_PART, len(data.test))) for start in starts)
+    return tuple(
+        Shard(SERVER - 1 - number, data.test, part, part) for number, part in enumerate(parts)
+    )
+
+
+def _crew(
+    engine: "TorchEngine", anatomy: models.Anatomy, shards: Sequence[Shard], config: Config
+) -> Crew:
+    workers = config.workers or 1
+    if workers == 1:
+        return Alone(engine, config.seed)
+    return Workers(engine, anatomy, shards, config.seed, workers)
 
 
 def load_data(config: Config, own: DataSet | None = None) -> DataSet:
@@ -191,7 +220,33 @@ def share_out(data: DataSet, config: Config) -> Split:
         seed=config.seed,
         minimum=fleet.min_samples,
     )
-    return Split(public, Partition(tuple(rest[own] for own in partition.devices)))
+    devices = Partition(tuple(rest[own] for own in partition.devices))
+    return Split(public, devices, devices.table(labels, len(data.classes)))
+
+
+def _checked(split: Split, data: DataSet) -> Split:
+    """The split of a run that goes on, which must fit the data it is given."""
+    indices, _ = split.devices.flat()
+    fits = max(indices.max(), split.public.max(initial=0)) < len(data.train)
+    if not fits or not np.array_equal(
+        split.devices.table(data.train.labels, len(data.classes)), split.table
+    ):
+        raise RunError(
+            f"the data set '{data.name}' is not the one that this run was started with; "
+            "give it the same images and labels in the same order"
+        )
+    return split
+
+
+def _check_outputs(model: "nn.Module", data: DataSet) -> None:
+    torch = require("torch", extra="torch")
+    with torch.no_grad():
+        outputs = model.eval()(torch.zeros(1, *data.shape))
+    if tuple(outputs.shape) != (1, len(data.classes)):
+        raise ModelError(
+            f"the model gives outputs of shape {tuple(outputs.shape[1:])} for an image, but the "
+            f"data has {len(data.classes)} classes"
+        )
 
 
 def _parameters(config: Config, data: DataSet, own: "nn.Module | None") -> int:

@@ -30,9 +30,10 @@ def save_checkpoint(folder: RunFolder, server: Server) -> None:
         "coarse_pruned": server.coarse_pruned,
         "memory": server.memory,
         "door": server.door.state(),
-        "digest": _digest(tensors),
     }
-    write_atomically(folder.checkpoint, save(tensors, {"fedtiny": json.dumps(state)}))
+    text = json.dumps(state)
+    metadata = {"fedtiny": text, "digest": _digest(tensors, text)}
+    write_atomically(folder.checkpoint, save(tensors, metadata))
 
 
 def load_checkpoint(folder: RunFolder, server: Server) -> None:
@@ -50,7 +51,7 @@ def load_checkpoint(folder: RunFolder, server: Server) -> None:
         for name, array in tensors.items()
         if name.startswith(METHOD_ARRAY)
     }
-    server.door.restore(state["door"])
+    server.door.restore(state["door"], server.theta)
 
 
 def _tensors(server: Server) -> dict[str, NDArray[Any]]:
@@ -77,17 +78,18 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         data = folder.checkpoint.read_bytes()
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        state = json.loads(header["__metadata__"]["fedtiny"])
+        text, digest = (header["__metadata__"][key] for key in ("fedtiny", "digest"))
+        state = json.loads(text)
     except OSError as error:
         raise RunError(f"cannot read {folder.checkpoint}: {error.strerror}") from error
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunError(_damaged(folder)) from error
+    if digest != _digest(tensors, text):
+        raise RunError(_damaged(folder))
     if state["format"] != FORMAT:
         raise RunError(
             f"{folder.checkpoint} has format {state['format']}; this version reads {FORMAT}"
         )
-    if state["digest"] != _digest(tensors):
-        raise RunError(_damaged(folder))
     return tensors, state
 
 
@@ -98,8 +100,8 @@ def _damaged(folder: RunFolder) -> str:
     )
 
 
-def _digest(tensors: dict[str, NDArray[Any]]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _digest(tensors: dict[str, NDArray[Any]], text: str) -> str:
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(tensors[name]).tobytes())

@@ -39,9 +39,8 @@ class Lines:
         config, self.unfinished = assembly.config, folder
         self.rounds = config.rounds or 0
         self.console.print(words.headline(config), style="bold", markup=False)
-        labels, classes = assembly.data.train.labels, assembly.data.classes
-        table = assembly.split.devices.table(labels, len(classes))
-        self.console.print(words.partition_table(table, classes), soft_wrap=False)
+        table = words.partition_table(assembly.split.table, assembly.data.classes)
+        self.console.print(table, soft_wrap=False)
         if records:
             self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
 
@@ -59,12 +58,14 @@ class Lines:
         )
         if self.unfinished:
             self._say(f"run folder: {self.unfinished.path}")
-            self._say(f"look at it: fedtiny inspect {self.unfinished.path}")
+            self._say(f"look at it: fedtiny inspect {words.quoted(self.unfinished.path)}")
         self.unfinished = None
 
     def close(self) -> None:
         if self.unfinished:
-            self._say(f"stopped; continue with: fedtiny resume {self.unfinished.path}")
+            self._say(
+                f"stopped; continue with: fedtiny resume {words.quoted(self.unfinished.path)}"
+            )
 
     def _say(self, line: str) -> None:
         self.console.print(line, markup=False)

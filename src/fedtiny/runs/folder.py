@@ -1,9 +1,11 @@
 """The files of a run, each name in one place, and how they are written."""
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from fedtiny.errors import RunError
 
@@ -28,7 +30,7 @@ class RunFolder:
         """A new run folder; one that holds anything already is never touched."""
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
+            if any(not _is_leftover(entry) for entry in path.iterdir()):
                 raise RunError(
                     f"{path} is not empty; choose another --out, or continue a run there with: "
                     f"fedtiny resume {path}"
@@ -62,21 +64,44 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing to the same run."""
         try:
-            with self.lock.open("w") as file:
-                _lock(file.fileno())
-                yield
-        except BlockingIOError as error:
-            raise RunError(f"another process is working on {self.path}") from error
-        except PermissionError as error:
-            raise RunError(f"cannot write to the run folder {self.path}") from error
+            lock = self.lock.open("w")
+        except OSError as error:
+            raise RunError(
+                f"cannot write to the run folder {self.path}: {error.strerror}"
+            ) from error
+        with lock:
+            if not _lock(lock.fileno()):
+                raise RunError(f"another process is working on {self.path}")
+            yield
+
+    def is_locked(self) -> bool:
+        """Whether another process is working on the run."""
+        try:
+            with self.lock.open("r+") as lock:
+                return not _lock(lock.fileno())
+        except OSError:
+            return False
 
 
-def _lock(descriptor: int) -> None:
-    """Held until the file is closed, also by a kill; systems without such locks go without."""
-    with contextlib.suppress(ImportError):
+def _lock(descriptor: int) -> bool:
+    """Lock a file until it is closed or this process ends; children do not share the lock.
+
+    Systems without such locks go without.
+    """
+    try:
         import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _is_leftover(entry: Path) -> bool:
+    """Whether a killed run left this behind before it had written anything of use."""
+    return entry.name == ".lock" or (entry.name.startswith(".") and entry.suffix == ".tmp")
 
 
 def _free_names(parent: Path, stem: str) -> Iterator[Path]:
@@ -89,7 +114,7 @@ def _free_names(parent: Path, stem: str) -> Iterator[Path]:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that at any moment there is the old one or the new one, whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(data)
@@ -100,6 +125,22 @@ def write_atomically(path: Path, data: bytes) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write plain data for people and programs."""
+    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read what `write_json` wrote."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is missing or damaged") from error
+    if not isinstance(value, dict):
+        raise RunError(f"{path} is damaged")
+    return value
 
 
 def append_line(path: Path, line: str) -> None:

@@ -7,27 +7,31 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from fedtiny.data import DataSet, Partition
+from fedtiny.data import Partition
 from fedtiny.errors import RunError
 from fedtiny.runs.folder import RunFolder, write_atomically
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The training set, shared out: the server's public images, and each device's own."""
+    """The training set, shared out: the server's public images, and each device's own.
+
+    `table` counts the devices' images by class.
+    """
 
     public: NDArray[np.int64]
     devices: Partition
+    table: NDArray[np.int64]
 
 
-def save_split(folder: RunFolder, split: Split, data: DataSet) -> None:
-    """Write the split, with the number of images by device and class."""
+def save_split(folder: RunFolder, split: Split) -> None:
+    """Write the split."""
     indices, offsets = split.devices.flat()
     tensors = {
         "public": split.public,
         "indices": indices,
         "offsets": offsets,
-        "table": split.devices.table(data.train.labels, len(data.classes)),
+        "table": split.table,
     }
     write_atomically(folder.partition, save(tensors))
 
@@ -35,12 +39,8 @@ def save_split(folder: RunFolder, split: Split, data: DataSet) -> None:
 def load_split(folder: RunFolder) -> Split:
     """Read the split of a run."""
     tensors = _read(folder)
-    return Split(tensors["public"], Partition.from_flat(tensors["indices"], tensors["offsets"]))
-
-
-def load_table(folder: RunFolder) -> NDArray[np.int64]:
-    """The number of images by device and class of a run."""
-    return _read(folder)["table"]
+    devices = Partition.from_flat(tensors["indices"], tensors["offsets"])
+    return Split(tensors["public"], devices, tensors["table"])
 
 
 def _read(folder: RunFolder) -> dict[str, NDArray[np.int64]]:

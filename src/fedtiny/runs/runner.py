@@ -1,6 +1,5 @@
 """Running, resuming and reading runs."""
 
-import json
 import platform
 import time
 from collections.abc import Iterator
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.data import DataSet
-from fedtiny.errors import RunError
 from fedtiny.extras import require
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.runs import display, metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on, settled
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
-from fedtiny.runs.folder import RunFolder, write_atomically
+from fedtiny.runs.folder import RunFolder, read_json, write_atomically, write_json
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.partition_file import load_split, save_split
 from fedtiny.runs.records import result_record, round_record, selection_record
@@ -59,7 +57,6 @@ def run(
         folder = _new_folder(assembly.config, out)
         with folder.locked():
             _describe(folder, assembly)
-            assembly.pretrain()
             return _train(assembly, folder, reporter or display.automatic())
 
 
@@ -80,7 +77,6 @@ def resume(
                 load_checkpoint(folder, assembly.server)
             else:
                 _describe(folder, assembly)
-                assembly.pretrain()
             return _train(assembly, folder, reporter or display.automatic())
 
 
@@ -116,12 +112,13 @@ def _train(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> Result:
 
 
 def _prepare(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> None:
-    """Coarse pruning, once in the life of a run."""
+    """Pretraining and coarse pruning, once in the life of a run."""
     if not assembly.server.coarse_pruned:
+        assembly.pretrain()
         prepare(assembly.server, assembly.method)
-        _write_json(folder.selection, selection_record(assembly))
+        write_json(folder.selection, selection_record(assembly))
         save_checkpoint(folder, assembly.server)
-    reporter.selected(_read_json(folder.selection))
+    reporter.selected(read_json(folder.selection))
 
 
 def _finish(
@@ -130,7 +127,7 @@ def _finish(
     assembly.engine.load(assembly.server.theta)
     write_atomically(folder.model, _model_file(assembly))
     summary = result_record(assembly, records)
-    _write_json(folder.result, summary)
+    write_json(folder.result, summary)
     reporter.finished(summary)
     return Result(
         path=folder.path,
@@ -139,16 +136,13 @@ def _finish(
         loss=summary["loss"],
         density=summary["density"],
         metrics=records,
-        selection=_read_json(folder.selection),
+        selection=read_json(folder.selection),
         network=assembly.model.eval(),
     )
 
 
 def _model_file(assembly: Assembly) -> bytes:
-    """The network's state dict; batch counters, which nothing depends on, are zero."""
-    for name, tensor in assembly.model.state_dict().items():
-        if name.endswith("num_batches_tracked"):
-            tensor.zero_()
+    """The network's state dict."""
     state = {k: v.contiguous() for k, v in assembly.model.state_dict().items()}
     data: bytes = require("safetensors.torch", extra="torch").save(state)
     return data
@@ -165,8 +159,8 @@ def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
 def _describe(folder: RunFolder, assembly: Assembly) -> None:
     """Write what the run is, before it does anything."""
     write_atomically(folder.config, configs.dumps(assembly.asked).encode())
-    _write_json(folder.versions, _versions())
-    save_split(folder, assembly.split, assembly.data)
+    write_json(folder.versions, _versions())
+    save_split(folder, assembly.split)
 
 
 def _versions() -> dict[str, str]:
@@ -177,15 +171,3 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is missing or damaged") from error
-    return value

@@ -1,10 +1,13 @@
 """How numbers and tables of a run are put for a reader; shared by the live display and inspect."""
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +26,11 @@ def size(count: float) -> str:
     units = ("B", "kB", "MB", "GB", "TB")
     power = min(len(units) - 1, len(f"{count:.0f}") // 3 - (len(f"{count:.0f}") % 3 == 0))
     return f"{count / 1000**power:.3g} {units[power]}"
+
+
+def quoted(path: Path) -> str:
+    """A path as it can be pasted into a shell."""
+    return shlex.quote(str(path))
 
 
 def headline(config: Config) -> str:
@@ -88,7 +96,7 @@ def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> 
     shown.add_column("device", justify="right")
     shown.add_column("all", justify="right", style="bold")
     many = table.shape[1] > MOST_COLUMNS
-    names = classes or tuple(str(c) for c in range(table.shape[1]))
+    names = [escape(name) for name in classes or map(str, range(table.shape[1]))]
     for name in ("classes", "largest class") if many else names:
         shown.add_column(name, justify="right")
     for device, row in enumerate(table):

@@ -1,0 +1,257 @@
+"""Whatever is wrong, one clear sentence says so, and nothing is left behind."""
+
+import errno
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..runs.tiny import FLAGS, lines
+
+
+def assert_one_sentence(said, *parts, code=1):
+    """One line that names the culprit and what to do, and nothing besides."""
+    assert said.code == code, said
+    assert said.err.startswith("fedtiny: error: ")
+    assert said.err.endswith("\n")
+    assert said.err.count("\n") == 1, "one line"
+    assert "Traceback" not in said.err
+    for part in parts:
+        assert part in said.err
+
+
+def bug(*values, reason):
+    return pytest.param(*values, marks=pytest.mark.xfail(strict=True, reason=reason))
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        ("--data.name cifar-10", ["'cifar-10'", "did you mean cifar10?"]),
+        ("--data.name nonsense", ["'nonsense'", "digits, cifar10, cifar100, cinic10, svhn"]),
+        ("--data.name cifar10", ["no data/cifar10", "fedtiny data get cifar10", "--data.root"]),
+        ("--data.name svhn --data.root /nowhere", ["/nowhere/svhn", "fedtiny data get svhn"]),
+        ("--data.name folder --data.root /nowhere", ["no folder /nowhere", "--data.root"]),
+        ("--density 0", ["--density must lie in (0, 1], got 0"]),
+        ("--density 2", ["--density must lie in (0, 1], got 2"]),
+        ("--density nan", ["--density must lie in (0, 1], got nan"]),
+        ("--density -0.1", ["--density must lie in (0, 1], got -0.1"]),
+        ("--density 1e-9", ["density 1e-09 leaves 0 weights", "choose at least 0.0056"]),
+        ("--fleet.alpha 0", ["--fleet.alpha must be above 0, got 0"]),
+        ("--fleet.alpha -1", ["--fleet.alpha must be above 0, got -1"]),
+        ("--fleet.alpha inf", ["alpha must be a finite number above 0, not inf"]),
+        ("--fleet.devices 100", ["100 devices", "lower --fleet.devices or --fleet.min-samples"]),
+        ("--data.limit-train 5", ["training images", "lower --fleet.devices"]),
+        ("--fleet.min-replies 4", ["--fleet.min-replies is 4", "a round asks 3 devices"]),
+        ("--fleet.fraction 0.3 --fleet.min-replies 2", ["--fleet.min-replies", "asks 1 devices"]),
+        ("--fleet.partition shards --fleet.shards-per-device 99", ["297 shards", "from 1 to 23"]),
+        ("--model resnet81", ["no model 'resnet81'", "vgg11", "did you mean 'resnet18'?"]),
+        ("--method fedtinny", ["no method 'fedtinny'", "fedavg", "did you mean 'fedtiny'?"]),
+        ("--rounds 0", ["--rounds must be at least 1, got 0"]),
+        ("--train.lr -1", ["--train.lr must be above 0, got -1"]),
+        ("--train.batch-size 1", ["--train.batch-size must be at least 2, got 1"]),
+        ("--seed -1", ["--seed must not be negative, got -1"]),
+        ("--threads 0", ["--threads must be at least 1, got 0"]),
+        ("--workers 0", ["--workers must be at least 1, got 0"]),
+        bug("--fleet.devices 0", ["--fleet.devices"], reason="blames --fleet.min-replies"),
+        bug("--fleet.fraction nan", ["--fleet.fraction"], reason="ValueError of ceil(nan)"),
+        bug("--seed 18446744073709551616", ["--seed"], reason="torch's ValueError"),
+        bug("--parameters 5", ["--parameters"], reason="width 1 has more, and is taken silently"),
+    ],
+)
+def test_a_bad_setting_leaves_no_folder_behind(fedtiny, flags, parts):
+    assert_one_sentence(fedtiny("run", *FLAGS, *flags.split(), "--out", "run"), *parts)
+    assert list(Path.cwd().iterdir()) == []
+    assert_one_sentence(fedtiny("run", *FLAGS, *flags.split()), *parts)
+    assert list(Path.cwd().iterdir()) == [], "no runs/ either"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("densty = 0.1", ["unknown key 'densty'", "did you mean 'density'?"]),
+        ("[fleet]\nclients = 3", ["unknown key 'fleet.clients'"]),
+        ("[selection]\npool-sise = 3", ["'selection.pool-sise'", "'selection.pool_size'?"]),
+        ("rounds = 'many'", ["'rounds' must be int, got 'many'"]),
+        ("density = true", ["'density' must be float, got True"]),
+        ("fleet = 3", ["'fleet' is a table"]),
+        ("density = 2", ["--density must lie in (0, 1]"]),
+        ("density = nan", ["--density must lie in (0, 1]"]),
+        ("density : 0.1", ["cannot read config file", "line 1"]),
+        ("[fleet\ndevices = 3", ["cannot read config file", "line 1"]),
+        ("\x00", ["cannot read config file"]),
+    ],
+)
+def test_a_bad_config_file_is_named(fedtiny, text, parts):
+    Path("my.toml").write_text(text)
+    assert_one_sentence(fedtiny("run", "my.toml", *FLAGS), "my.toml", *parts)
+    assert [path.name for path in Path.cwd().iterdir()] == ["my.toml"]
+
+
+def test_a_config_file_that_cannot_be_read_is_named(fedtiny):
+    assert_one_sentence(fedtiny("run", "no.toml"), "there is no config file no.toml")
+    assert_one_sentence(fedtiny("run", "."), "cannot read config file .")
+
+
+def test_a_folder_that_is_not_empty_is_not_touched(fedtiny, tmp_path):
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "thesis.tex").write_text("my work")
+    said = fedtiny("run", *FLAGS, "--out", out)
+    assert_one_sentence(said, f"{out} is not empty", "another --out", f"fedtiny resume {out}")
+    assert [(file.name, file.read_text()) for file in out.iterdir()] == [("thesis.tex", "my work")]
+
+
+def test_a_run_is_never_overwritten(fedtiny, finished):
+    before = {file.name: file.read_bytes() for file in finished.iterdir()}
+    assert_one_sentence(fedtiny("run", *FLAGS, "--out", finished), "is not empty")
+    assert {file.name: file.read_bytes() for file in finished.iterdir()} == before
+
+
+def test_a_folder_cannot_lie_below_a_file(fedtiny, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        said = fedtiny("run", *FLAGS, "--out", out)
+        assert_one_sentence(said, f"cannot make the run folder {out}")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def refuse(monkeypatch, name, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(Path, name, fail)
+
+
+def test_a_read_only_place_is_named(fedtiny, monkeypatch):
+    refuse(monkeypatch, "mkdir", PermissionError(errno.EACCES, "Permission denied"))
+    said = fedtiny("run", *FLAGS, "--out", "run")
+    assert_one_sentence(said, "cannot make the run folder run: Permission denied")
+    assert_one_sentence(fedtiny("run", *FLAGS), "cannot make a run folder in runs: Permission")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermissionError(errno.EACCES, "Permission denied"),
+        bug(OSError(errno.EROFS, "Read-only file system"), reason="a traceback of locked()"),
+    ],
+    ids=["permission denied", "read-only file system"],
+)
+def test_a_read_only_run_is_named(fedtiny, stopped, monkeypatch, error):
+    really_open = Path.open
+
+    def open_to_read(path, mode="r", *arguments, **named):
+        if mode[0] in "wa":
+            raise error
+        return really_open(path, mode, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", open_to_read)
+    said = fedtiny("resume", stopped)
+    assert_one_sentence(said, f"cannot write to the run folder {stopped}")
+
+
+@pytest.mark.parametrize("command", ["resume", "inspect"])
+def test_a_folder_that_is_no_run_is_named(fedtiny, tmp_path, command):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        said = fedtiny(command, path)
+        assert_one_sentence(said, f"{path} is not a run folder", "config.toml")
+
+
+def test_a_truncated_checkpoint_says_what_to_do(fedtiny, stopped):
+    path = stopped / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    said = fedtiny("resume", stopped)
+    assert_one_sentence(said, f"{path} is damaged", f"fedtiny run {stopped / 'config.toml'}")
+    assert len(lines(stopped)) == 2, "nothing is thrown away"
+
+
+def test_a_flipped_bit_of_a_checkpoint_says_what_to_do(fedtiny, stopped):
+    path = stopped / "checkpoint.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-50] ^= 4
+    path.write_bytes(data)
+    assert_one_sentence(fedtiny("resume", stopped), f"{path} is damaged", "fedtiny run")
+
+
+def test_a_checkpoint_of_another_model_is_named(fedtiny, stopped):
+    text = (stopped / "config.toml").read_text()
+    (stopped / "config.toml").write_text(text.replace("width = 2", "width = 3"))
+    assert_one_sentence(fedtiny("resume", stopped), "checkpoint.safetensors", "another model")
+
+
+@pytest.mark.parametrize("command", ["resume", "inspect"])
+def test_a_damaged_line_of_metrics_is_named(fedtiny, stopped, command):
+    path = stopped / "metrics.jsonl"
+    path.write_text('{"round": 0, "accu\n' + path.read_text())
+    assert_one_sentence(fedtiny(command, stopped), f"line 1 of {path} is damaged")
+
+
+def test_a_run_that_another_process_works_on_is_named(fedtiny, stopped):
+    with (stopped / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert_one_sentence(fedtiny("resume", stopped), f"another process is working on {stopped}")
+
+
+def test_a_selection_that_too_few_devices_answer_is_told(fedtiny):
+    said = fedtiny("run", *FLAGS, "--fleet.fail-rate", "0.999", "--out", "run")
+    assert_one_sentence(said, "only 0 devices answered the selection", "--fleet.min-replies")
+
+
+def test_an_unknown_command_gets_a_guess(fedtiny):
+    assert_one_sentence(fedtiny("rum"), "no command 'rum'", "did you mean 'run'?", code=2)
+    assert_one_sentence(fedtiny("qqq"), "known: run, resume, inspect", code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["run", "--densty", "0.1"], ["--densty", "--density"]),
+        (["run", "--fleet.device", "3"], ["--fleet.device", "--fleet.devices"]),
+        (["run", "--density", "low"], ["--density", "low"]),
+        (["run", "--fleet.partition", "random"], ["random", "dirichlet"]),
+        (["run", "--density", "0.1", "my.toml"], ["my.toml"]),
+        (["list", "modles"], ["modles", "models"]),
+        (["list"], ["methods", "models", "datasets"]),
+        (["resume"], ["run folder"]),
+        (["inspect"], ["run folder"]),
+        (["data"], ["get"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_a_command_that_cannot_be_understood_exits_with_2(fedtiny, arguments, parts):
+    said = fedtiny(*arguments)
+    assert said.code == 2
+    assert "Traceback" not in said.err
+    for part in parts:
+        assert part in said.err
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_an_unknown_data_set_to_fetch_is_named(fedtiny):
+    assert_one_sentence(fedtiny("data", "get", "mnist"), "'mnist'", "cifar10")
+
+
+def test_a_process_exits_with_the_code_and_without_a_traceback(tmp_path):
+    order = [sys.executable, "-m", "fedtiny", "run", "--density", "2", "--out", "run"]
+    ended = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "fedtiny: error: --density must lie in (0, 1], got 2\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        bug("result.json", b'{"accur', reason="JSONDecodeError"),
+        bug("selection.json", b'{"sel', reason="JSONDecodeError"),
+        bug("model.safetensors", None, reason="FileNotFoundError"),
+        bug("metrics.jsonl", b"\xff\n{}\n", reason="UnicodeDecodeError"),
+        bug("metrics.jsonl", b"{}\n", reason="KeyError"),
+    ],
+)
+def test_inspect_names_a_damaged_file(fedtiny, finished, name, data):
+    (finished / name).unlink() if data is None else (finished / name).write_bytes(data)
+    assert_one_sentence(fedtiny("inspect", finished), name)

@@ -1,0 +1,95 @@
+"""Random configs that are allowed."""
+
+from hypothesis import strategies as st
+
+from fedtiny.config import (
+    Config,
+    DataConfig,
+    FleetConfig,
+    PruningConfig,
+    SelectionConfig,
+    TrainConfig,
+)
+
+COUNTS = st.integers(1, 2**40)
+SHARES = st.floats(0, 1, exclude_min=True)
+RATES = st.floats(0, 1, exclude_max=True)
+POSITIVE = st.floats(0, 1e9, exclude_min=True)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def maybe(strategy):
+    return st.none() | strategy
+
+
+def fleets():
+    return st.builds(
+        FleetConfig,
+        devices=COUNTS,
+        partition=st.sampled_from(["dirichlet", "iid", "shards"]),
+        alpha=POSITIVE,
+        shards_per_device=COUNTS,
+        min_samples=st.integers(2, 100),
+        fraction=SHARES,
+        fail_rate=RATES,
+        late_rate=RATES,
+        wire=st.sampled_from(["count", "encode"]),
+    )
+
+
+def data_configs():
+    return st.builds(
+        DataConfig,
+        name=TEXTS,
+        root=maybe(TEXTS),
+        limit_train=maybe(COUNTS),
+        limit_test=maybe(COUNTS),
+        augment=st.booleans(),
+        cutout=st.integers(0, 16),
+        n_shots=COUNTS,
+    )
+
+
+def configs():
+    return st.builds(
+        Config,
+        method=TEXTS,
+        model=TEXTS,
+        width=maybe(COUNTS),
+        parameters=maybe(COUNTS),
+        density=SHARES,
+        rounds=maybe(COUNTS),
+        seed=st.integers(0, 2**60),
+        workers=maybe(COUNTS),
+        threads=maybe(COUNTS),
+        eval_every=COUNTS,
+        eval_devices=st.booleans(),
+        checkpoint_every=COUNTS,
+        data=data_configs(),
+        fleet=fleets(),
+        train=st.builds(
+            TrainConfig,
+            local_epochs=maybe(COUNTS),
+            batch_size=maybe(st.integers(2, 512)),
+            optimizer=st.sampled_from(["adam", "sgd"]),
+            lr=maybe(POSITIVE),
+            pretrain_epochs=st.integers(0, 5),
+        ),
+        selection=st.builds(
+            SelectionConfig,
+            kind=st.sampled_from(["adaptive_bn", "vanilla", "none"]),
+            pool_size=maybe(COUNTS | st.just("auto")),
+            development_ratio=SHARES,
+            batch_size=st.integers(2, 512),
+            passes=COUNTS,
+            variance=st.sampled_from(["mean", "pooled"]),
+        ),
+        pruning=st.builds(
+            PruningConfig,
+            progressive=st.booleans(),
+            granularity=st.sampled_from(["layer", "block", "entire"]),
+            order=st.sampled_from(["backward", "forward"]),
+            delta_r=maybe(COUNTS),
+            r_stop=maybe(COUNTS),
+        ),
+    )

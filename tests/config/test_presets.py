@@ -1,0 +1,90 @@
+"""What is meant where nothing is said."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedtiny.config import (
+    Config,
+    DataConfig,
+    PruningConfig,
+    SelectionConfig,
+    TrainConfig,
+    resolve,
+)
+
+
+def of(name, **settings):
+    return resolve(Config(data=DataConfig(name=name), **settings))
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "cinic10", "folder", "svhn"])
+def test_other_data_gets_the_papers_setting(name):
+    config = of(name)
+    assert config.rounds == (200 if name == "svhn" else 300)
+    assert (config.train.local_epochs, config.train.batch_size) == (5, 64)
+    assert config.selection.pool_size == config.pool_size == 50
+    assert (config.pruning.delta_r, config.pruning.r_stop) == (10, 100)
+    assert config.width is None
+
+
+def test_the_rest_of_the_papers_setting_is_the_default():
+    config = Config()
+    assert (config.fleet.devices, config.fleet.alpha, config.fleet.fraction) == (10, 0.5, 1.0)
+    assert (config.selection.kind, config.selection.development_ratio) == ("adaptive_bn", 0.1)
+    assert (config.pruning.granularity, config.pruning.order) == ("block", "backward")
+    assert config.train.optimizer == "adam"
+
+
+def test_the_digits_are_quick():
+    config, paper = of("digits"), of("cifar10")
+    assert config.rounds <= 20
+    assert config.width <= 16
+    assert config.pool_size <= 10
+    assert config.train.local_epochs < paper.train.local_epochs
+    assert config.pruning.r_stop <= config.rounds
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10", "svhn"])
+def test_what_is_said_beats_the_preset(name):
+    said = Config(
+        width=3,
+        rounds=7,
+        data=DataConfig(name=name),
+        train=TrainConfig(local_epochs=2, batch_size=9),
+        selection=SelectionConfig(pool_size=4),
+        pruning=PruningConfig(delta_r=6, r_stop=11),
+    )
+    assert resolve(said) == said
+
+
+@pytest.mark.parametrize(
+    ("rounds", "r_stop"), [(300, 100), (150, 100), (149, 99), (30, 20), (3, 2), (1, 1)]
+)
+def test_pruning_ends_by_two_thirds_of_a_shorter_run(rounds, r_stop):
+    assert of("cifar10", rounds=rounds).pruning.r_stop == r_stop
+    said = of("cifar10", rounds=rounds, pruning=PruningConfig(r_stop=250))
+    assert said.pruning.r_stop == 250
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10", "svhn"])
+def test_half_of_a_table_is_filled_up(name):
+    config = of(name, train=TrainConfig(local_epochs=2))
+    assert config.train.local_epochs == 2
+    assert config.train.batch_size == of(name).train.batch_size
+
+
+@pytest.mark.parametrize(
+    ("density", "size"),
+    [(0.001, 100), (0.002, 50), (0.005, 20), (0.01, 10), (0.04, 2), (0.05, 2), (0.1, 2), (1.0, 2)],
+)
+def test_the_automatic_pool_by_hand(density, size):
+    config = of("cifar10", density=density, selection=SelectionConfig(pool_size="auto"))
+    assert config.selection.pool_size == "auto"
+    assert config.pool_size == size
+
+
+@given(st.floats(1e-4, 1))
+def test_the_automatic_pool_is_a_tenth_over_the_density(density):
+    config = Config(density=density, selection=SelectionConfig(pool_size="auto"))
+    assert config.pool_size == max(2, round(0.1 / density))

@@ -1,0 +1,119 @@
+"""Plays `fedtiny` again and again in children of one process, and kills them: run as a script.
+
+Importing PyTorch takes seconds, a tiny run a quarter of one. So this process imports everything
+once, computes nothing itself, and forks a child for each order, a JSON line on its standard input:
+
+    {"arguments": [...]}                                     to the end
+    {"arguments": [...], "after": 0.1}                       killed after so many seconds
+    {"arguments": [...], "at": "torn write", "call": 3}      killed at that very call
+
+It answers each with a JSON line: the exit code (-9 for killed), the seconds, the output.
+"""
+
+import importlib
+import json
+import os
+import signal
+import stat
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch._dynamo  # what torch.optim imports when it is first used
+
+from fedtiny.cli.main import COMMANDS, dispatch
+
+TORN = 20  # bytes that a kill in the middle of writing leaves out
+
+
+def main() -> None:
+    for module in ("sklearn.datasets", "safetensors.torch", "fedtiny.data.augment"):
+        importlib.import_module(module)
+    for module, _ in COMMANDS.values():
+        importlib.import_module(module)
+    for line in sys.stdin:
+        print(json.dumps(carry_out(json.loads(line))), flush=True)
+
+
+def carry_out(order: dict) -> dict:
+    with tempfile.TemporaryFile("w+") as output:
+        started = time.perf_counter()
+        pid = os.fork()
+        if pid == 0:
+            live(order, output.fileno())
+        if "after" in order:
+            time.sleep(order["after"])
+            os.kill(pid, signal.SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+        seconds = time.perf_counter() - started
+        output.seek(0)
+        code = os.waitstatus_to_exitcode(status)
+        return {"code": code, "seconds": seconds, "output": output.read()}
+
+
+def live(order: dict, output: int) -> None:
+    """The whole life of a child."""
+    code = 99
+    try:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if "at" in order:
+            TRAPS[order["at"]](order["call"])
+        code = dispatch(order["arguments"])
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def torn_write(call: int) -> None:
+    """Die in the middle of writing a file, so that its last bytes are missing."""
+
+    def tear(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            os.ftruncate(descriptor, max(0, status.st_size - TORN))
+        die()
+
+    at_call(os, "fsync", call, before=tear)
+
+
+def at_call(owner, name: str, call: int, before=None, after=None) -> None:
+    """Do something before or after this process's so-manieth call of a function, from 1."""
+    real, calls, process = getattr(owner, name), 0, os.getpid()
+
+    def counted(*arguments, **named):
+        nonlocal calls
+        calls += os.getpid() == process
+        if calls == call and os.getpid() == process and before:
+            before(*arguments)
+        result = real(*arguments, **named)
+        if calls == call and os.getpid() == process and after:
+            after()
+        return result
+
+    setattr(owner, name, counted)
+
+
+TRAPS = {
+    "torn write": torn_write,
+    "renamed": lambda n: at_call(Path, "replace", n, after=die),
+    "worker at work": lambda n: at_call(Connection, "recv_bytes", n, before=lambda *_: die()),
+    "ctrl-c": lambda n: at_call(os, "fsync", n, before=lambda *_: interrupt()),
+}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -1,0 +1,180 @@
+"""What a run shows: plain lines, a live bar in a terminal, nothing in a notebook."""
+
+import builtins
+import io
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import fedtiny
+from fedtiny.runs import display, words
+from fedtiny.runs.display import Lines, Live
+from fedtiny.runs.reporter import Silent
+
+from .tiny import TINY, StopAfter, own_data, tiny
+
+
+def console(**named):
+    return Console(file=io.StringIO(), width=120, highlight=False, soft_wrap=True, **named)
+
+
+def shown(config, out, reporter_of=Lines, **given):
+    screen = console(force_terminal=reporter_of is Live)
+    fedtiny.run(config, out=out, reporter=reporter_of(screen), **given)
+    return screen.file.getvalue()
+
+
+def test_lines_tell_the_whole_story(finished, tmp_path):
+    text = shown(TINY, tmp_path / "run")
+    assert text.startswith("fedtiny: small (width 2) to density 0.3 on digits, 3 devices")
+    assert re.search(r"chosen candidate [12] of 2: loss \d\.\d+ \(pool .*\), density 0\.\d+", text)
+    rounds = re.findall(
+        r"^round (\d)/3  accuracy (\d\.\d+)  loss .* down .* up", text, re.MULTILINE
+    )
+    assert rounds == [(str(r["round"] + 1), f"{r['accuracy']:.4f}") for r in finished.metrics]
+    assert f"done: accuracy {finished.accuracy:.4f} at density {finished.density:.4f}" in text
+    assert f"run folder: {tmp_path / 'run'}\n" in text
+    assert f"fedtiny inspect {tmp_path / 'run'}\n" in text
+    assert "\x1b" not in text
+    assert "stopped" not in text
+
+
+def test_lines_show_the_images_of_every_device(tmp_path):
+    text = shown(tiny(rounds=1), tmp_path / "run")
+    rows = [re.findall(r"\w+", line) for line in text.splitlines()]
+    sizes = [int(row[1]) for row in rows if len(row) > 2 and row[0] in {"0", "1", "2"}]
+    assert len(sizes) == 3
+    assert sum(sizes) == 70
+
+
+def test_a_long_folder_name_is_not_broken(tmp_path):
+    path = tmp_path / ("x" * 150)
+    assert f"fedtiny inspect {path}\n" in shown(tiny(rounds=1), path)
+
+
+def test_missing_devices_are_named_with_the_reason(tmp_path):
+    fleet = {"fail_rate": 0.999, "min_replies": 3}
+    text = shown(tiny(rounds=1, selection={"kind": "none"}, fleet=fleet), tmp_path / "run")
+    (line,) = [line for line in text.splitlines() if line.startswith("round 1/1")]
+    assert "(devices missing: 0, 1, 2 out of reach - too few replies, the round does not" in line
+    assert "chosen candidate" not in text
+
+
+def test_devices_own_accuracy_is_told(tmp_path):
+    text = shown(tiny(rounds=1, eval_devices=True), tmp_path / "run")
+    assert re.search(r"devices 0\.\d{4} \(worst 0\.\d{4}\)", text)
+
+
+def test_a_round_that_is_not_measured_tells_no_accuracy(tmp_path):
+    text = shown(tiny(rounds=2, eval_every=2), tmp_path / "run")
+    first, second = [line for line in text.splitlines() if line.startswith("round ")]
+    assert "accuracy" not in first
+    assert "density" in first
+    assert "accuracy" in second
+
+
+class StoppedLines(Lines):
+    def round_done(self, record):
+        super().round_done(record)
+        raise KeyboardInterrupt
+
+
+def test_a_stopped_run_tells_how_to_go_on(tmp_path):
+    screen = console()
+    with pytest.raises(KeyboardInterrupt):
+        fedtiny.run(TINY, out=tmp_path / "run", reporter=StoppedLines(screen))
+    last = screen.file.getvalue().splitlines()[-1]
+    assert last == f"stopped; continue with: fedtiny resume {tmp_path / 'run'}"
+
+
+@pytest.mark.parametrize("reporter_of", [Lines, Live])
+def test_a_resumed_run_tells_where_it_goes_on(stopped, reporter_of):
+    screen = console(force_terminal=reporter_of is Live)
+    fedtiny.resume(stopped, reporter=reporter_of(screen))
+    text = screen.file.getvalue()
+    assert "resumed after round 2 of 3" in text
+    assert "round 3/3" in text
+    assert "round 2/3  accuracy" not in text
+
+
+def test_a_terminal_gets_the_same_lines_and_a_bar(finished, tmp_path):
+    text = shown(TINY, tmp_path / "run", Live)
+    assert "\x1b[" in text
+    assert re.search(r"round \d/3 .*left", text)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert len(re.findall(r"round \d/3  accuracy", plain)) == 3
+    assert f"done: accuracy {finished.accuracy:.4f}" in plain
+    assert f"run folder: {tmp_path / 'run'}" in plain
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is shown again"
+
+
+def test_a_stopped_run_gives_the_terminal_back(tmp_path):
+    class StoppedLive(StoppedLines, Live):
+        pass
+
+    screen = console(force_terminal=True)
+    with pytest.raises(KeyboardInterrupt):
+        fedtiny.run(TINY, out=tmp_path / "run", reporter=StoppedLive(screen))
+    text = screen.file.getvalue()
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "continue with: fedtiny resume" in text
+
+
+def test_the_reporter_fits_where_the_output_goes(monkeypatch):
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    assert type(display.automatic()) is Lines
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert type(display.automatic()) is Live
+
+
+def in_a_notebook(monkeypatch):
+    shell = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
+
+
+def test_a_notebook_hears_nothing(tmp_path, monkeypatch, capfd):
+    in_a_notebook(monkeypatch)
+    assert type(display.automatic()) is Silent
+    fedtiny.run(tiny(rounds=1), out=tmp_path / "run")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_reporter_is_always_closed(tmp_path):
+    class Closing(StopAfter):
+        closed = 0
+
+        def close(self):
+            self.closed += 1
+
+    reporter = Closing(1)
+    with pytest.raises(KeyboardInterrupt):
+        fedtiny.run(TINY, out=tmp_path / "run", reporter=reporter)
+    assert reporter.closed == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        pytest.param(
+            "[red]", marks=pytest.mark.xfail(strict=True, reason="taken for markup and swallowed")
+        ),
+        pytest.param(
+            "[/x]", marks=pytest.mark.xfail(strict=True, reason="MarkupError stops the run")
+        ),
+    ],
+)
+def test_class_names_are_shown_as_they_are(tmp_path, name):
+    data = own_data(classes=[name, "b", "c", "d"])
+    assert name in shown(tiny(rounds=1), tmp_path / "run", data=data)
+
+
+def test_many_classes_are_summed_up():
+    screen = console()
+    screen.print(words.partition_table(np.ones((2, 100), dtype=np.int64)))
+    text = screen.file.getvalue()
+    assert "largest class" in text
+    assert ["1", "100", "100", "1"] in [re.findall(r"\w+", line) for line in text.splitlines()]

@@ -1,0 +1,54 @@
+"""One line a round, whatever happened to the last."""
+
+import pytest
+
+from fedtiny.errors import RunError
+from fedtiny.runs import metrics
+from fedtiny.runs.folder import RunFolder
+
+RECORDS = [{"round": 0, "loss": 1.5}, {"round": 1, "loss": None}, {"round": 2, "loss": 0.5}]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder(tmp_path)
+    for record in RECORDS:
+        metrics.append(folder, record)
+    return folder
+
+
+def test_what_is_added_is_read(folder, tmp_path):
+    assert metrics.read(folder) == RECORDS
+    assert metrics.read(RunFolder(tmp_path / "nowhere")) == []
+
+
+@pytest.mark.parametrize("cut", range(2, 24))
+def test_a_last_line_that_was_cut_off_is_left_out(folder, cut):
+    data = folder.metrics.read_bytes()
+    folder.metrics.write_bytes(data[:-cut])
+    assert metrics.read(folder) == RECORDS[:2]
+
+
+def test_a_last_line_without_its_end_of_line_is_whole(folder):
+    folder.metrics.write_bytes(folder.metrics.read_bytes()[:-1])
+    assert metrics.read(folder) == RECORDS
+
+
+def test_a_damaged_line_before_the_last_is_named(folder):
+    text = folder.metrics.read_text().splitlines()
+    folder.metrics.write_text("\n".join([text[0], text[1][:9], text[2], ""]))
+    with pytest.raises(RunError, match=r"line 2 of .*metrics\.jsonl is damaged"):
+        metrics.read(folder)
+
+
+def test_rounds_that_the_checkpoint_does_not_know_are_forgotten(folder):
+    folder.metrics.write_bytes(folder.metrics.read_bytes()[:-3])
+    assert metrics.keep_before(folder, 1) == RECORDS[:1]
+    metrics.append(folder, RECORDS[1])
+    assert metrics.read(folder) == RECORDS[:2]
+
+
+def test_numbers_survive_to_the_last_bit(folder):
+    value = 0.1 + 0.2
+    metrics.append(folder, {"round": 3, "loss": value})
+    assert metrics.keep_before(folder, 9)[-1]["loss"] == metrics.read(folder)[-1]["loss"] == value

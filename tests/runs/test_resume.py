@@ -1,0 +1,233 @@
+"""A run that stopped goes on to the same end."""
+
+import fcntl
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import fedtiny
+from fedtiny import methods
+from fedtiny.errors import FedTinyError, RunError
+from fedtiny.runs.reporter import Silent
+
+from .tiny import TINY, differences, essence, lines, stop, tiny, train
+
+
+def resume(path, **given):
+    return fedtiny.resume(path, reporter=Silent(), **given)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_stopped_run_resumes_to_the_same_end(finished, tmp_path, rounds):
+    path = stop(TINY, tmp_path / "stopped", rounds)
+    assert len(resume(path).metrics) == 3
+    assert differences(finished.path, path) == []
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_rounds_since_the_last_checkpoint_are_done_again(tmp_path, rounds):
+    config = tiny(rounds=4, checkpoint_every=2, eval_devices=True, fleet={"fail_rate": 0.2})
+    whole = train(config, tmp_path / "whole").path
+    path = stop(config, tmp_path / "stopped", rounds)
+    resume(path)
+    assert differences(whole, path) == []
+
+
+@pytest.mark.parametrize("kind", ["vanilla", "none"])
+def test_other_ways_of_choosing_resume_too(tmp_path, kind):
+    config = tiny(selection={"kind": kind})
+    whole = train(config, tmp_path / "whole").path
+    path = stop(config, tmp_path / "stopped", 1)
+    resume(path)
+    assert differences(whole, path) == []
+
+
+@pytest.mark.parametrize("method", sorted(methods.names().keys() - {"fedtiny"}))
+def test_every_method_resumes_to_the_same_end(tmp_path, method):
+    config = tiny(rounds=2, method=method, pruning={"iterations": 3})
+    whole = train(config, tmp_path / "whole").path
+    path = stop(config, tmp_path / "stopped", 1)
+    resume(path)
+    assert differences(whole, path) == []
+
+
+def test_resuming_with_other_workers_changes_nothing(finished, stopped):
+    text = (stopped / "config.toml").read_text()
+    (stopped / "config.toml").write_text(text.replace("workers = 1", "workers = 2"))
+    resume(stopped)
+    assert differences(finished.path, stopped) == ["config"]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="EncodingLink.restore does not give `held` back, so a resumed run sends what the "
+    "device has a second time and bytes_down differs",
+)
+def test_bytes_that_are_really_encoded_are_the_same_after_resuming(tmp_path):
+    config = tiny(fleet={"wire": "encode"}, pruning={"progressive": False})
+    whole = train(config, tmp_path / "whole").path
+    path = stop(config, tmp_path / "stopped", 1)
+    resume(path)
+    assert differences(whole, path) == []
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    result = train(TINY, tmp_path / "run")
+    before = essence(result.path)
+    again = resume(result.path)
+    assert essence(result.path) == before
+    assert (again.accuracy, again.density) == (result.accuracy, result.density)
+
+
+def test_the_saved_partition_is_used_and_not_a_new_one(stopped):
+    split = load_file(stopped / "partition.safetensors")
+    first, second = split["offsets"][1:3]
+    swapped = {
+        **split,
+        "indices": np.concatenate(
+            [split["indices"][first:second], split["indices"][:first], split["indices"][second:]]
+        ),
+        "offsets": np.array([0, second - first, second, split["offsets"][3]]),
+        "table": split["table"][[1, 0, 2]],
+    }
+    save_file(swapped, stopped / "partition.safetensors")
+    watcher = Watcher()
+    fedtiny.resume(stopped, reporter=watcher)
+    used, _ = watcher.assembly.split.devices.flat()
+    assert used.tolist() == swapped["indices"].tolist()
+    assert watcher.assembly.split.public.tolist() == split["public"].tolist()
+    assert load_file(stopped / "partition.safetensors")["indices"].tolist() == used.tolist()
+
+
+class Watcher(Silent):
+    def started(self, assembly, folder, records):
+        self.assembly, self.records = assembly, [record["round"] for record in records]
+
+
+def test_the_reporter_hears_of_the_rounds_before(stopped):
+    watcher = Watcher()
+    fedtiny.resume(stopped, reporter=watcher)
+    assert watcher.records == [0, 1]
+
+
+def test_more_rounds_can_be_asked_for_in_the_config(finished, tmp_path):
+    path = train(tiny(rounds=2), tmp_path / "run").path
+    text = (path / "config.toml").read_text()
+    (path / "config.toml").write_text(text.replace("rounds = 2", "rounds = 3"))
+    resume(path)
+    assert differences(finished.path, path) == []
+
+
+def test_a_run_that_another_process_works_on_is_left_alone(stopped):
+    before = lines(stopped)
+    with (stopped / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(RunError, match=r"another process is working on .*stopped"):
+            resume(stopped)
+    assert lines(stopped) == before
+    assert len(resume(stopped).metrics) == 3
+
+
+def bug(reason):
+    return {"marks": pytest.mark.xfail(strict=True, reason=reason)}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("config.toml", lambda data: data[:30]),
+        ("partition.safetensors", lambda data: data[:-9]),
+        ("partition.safetensors", lambda data: b""),
+        ("selection.json", lambda data: data[:20]),
+        ("selection.json", None),
+        ("metrics.jsonl", lambda data: b'{"round": 0, "acc\n' + data),
+        ("checkpoint.safetensors", lambda data: b""),
+        ("checkpoint.safetensors", lambda data: data[:60]),
+        ("checkpoint.safetensors", lambda data: data[:-9]),
+        ("checkpoint.safetensors", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+        pytest.param(
+            "metrics.jsonl", lambda data: b"\xff\xfe\n" + data, **bug("UnicodeDecodeError")
+        ),
+        pytest.param("metrics.jsonl", lambda data: b"{}\n" + data, **bug("KeyError")),
+        pytest.param("metrics.jsonl", lambda data: b"null\n" + data, **bug("TypeError")),
+        pytest.param(
+            "metrics.jsonl",
+            lambda data: data.partition(b"\n")[2],
+            **bug("a missing round is not noticed, and the bytes of the result are wrong"),
+        ),
+        pytest.param("metrics.jsonl", None, **bug("missing rounds are not noticed")),
+    ],
+)
+def test_a_damaged_file_is_named_and_left_as_it_is(stopped, name, change):
+    path = stopped / name
+    data = path.read_bytes()
+    path.unlink() if change is None else path.write_bytes(change(data))
+    left = path.read_bytes() if path.exists() else None
+    with pytest.raises(FedTinyError, match=name) as raised:
+        resume(stopped)
+    assert "\n" not in str(raised.value)
+    assert (path.read_bytes() if path.exists() else None) == left
+    path.write_bytes(data)
+    assert len(resume(stopped).metrics) == 3
+
+
+@pytest.mark.xfail(strict=True, reason="IndexError: result_record takes the last of no records")
+def test_a_run_at_its_end_without_metrics_is_refused_clearly(tmp_path):
+    path = stop(TINY, tmp_path / "run", 3)
+    (path / "metrics.jsonl").unlink()
+    with pytest.raises(FedTinyError, match=r"metrics\.jsonl"):
+        resume(path)
+
+
+@pytest.mark.xfail(strict=True, reason="IndexError: indices are not held against the data set")
+def test_a_partition_of_images_that_do_not_exist_is_refused_clearly(stopped):
+    split = load_file(stopped / "partition.safetensors")
+    split["indices"][3] = 10**6
+    save_file(split, stopped / "partition.safetensors")
+    with pytest.raises(FedTinyError, match="partition"):
+        resume(stopped)
+
+
+def test_a_checkpoint_of_another_model_is_refused(stopped):
+    text = (stopped / "config.toml").read_text()
+    (stopped / "config.toml").write_text(text.replace("width = 2", "width = 4"))
+    with pytest.raises(RunError, match="belongs to another model than its config names"):
+        resume(stopped)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(RunError, match=r"is not a run folder: it has no config\.toml"):
+            resume(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_stops_a_run_in_one_sentence_and_resumes(finished, tmp_path, monkeypatch):
+    fail_at(monkeypatch, ".checkpoint", OSError(28, "No space left on device"), call=2)
+    with pytest.raises(RunError, match=r"cannot write .*checkpoint\.safetensors: No space left"):
+        train(TINY, tmp_path / "run")
+    monkeypatch.undo()
+    resume(tmp_path / "run")
+    assert differences(finished.path, tmp_path / "run") == []
+
+
+def fail_at(monkeypatch, name, error, call):
+    """Fail at the so-manieth opening of a file whose name begins like this."""
+    really_open, calls = Path.open, []
+
+    def open_or_fail(path, *arguments, **named):
+        if path.name.startswith(name):
+            calls.append(path)
+            if len(calls) == call:
+                raise error
+        return really_open(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", open_or_fail)
+
+
+def test_a_folder_that_was_moved_goes_on_as_well(finished, stopped):
+    moved = stopped.rename(stopped.with_name("moved"))
+    resume(moved)
+    assert differences(finished.path, moved) == []

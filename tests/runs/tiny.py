@@ -1,0 +1,117 @@
+"""Runs of a quarter of a second, and what to compare of them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+import fedtiny
+from fedtiny.config import (
+    Config,
+    DataConfig,
+    FleetConfig,
+    PruningConfig,
+    SelectionConfig,
+    TrainConfig,
+)
+from fedtiny.data import DataSet
+from fedtiny.runs.reporter import Silent
+
+TINY = Config(
+    model="small",
+    width=2,
+    density=0.3,
+    rounds=3,
+    workers=1,
+    threads=1,
+    data=DataConfig(limit_train=120, limit_test=40),
+    fleet=FleetConfig(devices=3),
+    train=TrainConfig(local_epochs=1),
+    selection=SelectionConfig(pool_size=2),
+    pruning=PruningConfig(r_stop=10),
+)
+FLAGS = [
+    *("--model", "small", "--width", "2", "--density", "0.3", "--rounds", "3"),
+    *("--workers", "1", "--threads", "1", "--fleet.devices", "3", "--train.local-epochs", "1"),
+    *("--data.limit-train", "120", "--data.limit-test", "40", "--selection.pool-size", "2"),
+    *("--pruning.r-stop", "10"),
+]
+FILES = {
+    "config.toml",
+    "versions.json",
+    "partition.safetensors",
+    "selection.json",
+    "metrics.jsonl",
+    "checkpoint.safetensors",
+    "model.safetensors",
+    "result.json",
+}
+
+
+def tiny(**changes) -> Config:
+    """The tiny config with changes; those of a section are given as a dict."""
+    sections = {k: replace(getattr(TINY, k), **v) for k, v in changes.items() if type(v) is dict}
+    return replace(TINY, **{**changes, **sections})
+
+
+def train(config: Config, out: Path, **given) -> fedtiny.Result:
+    """Run without a word."""
+    return fedtiny.run(config, out=out, reporter=Silent(), **given)
+
+
+def own_data(count: int = 120, shift: int = 0, **named) -> DataSet:
+    """Noise in four classes; labels may be shifted."""
+    images = np.random.default_rng(0).integers(0, 256, (count, 8, 8), dtype=np.uint8)
+    labels = (np.arange(count) + shift) % 4
+    return fedtiny.from_arrays((images, labels), (images[:40], labels[:40]), **named)
+
+
+class StopAfter(Silent):
+    """Ctrl-C, so many rounds into a run."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def round_done(self, record) -> None:
+        if record["round"] + 1 == self.rounds:
+            raise KeyboardInterrupt
+
+
+def stop(config: Config, out: Path, rounds: int, **given) -> Path:
+    """A run that was stopped after so many rounds."""
+    try:
+        fedtiny.run(config, out=out, reporter=StopAfter(rounds), **given)
+    except KeyboardInterrupt:
+        return out
+    raise AssertionError("the run was over before it could be stopped")
+
+
+def lines(path: Path) -> list[dict]:
+    """The metrics of a run, but for the time they took."""
+    return [
+        {name: value for name, value in json.loads(line).items() if name != "seconds"}
+        for line in (path / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+def essence(path: Path) -> dict:
+    """Everything of a finished run that must not depend on whether it was stopped on its way."""
+    checkpoint = load_file(path / "checkpoint.safetensors")
+    result = json.loads((path / "result.json").read_text())
+    return {
+        "model": (path / "model.safetensors").read_bytes(),
+        "checkpoint": {name: array.tobytes() for name, array in checkpoint.items()},
+        "metrics": lines(path),
+        "selection": json.loads((path / "selection.json").read_text()),
+        "result": {name: value for name, value in result.items() if name != "seconds"},
+        "config": (path / "config.toml").read_text(),
+        "partition": (path / "partition.safetensors").read_bytes(),
+    }
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """In what two finished runs differ."""
+    ours, theirs = essence(one), essence(other)
+    return [name for name in ours if ours[name] != theirs[name]]
