@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import floor
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,11 +14,10 @@ from rich.table import Table
 from fedtiny import config as configs
 from fedtiny import cost, methods
 from fedtiny.config import Config, DataConfig, SelectionConfig
-from fedtiny.cost import flops
 from fedtiny.cost.memory import MemoryModel
 from fedtiny.cost.workload import PAPER_SAMPLES, Given
 from fedtiny.data.known import KNOWN
-from fedtiny.errors import ConfigError
+from fedtiny.errors import ConfigError, ModelError
 from fedtiny.models.anatomy import Shape
 from fedtiny.runs import words
 
@@ -47,8 +46,8 @@ class Arguments:
     """Methods to cost; default: all of fedtiny's own."""
     memory_budget: str | None = None
     """Give the largest density that fits into so much memory, say 3MB, in place of densities."""
-    memory_model: MemoryModel = "paper"
-    """What the budget counts: the paper's items, or all that a device needs."""
+    memory_model: MemoryModel | None = None
+    """What the budget counts: the paper's items (the default), or all that a device needs."""
     data: str | None = None
     """Data set whose images and classes are meant."""
     shape: tuple[int, int, int] | None = None
@@ -94,9 +93,10 @@ def command(arguments: list[str]) -> int:
 
 def _config(arguments: Arguments, base: Config) -> Config:
     train = _said(arguments, "local_epochs", "batch_size", "optimizer")
+    own = _said(arguments, "model", "width", "memory_budget", "memory_model")
     config = replace(
         base,
-        **_said(arguments, "model", "width"),
+        **own,
         data=replace(base.data, name=arguments.data or base.data.name),
         train=replace(base.train, **train),
         selection=replace(base.selection, **_said(arguments, "pool_size")),
@@ -129,19 +129,24 @@ def _rows(
 ) -> list[Row]:
     names = [_checked(method) for method in arguments.methods] or list(cost.HABITS)
     asked = [replace(config, method=name) for name in names]
-    if arguments.memory_budget is None:
-        return [
-            cost.summary(replace(one, density=density), **given)
-            for density in densities
-            for one in asked
-        ]
-    if arguments.density:
+    if arguments.memory_budget and arguments.density:
         raise ConfigError("give either --density or --memory-budget, not both")
-    budget = cost.parse_size(arguments.memory_budget)
-    rows = [cost.fitting_summary(one, budget, arguments.memory_model, **given) for one in asked]
+    if config.memory_budget is None or arguments.density:
+        rows = [_row(replace(one, density=d), given) for d in densities for one in asked]
+    else:
+        budget = cost.parse_size(config.memory_budget)
+        rows = [cost.fitting_summary(one, budget, config.memory_model, **given) for one in asked]
     if all(row["density"] is None for row in rows):
-        raise ConfigError("; ".join(row["notes"][0] for row in rows))
+        raise ConfigError("; ".join(_notes(rows)))
     return rows
+
+
+def _row(config: Config, given: Given) -> Row:
+    """Without costs where there is no such network: no small model is small enough, say."""
+    try:
+        return cost.summary(config, **given)
+    except ModelError as error:
+        return cost.no_summary(config, str(error))
 
 
 def _checked(method: str) -> str:
@@ -150,17 +155,8 @@ def _checked(method: str) -> str:
 
 
 def _layers(rows: list[Row], config: Config, given: Given) -> list[Row]:
-    """FLOPs by layer of plain sparse training, at each density once."""
     densities = dict.fromkeys(row["density"] for row in rows if row["density"] is not None)
-    works = [
-        cost.Workload.of(replace(config, method="fl_pqsu", density=density), **given)
-        for density in densities
-    ]
-    return [
-        {"density": density, **asdict(layer)}
-        for density, work in zip(densities, works, strict=True)
-        for layer in flops.by_layer(work)
-    ]
+    return [layer for d in densities for layer in cost.layers(replace(config, density=d), **given)]
 
 
 def _document(config: Config, given: Given, rows: list[Row], layers: list[Row]) -> Row:

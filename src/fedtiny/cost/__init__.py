@@ -3,7 +3,7 @@
 from fedtiny.cost.budget import DoesNotFit, largest_density, parse_size
 from fedtiny.cost.habits import HABITS, Habits, habits
 from fedtiny.cost.network import Network
-from fedtiny.cost.summary import fitting_summary, summary
+from fedtiny.cost.summary import fitting_summary, layers, no_summary, summary
 from fedtiny.cost.workload import Workload
 
 __all__ = [
@@ -15,6 +15,8 @@ __all__ = [
     "fitting_summary",
     "habits",
     "largest_density",
+    "layers",
+    "no_summary",
     "parse_size",
     "summary",
 ]

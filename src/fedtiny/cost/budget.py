@@ -47,16 +47,16 @@ def largest_density(
     The answer is exact to one weight: with one more kept, the model would not fit.
     """
     full = Workload.of(replace(config, density=1.0), **given)
-    weights, layers = full.large.anatomy.prunable_count, len(full.large.anatomy.prunable)
+    weights, least = full.large.anatomy.prunable_count, full.least_kept
 
     def needed(kept: int) -> int:
         return total(full.at(_just_reaching(kept, weights)), memory_model)
 
     if total(full, memory_model) <= budget:
         return 1.0
-    if needed(layers) > budget:
-        raise DoesNotFit(config, needed(layers), budget, memory_model)
-    return _just_reaching(_last(lambda kept: needed(kept) <= budget, layers, weights), weights)
+    if needed(least) > budget:
+        raise DoesNotFit(config, needed(least), budget, memory_model)
+    return _just_reaching(_last(lambda kept: needed(kept) <= budget, least, weights), weights)
 
 
 def _last(holds: Callable[[int], bool], low: int, high: int) -> int:

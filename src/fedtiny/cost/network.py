@@ -60,6 +60,13 @@ def named(config: Config, shape: Shape, classes: int) -> Network:
     return _built(config.model, shape, classes, width)
 
 
+def least_small(large: Network) -> int:
+    """Parameters of the narrowest small model for the same images."""
+    small = require("fedtiny.models.small", extra="torch")
+    least: int = small.parameters(large.shape[0], large.classes, width=1)
+    return least
+
+
 @lru_cache(maxsize=64)
 def _built(name: str, shape: Shape, classes: int, width: int | None) -> Network:
     torch = require("torch", extra="torch")

@@ -1,6 +1,6 @@
 """The cost columns of a comparison: one method, one network, one density, one device."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Unpack
 
 from fedtiny.config import Config
@@ -10,6 +10,8 @@ from fedtiny.cost.memory import MemoryModel
 from fedtiny.cost.workload import Given, Workload
 
 Summary = dict[str, Any]
+
+PLAIN = "fl_pqsu"  # trains a sparse network and does nothing else
 
 
 def summary(config: Config, **given: Unpack[Given]) -> Summary:
@@ -39,9 +41,19 @@ def fitting_summary(
     try:
         density = largest_density(config, budget, memory_model, **given)
     except DoesNotFit as error:
-        found = {"method": config.method, "model": config.model, "density": None}
-        return found | {"least_memory": error.least, "notes": [str(error)]}
+        return no_summary(config, str(error)) | {"least_memory": error.least}
     return summary(replace(config, density=density), **given)
+
+
+def layers(config: Config, **given: Unpack[Given]) -> list[Summary]:
+    """FLOPs by layer of plain sparse training at the config's density, for one image."""
+    work = Workload.of(replace(config, method=PLAIN), **given)
+    return [{"density": config.density, **asdict(layer)} for layer in flops.by_layer(work)]
+
+
+def no_summary(config: Config, reason: str) -> Summary:
+    """In place of the costs of a method that cannot be had."""
+    return {"method": config.method, "model": config.model, "density": None, "notes": [reason]}
 
 
 def _flops(work: Workload) -> Summary:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
@@ -10,7 +11,14 @@ from numpy.typing import NDArray
 
 from fedtiny.config import Config, resolve
 from fedtiny.cost.habits import Habits, habits
-from fedtiny.cost.network import CIFAR10_CLASSES, CIFAR10_SHAPE, Network, describe, named
+from fedtiny.cost.network import (
+    CIFAR10_CLASSES,
+    CIFAR10_SHAPE,
+    Network,
+    describe,
+    least_small,
+    named,
+)
 from fedtiny.models.anatomy import Shape
 from fedtiny.randomness import generator
 from fedtiny.sparse.densities import uniform, uniform_noise
@@ -75,6 +83,15 @@ class Workload:
     def kept(self) -> int:
         """Number of kept prunable weights."""
         return sum(self.counts.values())
+
+    @property
+    def least_kept(self) -> int:
+        """The fewest weights of the large network that can be asked for."""
+        anatomy = self.large.anatomy
+        if self.habits.trains != "small" or self.network is self.large:
+            return len(anatomy.prunable)
+        share = least_small(self.large) / self.large.profile.parameters
+        return min(anatomy.prunable_count, ceil(share * anatomy.prunable_count) + 1)
 
     @property
     def trained(self) -> int:

@@ -1,0 +1,146 @@
+"""fedtiny cost."""
+
+import json
+
+import pytest
+
+from fedtiny.cli.cost import command
+from fedtiny.cli.main import dispatch
+from fedtiny.cost import HABITS
+from fedtiny.errors import ConfigError
+
+SMALL = ["--model", "small", "--width", "4"]
+
+
+def printed_json(capsys, *arguments):
+    assert command([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_all_methods_at_the_papers_densities_by_default(capsys):
+    document = printed_json(capsys, "--model", "small")
+    rows = document["rows"]
+    densities = (0.01, 0.005, 0.001)
+    assert [(r["density"], r["method"]) for r in rows if r["density"] == 0.01] == [
+        (0.01, method) for method in HABITS
+    ]
+    assert list(dict.fromkeys(row["density"] for row in rows)) == list(densities)
+    assert document["samples"] == 5000
+    assert document["settings"]["train"]["local_epochs"] == 5
+    assert rows[-1]["pool_size"] == 100
+
+
+def test_the_table(capsys):
+    assert command([*SMALL, "--density", "0.05", "--methods", "fedavg", "fedtiny"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[:2] for line in out.splitlines() if line.startswith(" fed")] == [
+        ["fedavg", "0.05"],
+        ["fedtiny", "0.05"],
+    ]
+    assert "5000 images of 3x32x32, 5 epochs, batches of 64, adam" in out
+    assert "first compares 2 candidates" in out
+    assert "none is added here" in " ".join(out.split())
+
+
+def test_settings_by_flags(capsys):
+    flags = ["--samples", "100", "--local-epochs", "2", "--batch-size", "10", "--optimizer", "sgd"]
+    flags += ["--density", "0.1", "--methods", "fedtiny", "--pool-size", "3"]
+    document = printed_json(capsys, *SMALL, *flags)
+    (row,) = document["rows"]
+    macs = row["flops_dense_round"] / 6 / 200
+    assert macs == 1024 * 108 + 256 * 8 * 36 + 64 * 16 * 72 + 160
+    assert row["pool_size"] == 3
+    assert document["settings"]["train"]["optimizer"] == "sgd"
+
+
+def test_settings_from_a_file_and_flags_that_win(capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(
+        'model = "small"\nwidth = 4\ndensity = 0.25\n'
+        '[data]\nname = "cifar100"\n[train]\nbatch_size = 7\n'
+    )
+    document = printed_json(capsys, str(file), "--batch-size", "9", "--methods", "snip")
+    assert document["classes"] == 100
+    assert [row["density"] for row in document["rows"]] == [0.25]
+    assert document["settings"]["train"]["batch_size"] == 9
+
+
+def test_a_budget_from_a_file(capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('memory_budget = "3MB"\n[data]\nname = "cifar10"\n')
+    (row,) = printed_json(capsys, str(file), "--methods", "snip")["rows"]
+    assert row["density"] == pytest.approx(0.01164, abs=1e-5)
+    (row,) = printed_json(capsys, str(file), "--methods", "snip", "--density", "0.1")["rows"]
+    assert row["density"] == 0.1
+
+
+@pytest.mark.parametrize(("data", "shape"), [("digits", [1, 8, 8]), ("svhn", [3, 32, 32])])
+def test_images_of_a_data_set(capsys, data, shape):
+    document = printed_json(capsys, *SMALL, "--data", data, "--methods", "fedavg")
+    assert (document["shape"], document["classes"]) == (shape, 10)
+
+
+def test_images_of_ones_own(capsys):
+    flags = ["--data", "folder", "--shape", "1", "20", "24", "--classes", "7"]
+    document = printed_json(capsys, *SMALL, *flags, "--methods", "fedavg")
+    assert (document["shape"], document["classes"]) == ([1, 20, 24], 7)
+
+
+def test_flops_by_layer(capsys):
+    flags = ["--density", "0.5", "--methods", "fedtiny", "--layers"]
+    document = printed_json(capsys, *SMALL, *flags)
+    first, second, *_ = document["layers"]
+    assert first["forward"] == first["dense"] == 2 * 1024 * 108
+    assert (second["kept"], second["dense"]) == (144, 2 * 256 * 288)
+    assert second["forward"] == 2 * 256 * 144
+    command([*SMALL, *flags])
+    assert "FLOPs by layer" in capsys.readouterr().out
+
+
+def test_a_budget_gives_the_largest_density(capsys):
+    rows = printed_json(capsys, "--model", "resnet18", "--memory-budget", "3MB")["rows"]
+    fedtiny = next(row for row in rows if row["method"] == "fedtiny")
+    assert fedtiny["density"] == pytest.approx(0.01164, abs=1e-5)
+    assert fedtiny["memory_paper"] <= 3_000_000
+    lacking = {row["method"]: row["least_memory"] for row in rows if row["density"] is None}
+    assert set(lacking) == {"fedavg", "prunefl", "lotteryfl"}
+    assert lacking["fedavg"] == 89_391_696
+
+
+def test_a_budget_of_what_a_device_needs(capsys):
+    flags = ["--memory-budget", "310MB", "--memory-model", "device", "--methods", "fedtiny"]
+    assert command(flags) == 0
+    assert "0.036003" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "fedtyni"], "did you mean 'fedtiny'"),
+        (["--model", "resnet"], "did you mean 'resnet18'"),
+        (["--data", "cifar"], "did you mean 'cifar10'"),
+        (["--data", "folder"], "give --shape and --classes"),
+        (["--density", "2"], "must lie in"),
+        (["--density", "1e-9"], "choose at least"),
+        (["--samples", "1"], "--samples must be at least 2"),
+        (["--memory-budget", "3XB"], "is not a size"),
+        (["--memory-budget", "3MB", "--density", "0.1"], "not both"),
+        (["--memory-budget", "1MB", "--methods", "fedavg"], "needs at least 89,391,696 bytes"),
+    ],
+)
+def test_mistakes_are_told(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        command(arguments)
+
+
+def test_a_network_that_cannot_be_had_leaves_the_other_methods_their_rows(capsys):
+    flags = ["--model", "resnet18", "--width", "4", "--density", "0.001"]
+    rows = {row["method"]: row for row in printed_json(capsys, *flags)["rows"]}
+    assert rows["small_model"]["density"] is None
+    assert "the small model has at least 181 parameters" in rows["small_model"]["notes"][0]
+    assert rows["fedtiny"]["density"] == 0.001
+
+
+def test_the_command_is_known(capsys):
+    assert dispatch(["cost", *SMALL, "--density", "0.05", "--methods", "snip"]) == 0
+    assert "snip" in capsys.readouterr().out

@@ -1,0 +1,61 @@
+"""What is predicted is what a run counts."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedtiny.config import (
+    Config,
+    DataConfig,
+    FleetConfig,
+    PruningConfig,
+    SelectionConfig,
+    TrainConfig,
+)
+from fedtiny.cost import Workload, traffic
+from fedtiny.runs.reporter import Silent
+from fedtiny.runs.runner import run
+
+DEVICES = 4
+NEW_MASK_ROUNDS = {"fedtiny": {0, 1}, "prunefl": {0, 1}, "feddst": {0, 1}, "fedavg": {0}}
+
+
+def short_run(method, out):
+    config = Config(
+        method=method,
+        model="small",
+        width=8,
+        density=0.2,
+        rounds=3,
+        workers=1,
+        data=DataConfig(limit_train=290),
+        fleet=FleetConfig(devices=DEVICES, partition="iid"),
+        train=TrainConfig(local_epochs=1, batch_size=16),
+        selection=SelectionConfig(pool_size=5),
+        pruning=PruningConfig(delta_r=2, r_stop=8),
+    )
+    return run(config, out=out, reporter=Silent())
+
+
+def with_layer_counts(work, record):
+    """No round changes how many weights a layer keeps; FedTiny's candidate chose the numbers."""
+    sizes = work.network.anatomy.sizes
+    counts = {layer: round(d * sizes[layer]) for layer, d in record["densities"].items()}
+    return replace(work, counts=counts)
+
+
+@pytest.mark.parametrize("method", sorted(NEW_MASK_ROUNDS))
+def test_the_bytes_of_a_run(method, tmp_path):
+    result = short_run(method, tmp_path / "run")
+    work = Workload.of(result.config, shape=(1, 8, 8), classes=10, samples=60)
+    work = with_layer_counts(work, result.metrics[0])
+    mask = traffic.expected_coded(work.network.anatomy, work.counts)
+    for record in result.metrics:
+        new = mask if record["round"] in NEW_MASK_ROUNDS[method] else None
+        found = traffic.training_round(work, record["round"], new_mask=new)
+        assert record["bytes_down"] / DEVICES == pytest.approx(found.down, rel=0.005)
+        assert record["bytes_up"] / DEVICES == pytest.approx(found.up, rel=0.005)
+    if method == "fedtiny":
+        selection = traffic.selection(work)
+        assert result.selection["bytes_down"] / DEVICES == pytest.approx(selection.down, rel=0.01)
+        assert result.selection["bytes_up"] / DEVICES == selection.up
