@@ -1,28 +1,20 @@
 """fedtiny inspect."""
 
-from pathlib import Path
-from typing import Annotated
-
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from fedtiny import config as configs
+from fedtiny.cli.arguments import run_folder
 from fedtiny.config import Config
 from fedtiny.runs import metrics, words
-from fedtiny.runs.folder import RunFolder, read_json
+from fedtiny.runs.folder import RunFolder, quoted, read_json
 from fedtiny.runs.metrics import Record
-from fedtiny.runs.partition_file import load_split
+from fedtiny.runs.split import load_split
 
 
 def command(arguments: list[str]) -> int:
     """Parse and show."""
-    path = tyro.cli(
-        Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="DIR", help="The run folder.")],
-        prog="fedtiny inspect",
-        description="Show what a run did, finished or not.",
-        args=arguments,
-    )
+    path = run_folder("inspect", "Show what a run did, finished or not.", arguments)
     show(RunFolder.open(path), Console(highlight=False))
     return 0
 
@@ -55,7 +47,7 @@ def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
     done = f"{len(records)} of {config.rounds} rounds"
     if folder.is_locked():
         return f"running: {done} done"
-    return f"stopped after {done}; continue with: fedtiny resume {words.quoted(folder.path)}"
+    return f"stopped after {done}; continue with: fedtiny resume {quoted(folder.path)}"
 
 
 def _rounds(records: list[Record]) -> Table:

@@ -7,10 +7,11 @@ from fedtiny import config as configs
 from fedtiny import methods, models
 from fedtiny.compare.grid import Cell
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.runs.assembly import build_model, load_data, settled
+from fedtiny.runs.assembly import build_model, load_data
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.runner import resume, run
+from fedtiny.runs.settle import settled
 
 Announce = Callable[[str], Reporter]
 

@@ -10,7 +10,7 @@ from fedtiny.compare.grid import Cell
 from fedtiny.runs import metrics
 from fedtiny.runs.assembly import load_data
 from fedtiny.runs.folder import RunFolder, read_json
-from fedtiny.runs.partition_file import load_split
+from fedtiny.runs.split import load_split
 
 
 @dataclass(frozen=True)

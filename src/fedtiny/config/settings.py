@@ -55,7 +55,7 @@ class FleetConfig:
     @property
     def asked(self) -> int:
         """Number of devices that a round of training asks."""
-        return ceil(round(self.fraction * self.devices, 9))
+        return max(1, ceil(round(self.fraction * self.devices, 9)))
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-
+"""How devices compute, who computes, and the reference simulator."""

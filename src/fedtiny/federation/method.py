@@ -8,6 +8,7 @@ from fedtiny.federation.door import Outcome
 from fedtiny.federation.messages import Program, train
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.adjust import Changes
+from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.theta import Theta
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Method:
 
     def check(self, anatomy: Anatomy) -> None:
         """Refuse a model or a setting that this method cannot work with."""
+        if not self.dense:
+            uniform(anatomy, self.config.density)
 
     def settle(self, config: Config, parameters: Callable[[], int]) -> Config:
         """The config as this method runs it, given the number of parameters of the network."""

@@ -5,15 +5,8 @@ from collections.abc import Callable
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.public import PublicSet
 from fedtiny.federation.server import Server
-from fedtiny.models.anatomy import Anatomy
-from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.iterative import Scores, prune_iteratively
 from fedtiny.sparse.theta import Theta
-
-
-def check_density(anatomy: Anatomy, density: float) -> None:
-    """Refuse a density that leaves a layer without a weight."""
-    uniform(anatomy, density)
 
 
 def prune_at_start(

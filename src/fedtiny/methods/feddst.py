@@ -7,10 +7,8 @@ from fedtiny.federation.door import Outcome
 from fedtiny.federation.messages import Program, swap, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.models.anatomy import Anatomy
 from fedtiny.randomness import generator
 from fedtiny.sparse.candidates import prune_by_magnitude
-from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.iterative import prune_by_scores
 from fedtiny.sparse.schedule import Schedule
 from fedtiny.sparse.theta import Theta
@@ -35,9 +33,6 @@ class FedDST(Method):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.schedule = Schedule.of(config.pruning, granularity="entire")
-
-    def check(self, anatomy: Anatomy) -> None:
-        uniform(anatomy, self.config.density)
 
     def coarse_prune(self, server: Server) -> None:
         draw = generator(self.config.seed, "random mask")

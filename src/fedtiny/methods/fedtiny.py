@@ -41,12 +41,12 @@ class FedTiny(Method):
         self.schedule = Schedule.of(config.pruning)
 
     def check(self, anatomy: Anatomy) -> None:
+        super().check(anatomy)
         if self.config.selection.kind == "adaptive_bn" and not anatomy.norms:
             raise ModelError(
                 "the model has no batch-norm layer, which adaptive BN selection measures; add "
                 "nn.BatchNorm2d layers or choose --selection.kind vanilla"
             )
-        uniform(anatomy, self.config.density)
 
     def coarse_prune(self, server: Server) -> None:
         """Choose the least biased of a pool of candidates (Alg. 1)."""

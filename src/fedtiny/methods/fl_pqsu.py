@@ -2,7 +2,6 @@
 
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
 
@@ -15,9 +14,6 @@ class FLPQSU(Method):
     """
 
     name = "fl_pqsu"
-
-    def check(self, anatomy: Anatomy) -> None:
-        uniform(anatomy, self.config.density)
 
     def coarse_prune(self, server: Server) -> None:
         counts = uniform(server.anatomy, self.config.density)

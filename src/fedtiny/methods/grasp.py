@@ -3,8 +3,7 @@
 from fedtiny.federation.method import Method
 from fedtiny.federation.public import PublicSet
 from fedtiny.federation.server import Server
-from fedtiny.methods.at_start import check_density, prune_at_start
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.methods.at_start import prune_at_start
 from fedtiny.sparse.iterative import Scores
 from fedtiny.sparse.theta import Theta
 
@@ -25,9 +24,6 @@ class GraSP(Method):
     """
 
     name = "grasp"
-
-    def check(self, anatomy: Anatomy) -> None:
-        check_density(anatomy, self.config.density)
 
     def coarse_prune(self, server: Server) -> None:
         prune_at_start(server, flow_kept, iterations=1)

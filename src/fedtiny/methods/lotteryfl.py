@@ -4,7 +4,6 @@ from fedtiny.config import Config
 from fedtiny.federation.door import Outcome
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.adjust import Changes
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
@@ -31,9 +30,6 @@ class LotteryFL(Method):
         super().__init__(config)
         self.schedule = Schedule.of(config.pruning, granularity="entire")
         self.prunings = max(1, self.schedule.r_stop // self.schedule.delta_r)
-
-    def check(self, anatomy: Anatomy) -> None:
-        uniform(anatomy, self.config.density)
 
     def density_limit(self, round: int) -> float:
         event = min(self.schedule.event(round), self.prunings)

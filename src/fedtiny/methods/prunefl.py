@@ -8,7 +8,6 @@ from fedtiny.federation.door import Outcome
 from fedtiny.federation.messages import Program, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.adjust import Changes, grow_and_drop
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
@@ -32,9 +31,6 @@ class PruneFL(Method):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.schedule = Schedule.of(config.pruning, granularity="entire")
-
-    def check(self, anatomy: Anatomy) -> None:
-        uniform(anatomy, self.config.density)
 
     def coarse_prune(self, server: Server) -> None:
         counts = uniform(server.anatomy, self.config.density)

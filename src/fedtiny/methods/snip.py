@@ -5,8 +5,7 @@ import numpy as np
 from fedtiny.federation.method import Method
 from fedtiny.federation.public import PublicSet
 from fedtiny.federation.server import Server
-from fedtiny.methods.at_start import check_density, prune_at_start
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.methods.at_start import prune_at_start
 from fedtiny.sparse.iterative import Scores
 from fedtiny.sparse.theta import Theta
 
@@ -27,9 +26,6 @@ class SNIP(Method):
     """
 
     name = "snip"
-
-    def check(self, anatomy: Anatomy) -> None:
-        check_density(anatomy, self.config.density)
 
     def coarse_prune(self, server: Server) -> None:
         prune_at_start(server, sensitivity, self.config.pruning.iterations)

@@ -2,8 +2,7 @@
 
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.methods.at_start import check_density, prune_at_start
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.methods.at_start import prune_at_start
 
 
 class SynFlow(Method):
@@ -17,9 +16,6 @@ class SynFlow(Method):
     """
 
     name = "synflow"
-
-    def check(self, anatomy: Anatomy) -> None:
-        check_density(anatomy, self.config.density)
 
     def coarse_prune(self, server: Server) -> None:
         iterations = self.config.pruning.iterations

@@ -1,33 +1,30 @@
 """From a config to everything that takes part in a run."""
 
 import copy
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedtiny import data as datasets
 from fedtiny import methods, models
-from fedtiny.config import Config, resolve
-from fedtiny.cost import Workload, largest_density, parse_size
-from fedtiny.cost.workload import Given
-from fedtiny.data import DataSet, Partition
-from fedtiny.data.choose import balanced_choice
-from fedtiny.data.partition import split as split_over_devices
-from fedtiny.devices.crew import Alone, Crew, Job, Workers, can_fork
+from fedtiny.config import Config
+from fedtiny.cost import Workload
+from fedtiny.data import DataSet
+from fedtiny.devices.crew import Alone, Crew, Job, Workers
 from fedtiny.devices.engine import Moment
 from fedtiny.devices.shard import Shard, shard
 from fedtiny.devices.simulator import Simulator
-from fedtiny.errors import ConfigError, DataError, FedTinyError, ModelError, RunError
+from fedtiny.errors import ConfigError, FedTinyError, ModelError
 from fedtiny.extras import require
 from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.randomness import BEFORE_ROUNDS, SERVER, generator
-from fedtiny.runs.partition_file import Split
+from fedtiny.randomness import BEFORE_ROUNDS, SERVER
+from fedtiny.runs.settle import OWN, cost_inputs, settled, within_budget
+from fedtiny.runs.split import Split, checked, share_out
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from fedtiny.devices.torch_engine import TorchEngine
 
 TEST_PART = 500  # images that are tested in one go
-OWN = "own:"  # marks the name of a model or data set that came through the Python API
 
 
 @dataclass
@@ -87,10 +83,10 @@ def assemble(
     """Load the data, build the model, share the data out and open the door to the devices."""
     asked = settled(config, data, model)
     dataset = load_data(asked, data)
-    asked = _within_budget(asked, dataset, model)
+    asked = within_budget(asked, dataset, model)
     method = methods.create(asked)
     config = method.settle(asked, lambda: _parameters(asked, dataset, model))
-    split = share_out(dataset, config) if split is None else _checked(split, dataset)
+    split = share_out(dataset, config) if split is None else checked(split, dataset)
     replaced = config.model != asked.model
     network = copy.deepcopy(model) if model and not replaced else build_model(config, dataset)
     anatomy = models.dissect(network, dataset.shape)
@@ -99,7 +95,7 @@ def assemble(
     engine = _engine(network, anatomy, dataset, config)
     shards, test = _shards(dataset, split, config), _test_parts(dataset)
     crew = _crew(engine, anatomy, (*shards, *test), config)
-    workload = Workload.of(asked, **_given(asked, dataset, model))
+    workload = Workload.of(asked, **cost_inputs(asked, dataset, model))
     public = Shard(SERVER, dataset.train, split.public, split.public)
     publics = require("fedtiny.devices.torch_public", extra="torch")
     server = Server(
@@ -111,39 +107,6 @@ def assemble(
     return Assembly(
         asked, config, dataset, split, network, engine, method, server, crew, test, workload
     )
-
-
-def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
-    """The config with nothing left open: presets, processes, and what came through the API."""
-    if data is not None:
-        config = replace(config, data=replace(config.data, name=OWN + data.name))
-    if model is not None:
-        config = replace(config, model=OWN + type(model).__name__)
-    config = resolve(config)
-    workers = config.workers or (min(cores(), config.fleet.devices) if can_fork() else 1)
-    threads = config.threads or (1 if can_fork() else cores())
-    return replace(config, workers=workers, threads=threads)
-
-
-def _within_budget(config: Config, data: DataSet, own: "nn.Module | None") -> Config:
-    """The config with the largest density that fits its memory budget, if it has one."""
-    if config.memory_budget is None:
-        return config
-    budget = parse_size(config.memory_budget)
-    given = _given(config, data, own)
-    return replace(config, density=largest_density(config, budget, config.memory_model, **given))
-
-
-def _given(config: Config, data: DataSet, own: "nn.Module | None") -> Given:
-    """What the cost model must know beside the config: costs are those of a device of mean size."""
-    samples = len(data.train) // config.fleet.devices
-    given: Given = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
-    return given if own is None else {**given, "model": own}
-
-
-def cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
@@ -196,46 +159,6 @@ def load_data(config: Config, own: DataSet | None = None) -> DataSet:
     if min(data.shape[1:]) < smallest:
         data = data.resized(smallest)
     return data.limited(config.data.limit_train, config.data.limit_test, config.seed)
-
-
-def share_out(data: DataSet, config: Config) -> Split:
-    """Hold the public one-shot set back, and spread the rest over the devices."""
-    labels, fleet = data.train.labels, config.fleet
-    public = balanced_choice(
-        labels, config.data.n_shots * len(data.classes), generator(config.seed, "public")
-    )
-    rest = np.setdiff1d(np.arange(len(labels)), public)
-    if fleet.devices * fleet.min_samples > len(rest):
-        raise DataError(
-            f"{fleet.devices} devices with at least {fleet.min_samples} samples each need more "
-            f"than the {len(rest)} training images there are; lower --fleet.devices or "
-            "--fleet.min-samples"
-        )
-    partition = split_over_devices(
-        fleet.partition,
-        labels[rest],
-        fleet.devices,
-        alpha=fleet.alpha,
-        shards_per_device=fleet.shards_per_device,
-        seed=config.seed,
-        minimum=fleet.min_samples,
-    )
-    devices = Partition(tuple(rest[own] for own in partition.devices))
-    return Split(public, devices, devices.table(labels, len(data.classes)))
-
-
-def _checked(split: Split, data: DataSet) -> Split:
-    """The split of a run that goes on, which must fit the data it is given."""
-    indices, _ = split.devices.flat()
-    fits = max(indices.max(), split.public.max(initial=0)) < len(data.train)
-    if not fits or not np.array_equal(
-        split.devices.table(data.train.labels, len(data.classes)), split.table
-    ):
-        raise RunError(
-            f"the data set '{data.name}' is not the one that this run was started with; "
-            "give it the same images and labels in the same order"
-        )
-    return split
 
 
 def _check_outputs(model: "nn.Module", data: DataSet) -> None:

@@ -14,7 +14,7 @@ from rich.progress import (
 
 from fedtiny.runs import words
 from fedtiny.runs.assembly import Assembly
-from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.reporter import Reporter, Silent
 
@@ -58,14 +58,12 @@ class Lines:
         )
         if self.unfinished:
             self._say(f"run folder: {self.unfinished.path}")
-            self._say(f"look at it: fedtiny inspect {words.quoted(self.unfinished.path)}")
+            self._say(f"look at it: fedtiny inspect {quoted(self.unfinished.path)}")
         self.unfinished = None
 
     def close(self) -> None:
         if self.unfinished:
-            self._say(
-                f"stopped; continue with: fedtiny resume {words.quoted(self.unfinished.path)}"
-            )
+            self._say(f"stopped; continue with: fedtiny resume {quoted(self.unfinished.path)}")
 
     def _say(self, line: str) -> None:
         self.console.print(line, markup=False)

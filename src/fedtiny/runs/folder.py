@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ class RunFolder:
             if any(not _is_leftover(entry) for entry in path.iterdir()):
                 raise RunError(
                     f"{path} is not empty; choose another --out, or continue a run there with: "
-                    f"fedtiny resume {path}"
+                    f"fedtiny resume {quoted(path)}"
                 )
         except OSError as error:
             raise RunError(f"cannot make the run folder {path}: {error.strerror}") from error
@@ -86,22 +87,27 @@ class RunFolder:
 def _lock(descriptor: int) -> bool:
     """Lock a file until it is closed or this process ends; children do not share the lock.
 
-    Systems without such locks go without.
+    Systems without such locks, and file systems that cannot hold them, go without.
     """
     try:
         import fcntl
 
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        return True
-    except OSError:
+    except (BlockingIOError, PermissionError):
         return False
+    except (ImportError, OSError):
+        return True
     return True
 
 
 def _is_leftover(entry: Path) -> bool:
     """Whether a killed run left this behind before it had written anything of use."""
     return entry.name == ".lock" or (entry.name.startswith(".") and entry.suffix == ".tmp")
+
+
+def quoted(path: Path) -> str:
+    """A path as it can be pasted into a shell."""
+    return shlex.quote(str(path))
 
 
 def _free_names(parent: Path, stem: str) -> Iterator[Path]:

@@ -15,13 +15,14 @@ from fedtiny.data import DataSet
 from fedtiny.extras import require
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.runs import display, metrics
-from fedtiny.runs.assembly import Assembly, assemble, computing_on, settled
+from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.folder import RunFolder, read_json, write_atomically, write_json
 from fedtiny.runs.metrics import Record
-from fedtiny.runs.partition_file import load_split, save_split
 from fedtiny.runs.records import result_record, round_record, selection_record
 from fedtiny.runs.reporter import Reporter
+from fedtiny.runs.settle import settled
+from fedtiny.runs.split import load_split, save_split
 
 if TYPE_CHECKING:
     from torch import nn

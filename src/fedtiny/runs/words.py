@@ -1,7 +1,5 @@
 """How numbers and tables of a run are put for a reader; shared by the live display and inspect."""
 
-import shlex
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +24,6 @@ def size(count: float) -> str:
     units = ("B", "kB", "MB", "GB", "TB")
     power = min(len(units) - 1, len(f"{count:.0f}") // 3 - (len(f"{count:.0f}") % 3 == 0))
     return f"{count / 1000**power:.3g} {units[power]}"
-
-
-def quoted(path: Path) -> str:
-    """A path as it can be pasted into a shell."""
-    return shlex.quote(str(path))
 
 
 def headline(config: Config) -> str:

@@ -1,1 +1,1 @@
-
+"""Masks, parameters under a mask, and everything that is done with them."""

@@ -1,0 +1,49 @@
+"""Settings that only the run itself can settle: its processes, its density by memory."""
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fedtiny.config import Config, resolve
+from fedtiny.cost import largest_density, parse_size
+from fedtiny.cost.workload import Given
+from fedtiny.data import DataSet
+from fedtiny.devices.crew import can_fork
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OWN = "own:"  # marks the name of a model or data set that came through the Python API
+
+
+def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
+    """The config with nothing left open: presets, processes, and what came through the API."""
+    if data is not None:
+        config = replace(config, data=replace(config.data, name=OWN + data.name))
+    if model is not None:
+        config = replace(config, model=OWN + type(model).__name__)
+    config = resolve(config)
+    workers = config.workers or (min(cores(), config.fleet.devices) if can_fork() else 1)
+    threads = config.threads or (1 if can_fork() else cores())
+    return replace(config, workers=workers, threads=threads)
+
+
+def within_budget(config: Config, data: DataSet, own: "nn.Module | None") -> Config:
+    """The config with the largest density that fits its memory budget, if it has one."""
+    if config.memory_budget is None:
+        return config
+    budget = parse_size(config.memory_budget)
+    given = cost_inputs(config, data, own)
+    return replace(config, density=largest_density(config, budget, config.memory_model, **given))
+
+
+def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> Given:
+    """What the cost model must know beside the config: costs are those of a device of mean size."""
+    samples = len(data.train) // config.fleet.devices
+    given: Given = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
+    return given if own is None else {**given, "model": own}
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,97 @@
+"""Which image goes to which device, saved with the run."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedtiny.config import Config
+from fedtiny.data import DataSet, Partition
+from fedtiny.data.choose import balanced_choice
+from fedtiny.data.partition import split as split_over_devices
+from fedtiny.errors import DataError, RunError
+from fedtiny.randomness import generator
+from fedtiny.runs.folder import RunFolder, write_atomically
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The training set, shared out: the server's public images, and each device's own.
+
+    `table` counts the devices' images by class.
+    """
+
+    public: NDArray[np.int64]
+    devices: Partition
+    table: NDArray[np.int64]
+
+
+def share_out(data: DataSet, config: Config) -> Split:
+    """Hold the public one-shot set back, and spread the rest over the devices."""
+    labels, fleet = data.train.labels, config.fleet
+    public = balanced_choice(
+        labels, config.data.n_shots * len(data.classes), generator(config.seed, "public")
+    )
+    rest = np.setdiff1d(np.arange(len(labels)), public)
+    if fleet.devices * fleet.min_samples > len(rest):
+        raise DataError(
+            f"{fleet.devices} devices with at least {fleet.min_samples} samples each need more "
+            f"than the {len(rest)} training images there are; lower --fleet.devices or "
+            "--fleet.min-samples"
+        )
+    partition = split_over_devices(
+        fleet.partition,
+        labels[rest],
+        fleet.devices,
+        alpha=fleet.alpha,
+        shards_per_device=fleet.shards_per_device,
+        seed=config.seed,
+        minimum=fleet.min_samples,
+    )
+    devices = Partition(tuple(rest[own] for own in partition.devices))
+    return Split(public, devices, devices.table(labels, len(data.classes)))
+
+
+def checked(split: Split, data: DataSet) -> Split:
+    """The split of a run that goes on, which must fit the data it is given."""
+    indices, _ = split.devices.flat()
+    fits = max(indices.max(), split.public.max(initial=0)) < len(data.train)
+    if not fits or not np.array_equal(
+        split.devices.table(data.train.labels, len(data.classes)), split.table
+    ):
+        raise RunError(
+            f"the data set '{data.name}' is not the one that this run was started with; "
+            "give it the same images and labels in the same order"
+        )
+    return split
+
+
+def save_split(folder: RunFolder, split: Split) -> None:
+    """Write the split."""
+    indices, offsets = split.devices.flat()
+    tensors = {
+        "public": split.public,
+        "indices": indices,
+        "offsets": offsets,
+        "table": split.table,
+    }
+    write_atomically(folder.partition, save(tensors))
+
+
+def load_split(folder: RunFolder) -> Split:
+    """Read the split of a run."""
+    tensors = _read(folder)
+    devices = Partition.from_flat(tensors["indices"], tensors["offsets"])
+    return Split(tensors["public"], devices, tensors["table"])
+
+
+def _read(folder: RunFolder) -> dict[str, NDArray[np.int64]]:
+    try:
+        tensors: dict[str, NDArray[np.int64]] = load(folder.partition.read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{folder.partition} is missing or damaged") from error
+    if not tensors.keys() >= {"public", "indices", "offsets", "table"}:
+        raise RunError(f"{folder.partition} is not a partition")
+    return tensors
