@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny import methods
@@ -53,14 +54,23 @@ def _verb(name: str, method: str) -> Callable[..., None]:
     return verbs[name]
 
 
-def _train(work: Work, *, epochs: int, sum_dense_gradients: bool) -> None:
+def _train(work: Work, *, epochs: int, sum_dense_gradients: bool = False) -> None:
     metrics, gradients = work.engine.train(
         work.shard, work.moment, epochs=epochs, sum_dense_gradients=sum_dense_gradients
     )
     work.metrics |= metrics
     work.arrays |= gradients
-    work.theta = work.engine.theta()
+    work.theta = _finite(work.engine.theta(), work.moment)
     work.moment = replace(work.moment, part=work.moment.part + 1)
+
+
+def _finite(theta: Theta, moment: Moment) -> Theta:
+    if not np.isfinite(theta.vector).all():
+        raise FedTinyError(
+            f"training diverged on device {moment.device} in round {moment.round}: its weights "
+            "are no longer finite; lower --train.lr"
+        )
+    return theta
 
 
 def _swap(work: Work, *, counts: Mapping[str, int]) -> None:

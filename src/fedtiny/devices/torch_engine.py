@@ -81,6 +81,7 @@ class TorchEngine:
     def train(
         self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
     ) -> tuple[Metrics, Arrays]:
+        self._pool = None  # selection is over
         images, labels = self._data(shard.data)
         optimizer = _optimizer(self.model, self.config)
         losses, sums = [], GradientSums(self.prunable() if sum_dense_gradients else {})

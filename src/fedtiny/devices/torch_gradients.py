@@ -113,8 +113,7 @@ def _filter_runs(layer: Any, filters: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _convolution_gradient(layer: Any, features: Tensor, gradient: Tensor, filters: int) -> Tensor:
-    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        raise ModelError("a prunable convolution needs numeric padding with zeros")
+    features, padding = _padded(layer, features)
     shape = (filters, *layer.weight.shape[1:])
     result: Tensor = torch.ops.aten.convolution_backward(
         gradient.contiguous(),
@@ -122,7 +121,7 @@ def _convolution_gradient(layer: Any, features: Tensor, gradient: Tensor, filter
         layer.weight.new_empty(1).expand(shape),
         None,
         layer.stride,
-        layer.padding,
+        padding,
         layer.dilation,
         False,
         [0] * len(layer.stride),
@@ -130,6 +129,15 @@ def _convolution_gradient(layer: Any, features: Tensor, gradient: Tensor, filter
         [False, True, False],
     )[1]
     return result
+
+
+def _padded(layer: Any, features: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """Padding by zeros is left to the convolution; any other is done here, as the layer does."""
+    if layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+        return features, layer.padding
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    both_sides = layer._reversed_padding_repeated_twice
+    return F.pad(features, both_sides, mode=mode), (0,) * len(layer.stride)
 
 
 class GradientSums:

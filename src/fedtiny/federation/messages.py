@@ -58,7 +58,8 @@ def train(epochs: int, sum_dense_gradients: bool = False) -> Verb:
     On request the device also sums the full gradients of all prunable weights over every batch
     and sends their mean, as PruneFL asks of it.
     """
-    return Verb("train", {"epochs": epochs, "sum_dense_gradients": sum_dense_gradients})
+    extra = {"sum_dense_gradients": True} if sum_dense_gradients else {}
+    return Verb("train", {"epochs": epochs, **extra})
 
 
 def swap(counts: Mapping[str, int]) -> Verb:

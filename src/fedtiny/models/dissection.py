@@ -20,7 +20,7 @@ def dissect(model: nn.Module, shape: Shape) -> Anatomy:
     Prunable is every convolution and linear weight but those of the first layer and of the last,
     in the order in which the network runs them. A network may say how it splits into blocks by an
     attribute `pruning_blocks`, a list of lists of module names; else its prunable layers are cut
-    into five runs.
+    into at most five runs.
     """
     norms = _norms(model)
     layers = _layers_in_order(model, shape)
@@ -59,7 +59,10 @@ def _layers_in_order(model: nn.Module, shape: Shape) -> list[str]:
         model.train(training)
         for hook in hooks:
             hook.remove()
-    return list(dict.fromkeys(order))
+    repeated = [name for name in dict.fromkeys(order) if order.count(name) > 1]
+    if repeated:
+        raise ModelError(f"layer '{repeated[0]}' runs twice in a pass, which pruning cannot handle")
+    return order
 
 
 def _check_not_tied(model: nn.Module, layers: Sequence[str]) -> None:

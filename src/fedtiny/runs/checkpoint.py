@@ -32,8 +32,8 @@ def save_checkpoint(folder: RunFolder, server: Server) -> None:
         "door": server.door.state(),
     }
     text = json.dumps(state)
-    metadata = {"fedtiny": text, "digest": _digest(tensors, text)}
-    write_atomically(folder.checkpoint, save(tensors, metadata))
+    sealed = json.dumps({"state": text, "digest": _digest(tensors, text)})
+    write_atomically(folder.checkpoint, save(tensors, {"fedtiny": sealed}))
 
 
 def load_checkpoint(folder: RunFolder, server: Server) -> None:
@@ -78,7 +78,8 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         data = folder.checkpoint.read_bytes()
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        text, digest = (header["__metadata__"][key] for key in ("fedtiny", "digest"))
+        sealed = json.loads(header["__metadata__"]["fedtiny"])
+        text, digest = sealed["state"], sealed["digest"]
         state = json.loads(text)
     except OSError as error:
         raise RunError(f"cannot read {folder.checkpoint}: {error.strerror}") from error

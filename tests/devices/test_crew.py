@@ -1,0 +1,146 @@
+"""Worker processes: the same outcome as one process alone, and no process left behind."""
+
+import os
+import signal
+
+import pytest
+
+from fedtiny import methods
+from fedtiny.devices.crew import Alone, Job, Workers, can_fork
+from fedtiny.devices.simulator import Simulator
+from fedtiny.errors import FedTinyError
+from fedtiny.federation.messages import Request, Verb, evaluate, train
+from fedtiny.federation.method import Method
+from fedtiny.federation.rounds import federate
+
+from .tiny import TinyNet, lab, seeded, settings
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="workers need fork")
+
+
+@pytest.fixture
+def hire():
+    """Put several processes behind a bench's door, and end them."""
+    crews = []
+
+    def hire_(bench, count):
+        crews.append(Workers(bench.engine, bench.anatomy, bench.shards, bench.config.seed, count))
+        bench.door.crew = crews[-1]
+        return crews[-1]
+
+    yield hire_
+    for crew in crews:
+        crew.close()
+
+
+def jobs(bench, *program, devices=(0, 1, 2), theta=None):
+    order = Request("train", "fedtiny", 0, program, theta or bench.theta())
+    return [Job(bench.shards[k], order) for k in devices]
+
+
+def whole_run(bench, rounds=3):
+    return [
+        (result.outcome.theta.version, result.outcome.traffic, result.outcome.by_device)
+        for result in federate(bench.server, bench.method, rounds)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_the_number_of_workers_changes_no_bit(hire, count):
+    config = settings(fleet={"devices": 3, "late_rate": 0.2})
+    alone, many = (lab(config, model=seeded(TinyNet, 0.3)) for _ in range(2))
+    hire(many, count)
+    assert whole_run(many) == whole_run(alone)
+    assert many.server.theta.version == alone.server.theta.version
+    assert many.server.memory == alone.server.memory
+
+
+def test_the_number_of_workers_changes_no_bit_of_a_cumulative_batch_norm(hire):
+    def bench():
+        network = seeded(TinyNet)
+        network.bn1.momentum = None
+        return lab(model=network)
+
+    alone, many = bench(), bench()
+    hire(many, 3)
+    assert whole_run(many) == whole_run(alone)
+
+
+def test_replies_come_in_the_order_of_the_jobs(hire):
+    bench = lab(sizes=(20, 3, 12, 2, 9))
+    crew = hire(bench, 2)
+    order = (4, 0, 3, 1, 2)
+    replies = list(crew.answers(jobs(bench, train(1), devices=order)))
+    assert [reply.device for reply in replies] == list(order)
+    assert [reply.samples for reply in replies] == [9, 20, 2, 3, 12]
+
+
+def test_there_may_be_fewer_jobs_than_workers(hire):
+    bench = lab()
+    crew = hire(bench, 4)
+    assert len(list(crew.answers(jobs(bench, evaluate(), devices=(1,))))) == 1
+    assert list(crew.answers([])) == []
+
+
+@pytest.mark.parametrize("count", [None, 2])
+def test_a_failure_is_given_in_its_place_and_the_next_job_works(hire, count):
+    bench = lab(sizes=(8, 1, 9))
+    crew = hire(bench, count) if count else Alone(bench.engine, 0)
+    for _ in range(2):
+        first, second, third = crew.answers(jobs(bench, train(1)))
+        assert (first.device, third.device) == (0, 2)
+        assert isinstance(second, FedTinyError)
+        assert "at least two samples" in str(second)
+    outcomes = list(crew.answers(jobs(bench, Verb("somersault"))))
+    assert all("cannot 'somersault'" in str(outcome) for outcome in outcomes)
+
+
+def test_a_worker_follows_as_masks_and_thetas_change(hire):
+    bench = lab()
+    crew, alone = hire(bench, 2), Alone(lab().engine, 0)
+    one, two = bench.theta(seed=1), bench.theta(seed=2)
+    for theta in (one, one, two, one, bench.start):
+        work = jobs(bench, train(1), theta=theta)
+        versions = [[reply.theta.version for reply in each.answers(work)] for each in (crew, alone)]
+        assert versions[0] == versions[1]
+
+
+def test_the_parent_s_model_is_not_touched(hire):
+    bench = lab()
+    before = bench.engine.theta().version
+    crew = hire(bench, 2)
+    list(crew.answers(jobs(bench, train(1))))
+    assert bench.engine.theta().version == before
+
+
+def test_a_worker_that_dies_is_reported(hire):
+    bench = lab()
+    crew = hire(bench, 2)
+    os.kill(crew._workers[0].process.pid, signal.SIGKILL)
+    crew._workers[0].process.join()
+    with pytest.raises(FedTinyError, match="worker process died"):
+        list(crew.answers(jobs(bench, train(1))))
+
+
+class Buggy(Method):
+    name = "buggy"
+    device_verbs = {"divide": lambda work: 1 / 0}  # noqa: RUF012
+
+
+def test_a_bug_in_a_third_party_s_verb_is_not_taken_for_want_of_memory(hire, monkeypatch):
+    monkeypatch.setattr(methods, "find", {"fedtiny": Buggy}.__getitem__)
+    bench = lab()
+    crew = hire(bench, 2)
+    with pytest.raises(Exception, match="division") as told:
+        list(crew.answers(jobs(bench, Verb("divide"))))
+    assert "memory" not in str(told.value)
+
+
+def test_closing_ends_the_processes(hire):
+    bench = lab()
+    crew = hire(bench, 3)
+    processes = [worker.process for worker in crew._workers]
+    assert all(process.is_alive() for process in processes)
+    Simulator(crew, bench.shards, bench.config).close()
+    assert not any(process.is_alive() for process in processes)
+    crew.close()  # twice does no harm

@@ -1,0 +1,248 @@
+"""The top-a gradients are those of a full sort, and no layer's gradient is ever whole."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fedtiny.devices import torch_gradients
+from fedtiny.devices.torch_gradients import SLAB_PER_COUNT, top_gradients
+from fedtiny.errors import ModelError
+from fedtiny.models import dissect
+
+from .tiny import CLASSES, SIDE, TinyNet, lab, random_mask, seeded
+
+BATCH = 6
+
+
+def around(*middle):
+    """A network with the given layers, for 4 channels, in its middle."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), *middle)
+    features = body(torch.zeros(2, 1, SIDE, SIDE))[0].numel()
+    return nn.Sequential(*body, nn.ReLU(), nn.Flatten(), nn.Linear(features, CLASSES))
+
+
+def convolution(out=6, kernel=3, **options):
+    return around(nn.Conv2d(4, out, kernel, **options))
+
+
+NETWORKS = {
+    "plain": lambda: convolution(),
+    "padding": lambda: convolution(padding=1),
+    "stride": lambda: convolution(stride=2, padding=1),
+    "uneven stride": lambda: convolution(stride=(3, 2), padding=(0, 2)),
+    "dilation": lambda: convolution(dilation=2, padding=2),
+    "no bias": lambda: convolution(padding=1, bias=False),
+    "oblong kernel": lambda: convolution(kernel=(1, 3)),
+    "same padding": lambda: convolution(padding="same"),
+    "circular padding": lambda: convolution(padding=1, padding_mode="circular"),
+    "1x1": lambda: convolution(out=16, kernel=1),
+    "groups": lambda: convolution(groups=2, padding=1),
+    "depthwise": lambda: convolution(out=8, groups=4, padding=1),
+    "1d": lambda: around(nn.Flatten(2), nn.Conv1d(4, 6, 3, stride=3, padding=1)),
+    "linear": lambda: around(nn.Flatten(), nn.Linear(256, 9)),
+    "linear on rows": lambda: around(nn.Linear(SIDE, 12)),
+    "residual": lambda: seeded(TinyNet),
+}
+
+
+def problem(network, seed=0):
+    """A batch, and the network under a mask."""
+    draw = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(BATCH, 1, SIDE, SIDE, generator=draw)
+    labels = torch.randint(0, CLASSES, (BATCH,), generator=draw)
+    mask = random_mask(dissect(network, (1, SIDE, SIDE)), 0.3, seed)
+    with torch.no_grad():
+        for layer in mask:
+            network.get_parameter(layer).mul_(torch.from_numpy(mask.array(layer)))
+    return inputs, labels, mask
+
+
+def dense_gradients(network, inputs, labels):
+    """What autograd gives, whole."""
+    twin = deepcopy(network).train()
+    F.cross_entropy(twin(inputs), labels).backward()
+    return {name: p.grad.reshape(-1).numpy() for name, p in twin.named_parameters()}
+
+
+def sorted_top(gradient, mask, layer, count):
+    """The positions of the largest gradients among the pruned ones, by a full sort."""
+    pruned = np.flatnonzero(~mask.array(layer).reshape(-1))
+    order = pruned[np.argsort(-np.abs(gradient[pruned]), kind="stable")]
+    last, next_best = np.abs(gradient[order[count - 1 : count + 1]])
+    assert last > next_best * (1 + 1e-4), "too near a tie to compare with"
+    return np.sort(order[:count])
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_top_gradients_are_those_of_a_full_sort(kind, count):
+    network = NETWORKS[kind]().train()
+    inputs, labels, mask = problem(network)
+    found = top_gradients(network, inputs, labels, mask, dict.fromkeys(mask, count))
+    whole = dense_gradients(network, inputs, labels)
+    assert found.keys() == set(mask)
+    for layer, top in found.items():
+        assert top.size == mask.anatomy.sizes[layer]
+        best = sorted_top(whole[layer], mask, layer, count)
+        assert top.indices.tolist() == best.tolist()
+        np.testing.assert_allclose(top.values, whole[layer][best], rtol=1e-3, atol=1e-7)
+
+
+def test_only_pruned_positions_are_ever_given():
+    network = seeded(TinyNet).train()
+    inputs, labels, mask = problem(network)
+    everything = dict(mask.anatomy.sizes)
+    found = top_gradients(network, inputs, labels, mask, everything)
+    for layer, top in found.items():
+        assert np.array_equal(top.indices, np.flatnonzero(~mask.array(layer)))
+
+
+def test_only_the_layers_asked_for_are_measured():
+    network = seeded(TinyNet).train()
+    inputs, labels, mask = problem(network)
+    found = top_gradients(network, inputs, labels, mask, {"conv2.weight": 3})
+    assert {layer: len(top) for layer, top in found.items()} == {"conv2.weight": 3}
+
+
+def test_measuring_changes_nothing():
+    network = seeded(TinyNet).train()
+    network.stem.bias.requires_grad_(False)
+    network.head.weight.grad = torch.full_like(network.head.weight, 7)
+    inputs, labels, mask = problem(network)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    top_gradients(network, inputs, labels, mask, dict.fromkeys(mask, 4))
+    after = network.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert (network.head.weight.grad == 7).all()
+    others = {n: p for n, p in network.named_parameters() if n != "head.weight"}
+    assert all(p.grad is None for p in others.values())
+    assert [n for n, p in network.named_parameters() if not p.requires_grad] == ["stem.bias"]
+    assert not any(module._forward_hooks for module in network.modules())
+    assert all(norm.track_running_stats for norm in (network.bn0, network.bn1, network.bn2))
+
+
+@pytest.mark.parametrize("count", [1, 3, 10])
+@pytest.mark.parametrize("kind", ["padding", "groups", "depthwise", "1x1", "linear", "residual"])
+def test_a_slab_is_a_few_filters_and_never_the_layer(monkeypatch, kind, count):
+    slabs = []
+    plain = torch_gradients._slabs
+
+    def spy(layer, *rest):
+        for start, slab in plain(layer, *rest):
+            slabs.append((layer.weight.numel(), layer.weight[0].numel(), slab.numel()))
+            yield start, slab
+
+    monkeypatch.setattr(torch_gradients, "_slabs", spy)
+    network = NETWORKS[kind]().train()
+    inputs, labels, mask = problem(network)
+    top_gradients(network, inputs, labels, mask, dict.fromkeys(mask, count))
+    assert len(slabs) > len(mask.counts)
+    for layer_size, filter_size, slab_size in slabs:
+        assert slab_size <= max(SLAB_PER_COUNT * count, filter_size)
+        assert slab_size < layer_size
+
+
+class Shapes(TorchDispatchMode):
+    """Writes down the shape of every tensor that any operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        leaves = tree_leaves(result)
+        self.made |= {tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        return result
+
+
+def test_no_operation_makes_a_tensor_of_a_layer_s_shape():
+    network = convolution(padding=1).train()
+    inputs, labels, mask = problem(network)
+    with Shapes() as plain:
+        F.cross_entropy(network(inputs), labels).backward()
+    network.zero_grad()
+    with Shapes() as ours:
+        top_gradients(network, inputs, labels, mask, dict.fromkeys(mask, 2))
+    weight = mask.anatomy.prunable["3.weight"]
+    assert weight in plain.made
+    assert weight not in ours.made
+    assert (1, *weight[1:]) in ours.made
+
+
+@pytest.mark.parametrize("measured", [["3.weight"], ["5.weight"], ["3.weight", "5.weight"]])
+def test_a_relu_may_write_over_a_layer_s_output(measured):
+    middle = nn.Conv2d(4, 5, 3), nn.Conv2d(5, 6, 3)
+    careful = around(middle[0], nn.ReLU(), middle[1]).train()
+    inputs, labels, mask = problem(careful)
+    overwriting = deepcopy(careful)
+    for module in overwriting.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = True
+    found = top_gradients(overwriting, inputs, labels, mask, dict.fromkeys(measured, 4))
+    whole = dense_gradients(careful, inputs, labels)
+    for layer, top in found.items():
+        assert top.indices.tolist() == sorted_top(whole[layer], mask, layer, 4).tolist()
+
+
+class Loop(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.inner(torch.relu(self.inner(x)))
+
+
+def test_a_layer_that_runs_twice_is_refused_before_anything_is_trained():
+    with pytest.raises(ModelError, match=r"'3\.inner' runs twice"):
+        dissect(around(Loop()), (1, SIDE, SIDE))
+
+
+def test_a_device_measures_one_batch_of_its_own_data_in_training_mode():
+    bench = lab()
+    theta, shard, moment = bench.theta(), bench.shards[2], bench.moment(device=2, round=5)
+    counts = dict.fromkeys(theta.mask, 6)
+    bench.engine.load(theta)
+    bench.model.eval()
+    found = bench.engine.top_gradients(shard, moment, counts=counts)
+    assert bench.engine.theta().version == theta.version
+
+    draw = moment.generator("gradient batch")
+    batch = draw.choice(shard.indices, size=4, replace=False)
+    pixels = torch.from_numpy(shard.data.images[batch])
+    inputs = bench.engine.transform.augment(pixels, bench.engine.transform.draws(draw, 4))
+    labels = torch.from_numpy(shard.data.labels[batch])
+    whole = dense_gradients(bench.model, inputs, labels)
+    for layer, top in found.items():
+        best = sorted_top(whole[layer], theta.mask, layer, 6)
+        assert top.indices.tolist() == best.tolist()
+
+
+def test_a_device_smaller_than_a_batch_measures_all_it_has():
+    bench, seen = lab(sizes=(3, 9)), []
+    bench.model.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
+    bench.engine.top_gradients(bench.shards[0], bench.moment(), counts={"conv1.weight": 1})
+    assert seen == [3]
+
+
+def test_the_same_moment_draws_the_same_gradients_whatever_came_before():
+    bench = lab(model=seeded(TinyNet, 0.5))
+    theta, counts = bench.theta(), {"conv2.weight": 9}
+    bench.engine.load(theta)
+
+    def measured(device):
+        moment = bench.moment(device)
+        found = bench.engine.top_gradients(bench.shards[device], moment, counts=counts)
+        return found["conv2.weight"].dense().tobytes()
+
+    first = [measured(0), measured(1)]
+    assert [measured(1), measured(0)] == first[::-1]
+    assert first[0] != first[1]

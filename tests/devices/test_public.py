@@ -1,0 +1,297 @@
+"""What the server measures on its public set, against autograd, by hand and by small steps."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from fedtiny.data import from_arrays
+from fedtiny.data.augment import Transform
+from fedtiny.devices.shard import Shard
+from fedtiny.devices.torch_engine import TorchEngine
+from fedtiny.devices.torch_public import TorchPublicSet
+from fedtiny.models import build, dissect
+from fedtiny.models.resnet import ResidualBlock
+from fedtiny.randomness import SERVER
+
+from .tiny import CLASSES, SIDE, TinyNet, lab, random_mask, seeded, settings
+
+MEASURES = ("gradients", "hessian_gradient", "synaptic_flow")
+
+
+class Smooth(nn.Module):
+    """No kinks, so that small steps tell the curvature: 3 x 2 and 2 x 3 prunable weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.one = nn.Linear(SIDE * SIDE, 2), nn.Linear(2, 3)
+        self.two, self.head = nn.Linear(3, 2), nn.Linear(2, CLASSES)
+
+    def forward(self, x):
+        x = torch.tanh(self.one(torch.tanh(self.stem(x.flatten(1) / 4))))
+        return self.head(torch.tanh(self.two(x)))
+
+
+class Chain(nn.Sequential):
+    """Linear layers one after the other."""
+
+    def __init__(self, *weights, biases=None):
+        layers = [nn.Flatten()]
+        for k, weight in enumerate(weights):
+            matrix = torch.tensor(weight, dtype=torch.float32)
+            layer = nn.Linear(*reversed(matrix.shape), bias=biases is not None)
+            layer.weight.data = matrix
+            if biases is not None:
+                layer.bias.data = torch.tensor(biases[k], dtype=torch.float32)
+            layers.append(layer)
+        super().__init__(*layers)
+
+
+def public_of(model, shape):
+    """The public set of a network that takes images of this shape; its values do not matter."""
+    images = np.zeros((4, *shape), np.float32)
+    data = from_arrays((images, [0, 1, 0, 1]), (images, [0, 1, 0, 1]))
+    anatomy = dissect(model, data.shape)
+    engine = TorchEngine(model, anatomy, Transform.of(data), settings().train)
+    every = np.arange(4)
+    return TorchPublicSet(engine, Shard(SERVER, data.train, every, every))
+
+
+def flow(model, shape):
+    public = public_of(model, shape)
+    return public.synaptic_flow(public.engine.theta())
+
+
+def loss_by_hand(bench, model):
+    """The mean loss on the six public images as they are, batch norm at its running statistics."""
+    pixels = torch.from_numpy(bench.data.train.images[:6]).to(next(model.parameters()).dtype)
+    mean, std = bench.data.mean[0], bench.data.std[0]
+    logits = model.eval()((pixels / 255 - mean) / std)
+    return F.cross_entropy(logits, torch.from_numpy(bench.data.train.labels[:6]))
+
+
+def gradients_by_hand(bench, model):
+    names = list(bench.anatomy.prunable)
+    weights = [model.get_parameter(name) for name in names]
+    found = torch.autograd.grad(loss_by_hand(bench, model), weights)
+    return dict(zip(names, found, strict=True))
+
+
+def twin(bench, theta):
+    """Another copy of the network, holding these values, in float64."""
+    model = copy.deepcopy(bench.model).double()
+    state = {name: torch.from_numpy(values.copy()) for name, values in theta.tensors().items()}
+    model.load_state_dict(state, strict=False)
+    return model
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("density", [1.0, 0.3])
+def test_gradients_are_those_of_autograd_pruned_weights_included(density):
+    bench = lab()
+    theta = bench.theta(density, seed=3) if density < 1 else bench.start
+    found = bench.server.public.gradients(theta)
+    expected = gradients_by_hand(bench, twin(bench, theta))
+    assert list(found) == list(bench.anatomy.prunable)
+    for layer, gradient in expected.items():
+        assert found[layer].shape == bench.anatomy.prunable[layer]
+        np.testing.assert_allclose(found[layer], gradient.numpy(), rtol=1e-3, atol=1e-6)
+        assert (found[layer] != 0).mean() > 0.5, "pruned weights have gradients too"
+
+
+def test_gradients_take_all_of_the_public_set_and_no_dropout():
+    bench = lab(model=seeded(TinyNet, 0.5))
+    first, second = (bench.server.public.gradients(bench.start) for _ in range(2))
+    for layer in first:
+        assert np.array_equal(first[layer], second[layer])
+        assert not np.may_share_memory(first[layer], second[layer])
+
+
+# Hessian x gradient
+
+
+def all_gradients(bench, model):
+    return torch.cat([g.flatten() for g in gradients_by_hand(bench, model).values()])
+
+
+def move(bench, model, step):
+    """Add a step, one long vector, to the prunable weights."""
+    with torch.no_grad():
+        for name in bench.anatomy.prunable:
+            weight = model.get_parameter(name)
+            part, step = step[: weight.numel()], step[weight.numel() :]
+            weight += part.view_as(weight)
+
+
+def hessian(bench, model, by=1e-5):
+    """A column a weight: how the gradient changes when that weight takes a small step."""
+    columns = []
+    for unit in torch.eye(sum(bench.anatomy.sizes.values()), dtype=torch.float64):
+        ahead, behind = copy.deepcopy(model), copy.deepcopy(model)
+        move(bench, ahead, by * unit)
+        move(bench, behind, -by * unit)
+        difference = all_gradients(bench, ahead) - all_gradients(bench, behind)
+        columns.append(difference / (2 * by))
+    return torch.stack(columns, dim=1)
+
+
+@pytest.mark.parametrize("density", [1.0, 0.6])
+def test_the_hessian_times_the_gradient_by_small_steps(density):
+    bench = lab(settings(density=0.9), model=seeded(Smooth, seed=1))
+    theta = bench.theta(density, seed=2) if density < 1 else bench.start
+    model = twin(bench, theta)
+    matrix = hessian(bench, model)
+    assert torch.allclose(matrix, matrix.T, atol=1e-7)
+    expected = (matrix @ all_gradients(bench, model)).numpy()
+    found = bench.server.public.hessian_gradient(theta)
+    flat = np.concatenate([found[layer].ravel() for layer in bench.anatomy.prunable])
+    assert [found[layer].shape for layer in found] == list(bench.anatomy.prunable.values())
+    np.testing.assert_allclose(flat, expected, rtol=2e-3, atol=2e-6 * abs(expected).max())
+    assert abs(expected).max() > 1e-5
+
+
+# Synaptic flow
+
+
+def test_the_flow_of_a_chain_of_single_weights_is_their_product():
+    found = flow(Chain([[2.0]], [[-3.0]], [[0.5]], [[-7.0]]), (1, 1, 1))
+    assert {layer: scores.tolist() for layer, scores in found.items()} == {
+        "2.weight": [[21]],
+        "3.weight": [[21]],
+    }
+
+
+def test_the_flow_of_three_layers_by_hand():
+    """|w_ij| times what comes in at j times what goes out from i."""
+    first = [[1, -2], [0.5, 0.5], [-1, -3]]
+    middle = [[1, -2, 3], [-4, 0, 6]]
+    last = [[1, -1], [2, 2], [0, -5]]
+    (scores,) = flow(Chain(first, middle, last), (1, 1, 2)).values()
+    comes_in, goes_out = np.array([3, 1, 4]), np.array([3, 8])
+    assert scores.dtype == np.float64
+    np.testing.assert_array_equal(scores, np.abs(middle) * comes_in * goes_out[:, None])
+
+
+def test_biases_add_to_the_flow():
+    model = Chain([[1, 1]], [[-2]], [[3]], biases=[[-10], [100], [1000]])
+    (scores,) = flow(model, (1, 1, 2)).values()
+    np.testing.assert_array_equal(scores, [[(2 + 10) * 2 * 3]])
+
+
+def test_the_flow_through_a_convolution_by_hand():
+    """A 1x1 image, so that of each 3x3 kernel the centre alone meets a pixel."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1, bias=False),
+        nn.Conv2d(2, 1, 3, padding=1, bias=False),
+        *(nn.Flatten(), nn.Linear(1, 2, bias=False)),
+    )
+    for parameter, value in zip(model.parameters(), (2.0, -3.0, 5.0), strict=True):
+        parameter.data.fill_(value)
+    (scores,) = flow(model, (1, 1, 1)).values()
+    expected = np.zeros((1, 2, 3, 3))
+    expected[:, :, 1, 1] = 2 * 3 * 10
+    np.testing.assert_array_equal(scores, expected)
+
+
+def test_what_flows_through_each_layer_of_a_chain_is_the_same():
+    draw = np.random.default_rng(0)
+    weights = [draw.normal(size=shape) for shape in ((5, 4), (6, 5), (3, 6), (4, 3), (2, 4))]
+    totals = [scores.sum() for scores in flow(Chain(*weights), (1, 2, 2)).values()]
+    assert len(totals) == 3
+    np.testing.assert_allclose(totals, totals[0], rtol=1e-6)
+
+
+def test_signs_and_pruned_weights_do_not_flow():
+    bench = lab()
+    theta = bench.theta(0.3, seed=5)
+    flipped = type(theta)(theta.mask, np.abs(theta.vector))
+    one, other = (bench.server.public.synaptic_flow(each) for each in (theta, flipped))
+    for layer in one:
+        np.testing.assert_array_equal(one[layer], other[layer])
+        assert (one[layer][~theta.mask.array(layer)] == 0).all()
+
+
+@pytest.mark.parametrize("gamma", [0.0, -1.0, 1.0])
+def test_every_weight_of_a_residual_network_has_a_score_whatever_its_batch_norm(gamma):
+    model = build("resnet18", (1, 8, 8), 3, width=2)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.weight.data.fill_(gamma)
+            module.bias.data.fill_(-4.0)
+            module.running_mean.fill_(1e3)
+            module.running_var.fill_(1e-6)
+    scores = flow(model, (8, 8))
+    assert sum("shortcut" in layer for layer in scores) == 3
+    for layer, values in scores.items():
+        assert np.isfinite(values).all()
+        assert (values > 0).mean() > 0.1, layer  # corners of 1x1 feature maps meet no pixel
+        assert "shortcut" not in layer or (values > 0).all()
+
+
+class Deep(nn.Module):
+    """Thirty residual blocks whose flow no float32 could hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.blocks = nn.Sequential(*(ResidualBlock(4, 4, 1) for _ in range(30)))
+        self.head = nn.Linear(4, 2)
+        for parameter in self.parameters():
+            parameter.data.mul_(4)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))
+
+
+def test_the_flow_of_a_deep_network_does_not_overflow():
+    scores = flow(seeded(Deep), (3, 3))
+    assert min(values.max() for values in scores.values()) > np.finfo(np.float32).max
+    assert all(np.isfinite(values).all() for values in scores.values())
+
+
+# What is left behind: nothing
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_the_engine_holds_what_was_measured_and_nothing_else_changed(measure):
+    bench = lab()
+    theta = bench.theta(0.4, seed=1)
+    bench.engine.load(theta)
+    before = copy.deepcopy(bench.model.state_dict())
+    getattr(bench.server.public, measure)(theta)
+    after = bench.model.state_dict()
+    for name, values in before.items():
+        assert torch.equal(after[name], values), name
+        assert after[name].dtype == values.dtype
+    assert bench.engine.theta().version == theta.version
+    assert all(p.grad is None and p.requires_grad for p in bench.model.parameters())
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_measuring_makes_no_difference_to_training(measure):
+    trained = []
+    for measured in (False, True):
+        bench = lab()
+        theta = bench.start.remasked(random_mask(bench.anatomy))
+        if measured:
+            getattr(bench.server.public, measure)(bench.start)
+        bench.engine.load(theta)
+        bench.engine.train(bench.shards[0], bench.moment(), epochs=1)
+        trained.append(bench.engine.theta().version)
+    assert trained[0] == trained[1]
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_what_is_given_back_does_not_change_with_the_engine(measure):
+    bench = lab()
+    found = getattr(bench.server.public, measure)(bench.start)
+    copies = {layer: values.copy() for layer, values in found.items()}
+    bench.engine.load(bench.theta())
+    bench.engine.train(bench.shards[0], bench.moment(), epochs=1)
+    for layer, values in found.items():
+        np.testing.assert_array_equal(values, copies[layer])

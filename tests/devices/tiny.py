@@ -1,0 +1,150 @@
+"""Tiny networks, data and fleets, so that a whole run takes a blink."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedtiny import methods
+from fedtiny.config import Config, from_dict
+from fedtiny.data import DataSet, from_arrays
+from fedtiny.data.augment import Transform
+from fedtiny.devices.crew import Alone
+from fedtiny.devices.engine import Moment
+from fedtiny.devices.shard import Shard, shard
+from fedtiny.devices.simulator import Simulator
+from fedtiny.devices.torch_engine import TorchEngine
+from fedtiny.devices.torch_public import TorchPublicSet
+from fedtiny.federation.method import Method
+from fedtiny.federation.server import Server
+from fedtiny.models import Anatomy, dissect
+from fedtiny.randomness import SERVER
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+
+CLASSES = 3
+SIDE = 8
+DEFAULTS = {
+    "density": 0.2,
+    "train": {"local_epochs": 1, "batch_size": 4},
+    "selection": {"pool_size": 4, "development_ratio": 0.5},
+    "pruning": {"delta_r": 1, "r_stop": 8, "iterations": 4},
+}
+
+
+class TinyNet(nn.Module):
+    """Convolution, residual block, two linear layers: 288 + 576 + 64 prunable weights."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.bn0 = nn.BatchNorm2d(4)
+        self.conv1 = nn.Conv2d(4, 8, 3, stride=2, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(8)
+        self.hidden = nn.Linear(8, 8)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.bn0(self.stem(x)))
+        x = torch.relu(self.bn1(self.conv1(x)))
+        x = torch.relu(self.bn2(self.conv2(x)) + x)
+        x = torch.relu(self.hidden(x.mean(dim=(2, 3))))
+        return self.head(self.dropout(x))
+
+
+class PlainNet(nn.Module):
+    """No batch norm anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.middle = nn.Conv2d(4, 4, 3, stride=2, padding=1)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.middle(torch.relu(self.stem(x))))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+def seeded(network: type[nn.Module], *options: object, seed: int = 0) -> nn.Module:
+    """A network with fixed first values."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return network(*options)
+
+
+def settings(**changes: object) -> Config:
+    """The config of a quick run; a section is given as a dict of what differs."""
+    values = {name: dict(v) if isinstance(v, dict) else v for name, v in DEFAULTS.items()}
+    for name, change in changes.items():
+        values[name] = values.get(name, {}) | change if isinstance(change, dict) else change
+    return from_dict(values)
+
+
+def images(count: int, seed: int = 0) -> DataSet:
+    """Noise, with a stripe whose place tells the class."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(0, CLASSES, count)
+    pixels = draw.integers(0, 128, (count, SIDE, SIDE))
+    for image, label in zip(pixels, labels, strict=True):
+        image[2 * label : 2 * label + 2] += 120
+    return from_arrays((pixels, labels), (pixels[:4], labels[:4]), classes=["a", "b", "c"])
+
+
+def random_mask(anatomy: Anatomy, density: float = 0.3, seed: int = 0) -> Mask:
+    """A mask that keeps about this share of every layer."""
+    draw = np.random.default_rng(seed)
+    return Mask(
+        anatomy, {n: np.flatnonzero(draw.random(s) < density) for n, s in anatomy.sizes.items()}
+    )
+
+
+@dataclass
+class Lab:
+    """Everything that takes part in a run."""
+
+    config: Config
+    data: DataSet
+    model: nn.Module
+    engine: TorchEngine
+    shards: list[Shard]
+    door: Simulator
+    method: Method
+    server: Server
+    start: Theta
+
+    @property
+    def anatomy(self) -> Anatomy:
+        return self.engine.anatomy
+
+    def theta(self, density: float = 0.3, seed: int = 0) -> Theta:
+        """The model's first values under a random mask."""
+        return self.start.remasked(random_mask(self.anatomy, density, seed))
+
+    def moment(self, device: int = 0, round: int = 0) -> Moment:
+        return Moment(self.config.seed, round, device)
+
+
+def lab(
+    config: Config | None = None,
+    sizes: tuple[int, ...] = (12, 9, 21),
+    model: nn.Module | None = None,
+    augment: bool = True,
+) -> Lab:
+    """A fleet of devices with so many samples each, around one small network."""
+    config, data = config or settings(), images(sum(sizes))
+    model = model or seeded(TinyNet)
+    anatomy = dissect(model, data.shape)
+    engine = TorchEngine(model, anatomy, Transform.of(data, augment), config.train)
+    own = np.split(np.random.default_rng(1).permutation(sum(sizes)), np.cumsum(sizes)[:-1])
+    ratio = config.selection.development_ratio
+    shards = [shard(k, data.train, part, ratio, config.seed) for k, part in enumerate(own)]
+    door = Simulator(Alone(engine, config.seed), shards, config)
+    few = np.arange(6)
+    public = TorchPublicSet(engine, Shard(SERVER, data.train, few, few))
+    server, method = Server(config, door, engine.theta(), public), methods.create(config)
+    return Lab(config, data, model, engine, shards, door, method, server, server.theta)

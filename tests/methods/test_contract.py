@@ -1,0 +1,116 @@
+"""What every method must keep, those of other packages too.
+
+Whatever method is installed beside fedtiny is tested here: `pytest tests/methods/test_contract.py
+-k its_name`.
+"""
+
+import numpy as np
+import pytest
+
+from fedtiny import methods
+from fedtiny.devices.crew import can_fork
+from fedtiny.models.small import parameters
+
+from .contract import (
+    DENSITY,
+    DEVICES,
+    NAMES,
+    R_STOP,
+    ROUNDS,
+    Archive,
+    config_of,
+    example_installed,
+    given,
+)
+
+pytestmark = pytest.mark.parametrize("method", NAMES)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Runs a method in some way, once for all tests."""
+    with example_installed(tmp_path_factory.mktemp("installed")):
+        yield Archive(tmp_path_factory.mktemp("contract"))
+
+
+def limits(method):
+    """The densities that a method says it never exceeds, by round."""
+    made = methods.create(config_of(method))
+    return [made.density_limit(round) for round in range(ROUNDS)]
+
+
+def test_it_ends_with_finite_weights(ran, method):
+    assert len(ran(method).metrics) == ROUNDS
+    for name, values in ran(method).model.items():
+        assert np.isfinite(values).all(), name
+    assert np.isfinite(ran(method).result.loss)
+    assert 0 <= ran(method).result.accuracy <= 1
+
+
+def test_its_density_stays_within_its_limit(ran, method):
+    for record, limit in zip(ran(method).metrics, limits(method), strict=True):
+        assert record["density"] <= limit + 1e-9
+        assert all(0 < density <= 1 for density in record["densities"].values())
+    assert ran(method).metrics[-1]["density"] == ran(method).mask.density
+
+
+def test_it_comes_down_to_the_target(ran, method):
+    if limits(method)[-1] == 1:
+        pytest.skip("stays dense")
+    assert limits(method)[-1] == pytest.approx(DENSITY)
+    for record in ran(method).metrics[R_STOP:]:
+        assert 0.9 * DENSITY < record["density"] <= DENSITY
+
+
+def test_what_stays_dense_is_meant_to(ran, method):
+    if limits(method)[-1] < 1:
+        pytest.skip("is sparse")
+    assert ran(method).mask.density == 1
+    if method == "small_model":
+        large = sum(p.numel() for p in given()["model"].parameters())
+        small = sum(p.numel() for p in ran(method).result.network.parameters())
+        assert small <= DENSITY * large < parameters(1, 3, 2)
+    else:
+        assert methods.find(method).dense
+
+
+def test_pruned_weights_are_exactly_zero_in_the_model_file(ran, method):
+    mask, model = ran(method).mask, ran(method).model
+    for layer in mask:
+        assert model[layer].shape == mask.anatomy.prunable[layer]
+        assert (model[layer][~mask.array(layer)] == 0).all()
+        assert mask.kept(layer) >= 1
+    assert ran(method).result.density == mask.density
+
+
+def test_a_second_run_gives_the_same_bytes(ran, method):
+    assert ran(method, "again").bytes == ran(method).bytes
+    assert ran(method, "again").metrics == ran(method).metrics
+
+
+@pytest.mark.skipif(not can_fork(), reason="workers need fork")
+def test_the_number_of_workers_changes_no_byte(ran, method):
+    assert ran(method, "two workers").bytes == ran(method).bytes
+    assert ran(method, "two workers").metrics == ran(method).metrics
+
+
+def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes(ran, method):
+    assert ran(method, "stopped").bytes == ran(method).bytes
+    assert ran(method, "stopped").metrics == ran(method).metrics
+
+
+def test_bytes_counted_are_bytes_encoded(ran, method):
+    assert ran(method, "encoded").metrics == ran(method).metrics
+    assert ran(method, "encoded").bytes == ran(method).bytes
+
+
+def test_it_goes_on_without_devices_that_fail_and_names_them(ran, method):
+    failing = ran(method, "failing")
+    assert len(failing.metrics) == ROUNDS
+    for record in failing.metrics:
+        assert sorted([*record["answered"], *map(int, record["failed"])]) == list(range(DEVICES))
+        assert set(record["failed"].values()) <= {"out of reach"}
+        assert record["counted"]
+    assert any(record["failed"] for record in failing.metrics)
+    assert failing.metrics[-1]["density"] <= limits(method)[-1] + 1e-9
+    assert all(np.isfinite(values).all() for values in failing.model.values())
