@@ -2,7 +2,6 @@
 
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import erdos_renyi_kernel
 
@@ -16,10 +15,6 @@ class ERK(Method):
     """
 
     name = "erk"
-
-    def check(self, anatomy: Anatomy) -> None:
-        """Refuse a density at which some layer would keep no weight."""
-        erdos_renyi_kernel(anatomy, self.config.density)
 
     def coarse_prune(self, server: Server) -> None:
         """Before round 0: prune the pretrained model."""

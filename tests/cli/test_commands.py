@@ -13,7 +13,7 @@ from fedtiny.cli.main import COMMANDS
 from fedtiny.config import Config, load, resolve
 from fedtiny.federation.server import Server
 
-from ..runs.tiny import FILES, FLAGS, TINY, differences
+from ..runs.tiny import FILES, FLAGS, TINY, differences, locked_elsewhere
 
 
 def test_a_run_from_start_to_end(fedtiny, finished, tmp_path):
@@ -83,15 +83,17 @@ def test_ctrl_c_in_a_round_tells_how_to_go_on(fedtiny, finished, tmp_path, monke
     assert differences(finished, tmp_path / "run") == []
 
 
-@pytest.mark.xfail(strict=True, reason="the reporter is told of the run only after pretraining")
-def test_ctrl_c_in_pretraining_tells_how_to_go_on(fedtiny, tmp_path, monkeypatch):
+def test_ctrl_c_in_pretraining_tells_how_to_go_on(fedtiny, finished, tmp_path, monkeypatch):
     def stop(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedtiny.runs.assembly.Assembly.pretrain", stop)
-    said = fedtiny("run", *FLAGS, "--out", tmp_path / "run")
-    assert said.code == 130
+    with monkeypatch.context() as patch:
+        patch.setattr("fedtiny.runs.assembly.Assembly.pretrain", stop)
+        said = fedtiny("run", *FLAGS, "--out", tmp_path / "run")
+    assert (said.code, said.err) == (130, "")
     assert f"fedtiny resume {tmp_path / 'run'}" in said.out
+    assert fedtiny("resume", tmp_path / "run").code == 0
+    assert differences(finished, tmp_path / "run") == []
 
 
 def test_in_a_terminal_there_is_a_bar(fedtiny, tmp_path, monkeypatch):
@@ -130,6 +132,21 @@ def test_inspect_shows_a_stopped_run_and_how_to_go_on(fedtiny, stopped):
     assert rounds_in(said.out) == ["1", "2"]
 
 
+def test_inspect_shows_a_run_that_another_process_works_on(fedtiny, stopped):
+    with locked_elsewhere(stopped):
+        said = fedtiny("inspect", stopped)
+    assert (said.code, said.err) == (0, "")
+    assert "running: 2 of 3 rounds done" in said.out
+    assert "resume" not in said.out
+
+
+def test_inspect_tells_of_a_model_that_is_missing(fedtiny, finished):
+    (finished / "model.safetensors").unlink()
+    said = fedtiny("inspect", finished)
+    assert (said.code, said.err) == (0, "")
+    assert "(missing)" in said.out
+
+
 def just_started(finished, tmp_path):
     """A run that was killed as soon as its config was written."""
     folder = tmp_path / "just started"
@@ -139,9 +156,12 @@ def just_started(finished, tmp_path):
 
 
 def test_inspect_shows_a_run_that_has_just_started(fedtiny, finished, tmp_path):
-    said = fedtiny("inspect", just_started(finished, tmp_path))
+    folder = just_started(finished, tmp_path)
+    said = fedtiny("inspect", folder)
     assert (said.code, said.err) == (0, "")
-    assert "stopped after 0 of 3 rounds" in said.out
+    plain = said.out.replace("\n", "")
+    assert "stopped after 0 of 3 rounds" in plain
+    assert f"fedtiny resume '{folder}'" in plain, "quoted for the shell"
 
 
 def test_inspect_changes_nothing(fedtiny, stopped):

@@ -83,6 +83,8 @@ def test_a_whole_number_may_stand_for_a_real_one(tmp_path):
         ("[fleet]\ndevices = [1, 2]", r"'fleet\.devices' must be int, got \[1, 2\]"),
         ("density = 2.0", r"--density must lie in \(0, 1\], got 2"),
         ("density = nan", r"--density must lie in \(0, 1\], got nan"),
+        ("memory_budget = 3", r"'memory_budget' must be str, got 3"),
+        ("memory_model = 'mine'", r"'memory_model' must be 'paper' or 'device', got 'mine'"),
         ("density = 0.1\nrounds = ,", r"cannot read config file .*line 2"),
         ("density = 0.1\ndensity = 0.2", r"cannot read config file .*overwrite"),
     ],

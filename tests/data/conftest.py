@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-REPOSITORY = Path(__file__).parents[2]
-REAL_DATA = Path(os.environ.get("FEDTINY_DATA") or REPOSITORY.parent / "shared" / "data")
+REAL_DATA = Path(os.environ.get("FEDTINY_DATA", "data"))
 ENCODED_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 SCHEMAS = {
     "cifar10": ("img", "label", 10),

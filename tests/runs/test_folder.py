@@ -1,13 +1,23 @@
 """Files are written whole or not at all, and nothing is overwritten."""
 
 import errno
+import fcntl
 import os
+import shlex
 from pathlib import Path
 
 import pytest
 
 from fedtiny.errors import RunError
-from fedtiny.runs.folder import RunFolder, append_line, write_atomically
+from fedtiny.runs.folder import (
+    RunFolder,
+    append_line,
+    read_json,
+    write_atomically,
+    write_json,
+)
+
+from .tiny import locked_elsewhere
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
@@ -16,6 +26,24 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_write_left_is_used_up_by_the_next(tmp_path):
+    (tmp_path / ".file.tmp").write_bytes(b"torn and longer than what comes")
+    write_atomically(tmp_path / "file", b"new")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"file": b"new"}
+
+
+def test_plain_data_survives_and_what_is_none_is_named(tmp_path):
+    value = {"accuracy": 0.1 + 0.2, "failed": {"3": "out of reach"}, "loss": None}
+    write_json(tmp_path / "x.json", value)
+    assert read_json(tmp_path / "x.json") == value
+    for data in (b"", b'{"accur', b"\xff\xfe", b"[1, 2]", b"null"):
+        (tmp_path / "x.json").write_bytes(data)
+        with pytest.raises(RunError, match=r"x\.json is (missing or )?damaged"):
+            read_json(tmp_path / "x.json")
+    with pytest.raises(RunError, match=r"y\.json is missing"):
+        read_json(tmp_path / "y.json")
 
 
 @pytest.mark.parametrize("where", ["fsync", "replace"])
@@ -55,12 +83,27 @@ def test_a_new_folder_may_lie_deep_or_be_there_empty(tmp_path):
     assert RunFolder.create(tmp_path / "a" / "b").path.is_dir()
 
 
-@pytest.mark.parametrize("name", ["config.toml", "notes.txt", ".hidden"])
+@pytest.mark.parametrize("name", ["config.toml", "notes.txt", ".hidden", "x.tmp"])
 def test_a_folder_that_holds_anything_is_refused(tmp_path, name):
     (tmp_path / name).write_text("mine")
     with pytest.raises(RunError, match=r"is not empty; choose another --out, or .*fedtiny resume"):
         RunFolder.create(tmp_path)
     assert [file.read_text() for file in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_a_kill_left_before_there_was_anything_does_not_count(tmp_path):
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".config.toml.tmp").write_text("dens")
+    assert RunFolder.create(tmp_path).path == tmp_path
+
+
+def test_the_hint_to_resume_can_be_pasted_into_a_shell(tmp_path):
+    path = tmp_path / "it's my run"
+    path.mkdir()
+    (path / "config.toml").touch()
+    with pytest.raises(RunError) as raised:
+        RunFolder.create(path)
+    assert shlex.split(str(raised.value).partition("fedtiny resume ")[2]) == [str(path)]
 
 
 def test_a_folder_cannot_lie_below_a_file_or_be_one(tmp_path):
@@ -79,12 +122,35 @@ def test_free_names_are_counted_up(tmp_path):
     assert RunFolder.create_below(tmp_path / "runs", "x").path.name == "x-2"
 
 
-def test_a_lock_is_held_once_and_given_back(tmp_path):
+def test_a_lock_is_held_by_one_process_and_given_back(tmp_path):
     folder = RunFolder(tmp_path)
-    with folder.locked(), pytest.raises(RunError, match="another process"), folder.locked():
-        raise AssertionError("two at once")
+    assert not folder.is_locked()
+    with locked_elsewhere(tmp_path):
+        assert folder.is_locked()
+        with pytest.raises(RunError, match=f"another process is working on {tmp_path}"):  # noqa: SIM117
+            with folder.locked():
+                raise AssertionError("two at once")
+    assert not folder.is_locked()
     with folder.locked():
         pass
+    with locked_elsewhere(tmp_path):
+        assert folder.is_locked()
+
+
+def test_asking_for_a_lock_makes_no_file(tmp_path):
+    assert not RunFolder(tmp_path).is_locked()
+    assert not RunFolder(tmp_path / "nowhere").is_locked()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP])
+def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch, code):
+    def fail(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "lockf", fail)
+    with RunFolder(tmp_path).locked():
+        assert not RunFolder(tmp_path).is_locked()
 
 
 def refuse_to_write(monkeypatch, error):
@@ -102,12 +168,7 @@ def refuse_to_write(monkeypatch, error):
     "error",
     [
         PermissionError(errno.EACCES, "Permission denied"),
-        pytest.param(
-            OSError(errno.EROFS, "Read-only file system"),
-            marks=pytest.mark.xfail(
-                strict=True, reason="locked() knows PermissionError only: a traceback"
-            ),
-        ),
+        OSError(errno.EROFS, "Read-only file system"),
     ],
     ids=["permission denied", "read-only file system"],
 )
@@ -118,9 +179,6 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, monkeypatch, erro
             pass
 
 
-@pytest.mark.xfail(
-    strict=True, reason="locked() takes any PermissionError of the run for one of the lock"
-)
 def test_a_permission_that_lacks_elsewhere_is_not_put_down_to_the_folder(tmp_path):
     with pytest.raises(PermissionError, match="elsewhere"), RunFolder(tmp_path).locked():
         raise PermissionError(errno.EACCES, "Permission denied", "elsewhere")

@@ -48,7 +48,30 @@ def test_rounds_that_the_checkpoint_does_not_know_are_forgotten(folder):
     assert metrics.read(folder) == RECORDS[:2]
 
 
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_round_that_is_missing_is_told_and_nothing_is_thrown_away(folder, gone):
+    text = folder.metrics.read_text().splitlines(keepends=True)
+    left = "".join(line for number, line in enumerate(text) if number != gone)
+    folder.metrics.write_text(left)
+    with pytest.raises(RunError, match=r"metrics\.jsonl lacks some of the 3 rounds"):
+        metrics.keep_before(folder, 3)
+    assert folder.metrics.read_text() == left
+
+
+def test_a_round_that_stands_twice_is_told(folder):
+    metrics.append(folder, RECORDS[0])
+    with pytest.raises(RunError, match=r"metrics\.jsonl"):
+        metrics.keep_before(folder, 3)
+
+
+@pytest.mark.parametrize("line", ["{}", "null", "[]", '{"round": "0"}', '{"round": null}'])
+def test_a_line_that_is_not_a_round_is_damaged(folder, line):
+    folder.metrics.write_text(line + "\n" + folder.metrics.read_text())
+    with pytest.raises(RunError, match=r"line 1 of .*metrics\.jsonl is damaged"):
+        metrics.read(folder)
+
+
 def test_numbers_survive_to_the_last_bit(folder):
     value = 0.1 + 0.2
     metrics.append(folder, {"round": 3, "loss": value})
-    assert metrics.keep_before(folder, 9)[-1]["loss"] == metrics.read(folder)[-1]["loss"] == value
+    assert metrics.keep_before(folder, 4)[-1]["loss"] == metrics.read(folder)[-1]["loss"] == value

@@ -10,16 +10,22 @@ import torch
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_tensors
 
+import fedtiny
 from fedtiny import data, models
 from fedtiny.config import load
 from fedtiny.data.augment import Transform
-from fedtiny.runs.assembly import Assembly
+from fedtiny.errors import ConfigError
+from fedtiny.runs.assembly import TEST_PART, Assembly, assemble, computing_on
+from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.reporter import Silent
+from fedtiny.runs.split import load_split, save_split
 
-from .tiny import FILES, TINY, differences, lines, tiny, train
+from .tiny import FILES, TINY, differences, lines, own_data, tiny, train
 
 KEYS = {
     *("round", "accuracy", "loss", "train_loss", "density", "densities", "mask_change"),
     *("bytes_down", "bytes_up", "seconds", "answered", "failed", "counted"),
+    *("adjusted", "flops", "memory_paper", "memory_device"),
 }
 
 
@@ -47,6 +53,14 @@ def test_threads_and_workers_left_open_are_saved_as_what_they_were(tmp_path):
     assert values["workers"] >= 1
 
 
+def test_threads_are_for_one_process_only(tmp_path):
+    """A forked child of a process whose PyTorch has computed on threads hangs on its own."""
+    with pytest.raises(ConfigError, match="--threads 2 needs --workers 1"):
+        train(tiny(threads=2, workers=2), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert train(tiny(rounds=1, threads=2, workers=None), tmp_path / "run").config.workers == 1
+
+
 def test_versions_are_those_of_this_machine(finished):
     versions = read_json(finished.path / "versions.json")
     for package in ("fedtiny", "torch", "numpy", "safetensors"):
@@ -65,11 +79,19 @@ def test_the_saved_partition_gives_each_image_to_one_holder(finished):
     assert min(len(own) for own in devices) >= 10
 
 
+def test_a_split_survives_its_file(finished, tmp_path):
+    split = load_split(RunFolder(finished.path))
+    save_split(RunFolder(tmp_path), split)
+    saved = (tmp_path / "partition.safetensors").read_bytes()
+    assert saved == (finished.path / "partition.safetensors").read_bytes()
+    assert split.table.shape == (3, 10)
+
+
 def test_a_line_of_metrics_for_each_round(finished):
     records = lines(finished.path)
     assert [record["round"] for record in records] == [0, 1, 2]
     for record in finished.metrics:
-        assert set(record) >= KEYS
+        assert set(record) == KEYS
         assert 0 <= record["accuracy"] <= 1
         assert record["loss"] > 0
         assert record["train_loss"] > 0
@@ -78,6 +100,8 @@ def test_a_line_of_metrics_for_each_round(finished):
         assert record["bytes_down"] > 0
         assert record["bytes_up"] > 0
         assert record["seconds"] >= 0
+        assert record["flops"] > 0
+        assert 0 < record["memory_paper"] < record["memory_device"]
         assert (record["answered"], record["failed"]) == ([0, 1, 2], {})
         assert record["counted"] is True
 
@@ -110,6 +134,40 @@ def test_the_saved_model_loads_and_is_as_good_as_reported(finished):
     assert right.mean() == pytest.approx(finished.accuracy)
     kept = sum(int(network.state_dict()[n].count_nonzero()) for n in ("4.weight", "8.weight"))
     assert kept <= read_json(finished.path / "result.json")["kept_weights"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_large_test_set_is_measured_in_parts_and_counts_as_one(workers):
+    noise = own_data(2 * TEST_PART + 100, test=2 * TEST_PART + 100)
+    config = tiny(workers=workers, data={"limit_train": None, "limit_test": None})
+    with computing_on(1):
+        assembly = assemble(config, data=noise)
+        try:
+            assert [len(part) for part in assembly.test] == [TEST_PART, TEST_PART, 100]
+            found = assembly.evaluate()
+        finally:
+            assembly.server.door.close()
+    inputs = Transform.of(noise, False, 0).normalise(torch.from_numpy(noise.test.images))
+    labels = torch.from_numpy(noise.test.labels).long()
+    with torch.no_grad():
+        logits = assembly.model.eval()(inputs)
+    assert found["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
+    assert found["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)))
+
+
+def test_a_run_is_told_of_before_it_computes_anything(tmp_path, monkeypatch):
+    told, pretrain = [], Assembly.pretrain
+    monkeypatch.setattr(Assembly, "pretrain", lambda a: (told.append("pretrain"), pretrain(a)))
+
+    class Teller(Silent):
+        def started(self, *_):
+            told.append("started")
+
+        def selected(self, _):
+            told.append("selected")
+
+    fedtiny.run(tiny(rounds=1), out=tmp_path / "run", reporter=Teller())
+    assert told == ["started", "pretrain", "selected"]
 
 
 def test_the_network_that_a_run_gives_is_the_saved_one(finished):
@@ -173,8 +231,10 @@ def test_without_selection_there_is_nothing_to_write_down(tmp_path):
     assert result.density == pytest.approx(0.3, abs=0.01)
 
 
-def test_fedavg_stays_dense(tmp_path):
+def test_fedavg_stays_dense_and_costs_more(finished, tmp_path):
     result = train(tiny(rounds=1, method="fedavg"), tmp_path / "run")
+    for cost in ("flops", "memory_paper", "memory_device"):
+        assert result.metrics[0][cost] > finished.metrics[-1][cost]
     assert (result.density, result.selection) == (1.0, {})
     assert result.metrics[0]["mask_change"] == 0
 

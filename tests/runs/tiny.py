@@ -1,6 +1,10 @@
 """Runs of a quarter of a second, and what to compare of them."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,11 +65,11 @@ def train(config: Config, out: Path, **given) -> fedtiny.Result:
     return fedtiny.run(config, out=out, reporter=Silent(), **given)
 
 
-def own_data(count: int = 120, shift: int = 0, **named) -> DataSet:
+def own_data(count: int = 120, shift: int = 0, test: int = 40, **named) -> DataSet:
     """Noise in four classes; labels may be shifted."""
     images = np.random.default_rng(0).integers(0, 256, (count, 8, 8), dtype=np.uint8)
     labels = (np.arange(count) + shift) % 4
-    return fedtiny.from_arrays((images, labels), (images[:40], labels[:40]), **named)
+    return fedtiny.from_arrays((images, labels), (images[:test], labels[:test]), **named)
 
 
 class StopAfter(Silent):
@@ -86,6 +90,26 @@ def stop(config: Config, out: Path, rounds: int, **given) -> Path:
     except KeyboardInterrupt:
         return out
     raise AssertionError("the run was over before it could be stopped")
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from fedtiny.runs.folder import RunFolder
+
+with RunFolder(Path(sys.argv[1])).locked():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def locked_elsewhere(path: Path) -> Iterator[None]:
+    """Another process works on the run meanwhile."""
+    order = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(order, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"locked\n"
+        yield
 
 
 def lines(path: Path) -> list[dict]:

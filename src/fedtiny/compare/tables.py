@@ -12,7 +12,7 @@ from fedtiny.compare.rows import Row
 from fedtiny.runs import words
 from fedtiny.runs.folder import write_atomically
 
-HEADINGS = ("density", "method", "accuracy", "FLOPs", "memory", "bytes", "selection")
+HEADINGS = ("density", "method", "accuracy", "FLOPs", "memory", "bytes", "select")
 BEST, SECOND = 0, 1
 
 Mark = Callable[[str, int], str]

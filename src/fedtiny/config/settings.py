@@ -137,7 +137,7 @@ class Config:
     workers: int | None = None
     """Processes that play the devices; default: all cores. Does not change any result."""
     threads: int | None = None
-    """Threads of each process; default: 1. The last bits of a result depend on it."""
+    """PyTorch's threads; default: 1. More need 1 worker. The last bits of a result depend on it."""
     eval_every: int = 1
     """Measure test accuracy every so many rounds, and after the last."""
     eval_devices: bool = False

@@ -9,6 +9,7 @@ from fedtiny.cost import largest_density, parse_size
 from fedtiny.cost.workload import Given
 from fedtiny.data import DataSet
 from fedtiny.devices.crew import can_fork
+from fedtiny.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,8 +24,13 @@ def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> 
     if model is not None:
         config = replace(config, model=OWN + type(model).__name__)
     config = resolve(config)
-    workers = config.workers or (min(cores(), config.fleet.devices) if can_fork() else 1)
     threads = config.threads or (1 if can_fork() else cores())
+    parallel = can_fork() and threads == 1
+    workers = config.workers or (min(cores(), config.fleet.devices) if parallel else 1)
+    if workers > 1 and threads > 1:
+        raise ConfigError(
+            f"--threads {threads} needs --workers 1: PyTorch's threads get stuck in child processes"
+        )
     return replace(config, workers=workers, threads=threads)
 
 

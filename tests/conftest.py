@@ -1,4 +1,4 @@
-"""Two cores are shared with other work: one thread, and no property test is timed."""
+"""Several tests run side by side: one thread each, and no property test is timed."""
 
 import pytest
 import torch

@@ -1,0 +1,122 @@
+"""One table in four forms: what is marked, what is in full, what is written."""
+
+import csv
+import io
+from dataclasses import asdict, replace
+
+from rich.console import Console
+
+from fedtiny.compare import tables
+from fedtiny.compare.rows import Row
+
+DENSE = Row(1.0, "fedavg", 2, 0.99, 0.001, 2e9, 1.0, 4_000.0, 9_000.0, 0.0)
+
+
+def row(density, method, accuracy, **changes):
+    return replace(DENSE, density=density, method=method, accuracy=accuracy, **changes)
+
+
+ROWS = [
+    DENSE,
+    row(0.05, "fl_pqsu", 0.7),
+    row(0.05, "snip", 0.9),
+    row(0.05, "fedtiny", 0.8, selection_bytes=1_870_000.0),
+    row(0.01, "fl_pqsu", 0.6),
+    row(0.01, "snip", 0.1),
+    row(0.01, "fedtiny", 0.65),
+]
+BEST = {(0.05, "snip"), (0.01, "fedtiny")}
+SECOND = {(0.05, "fedtiny"), (0.01, "fl_pqsu")}
+
+
+def of_rank(rank):
+    return {(r.density, r.method) for r, found in tables.ranks(ROWS).items() if found == rank}
+
+
+def test_the_best_two_of_each_density_are_ranked_and_the_dense_one_is_not():
+    assert of_rank(tables.BEST) == BEST
+    assert of_rank(tables.SECOND) == SECOND
+    assert DENSE not in tables.ranks(ROWS)
+
+
+def test_a_single_method_is_best_and_there_is_no_second():
+    assert tables.ranks([ROWS[1]]) == {ROWS[1]: tables.BEST}
+    assert tables.ranks([]) == {}
+
+
+def accuracy_cells(shown):
+    (column,) = (column for column in shown.columns if column.header == "accuracy")
+    return list(column.cells)
+
+
+def test_the_terminal_shows_best_in_bold_and_second_underlined():
+    assert accuracy_cells(tables.terminal(ROWS)) == [
+        "0.9900 ± 0.001",
+        "0.7000 ± 0.001",
+        "[bold]0.9000 ± 0.001[/bold]",
+        "[underline]0.8000 ± 0.001[/underline]",
+        "[underline]0.6000 ± 0.001[/underline]",
+        "0.1000 ± 0.001",
+        "[bold]0.6500 ± 0.001[/bold]",
+    ]
+
+
+def test_the_terminal_prints_every_row_and_no_markup():
+    out = io.StringIO()
+    Console(file=out, width=120).print(tables.terminal(ROWS))
+    text = out.getvalue()
+    assert "[" not in text
+    assert [text.count(method) for method in ("fedavg", "fl_pqsu", "snip", "fedtiny")] == [
+        1,
+        2,
+        2,
+        2,
+    ]
+    assert "1.87 MB" in text
+    assert text.count("1.000x") == 7
+
+
+def test_markdown_marks_and_lines_up():
+    lines = tables.markdown(ROWS).splitlines()
+    assert len(lines) == 2 + len(ROWS)
+    assert {line.count("|") for line in lines} == {len(tables.HEADINGS) + 1}
+    assert [line for line in lines if "**" in line] == [lines[4], lines[8]]
+    assert "| 0.05 | snip | **0.9000 ± 0.001** |" in lines[4]
+    assert "| 0.05 | fedtiny | *0.8000 ± 0.001* |" in lines[5]
+    assert "| 0.01 | fl_pqsu | *0.6000 ± 0.001* |" in lines[6]
+
+
+def test_latex_marks_and_escapes():
+    text = tables.latex(ROWS)
+    assert r"0.05 & snip & \textbf{0.9000 $\pm$ 0.001} & 1.000x" in text
+    assert r"0.05 & fedtiny & \underline{0.8000 $\pm$ 0.001} &" in text
+    assert r"0.01 & fl\_pqsu & \underline{0.6000 $\pm$ 0.001} &" in text
+    assert (text.count(r"\textbf"), text.count(r"\underline")) == (2, 2)
+    assert "±" not in text
+    columns = text.splitlines()[0].removeprefix(r"\begin{tabular}").strip("{}")
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {line.count(" & ") for line in body} == {len(columns) - 1}
+    assert text.endswith("\\bottomrule\n\\end{tabular}\n")
+
+
+def test_one_seed_shows_no_spread():
+    single = [replace(r, seeds=1) for r in ROWS]
+    for text in (tables.markdown(single), tables.latex(single)):
+        assert "±" not in text
+        assert "pm" not in text
+
+
+def test_csv_has_every_figure_in_full():
+    exact = [replace(r, accuracy=r.accuracy / 3, spread=1 / 7, flops=1e13 / 3) for r in ROWS]
+    read = list(csv.DictReader(io.StringIO(tables.csv_text(exact))))
+    kinds = {name: type(value) for name, value in asdict(exact[0]).items()}
+    assert [{n: kinds[n](v) for n, v in line.items()} for line in read] == list(map(asdict, exact))
+
+
+def test_every_form_is_written(tmp_path):
+    paths = tables.write_all(ROWS, tmp_path)
+    assert [path.name for path in paths] == ["table.csv", "table.md", "table.tex"]
+    assert paths[0].read_text() == tables.csv_text(ROWS)
+    assert paths[1].read_text(encoding="utf-8") == tables.markdown(ROWS)
+    assert paths[2].read_text() == tables.latex(ROWS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in paths)
