@@ -2,7 +2,6 @@
 
 from itertools import chain
 
-import numpy as np
 import pytest
 
 from fedtiny.errors import FedTinyError
@@ -10,7 +9,6 @@ from fedtiny.federation.door import ABSENT, LATE
 from fedtiny.federation.messages import Reply, Verb, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.rounds import federate, play_round, prepare
-from fedtiny.sparse.adjust import Change
 
 from .fakes import FULL, HALF, Diary, FakeDoor, server_of, theta_of
 
@@ -83,26 +81,28 @@ def test_the_plain_method_trains_and_averages_and_no_more():
     assert result.changes == {}
 
 
-def test_a_method_may_name_another_reducer():
+def test_a_reducer_that_there_is_not_is_refused_by_name():
     class Robust(Diary):
         reducer = "median"
 
     server, method = started(Robust)
-    with pytest.raises(KeyError, match="median"):
+    with pytest.raises(FedTinyError, match="'diary' names the reducer 'median'; there are 'mean'"):
         list(federate(server, method, 1))
-    assert server.door.asked[0][2] == "median"
 
 
 def test_what_was_adjusted_is_told():
-    change = Change(np.array([1], np.int32), np.array([0], np.int32))
-
     class Swapping(Diary):
         def adjust(self, server, outcome):
-            return {"a.weight": change}
+            kept = server.theta.mask.indices("a.weight")
+            self.dropped, self.grown = kept[0], kept[-1] + 1
+            changed = [*kept[1:], self.grown]
+            server.theta = server.theta.remasked(server.theta.mask.replace({"a.weight": changed}))
 
     server, method = started(Swapping)
     (result,) = federate(server, method, 1)
-    assert result.changes == {"a.weight": change}
+    assert result.changes.keys() == {"a.weight"}
+    assert result.changes["a.weight"].grown.tolist() == [method.grown]
+    assert result.changes["a.weight"].dropped.tolist() == [method.dropped]
     assert result.outcome.answered == (0, 1, 2)
 
 

@@ -1,10 +1,13 @@
 """fedtiny inspect."""
 
+from pathlib import Path
+from typing import Annotated
+
+import tyro
 from rich.console import Console
 from rich.table import Table
 
 from fedtiny import config as configs
-from fedtiny.cli.arguments import run_folder
 from fedtiny.config import Config
 from fedtiny.runs import metrics, words
 from fedtiny.runs.folder import RunFolder, quoted, read_json
@@ -14,7 +17,12 @@ from fedtiny.runs.split import load_split
 
 def command(arguments: list[str]) -> int:
     """Parse and show."""
-    path = run_folder("inspect", "Show what a run did, finished or not.", arguments)
+    path = tyro.cli(
+        Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="DIR", help="The run folder.")],
+        prog="fedtiny inspect",
+        description="Show what a run did, finished or not.",
+        args=arguments,
+    )
     show(RunFolder.open(path), Console(highlight=False))
     return 0
 
@@ -28,7 +36,7 @@ def show(folder: RunFolder, console: Console) -> None:
         console.print(words.partition_table(load_split(folder).table))
     if folder.selection.exists():
         selection = read_json(folder.selection)
-        if selection:
+        if "selection" in selection:
             console.print(words.selection_line(selection), markup=False)
     if records:
         console.print(_rounds(records))

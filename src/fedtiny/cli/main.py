@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -42,6 +43,8 @@ def dispatch(arguments: list[str]) -> int:
     try:
         result: int = importlib.import_module(COMMANDS[name][0]).command(rest)
     except FedTinyError as error:
+        if "FEDTINY_TRACEBACK" in os.environ:
+            raise
         print(f"fedtiny: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -61,6 +64,7 @@ def overview() -> str:
             *lines,
             "",
             "fedtiny COMMAND --help tells more of a command; fedtiny --version the version.",
+            "FEDTINY_TRACEBACK=1 shows where an error comes from.",
         ]
     )
 

@@ -1,5 +1,6 @@
 """fedtiny list."""
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import tyro
@@ -8,7 +9,12 @@ from rich.table import Table
 
 from fedtiny import data, methods, models
 
-KINDS = {"methods": methods.names, "models": models.names, "datasets": data.names}
+FOLDER = {"folder": "a folder of images by class, named by --data.root"}
+KINDS: dict[str, Callable[[], dict[str, str]]] = {
+    "methods": methods.names,
+    "models": models.names,
+    "datasets": lambda: data.names() | FOLDER,
+}
 
 
 def command(arguments: list[str]) -> int:

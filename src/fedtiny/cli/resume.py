@@ -1,10 +1,28 @@
 """fedtiny resume."""
 
-from fedtiny.cli.arguments import run_folder
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
 from fedtiny.runs.runner import resume
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Continue a run from its last checkpoint, here or on another machine."""
+
+    path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="DIR")]
+    """The run folder."""
+    root: Annotated[Path | None, tyro.conf.arg(name="data.root")] = None
+    """Where the data lies now; default: where it lay."""
+    workers: int | None = None
+    """Processes that play the devices; default: as many as before."""
 
 
 def command(arguments: list[str]) -> int:
     """Parse and resume."""
-    resume(run_folder("resume", "Continue a run from its last checkpoint.", arguments))
+    parsed = tyro.cli(Arguments, prog="fedtiny resume", args=arguments)
+    resume(parsed.path, root=parsed.root, workers=parsed.workers)
     return 0

@@ -17,13 +17,20 @@ Announce = Callable[[str], Reporter]
 
 
 def check(cells: Sequence[Cell]) -> None:
-    """Refuse, before anything runs, a density that a method cannot reach."""
+    """Refuse, before anything runs, what a method cannot do."""
     first = configs.resolve(cells[0].config)
     data = load_data(first)
-    anatomy = models.dissect(build_model(first, data), data.shape)
+    network = build_model(first, data)
+    anatomy = models.dissect(network, data.shape)
+    parameters = sum(parameter.numel() for parameter in network.parameters())
     for cell in cells:
         try:
-            methods.create(cell.config).check(anatomy)
+            method = methods.create(configs.resolve(cell.config))
+            settled_config = method.settle(method.config, lambda: parameters)
+            if settled_config.model != first.model:
+                build_model(settled_config, data)
+            else:
+                method.check(anatomy)
         except FedTinyError as error:
             raise type(error)(f"method '{cell.config.method}': {error}") from error
 

@@ -36,6 +36,17 @@ class Grid:
     seeds: tuple[int, ...] = (0,)
     base: Config = field(default_factory=Config)
 
+    def __post_init__(self) -> None:
+        for name in GRID_KEYS:
+            if not getattr(self, name):
+                raise ConfigError(f"--{name} needs at least one value")
+        plain = Config()
+        for name in ("method", "seed", "memory_budget"):
+            if getattr(self.base, name) != getattr(plain, name):
+                raise ConfigError(
+                    f"a comparison takes --methods, --density and --seeds, not '{name}'"
+                )
+
     def cells(self) -> list[Cell]:
         """Every run, densities outermost; a method that stays dense runs once a seed."""
         found: dict[Cell, None] = {}

@@ -67,7 +67,7 @@ def _costs(cell: Cell, folder: RunFolder) -> dict[str, float]:
         config,
         shape=data.shape,
         classes=len(data.classes),
-        samples=round(float(table.sum()) / len(table)),
+        samples=int(table.sum()) // len(table),
     )
     return costs
 

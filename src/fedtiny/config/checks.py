@@ -64,6 +64,10 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
             not isinstance(pool, int) or pool > 0,
             f"--selection.pool-size must be above 0, got {pool}",
         ),
+        (
+            selection.variance == "mean" or selection.passes == 1,
+            "--selection.variance pooled takes one pass; leave --selection.passes at 1",
+        ),
         (train.lr is None or train.lr > 0, f"--train.lr must be above 0, got {train.lr}"),
         (train.pretrain_epochs >= 0, "--train.pretrain-epochs must not be negative"),
         (config.data.cutout >= 0, "--data.cutout must not be negative"),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedtiny.devices.torch_norms import frozen_statistics
 from fedtiny.errors import ModelError
-from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.top import TopBuffer
 from fedtiny.sparse.vector import SparseVector
 
@@ -54,7 +54,7 @@ def _frozen_parameters(model: nn.Module) -> Iterator[None]:
 def _tapped(model: nn.Module, name: str, mask: Mask, buffer: TopBuffer) -> Iterator[None]:
     """Feed a layer's buffer when the backward pass gets to the layer."""
     layer = model.get_submodule(name.removesuffix(".weight"))
-    kept = mask.array(name).reshape(-1)
+    kept = mask.indices(name)
     calls = 0
 
     def tap(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -77,13 +77,14 @@ def _tapped(model: nn.Module, name: str, mask: Mask, buffer: TopBuffer) -> Itera
 
 @torch.no_grad()
 def _feed(
-    buffer: TopBuffer, layer: nn.Module, features: Tensor, gradient: Tensor, kept: Any
+    buffer: TopBuffer, layer: nn.Module, features: Tensor, gradient: Tensor, kept: Indices
 ) -> None:
     filter_size = layer.weight[0].numel()  # type: ignore[index]
     filters = max(1, SLAB_PER_COUNT * buffer.count // filter_size)
     for start, slab in _slabs(layer, features, gradient, filters):
         first = start * filter_size
-        pruned = np.flatnonzero(~kept[first : first + slab.numel()])
+        here = slice(*np.searchsorted(kept, (first, first + slab.numel())))
+        pruned = np.delete(np.arange(slab.numel(), dtype=np.int32), kept[here] - first)
         buffer.push(pruned + first, slab.reshape(-1).numpy()[pruned])
 
 

@@ -1,13 +1,13 @@
 """What a method of federated pruning is: the moments of a round that it may change."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedtiny.config import Config
 from fedtiny.federation.door import Outcome
 from fedtiny.federation.messages import Program, train
 from fedtiny.models.anatomy import Anatomy
-from fedtiny.sparse.adjust import Changes
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.theta import Theta
 
@@ -39,7 +39,7 @@ class Method:
 
     def settle(self, config: Config, parameters: Callable[[], int]) -> Config:
         """The config as this method runs it, given the number of parameters of the network."""
-        return config
+        return replace(config, density=1.0) if self.dense else config
 
     def density_limit(self, round: int) -> float:
         """The density that the model never exceeds once this round is over."""
@@ -61,9 +61,8 @@ class Method:
         assert outcome.theta is not None
         return outcome.theta
 
-    def adjust(self, server: "Server", outcome: Outcome) -> Changes:
+    def adjust(self, server: "Server", outcome: Outcome) -> None:
         """Change the mask by what the devices measured (lines 19 to 26)."""
-        return {}
 
     def summary(self, server: "Server") -> dict[str, Any]:
         """What a reader of the run should know of this method's choices, as plain JSON."""

@@ -12,6 +12,7 @@ from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.mean import WeightedMean
 from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.vector import SparseVector
 
 
 class Reducer(Protocol):
@@ -55,30 +56,30 @@ class OverHolders:
     """Each weight averaged over the devices whose own mask keeps it; the masks are united."""
 
     def __init__(self) -> None:
-        self._others = WeightedMean()
+        self._values, self._holders, self._others = (WeightedMean() for _ in range(3))
         self._anatomy: Anatomy | None = None
-        self._sums: dict[str, NDArray[np.float64]] = {}
-        self._held: dict[str, NDArray[np.float64]] = {}
 
     def add(self, theta: Theta, samples: int) -> None:
         self._anatomy = theta.anatomy
         self._others.add({"dense": theta.vector[theta.mask.count :]}, samples)
-        for layer, size in theta.anatomy.sizes.items():
-            positions = theta.mask.indices(layer)
-            sums = self._sums.setdefault(layer, np.zeros(size))
-            sums[positions] += theta.kept(layer).astype(np.float64) * samples
-            self._held.setdefault(layer, np.zeros(size))[positions] += samples
+        values = {layer: _sparse(theta, layer, theta.kept(layer)) for layer in theta.mask}
+        held = {layer: _sparse(theta, layer, np.ones_like(v.values)) for layer, v in values.items()}
+        self._values.add(values, samples)
+        self._holders.add(held, samples)
 
     def mean(self) -> Theta | None:
+        """The mean over all devices, divided by the share of them that holds the weight."""
         if self._anatomy is None:
             return None
-        union = {layer: np.flatnonzero(held) for layer, held in self._held.items()}
-        kept = [
-            (self._sums[layer][at] / self._held[layer][at]).astype(np.float32)
-            for layer, at in union.items()
-        ]
-        values = np.concatenate([*kept, self._others.dense()["dense"]])
-        return Theta(Mask(self._anatomy, union), values)
+        values, shares = self._values.sparse(), self._holders.sparse()
+        union = {layer: vector.indices for layer, vector in values.items()}
+        kept = [vector.values / shares[layer].values for layer, vector in values.items()]
+        mask = Mask(self._anatomy, union)
+        return Theta(mask, np.concatenate([*kept, self._others.dense()["dense"]]))
+
+
+def _sparse(theta: Theta, layer: str, values: NDArray[np.float32]) -> SparseVector:
+    return SparseVector(theta.anatomy.sizes[layer], theta.mask.indices(layer), values)
 
 
 class MeanOfReplies:

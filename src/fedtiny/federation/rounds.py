@@ -1,13 +1,15 @@
 """The round. Start reading here: this is Algorithm 2, and every method goes through it."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.door import Outcome
 from fedtiny.federation.method import Method
+from fedtiny.federation.reduce import REDUCERS
 from fedtiny.federation.server import Server
-from fedtiny.sparse.adjust import Changes
+from fedtiny.sparse.adjust import Changes, mask_changes
 from fedtiny.sparse.mask import Mask
 
 
@@ -32,31 +34,51 @@ def federate(server: Server, method: Method, rounds: int) -> Iterator[RoundResul
 
 def prepare(server: Server, method: Method) -> None:
     """Before the first round: coarse pruning (Alg. 1 for FedTiny). Done once in a run."""
-    if not server.coarse_pruned:
+    if server.coarse_pruned:
+        return
+    with _contract(method):
         method.check(server.anatomy)
         method.coarse_prune(server)
-        _check_density(server, method)
-        server.coarse_pruned = True
+        _check_density(server, method, "before round 0")
+    server.coarse_pruned = True
 
 
 def play_round(server: Server, method: Method) -> RoundResult:
     """One round: devices train and measure, the server averages and adjusts (Alg. 2)."""
     mask = server.theta.mask
-    program = method.train_locally(server) + method.score(server)
-    outcome = server.ask("train", program, reducer=method.reducer)
-    counted, changes = server.enough(outcome), Changes()
-    if counted:
-        server.theta = method.aggregate(server, outcome)
-        changes = method.adjust(server, outcome)
-        _check_density(server, method)
+    with _contract(method):
+        program = (*method.train_locally(server), *method.score(server))
+        outcome = server.ask("train", program, reducer=method.reducer)
+        counted = server.enough(outcome)
+        if counted:
+            server.theta = method.aggregate(server, outcome)
+            method.adjust(server, outcome)
+            _check_density(server, method, f"after round {server.round}")
     server.round += 1
+    changes = mask_changes(mask, server.theta.mask)
     return RoundResult(server.round - 1, mask, counted, outcome, changes)
 
 
-def _check_density(server: Server, method: Method) -> None:
+@contextmanager
+def _contract(method: Method) -> Iterator[None]:
+    """Blame a method for what goes wrong in its moments, by name and in one sentence."""
+    if method.reducer not in REDUCERS:
+        known = ", ".join(repr(name) for name in REDUCERS)
+        raise FedTinyError(
+            f"method '{method.name}' names the reducer '{method.reducer}'; there are {known}"
+        )
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FedTinyError(
+            f"method '{method.name}' broke its contract: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _check_density(server: Server, method: Method, when: str) -> None:
     density, limit = server.theta.mask.density, method.density_limit(server.round)
     if density > limit + 1e-9:
         raise FedTinyError(
-            f"method '{method.name}' broke its contract: density {density:.6g} after round "
-            f"{server.round} is above its limit {limit:.6g}"
+            f"method '{method.name}' broke its contract: density {density:.6g} {when} is above "
+            f"its limit {limit:.6g}"
         )

@@ -20,7 +20,7 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.randomness import generator
-from fedtiny.sparse.adjust import Changes, grow_and_drop
+from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool, prune_by_magnitude
 from fedtiny.sparse.densities import uniform, uniform_noise
 from fedtiny.sparse.schedule import Schedule
@@ -98,11 +98,10 @@ class FedTiny(Method):
         numbers = self._pruning_numbers(server)
         return (top_gradients(numbers),) if numbers else ()
 
-    def adjust(self, server: Server, outcome: Outcome) -> Changes:
+    def adjust(self, server: Server, outcome: Outcome) -> None:
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""
         numbers = self._pruning_numbers(server)
-        server.theta, changes = grow_and_drop(server.theta, outcome.gradients, numbers)
-        return changes
+        server.theta, _ = grow_and_drop(server.theta, outcome.gradients, numbers)
 
     def _pruning_numbers(self, server: Server) -> dict[str, int]:
         if not self.config.pruning.progressive:

@@ -1,10 +1,11 @@
 """LotteryFL: iterative magnitude pruning of a dense model, with rewinding."""
 
 from fedtiny.config import Config
+from fedtiny.errors import ConfigError
 from fedtiny.federation.door import Outcome
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.sparse.adjust import Changes
+from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Mask
@@ -31,6 +32,16 @@ class LotteryFL(Method):
         self.schedule = Schedule.of(config.pruning, granularity="entire")
         self.prunings = max(1, self.schedule.r_stop // self.schedule.delta_r)
 
+    def check(self, anatomy: Anatomy) -> None:
+        super().check(anatomy)
+        last = (self.config.rounds or 1) - 1
+        if self.density_limit(last) > self.config.density + 1e-9:
+            raise ConfigError(
+                f"lotteryfl reaches density {self.config.density:g} only in round "
+                f"{self.prunings * self.schedule.delta_r + 1}, after the last; raise --rounds or "
+                "lower --pruning.delta-r and --pruning.r-stop"
+            )
+
     def density_limit(self, round: int) -> float:
         event = min(self.schedule.event(round), self.prunings)
         return float(self.config.density ** (event / self.prunings))
@@ -38,11 +49,10 @@ class LotteryFL(Method):
     def coarse_prune(self, server: Server) -> None:
         server.arrays[INITIAL] = server.theta.vector
 
-    def adjust(self, server: Server, outcome: Outcome) -> Changes:
+    def adjust(self, server: Server, outcome: Outcome) -> None:
         limit = self.density_limit(server.round)
-        if server.theta.mask.density > limit:
+        if server.theta.mask.density > limit + 1e-9:
             counts = uniform(server.anatomy, limit)
             ticket = prune_by_magnitude(server.theta, counts).mask
             initial = Theta(Mask.full(server.anatomy), server.arrays[INITIAL])
             server.theta = initial.remasked(ticket)
-        return {}

@@ -8,7 +8,7 @@ from fedtiny.federation.door import Outcome
 from fedtiny.federation.messages import Program, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.sparse.adjust import Changes, grow_and_drop
+from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Mask
@@ -40,14 +40,13 @@ class PruneFL(Method):
         adjusting = bool(self.schedule.pruning_numbers(server.theta.mask, server.round))
         return (train(self.config.train.local_epochs or 1, sum_dense_gradients=adjusting),)
 
-    def adjust(self, server: Server, outcome: Outcome) -> Changes:
+    def adjust(self, server: Server, outcome: Outcome) -> None:
         numbers = self.schedule.pruning_numbers(server.theta.mask, server.round)
         squared = {
             layer: _of_pruned(server.theta.mask, layer, outcome.arrays[layer] ** 2)
             for layer in numbers
         }
-        server.theta, changes = grow_and_drop(server.theta, squared, numbers)
-        return changes
+        server.theta, _ = grow_and_drop(server.theta, squared, numbers)
 
 
 def _of_pruned(mask: Mask, layer: str, values: NDArray[np.float32]) -> SparseVector:

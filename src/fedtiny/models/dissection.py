@@ -18,9 +18,9 @@ def dissect(model: nn.Module, shape: Shape) -> Anatomy:
     """The anatomy of a network that takes images of this shape.
 
     Prunable is every convolution and linear weight but those of the first layer and of the last,
-    in the order in which the network runs them. A network may say how it splits into blocks by an
-    attribute `pruning_blocks`, a list of lists of module names; else its prunable layers are cut
-    into at most five runs.
+    in the order in which the network runs them; a network may name others in an attribute
+    `prunable_layers`. It may say how it splits into blocks by an attribute `pruning_blocks`, a list
+    of lists of module names; else its prunable layers are cut into at most five runs.
     """
     norms = _norms(model)
     layers = _layers_in_order(model, shape)
@@ -30,8 +30,11 @@ def dissect(model: nn.Module, shape: Shape) -> Anatomy:
             "stay dense, so pruning needs at least three"
         )
     tensors = _tensors(model)
-    _check_not_tied(model, layers)
-    prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers[1:-1]}
+    _check_plain(model, layers, tensors)
+    wanted = set(getattr(model, "prunable_layers", layers[1:-1]))
+    if not wanted <= set(layers):
+        raise ModelError(f"the model has no layer {sorted(wanted - set(layers))} to prune")
+    prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers if name in wanted}
     return Anatomy(
         prunable=prunable,
         dense={name: size for name, size in tensors.items() if name not in prunable},
@@ -65,9 +68,12 @@ def _layers_in_order(model: nn.Module, shape: Shape) -> list[str]:
     return order
 
 
-def _check_not_tied(model: nn.Module, layers: Sequence[str]) -> None:
+def _check_plain(model: nn.Module, layers: Sequence[str], tensors: dict[str, Shape]) -> None:
+    """Every layer must have a weight of its own."""
     owners: dict[int, str] = {}
     for name in layers:
+        if f"{name}.weight" not in tensors:
+            raise ModelError(f"layer '{name}' has no plain weight; remove its parametrization")
         weight = model.get_submodule(name).weight
         owner = owners.setdefault(id(weight), name)
         if owner != name:

@@ -93,9 +93,11 @@ def assemble(
     _check_outputs(network, dataset)
     method.check(anatomy)
     engine = _engine(network, anatomy, dataset, config)
+    devices = len(split.table)
+    given = cost_inputs(asked, dataset, model) | {"samples": int(split.table.sum()) // devices}
+    workload = Workload.of(asked, **given)
     shards, test = _shards(dataset, split, config), _test_parts(dataset)
     crew = _crew(engine, anatomy, (*shards, *test), config)
-    workload = Workload.of(asked, **cost_inputs(asked, dataset, model))
     public = Shard(SERVER, dataset.train, split.public, split.public)
     publics = require("fedtiny.devices.torch_public", extra="torch")
     server = Server(

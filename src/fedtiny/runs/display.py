@@ -45,7 +45,7 @@ class Lines:
             self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
 
     def selected(self, selection: dict[str, Any]) -> None:
-        if selection:
+        if "selection" in selection:
             self._say(words.selection_line(selection))
 
     def round_done(self, record: Record) -> None:

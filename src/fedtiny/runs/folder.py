@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,16 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write plain data for people and programs."""
-    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps(plain(value), indent=1) + "\n").encode())
+
+
+def plain(value: Any) -> Any:
+    """The same data without what JSON cannot say: a number that is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -4,14 +4,14 @@ import json
 from typing import Any
 
 from fedtiny.errors import RunError
-from fedtiny.runs.folder import RunFolder, append_line, write_atomically
+from fedtiny.runs.folder import RunFolder, append_line, plain, write_atomically
 
 Record = dict[str, Any]
 
 
 def append(folder: RunFolder, record: Record) -> None:
     """Add a round's line."""
-    append_line(folder.metrics, json.dumps(record))
+    append_line(folder.metrics, json.dumps(plain(record)))
 
 
 def read(folder: RunFolder) -> list[Record]:

@@ -1,5 +1,6 @@
 """What is written down about a round and about a run."""
 
+import time
 from typing import Any
 
 from fedtiny.cost import flops, memory
@@ -9,11 +10,12 @@ from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.metrics import Record
 
 
-def round_record(assembly: Assembly, result: RoundResult, seconds: float) -> Record:
-    """The line of a round; its numbers are those of the model after the round."""
+def round_record(assembly: Assembly, result: RoundResult, started: float) -> Record:
+    """The line of a round that began at this time; it tells of the model after the round."""
     mask = assembly.server.theta.mask
-    measured = _measured(assembly, result)
     traffic, failed = assembly.server.take_account()
+    measured = _measured(assembly, result)
+    evaluation, _ = assembly.server.take_account()
     return {
         "round": result.round,
         **measured,
@@ -24,11 +26,12 @@ def round_record(assembly: Assembly, result: RoundResult, seconds: float) -> Rec
         "adjusted": {layer: len(change) for layer, change in result.changes.items()},
         "bytes_down": traffic.down,
         "bytes_up": traffic.up,
+        "bytes_evaluation": evaluation.down + evaluation.up,
         **_cost(assembly, result),
         "answered": list(result.outcome.answered),
         "failed": {str(device): why for device, why in failed.items()},
         "counted": result.counted,
-        "seconds": round(seconds, 3),
+        "seconds": round(time.perf_counter() - started, 3),
     }
 
 
@@ -76,7 +79,9 @@ def selection_record(assembly: Assembly) -> dict[str, Any]:
     }
 
 
-def result_record(assembly: Assembly, records: list[Record]) -> dict[str, Any]:
+def result_record(
+    assembly: Assembly, records: list[Record], selection: dict[str, Any]
+) -> dict[str, Any]:
     """The outcome of a run: the last round's model, never the best one on the test set."""
     last, mask = records[-1], assembly.server.theta.mask
     return {
@@ -86,7 +91,7 @@ def result_record(assembly: Assembly, records: list[Record]) -> dict[str, Any]:
         "kept_weights": mask.count,
         "prunable_weights": mask.anatomy.prunable_count,
         "rounds": assembly.server.round,
-        "bytes_down": sum(record["bytes_down"] for record in records),
-        "bytes_up": sum(record["bytes_up"] for record in records),
+        "bytes_down": sum(part.get("bytes_down", 0) for part in (selection, *records)),
+        "bytes_up": sum(part.get("bytes_up", 0) for part in (selection, *records)),
         "seconds": round(sum(record["seconds"] for record in records), 3),
     }

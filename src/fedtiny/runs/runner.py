@@ -4,7 +4,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,13 +64,21 @@ def run(
 def resume(
     path: Path | str,
     *,
+    root: Path | str | None = None,
+    workers: int | None = None,
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
     reporter: Reporter | None = None,
 ) -> Result:
-    """Continue a run from its last checkpoint, to the same end as if it had never stopped."""
+    """Continue a run from its last checkpoint, to the same end as if it had never stopped.
+
+    On another machine the data may lie elsewhere, and there may be more workers.
+    """
     folder = RunFolder.open(Path(path))
     config = configs.load(folder.config)
+    if root is not None:
+        config = replace(config, data=replace(config.data, root=str(root)))
+    config = replace(config, workers=workers or config.workers)
     with folder.locked():
         split = load_split(folder) if folder.partition.exists() else None
         with _assembled(config, data=data, model=model, split=split) as assembly:
@@ -100,7 +108,7 @@ def _train(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> Result:
         _prepare(assembly, folder, reporter)
         started = time.perf_counter()
         for result in federate(server, assembly.method, config.rounds or 0):
-            record = round_record(assembly, result, time.perf_counter() - started)
+            record = round_record(assembly, result, started)
             records.append(record)
             metrics.append(folder, record)
             if server.round % config.checkpoint_every == 0 or server.round == config.rounds:
@@ -127,7 +135,8 @@ def _finish(
 ) -> Result:
     assembly.engine.load(assembly.server.theta)
     write_atomically(folder.model, _model_file(assembly))
-    summary = result_record(assembly, records)
+    selection = read_json(folder.selection)
+    summary = result_record(assembly, records, selection)
     write_json(folder.result, summary)
     reporter.finished(summary)
     return Result(
@@ -137,7 +146,7 @@ def _finish(
         loss=summary["loss"],
         density=summary["density"],
         metrics=records,
-        selection=read_json(folder.selection),
+        selection=selection,
         network=assembly.model.eval(),
     )
 

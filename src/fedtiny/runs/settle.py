@@ -27,6 +27,8 @@ def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> 
     threads = config.threads or (1 if can_fork() else cores())
     parallel = can_fork() and threads == 1
     workers = config.workers or (min(cores(), config.fleet.devices) if parallel else 1)
+    if workers > 1 and not can_fork():
+        raise ConfigError("this system cannot share work with child processes; use --workers 1")
     if workers > 1 and threads > 1:
         raise ConfigError(
             f"--threads {threads} needs --workers 1: PyTorch's threads get stuck in child processes"

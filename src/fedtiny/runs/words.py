@@ -21,9 +21,11 @@ def size(count: float) -> str:
     >>> size(999), size(1_870_000), size(0)
     ('999 B', '1.87 MB', '0 B')
     """
-    units = ("B", "kB", "MB", "GB", "TB")
-    power = min(len(units) - 1, len(f"{count:.0f}") // 3 - (len(f"{count:.0f}") % 3 == 0))
-    return f"{count / 1000**power:.3g} {units[power]}"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
 
 def headline(config: Config) -> str:
@@ -41,9 +43,10 @@ def selection_line(selection: dict[str, Any]) -> str:
     """The chosen candidate in one line."""
     found = selection["selection"]
     losses, chosen = found["losses"], found["chosen"]
+    finite = [loss for loss in losses if loss is not None]
     return (
         f"chosen candidate {chosen + 1} of {len(losses)}: loss {losses[chosen]:.3f} "
-        f"(pool {min(losses):.3f} to {max(losses):.3f}), "
+        f"(pool {min(finite):.3f} to {max(finite):.3f}), "
         f"density {found['densities'][chosen]:.4f}, "
         f"{size(selection['bytes_down'])} down, {size(selection['bytes_up'])} up"
     )

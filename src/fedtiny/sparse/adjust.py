@@ -7,22 +7,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.sparse.magnitude import largest, smallest
+from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """The positions of a layer that were grown and dropped; disjoint and equally many."""
+    """The positions of a layer that were grown and dropped; disjoint."""
 
     grown: NDArray[np.int32]
     dropped: NDArray[np.int32]
 
     def __len__(self) -> int:
-        return len(self.grown)
+        return max(len(self.grown), len(self.dropped))
 
 
 Changes = dict[str, Change]
+
+
+def mask_changes(before: Mask, after: Mask) -> Changes:
+    """What differs between two masks, by layer; layers that are the same are left out."""
+    changes = {}
+    for layer in before:
+        old, new = before.indices(layer), after.indices(layer)
+        change = Change(
+            np.setdiff1d(new, old, assume_unique=True), np.setdiff1d(old, new, assume_unique=True)
+        )
+        if len(change):
+            changes[layer] = change
+    return changes
 
 
 def grow_and_drop(

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.errors import FedTinyError
 from fedtiny.sparse.densities import Counts, budget, uniform
 from fedtiny.sparse.magnitude import highest
 from fedtiny.sparse.mask import Mask
@@ -39,6 +40,8 @@ def prune_by_scores(theta: Theta, scores: Scores, density: float, scope: Scope) 
         layer: np.asarray(scores[layer]).reshape(-1)[theta.mask.indices(layer)]
         for layer in theta.mask
     }
+    if not all(np.isfinite(values).all() for values in held.values()):
+        raise FedTinyError("a score of some weight is not finite, so nothing can be pruned by it")
     if scope == "uniform":
         counts = uniform(theta.anatomy, density)
     else:
