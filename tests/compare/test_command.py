@@ -81,7 +81,6 @@ def test_a_folder_of_another_comparison_is_refused(compare, compared, tmp_path, 
     assert counted == []
 
 
-@pytest.mark.xfail(strict=True, reason="IndexError: there is no first cell")
 @pytest.mark.parametrize("flag", ["--seeds", "--methods", "--density"])
 def test_an_empty_list_is_refused(compare, flag):
     code, _, err = compare(flag, *ANY_DENSITY, "--out", "there")
@@ -89,11 +88,6 @@ def test_an_empty_list_is_refused(compare, flag):
     assert flag in err
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="runs go to the density of the budget, but cells, costs and table say the default's; a "
-    "second call refuses its own folders",
-)
 def test_a_memory_budget_is_compared_at_its_own_density_or_refused(compare):
     flags = [*ANY_DENSITY, "--methods", "fl_pqsu", "--memory-budget", "8kB", "--out", "there"]
     first, second = (compare(*flags) for _ in range(2))

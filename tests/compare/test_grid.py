@@ -151,7 +151,6 @@ def test_flags_of_a_run_may_stand_anywhere():
     assert (grid.base.train.lr, grid.base.fleet.devices, grid.base.rounds) == (0.1, 4, 2)
 
 
-@pytest.mark.xfail(strict=True, reason="taken for the base of all runs, then overruled in silence")
 @pytest.mark.parametrize("flags", ["--seed 7", "--method snip"])
 def test_a_flag_that_says_nothing_here_is_refused_or_heeded(flags):
     try:

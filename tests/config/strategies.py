@@ -18,6 +18,11 @@ POSITIVE = st.floats(0, 1e9, exclude_min=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 
+def one_pass(given):
+    """Pooled statistics are measured in one pass."""
+    return {"passes": 1} if given["variance"] == "pooled" else {}
+
+
 def maybe(strategy):
     return st.none() | strategy
 
@@ -78,7 +83,7 @@ def configs():
             pretrain_epochs=st.integers(0, 5),
         ),
         selection=st.builds(
-            SelectionConfig,
+            lambda **given: SelectionConfig(**given | one_pass(given)),
             kind=st.sampled_from(["adaptive_bn", "vanilla", "none"]),
             pool_size=maybe(COUNTS | st.just("auto")),
             development_ratio=SHARES,

@@ -219,7 +219,6 @@ def test_closing_in_the_middle_of_a_job_leaves_no_process(hire):
     assert not started & set(active_children())
 
 
-@pytest.mark.xfail(strict=True, reason="BrokenPipeError: what a user sees who stops with Ctrl-C")
 def test_closing_in_the_middle_of_a_job_prints_no_traceback(hire, capfd):
     bench = lab()
     crew = hire(bench, 2)
@@ -228,9 +227,6 @@ def test_closing_in_the_middle_of_a_job_prints_no_traceback(hire, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.xfail(
-    strict=True, reason="whatever is forked later inherits the pipe: closing waits five seconds"
-)
 def test_a_worker_ends_at_once_though_another_crew_was_hired_later(hire):
     first, second = (hire(lab(), 1) for _ in range(2))
     (worker,) = first._workers

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from fedtiny import methods
 from fedtiny.config import Config, DataConfig, resolve
 from fedtiny.devices.node import answer
+from fedtiny.errors import ConfigError
 from fedtiny.federation.door import ABSENT
 from fedtiny.federation.messages import Reply, Request, swap, train
 from fedtiny.federation.rounds import federate, play_round, prepare
@@ -40,7 +41,8 @@ FULL = Mask.full(ANATOMY)
 
 def config_of(method, **changes):
     pruning = {"delta_r": 2, "r_stop": 4} | changes.pop("pruning", {})
-    return settings(method=method, pruning=pruning, density=changes.pop("density", 0.4), **changes)
+    changes = {"density": 0.4, "rounds": 20} | changes
+    return settings(method=method, pruning=pruning, **changes)
 
 
 def server_of(config, answer=None, mask=FULL, values=None):
@@ -426,9 +428,6 @@ def test_lotteryfl_prunes_in_the_next_round_where_nobody_answered():
     assert densities == pytest.approx([1, 1, 1, 1, halfway, 0.4, 0.4])
 
 
-@pytest.mark.xfail(
-    strict=True, reason="0.729 ** (2/3) is a hair below 81 / 100: `adjust` has no tolerance"
-)
 def test_lotteryfl_rewinds_once_an_event_whatever_the_rounding():
     hundred = replace(ANATOMY, prunable={"a": (50,), "b": (5, 10)})
     config = config_of("lotteryfl", density=0.729, pruning={"delta_r": 4, "r_stop": 12})
@@ -447,15 +446,15 @@ def short(rounds):
     return resolve(Config(method="lotteryfl", rounds=rounds, data=DataConfig(name="cifar10")))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="with fewer rounds than delta_r, or one round, no pruning falls into the run: it ends "
-    "dense without a word",
-)
-@pytest.mark.parametrize("rounds", [1, 9])
+@pytest.mark.parametrize("rounds", [2, 9])
 def test_lotteryfl_reaches_its_target_in_a_short_run(rounds):
     method = methods.create(short(rounds))
     assert method.density_limit(rounds - 1) == pytest.approx(0.05)
+
+
+def test_lotteryfl_refuses_a_run_that_ends_before_its_target():
+    with pytest.raises(ConfigError, match="only in round 2, after the last"):
+        methods.create(replace(short(1), density=0.4)).check(ANATOMY)
 
 
 @pytest.mark.parametrize("rounds", [30, 100, 300])

@@ -25,7 +25,7 @@ from .tiny import FILES, TINY, differences, lines, own_data, tiny, train
 KEYS = {
     *("round", "accuracy", "loss", "train_loss", "density", "densities", "mask_change"),
     *("bytes_down", "bytes_up", "seconds", "answered", "failed", "counted"),
-    *("adjusted", "flops", "memory_paper", "memory_device"),
+    *("bytes_evaluation", "adjusted", "flops", "memory_paper", "memory_device"),
 }
 
 
@@ -116,8 +116,9 @@ def test_densities_by_layer_add_up_to_the_density(finished):
 def test_the_result_sums_up_the_run(finished):
     result, records = read_json(finished.path / "result.json"), finished.metrics
     assert result["rounds"] == 3
-    assert result["bytes_down"] == sum(record["bytes_down"] for record in records)
-    assert result["bytes_up"] == sum(record["bytes_up"] for record in records)
+    parts = [read_json(finished.path / "selection.json"), *records]
+    assert result["bytes_down"] == sum(part["bytes_down"] for part in parts)
+    assert result["bytes_up"] == sum(part["bytes_up"] for part in parts)
     assert result["prunable_weights"] == 360
     assert result["kept_weights"] == round(360 * result["density"])
     assert result["accuracy"] == finished.accuracy == records[-1]["accuracy"]

@@ -27,7 +27,7 @@ def check(cells: Sequence[Cell]) -> None:
         try:
             method = methods.create(configs.resolve(cell.config))
             settled_config = method.settle(method.config, lambda: parameters)
-            if settled_config.model != first.model:
+            if settled_config.parameters != method.config.parameters:
                 build_model(settled_config, data)
             else:
                 method.check(anatomy)

@@ -27,6 +27,7 @@ from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.theta import Theta
 
 DONE, FAILED, BROKEN = b"\0", b"\1", b"\2"
+_PARENT_ENDS: set[Connection] = set()  # a child that kept one open would outlive its parent
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Workers:
         self.anatomy = anatomy
         self._workers: list[_Worker] = []
         for _ in range(count):
-            self._workers.append(_Worker(engine, anatomy, shards, seed, self._workers))
+            self._workers.append(_Worker(engine, anatomy, shards, seed))
 
     def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
         """Each worker has one job at a time; at most one reply a worker waits for its turn."""
@@ -117,14 +118,13 @@ class _Worker:
         anatomy: Anatomy,
         shards: Sequence[Shard],
         seed: int,
-        elder: "list[_Worker]",
     ) -> None:
         context = get_context("fork")
         self.pipe, child = context.Pipe()
-        inherited = [self.pipe, *(worker.pipe for worker in elder)]
+        _PARENT_ENDS.add(self.pipe)
         self.known = NOTHING_KNOWN
         self.process = context.Process(
-            target=_work, args=(child, inherited, engine, anatomy, shards, seed), daemon=True
+            target=_work, args=(child, engine, anatomy, shards, seed), daemon=True
         )
         with warnings.catch_warnings():  # newer Pythons warn of forks beside idle threads
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -151,6 +151,7 @@ class _Worker:
         return decode_reply(answered[1:], anatomy, job.request.theta.mask)
 
     def close(self) -> None:
+        _PARENT_ENDS.discard(self.pipe)
         self.pipe.close()
         self.process.join(timeout=5)
         if self.process.is_alive():
@@ -163,7 +164,6 @@ def _died() -> FedTinyError:
 
 def _work(
     pipe: Connection,
-    inherited: Sequence[Connection],
     engine: Engine,
     anatomy: Anatomy,
     shards: Sequence[Shard],
@@ -171,17 +171,17 @@ def _work(
 ) -> None:
     """A child's life: do jobs until the parent goes away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for other in inherited:
-        other.close()
+    for parents_end in _PARENT_ENDS:
+        parents_end.close()
     by_device, held = {shard.device: shard for shard in shards}, None
     while True:
         try:
             message = pipe.recv_bytes()
-        except EOFError:
+            shard = by_device[int.from_bytes(message[:4], "little")]
+            outcome, held = _do(engine, anatomy, shard, message[4:], held, seed)
+            pipe.send_bytes(outcome)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
             return
-        shard = by_device[int.from_bytes(message[:4], "little")]
-        outcome, held = _do(engine, anatomy, shard, message[4:], held, seed)
-        pipe.send_bytes(outcome)
 
 
 def _do(

@@ -38,12 +38,13 @@ class LotteryFL(Method):
         if self.density_limit(last) > self.config.density + 1e-9:
             raise ConfigError(
                 f"lotteryfl reaches density {self.config.density:g} only in round "
-                f"{self.prunings * self.schedule.delta_r + 1}, after the last; raise --rounds or "
-                "lower --pruning.delta-r and --pruning.r-stop"
+                f"{self.schedule.r_stop + 1}, after the last; raise --rounds or lower "
+                "--pruning.r-stop"
             )
 
     def density_limit(self, round: int) -> float:
-        event = min(self.schedule.event(round), self.prunings)
+        done = round >= self.schedule.r_stop
+        event = self.prunings if done else min(self.schedule.event(round), self.prunings)
         return float(self.config.density ** (event / self.prunings))
 
     def coarse_prune(self, server: Server) -> None:

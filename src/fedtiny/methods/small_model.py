@@ -25,7 +25,7 @@ class SmallModel(Method):
         return 1.0
 
     def settle(self, config: Config, parameters: Callable[[], int]) -> Config:
-        if config.model == "small":
+        if config.model == "small" and config.parameters is not None:
             return config
         budget = max(1, int(config.density * parameters()))
         return replace(config, model="small", width=None, parameters=budget)

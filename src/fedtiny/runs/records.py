@@ -66,10 +66,10 @@ def _on_devices(assembly: Assembly) -> Record:
 
 
 def selection_record(assembly: Assembly) -> dict[str, Any]:
-    """What coarse pruning chose, with the bytes it cost; empty where nothing was chosen."""
+    """What coarse pruning chose and the bytes it cost; empty where it asked nobody."""
     summary = assembly.method.summary(assembly.server)
     traffic, failed = assembly.server.take_account()
-    if not summary:
+    if not summary and not traffic.down:
         return {}
     return {
         **summary,
