@@ -19,7 +19,7 @@ Mark = Callable[[str, int], str]
 
 
 def ranks(rows: Sequence[Row]) -> dict[Row, int]:
-    """The best and the second best sparse method of each density, as the paper marks them."""
+    """The best and the second best method of each density, as the paper marks them."""
     found: dict[Row, int] = {}
     for density in {row.density for row in rows if row.density < 1}:
         ordered = sorted(

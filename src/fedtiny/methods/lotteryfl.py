@@ -34,8 +34,8 @@ class LotteryFL(Method):
 
     def check(self, anatomy: Anatomy) -> None:
         super().check(anatomy)
-        last = (self.config.rounds or 1) - 1
-        if self.density_limit(last) > self.config.density + 1e-9:
+        rounds = self.config.rounds
+        if rounds and self.density_limit(rounds - 1) > self.config.density + 1e-9:
             raise ConfigError(
                 f"lotteryfl reaches density {self.config.density:g} only in round "
                 f"{self.schedule.r_stop + 1}, after the last; raise --rounds or lower "
