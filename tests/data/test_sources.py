@@ -18,7 +18,7 @@ def test_digits_are_scikit_learns() -> None:
     assert data.shape == (1, 8, 8)
     assert data.classes == tuple("0123456789")
     assert (len(data.train), len(data.test)) == (1438, 359)
-    assert (data.flips, data.crop_padding) == (False, 1)
+    assert (data.flips, data.crop_padding) == (False, 0)
     assert sorted(labelled(data.train) + labelled(data.test)) == sorted(scikit_learns())
 
 
@@ -42,7 +42,7 @@ def test_every_digit_is_held_out_alike_and_always_the_same() -> None:
 def test_digits_become_32x32_for_models_that_need_it() -> None:
     data = load("digits").resized(32)
     assert data.shape == (1, 32, 32)
-    assert data.crop_padding == 4
+    assert data.crop_padding == 0
 
 
 def test_names_are_described_and_an_unknown_one_gets_a_guess() -> None:
