@@ -173,8 +173,9 @@ def test_a_label_outside_the_classes_is_named(
 
 def test_another_set_is_not_taken_for_this_one(make_split, tmp_path: Path) -> None:
     make_split("cifar100", "train")
+    folder = (tmp_path / "data" / "cifar100").rename(tmp_path / "mine")
     with pytest.raises(DataError, match="100 classes where 10 belong"):
-        load("cifar10", root=tmp_path / "data" / "cifar100")
+        load("cifar10", root=folder)
 
 
 def test_a_file_without_the_columns_is_an_error(tmp_path: Path) -> None:
@@ -197,3 +198,12 @@ def test_an_empty_parquet_file_is_an_error(write_parquet, tmp_path: Path) -> Non
     write_parquet(one_train_file(tmp_path), "cifar10", [], [])
     with pytest.raises(DataError, match="hold no images"):
         load("cifar10")
+
+
+def test_the_folder_of_one_set_does_not_pass_for_another(make_split, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        make_split("cifar10", split)
+    folder = tmp_path / "data" / "cifar10"
+    assert load("cifar10", folder).name == "cifar10"
+    with pytest.raises(DataError, match="no train files of svhn"):
+        load("svhn", folder)

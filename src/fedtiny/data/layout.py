@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from fedtiny.data.known import KNOWN
 from fedtiny.errors import DataError
 
 SHARD = re.compile(r"(?P<split>\w+)-(?P<number>\d+)-of-(?P<count>\d+)(-[0-9a-f]+)?\.parquet")
@@ -20,7 +21,9 @@ def split_files(root: Path, name: str, split: str, config: str) -> list[Path]:
 
     Where several folders below ROOT/NAME hold the split, the one called ``config`` is taken.
     """
-    found = _below(root / name, split) or _shards(root.glob("*.parquet"), split)
+    found = _below(root / name, split)
+    if not found and root.name not in KNOWN.keys() - {name}:  # never another set's files
+        found = _shards(root.glob("*.parquet"), split)
     if not found:
         raise DataError(
             f"no {split} files of {name} in {root / name}: run `fedtiny data get {name}`, "
