@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	    --editable '.[all,dev]'
 	touch $(READY)
 
-run: $(READY)  ## Train a 5%-density ResNet18 over ten devices on the digits (about a minute)
+run: $(READY)  ## Train a 5%-density ResNet18 over ten devices on the digits (half a minute)
 	$(BIN)/fedtiny run
 
 test: lint  ## Check style and types, and run the tests

@@ -19,7 +19,7 @@ from fedtiny.sparse.densities import budget, uniform
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 
-from ..devices.tiny import CLASSES, SIDE, lab, seeded, settings
+from ..devices.tiny import CLASSES, SIDE, Smooth, lab, seeded, settings
 from ..federation.fakes import FakeDoor
 
 ON_THE_SERVER = ("fl_pqsu", "snip", "synflow", "grasp")
@@ -114,19 +114,6 @@ def test_fl_pqsu_keeps_the_two_larger_of_three_weights():
 # SNIP
 
 
-class Flat(nn.Module):
-    """Two prunable layers, small enough to look at: 3 x 2 and 2 x 3 weights."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem, self.one = nn.Linear(SIDE * SIDE, 2), nn.Linear(2, 3)
-        self.two, self.head = nn.Linear(3, 2), nn.Linear(2, CLASSES)
-
-    def forward(self, x):
-        x = torch.tanh(self.one(torch.tanh(self.stem(x.flatten(1) / 4))))
-        return self.head(torch.tanh(self.two(x)))
-
-
 def public_loss(bench, model):
     """The mean loss on the six public images as they are, in float64."""
     pixels = torch.from_numpy(bench.data.train.images[:6]).double()
@@ -152,7 +139,7 @@ def sensitivity(bench, model):
 
 def snip_by_hand(density, steps, scope):
     """The plainest SNIP there is: score, sort, put zeros, and again."""
-    bench = lab(settings(method="snip", density=density), model=seeded(Flat))
+    bench = lab(settings(method="snip", density=density), model=seeded(Smooth))
     model = copy.deepcopy(bench.model).double()
     sizes = bench.anatomy.sizes
     alive = {name: torch.ones(size, dtype=torch.bool) for name, size in sizes.items()}
@@ -180,15 +167,15 @@ def layer_counts(scores, anatomy, share, scope):
 @pytest.mark.parametrize("scope", ["uniform", "global"])
 @pytest.mark.parametrize(("density", "steps"), [(0.5, 1), (0.34, 3), (0.5, 4)])
 def test_snip_keeps_the_highest_sensitivity_by_hand(density, steps, scope):
-    bench = prepared("snip", seeded(Flat), density, iterations=steps, scope=scope)
+    bench = prepared("snip", seeded(Smooth), density, iterations=steps, scope=scope)
     assert kept(bench.server.theta) == snip_by_hand(density, steps, scope)
 
 
 def test_snip_is_neither_magnitude_nor_gradient():
     """Else the test above would prove little."""
-    snip = kept(prepared("snip", seeded(Flat), 0.5, iterations=1).server.theta)
-    assert snip != kept(prepared("fl_pqsu", seeded(Flat), 0.5).server.theta)
-    bench = lab(model=seeded(Flat))
+    snip = kept(prepared("snip", seeded(Smooth), 0.5, iterations=1).server.theta)
+    assert snip != kept(prepared("fl_pqsu", seeded(Smooth), 0.5).server.theta)
+    bench = lab(model=seeded(Smooth))
     slopes = gradients(bench, copy.deepcopy(bench.model).double())
     steepest = {
         n: sorted(g.abs().flatten().argsort(descending=True)[:3].tolist())
@@ -218,8 +205,8 @@ def grasp_scores(bench, model):
 
 
 def test_grasp_keeps_the_highest_products_signs_and_all():
-    bench = prepared("grasp", seeded(Flat, seed=1), 0.5)
-    scores = grasp_scores(bench, copy.deepcopy(lab(model=seeded(Flat, seed=1)).model).double())
+    bench = prepared("grasp", seeded(Smooth, seed=1), 0.5)
+    scores = grasp_scores(bench, copy.deepcopy(lab(model=seeded(Smooth, seed=1)).model).double())
     for layer, values in scores.items():
         expected = sorted(values.argsort(descending=True)[:3].tolist())
         assert bench.server.theta.mask.indices(layer).tolist() == expected
@@ -229,15 +216,15 @@ def test_grasp_keeps_the_highest_products_signs_and_all():
 
 
 def test_grasp_s_scores_are_not_ranked_by_size():
-    bench = lab(model=seeded(Flat, seed=1))
+    bench = lab(model=seeded(Smooth, seed=1))
     scores = grasp_scores(bench, copy.deepcopy(bench.model).double())
     largest = {n: sorted(v.abs().argsort(descending=True)[:3].tolist()) for n, v in scores.items()}
-    assert kept(prepared("grasp", seeded(Flat, seed=1), 0.5).server.theta) != largest
+    assert kept(prepared("grasp", seeded(Smooth, seed=1), 0.5).server.theta) != largest
 
 
 def test_a_weight_that_grasp_keeps_holds_the_gradient_up():
     """Shrinking the best weight by a little costs gradient, shrinking the worst adds some."""
-    bench = lab(model=seeded(Flat, seed=1))
+    bench = lab(model=seeded(Smooth, seed=1))
     model = copy.deepcopy(bench.model).double()
     found = methods.grasp.flow_kept(bench.server.public, bench.start)
 

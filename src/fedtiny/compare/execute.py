@@ -7,7 +7,7 @@ from fedtiny import config as configs
 from fedtiny import methods, models
 from fedtiny.compare.grid import Cell
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.runs.assembly import build_model, load_data
+from fedtiny.runs.assembly import build_model, load_data, parameters
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.runner import resume, run
@@ -20,13 +20,11 @@ def check(cells: Sequence[Cell]) -> None:
     """Refuse, before anything runs, what a method cannot do."""
     first = configs.resolve(cells[0].config)
     data = load_data(first)
-    network = build_model(first, data)
-    anatomy = models.dissect(network, data.shape)
-    parameters = sum(parameter.numel() for parameter in network.parameters())
+    anatomy = models.dissect(build_model(first, data), data.shape)
     for cell in cells:
         try:
             method = methods.create(configs.resolve(cell.config))
-            settled_config = method.settle(method.config, lambda: parameters)
+            settled_config = method.settle(method.config, lambda: parameters(first, data))
             if settled_config.parameters != method.config.parameters:
                 build_model(settled_config, data)
             else:

@@ -85,7 +85,7 @@ def assemble(
     dataset = load_data(asked, data)
     asked = within_budget(asked, dataset, model)
     method = methods.create(asked)
-    config = method.settle(asked, lambda: _parameters(asked, dataset, model))
+    config = method.settle(asked, lambda: parameters(asked, dataset, model))
     split = share_out(dataset, config) if split is None else checked(split, dataset)
     replaced = config.model != asked.model
     network = copy.deepcopy(model) if model and not replaced else build_model(config, dataset)
@@ -174,7 +174,8 @@ def _check_outputs(model: "nn.Module", data: DataSet) -> None:
         )
 
 
-def _parameters(config: Config, data: DataSet, own: "nn.Module | None") -> int:
+def parameters(config: Config, data: DataSet, own: "nn.Module | None" = None) -> int:
+    """Number of parameters of the network that a config names, or of one's own."""
     network = own or build_model(config, data)
     return sum(parameter.numel() for parameter in network.parameters())
 
