@@ -45,6 +45,10 @@ class CandidatePool:
         """The parameters of one candidate, with its mask."""
         return prune_by_magnitude(self.theta, self.counts[candidate])
 
+    def is_same(self, other: "CandidatePool") -> bool:
+        """Whether both are cuts of one theta in the same places."""
+        return self.theta is other.theta and np.array_equal(self.counts, other.counts)
+
     @property
     def densities(self) -> list[float]:
         """Total density of each candidate."""
