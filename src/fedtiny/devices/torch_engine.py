@@ -86,10 +86,7 @@ class TorchEngine:
             layer: torch.from_numpy(mask.indices(layer).astype(np.int64)).to(self.device)
             for layer in sparse
         }
-        self._grad_masks = {
-            layer: torch.from_numpy(mask.array(layer)).to(self.device, torch.float32)
-            for layer in sparse
-        }
+        self._grad_masks = {}
         self._mask = mask
 
     @torch.no_grad()
@@ -105,6 +102,7 @@ class TorchEngine:
     ) -> tuple[Metrics, Arrays]:
         self._pool = None  # selection is over
         images, labels = self._data(shard.data)
+        self._make_grad_masks()
         optimizer = _optimizer(self.model, self.config)
         chosen = {"epochs": epochs, "most": self.config.batch_size or 64}
         losses, sums = [], GradientSums(self.prunable() if sum_dense_gradients else {})
@@ -141,6 +139,12 @@ class TorchEngine:
             gradient = self._tensors[layer].grad
             if gradient is not None:
                 gradient.mul_(mask)
+
+    def _make_grad_masks(self) -> None:
+        """Ones where weights are kept; made when a training first needs them."""
+        for layer in self._positions.keys() - self._grad_masks.keys():
+            ones = torch.from_numpy(self._mask.array(layer))
+            self._grad_masks[layer] = ones.to(self.device, torch.float32)
 
     def top_gradients(
         self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]

@@ -55,6 +55,7 @@ class Lanes:
         self.recipe = recipe
         self.device = device
         self.count = 0
+        choose_kernels(recipe.gpu)
         self._engines: SimpleQueue[GpuEngine] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
 
@@ -83,7 +84,6 @@ class Lanes:
 
     def _open(self, theta: Theta) -> None:
         """Make the lanes, the first one to see how many there can be."""
-        set_precision(self.recipe.gpu, self.device)
         shared, before = self._shared(), self._free()
         engines = [self._engine(shared, theta)]
         each = max(1, before - self._free())
@@ -145,11 +145,10 @@ class Lanes:
         self._threads, self._engines, self.count = None, SimpleQueue(), 0
 
 
-def set_precision(config: GpuConfig, device: torch.device) -> None:
-    """Which kernels the libraries may choose; this holds for the whole process."""
-    if device.type == "cuda":
-        tensor_cores = config.precision != "fp32"
-        torch.backends.cudnn.allow_tf32 = tensor_cores
-        torch.backends.cuda.matmul.allow_tf32 = tensor_cores
-        torch.backends.cudnn.deterministic = config.deterministic
-        torch.backends.cudnn.benchmark = not config.deterministic
+def choose_kernels(config: GpuConfig) -> None:
+    """Which kernels the libraries may take; this holds for the whole process."""
+    tensor_cores = config.precision != "fp32"
+    torch.backends.cudnn.allow_tf32 = tensor_cores
+    torch.backends.cuda.matmul.allow_tf32 = tensor_cores
+    torch.backends.cudnn.deterministic = config.deterministic
+    torch.backends.cudnn.benchmark = not config.deterministic
