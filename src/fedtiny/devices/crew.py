@@ -45,7 +45,7 @@ class Crew(Protocol):
         """What came of each job."""
 
     def account(self) -> dict[str, Any]:
-        """How the jobs were done, as plain JSON."""
+        """How the jobs were done, as plain JSON: only what may show in a result."""
 
     def close(self) -> None:
         """No more jobs will come."""
@@ -70,7 +70,7 @@ class Alone:
         return (reply_or_error(self.engine, job, self.seed) for job in jobs)
 
     def account(self) -> dict[str, Any]:
-        return {"simulator": "reference", "workers": 1}
+        return {"simulator": "reference"}
 
     def close(self) -> None:
         pass
@@ -112,7 +112,7 @@ class Workers:
             yield outcome
 
     def account(self) -> dict[str, Any]:
-        return {"simulator": "reference", "workers": len(self._workers)}
+        return {"simulator": "reference"}
 
     def close(self) -> None:
         for worker in self._workers:

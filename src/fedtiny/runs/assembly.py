@@ -23,7 +23,7 @@ from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
-from fedtiny.runs.settle import OWN, cost_inputs, settled, within_budget
+from fedtiny.runs.settle import OWN, cost_inputs, has_gpu, settled, within_budget
 from fedtiny.runs.split import Split, checked, share_out
 
 if TYPE_CHECKING:
@@ -169,9 +169,13 @@ def _gpu_crew(
         training_set=data.train,
         test_set=data.test,
     )
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    engine.to(device)
-    crew: Crew = lanes.Lanes(recipe, device)
+    kind, count = ("cuda", torch.cuda.device_count()) if has_gpu() else ("cpu", 1)
+    if kind == "cuda" and (config.gpu.cards or 0) > count:
+        raise ConfigError(f"--gpu.cards is {config.gpu.cards}, but this machine has {count}")
+    numbers = range(config.gpu.cards or count)
+    cards = [torch.device(kind, number if kind == "cuda" else 0) for number in numbers]
+    crew: Crew = lanes.Lanes(recipe, cards)
+    engine.to(cards[0])
     return crew
 
 

@@ -28,10 +28,15 @@ def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> 
     config = resolve(config)
     config = replace(config, simulator=_simulator(config))
     threads = config.threads or (1 if can_fork() else cores())
-    parallel = can_fork() and threads == 1 and config.simulator == "reference"
+    forking = can_fork() and not _gpu_in_use()
+    parallel = forking and threads == 1 and config.simulator == "reference"
     workers = config.workers or (min(cores(), config.fleet.devices) if parallel else 1)
-    if workers > 1 and not can_fork():
-        raise ConfigError("this system cannot share work with child processes; use --workers 1")
+    if workers > 1 and not forking:
+        raise ConfigError(
+            "this system cannot share work with child processes"
+            + (" once PyTorch has used a GPU" if can_fork() else "")
+            + "; use --workers 1"
+        )
     if workers > 1 and threads > 1:
         raise ConfigError(
             f"--threads {threads} needs --workers 1: PyTorch's threads get stuck in child processes"
@@ -56,6 +61,12 @@ def has_gpu() -> bool:
     """Whether PyTorch can compute on a GPU here."""
     available: bool = require("torch", extra="torch").cuda.is_available()
     return available
+
+
+def _gpu_in_use() -> bool:
+    """Whether PyTorch has started on a GPU, after which a child process cannot compute."""
+    initialized: bool = require("torch", extra="torch").cuda.is_initialized()
+    return initialized
 
 
 def within_budget(config: Config, data: DataSet, own: "nn.Module | None") -> Config:

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.sparse.magnitude import largest
-from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
 
@@ -58,8 +57,8 @@ class CandidatePool:
 
 def prune_by_magnitude(theta: Theta, counts: NDArray[np.integer]) -> Theta:
     """Keep the given number of largest weights in each layer, ties to the lower position."""
-    kept = {
-        layer: theta.mask.indices(layer)[largest(theta.kept(layer), int(count))]
+    chosen = {
+        layer: largest(theta.kept(layer), int(count))
         for layer, count in zip(theta.mask, counts, strict=True)
     }
-    return theta.remasked(Mask(theta.anatomy, kept))
+    return theta.pruned_to(chosen)

@@ -1,6 +1,6 @@
 """One lane's engine: the verbs of a device on static buffers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -19,6 +19,7 @@ from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment
 from fedtiny.devices.gpu.gradients import DeviceTop
 from fedtiny.devices.gpu.images import COLUMNS, Gallery, Images
 from fedtiny.devices.gpu.network import Network, Placed
+from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.gpu.step import Kind, Loss, Step
 from fedtiny.devices.optimizer import optimizer
 from fedtiny.devices.shard import Shard
@@ -38,7 +39,6 @@ class Shared:
     preparation: Preparation
     config: TrainConfig
     compiled_loss: Loss | None = None
-    capturing: Lock = field(default_factory=Lock)
     placing: Lock = field(default_factory=Lock)
     theta: tuple[Theta, Placed] | None = None
     pool: tuple[CandidatePool, list[Placed]] | None = None
@@ -89,24 +89,27 @@ class GpuEngine:
         self._step(Kind(self.batch), self.shared.gallery[data])
 
     def _step(self, kind: Kind, images: Images) -> Step:
-        """The step of this kind; the first time it is made, and captured where that pays."""
+        """The step of this kind; the first time it is made, and recorded where that pays."""
         if (kind, images) not in self._steps:
             rule = optimizer(self.shared.config)
             usual = kind.batch == self.batch  # other sizes are rare, and not worth preparing for
             compiled = self.shared.compiled_loss if usual else None
             step = Step(kind, self.network, rule, images, compiled)
             if self.graphs and usual:
-                self._capture(step)
+                self._record(step)
             self._steps[kind, images] = step
         return self._steps[kind, images]
 
-    def _capture(self, step: Step) -> None:
+    def _record(self, step: Step) -> None:
         """Record a step; its rehearsals spoil the network's values, which are then put back."""
         assert self.stream is not None
         before = self.network.theta()
-        with self.shared.capturing:
-            step.capture(self.stream)
+        step.record(self.stream)
         self.network.put(self.network.place(before))
+
+    def _recorded(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Work that is done again and again, with one launch each where that can be."""
+        return Recording(work, self.stream, 1) if self.graphs and self.stream else work
 
     def train(
         self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
@@ -169,14 +172,16 @@ class GpuEngine:
         parts = inputs.tensor_split(batches.measuring_parts(len(inputs), batch_size))
         if moment == "square":
             return self._moments(pool, parts)
-        rows = []
         momentum = None if passes == 1 else MOMENTUM
-        for _ in self._each(pool):
+
+        def measure() -> Tensor:
             with self.network.computing() as module, measuring(module, momentum):
                 for part in parts * passes:
                     module(part)
-            rows.append(self.network.measured())
-        return self._by_name(torch.stack(rows).cpu().numpy())
+            return self.network.measured()
+
+        rows = self._of_each(pool, self._recorded(measure))
+        return self._by_name(rows.cpu().numpy())
 
     def _moments(self, pool: CandidatePool, parts: Sequence[Tensor]) -> Arrays:
         rows = []
@@ -197,12 +202,27 @@ class GpuEngine:
         rows = [statistics[name] for name in self.network.layout.statistics if name in statistics]
         joined = np.concatenate(rows, axis=1) if rows else np.empty((len(pool), 0), np.float32)
         given = torch.from_numpy(joined).to(self.network.device)
-        found = []
-        for candidate in self._each(pool):
+        loss = self._recorded(lambda: self._measure(inputs, labels)[0] / len(labels))
+
+        def under_statistics(candidate: int) -> None:
             if rows:
                 self.network.measure(given[candidate])
-            found.append(self._measure(inputs, labels)[0] / len(labels))
-        return torch.stack(found).cpu().numpy().astype(np.float32)
+
+        found = self._of_each(pool, loss, under_statistics)
+        return found.cpu().numpy().astype(np.float32)
+
+    def _of_each(
+        self,
+        pool: CandidatePool,
+        work: Callable[[], Tensor],
+        ready: Callable[[int], None] = lambda _: None,
+    ) -> Tensor:
+        """What some work gives for each candidate, a row each."""
+        rows = []
+        for number in self._each(pool):
+            ready(number)
+            rows.append(work().clone())
+        return torch.stack(rows)
 
     def _each(self, pool: CandidatePool) -> Iterator[int]:
         """Compute with one candidate after the other."""

@@ -1,4 +1,4 @@
-"""A crew that plays several devices at once on one GPU."""
+"""A crew that plays several devices at once on one GPU or more."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,20 +44,20 @@ class Recipe:
 
 
 class Lanes:
-    """Several engines on one GPU, each with a thread and a stream; replies in order of the jobs.
+    """Several engines on each card, each with a thread and a stream; replies in order of jobs.
 
-    The first job makes the first lane; what memory it took says how many fit. Longer jobs are
-    begun first, so that no lane is left with a long tail. The outcome of a job does not depend on
-    its lane.
+    The first question opens the lanes; the memory that a card's first lane took says how many
+    fit. Longer jobs are begun first and whoever is free takes the next, so no lane is left with
+    a long tail. The outcome of a job does not depend on its lane.
     """
 
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+    def __init__(self, recipe: Recipe, cards: Sequence[torch.device]) -> None:
         self.recipe = recipe
-        self.device = device
+        self.cards = [Card(recipe, device) for device in cards]
         self.count = 0
-        choose_kernels(recipe.gpu)
         self._engines: SimpleQueue[GpuEngine] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
+        choose_kernels(recipe.gpu)
 
     def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
         if self._threads is None and jobs:
@@ -83,66 +83,78 @@ class Lanes:
             self._engines.put(engine)
 
     def _open(self, theta: Theta) -> None:
-        """Make the lanes, the first one to see how many there can be."""
-        shared, before = self._shared(), self._free()
-        engines = [self._engine(shared, theta)]
-        each = max(1, before - self._free())
-        wanted = min(self.recipe.gpu.lanes or USUAL_LANES, self.recipe.devices)
-        fitting = 1 + int(SPARE * self._free() / each) if self._cuda else wanted
-        engines += [self._engine(shared, theta) for _ in range(1, min(wanted, fitting))]
+        each = -(-self.recipe.devices // len(self.cards))
+        wanted = min(self.recipe.gpu.lanes or USUAL_LANES, each)
+        engines = [engine for card in self.cards for engine in card.engines(theta, wanted)]
         for engine in engines:
             self._engines.put(engine)
         self.count = len(engines)
         self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="lane")
 
-    @property
-    def _cuda(self) -> bool:
-        return self.device.type == "cuda"
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return torch.bfloat16 if self.recipe.gpu.precision == "bf16" else torch.float32
-
-    def _free(self) -> int:
-        """Bytes of GPU memory that nobody has taken."""
-        return torch.cuda.mem_get_info(self.device)[0] if self._cuda else 0
-
-    def _shared(self) -> Shared:
-        recipe = self.recipe
-        sets = (recipe.training_set, recipe.test_set)
-        compiled = recipe.gpu.compile and self._cuda
-        return Shared(
-            Gallery(sets, recipe.preparation, self.device),
-            recipe.preparation,
-            recipe.train,
-            CompiledLoss(recipe.model, self._dtype) if compiled else None,
-        )
-
-    def _engine(self, shared: Shared, theta: Theta) -> GpuEngine:
-        recipe = self.recipe
-        layout = Layout.of(recipe.model, recipe.anatomy, recipe.gpu.channels_last)
-        stream = torch.cuda.Stream(self.device) if self._cuda else None
-        network = Network(recipe.model, layout, self.device, self._dtype)
-        engine = GpuEngine(network, shared, stream, recipe.gpu.graphs)
-        with engine.on_its_stream():
-            engine.rehearse(theta, recipe.training_set)
-        return engine
-
     def account(self) -> dict[str, Any]:
-        """How the devices' work was done, as plain JSON."""
-        if not self._cuda:
-            return {"simulator": "gpu", "card": "none", "lanes": self.count}
         return {
             "simulator": "gpu",
-            "card": torch.cuda.get_device_name(self.device),
+            "cards": [card.name for card in self.cards],
             "lanes": self.count,
-            "memory": torch.cuda.max_memory_reserved(self.device),
+            "gpu_memory": max(card.most_memory() for card in self.cards),
         }
 
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
         self._threads, self._engines, self.count = None, SimpleQueue(), 0
+
+
+class Card:
+    """One GPU (or, for tests, the CPU) and what its lanes have in common."""
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        self.recipe = recipe
+        self.device = device
+        self.cuda = device.type == "cuda"
+        self.dtype = torch.bfloat16 if recipe.gpu.precision == "bf16" else torch.float32
+
+    @property
+    def name(self) -> str:
+        """What the maker calls it."""
+        return torch.cuda.get_device_name(self.device) if self.cuda else "cpu"
+
+    def engines(self, theta: Theta, wanted: int) -> list[GpuEngine]:
+        """As many as are wanted and fit; the first one shows what one takes."""
+        shared, before = self._shared(), self._free()
+        first = self._engine(shared, theta)
+        each = max(1, before - self._free())
+        fitting = 1 + int(SPARE * self._free() / each) if self.cuda else wanted
+        return [first, *(self._engine(shared, theta) for _ in range(1, min(wanted, fitting)))]
+
+    def _shared(self) -> Shared:
+        recipe = self.recipe
+        sets = (recipe.training_set, recipe.test_set)
+        compiled = recipe.gpu.compile and self.cuda
+        return Shared(
+            Gallery(sets, recipe.preparation, self.device),
+            recipe.preparation,
+            recipe.train,
+            CompiledLoss(recipe.model, self.dtype) if compiled else None,
+        )
+
+    def _engine(self, shared: Shared, theta: Theta) -> GpuEngine:
+        recipe = self.recipe
+        layout = Layout.of(recipe.model, recipe.anatomy, recipe.gpu.channels_last)
+        stream = torch.cuda.Stream(self.device) if self.cuda else None
+        network = Network(recipe.model, layout, self.device, self.dtype)
+        engine = GpuEngine(network, shared, stream, recipe.gpu.graphs)
+        with engine.on_its_stream():
+            engine.rehearse(theta, recipe.training_set)
+        return engine
+
+    def _free(self) -> int:
+        """Bytes of memory that nobody has taken."""
+        return torch.cuda.mem_get_info(self.device)[0] if self.cuda else 0
+
+    def most_memory(self) -> int:
+        """The most bytes of the card that were taken at a time."""
+        return torch.cuda.max_memory_reserved(self.device) if self.cuda else 0
 
 
 def choose_kernels(config: GpuConfig) -> None:

@@ -1,4 +1,4 @@
-"""One local step: fetch a batch, forward, backward, masked update; captured where it can be."""
+"""One local step: fetch a batch, forward, backward, masked update; recorded where it can be."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -13,12 +13,13 @@ from torch.func import functional_call
 from fedtiny.devices.gpu.dropout import NEXT, with_keys
 from fedtiny.devices.gpu.images import COLUMNS, Images
 from fedtiny.devices.gpu.network import Network, precision
+from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.gpu.update import Update
 from fedtiny.devices.optimizer import Adam, Sgd
 from fedtiny.devices.torch_norms import norms
 
 PLANNED = 1024  # steps whose batches are planned at a time
-WARM_UP = 3  # steps before a capture, so that libraries have chosen and allocated
+REHEARSALS = 3  # steps before one is recorded
 
 
 class CompiledLoss:
@@ -68,7 +69,7 @@ class Step:
     """A local step of one kind on one network, ready to be run again and again.
 
     All it reads and writes stays in place: the plan of batches, the counter that says which is
-    next, the optimizer's state. Captured as a CUDA graph it is one launch.
+    next, the optimizer's state. Recorded as a CUDA graph it is one launch.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Step:
         self.gaps = [torch.zeros(n, dtype=network.dtype, device=device) for n in _gaps(network)]
         self._cut = fused(self._batch) if compiled_loss else self._batch
         self._apply = fused(self._updated) if compiled_loss else self._updated
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._recording: Recording[None] | None = None
 
     def reset(self, seed: int) -> None:
         """Begin a local training whose dropout is drawn from this seed."""
@@ -107,8 +108,14 @@ class Step:
         for part in batches.split(PLANNED):
             self.plan[: len(part)].copy_(part)
             self.next.zero_()
-            for _ in range(len(part)):
-                self._graph.replay() if self._graph else self.once()
+            self._repeat(len(part))
+
+    def _repeat(self, times: int) -> None:
+        if self._recording:
+            self._recording.repeat(times)
+            return
+        for _ in range(times):
+            self.once()
 
     def once(self) -> None:
         """Take one step, operation by operation."""
@@ -141,17 +148,10 @@ class Step:
         for key in network.keys:
             key += NEXT
 
-    def capture(self, stream: torch.cuda.Stream) -> None:
+    def record(self, stream: torch.cuda.Stream) -> None:
         """Record the step on this stream; the network's values are spoilt by it."""
         self.next.zero_()
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP):
-                self.once()
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            self.once()
-        self._graph = graph
+        self._recording = Recording(self.once, stream, REHEARSALS)
 
 
 def _gaps(network: Network) -> list[int]:
