@@ -87,6 +87,7 @@ class EagerLoop:
         )
         order = own[torch.randperm(len(own))].to(self.device)
         named = dict(self.model.named_parameters())
+        masked, masks = [named[name] for name in self.masks], list(self.masks.values())
         for step in range(steps):
             batch = order[step * BATCH : (step + 1) * BATCH]
             inputs = self.augmented(self.images[batch])
@@ -94,8 +95,7 @@ class EagerLoop:
             with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.autocast):
                 loss = F.cross_entropy(self.model(inputs), self.labels[batch])
             loss.backward()
-            for name, mask in self.masks.items():
-                named[name].grad.mul_(mask)
+            torch._foreach_mul_([weight.grad for weight in masked], masks)
             optimizer.step()
         return steps
 

@@ -25,17 +25,22 @@ class KeyedDropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         positions = torch.arange(x.numel(), device=x.device).view(x.shape)
-        kept = _uniform(positions * NEXT + self.key) >= self.p
-        return torch.where(kept, x / (1 - self.p), torch.zeros_like(x))
+        kept = _uniform(positions * NEXT + _mixed(self.key)) >= self.p
+        scale = 1 / (1 - self.p) if self.p < 1 else 0.0
+        return torch.where(kept, x * scale, torch.zeros_like(x))
 
 
 def _uniform(bits: Tensor) -> Tensor:
-    """Numbers in [0, 1), by the finishing steps of splitmix64."""
+    """Numbers in [0, 1), one for each integer."""
+    drawn: Tensor = _shifted(_mixed(bits), 64 - BITS).to(torch.float32) / 2**BITS
+    return drawn
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    """The finishing steps of splitmix64."""
     for shift, factor in zip((30, 27), FACTORS, strict=True):
         bits = (bits ^ _shifted(bits, shift)) * factor
-    bits = bits ^ _shifted(bits, 31)
-    drawn: Tensor = _shifted(bits, 64 - BITS).to(torch.float32) / 2**BITS
-    return drawn
+    return bits ^ _shifted(bits, 31)
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
@@ -45,10 +50,12 @@ def _shifted(bits: Tensor, by: int) -> Tensor:
 
 def with_keys(model: nn.Module) -> nn.Module:
     """The same model with every dropout drawn by a key of its own."""
-    for name, module in list(model.named_modules()):
+    keyed: dict[nn.Module, KeyedDropout] = {}
+    for name, module in list(model.named_modules(remove_duplicate=False)):
         if isinstance(module, nn.Dropout) and name:
             parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, KeyedDropout(module.p))
+            one = keyed.setdefault(module, KeyedDropout(module.p))
+            setattr(model.get_submodule(parent), child, one)
     return model
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedtiny.errors import ModelError
 from fedtiny.models.anatomy import Anatomy, Shape
 from fedtiny.models.dissection import LAYERS
 from fedtiny.sparse.mask import Mask
@@ -37,7 +38,7 @@ class Layout:
     def of(cls, model: nn.Module, anatomy: Anatomy, channels_last: bool) -> "Layout":
         """The layout of a model's tensors."""
         layers = {n for n, module in model.named_modules() if isinstance(module, LAYERS)}
-        trained = {name for name, _ in model.named_parameters()}
+        trained = _parameters(model)
         dense = anatomy.dense
         weights = {n: s for n, s in dense.items() if n.rpartition(".")[0] in layers}
         own = {n: s for n, s in dense.items() if n in trained and n not in weights}
@@ -72,9 +73,8 @@ class Layout:
     @cached_property
     def dense_slots(self) -> Slots:
         """Places of the weights of dense layers."""
-        return np.concatenate(
-            [self._places(name, None) for name in self.weights if name in self.anatomy.dense]
-        )
+        dense = [self._places(name, None) for name in self.weights if name in self.anatomy.dense]
+        return np.concatenate([*dense, np.empty(0, dtype=np.int64)])
 
     def kept_slots(self, mask: Mask) -> Slots:
         """Places of the kept weights of prunable layers, in the order of a theta."""
@@ -120,11 +120,25 @@ class Layout:
     @cached_property
     def dense_order(self) -> tuple[Slots, Slots]:
         """Which of a theta's dense values are trained, and which are statistics."""
-        ends = np.cumsum(list(self.anatomy.dense_sizes.values()))
-        starts = dict(zip(self.anatomy.dense, (0, *ends[:-1]), strict=True))
+        sizes = self.anatomy.dense_sizes
+        ends = dict(zip(sizes, np.cumsum([*sizes.values()]), strict=True))
+        starts = {name: int(end) - sizes[name] for name, end in ends.items()}
         trained = [*self.own, *(name for name in self.weights if name in self.anatomy.dense)]
         return self._run(trained, starts), self._run([*self.statistics], starts)
 
     def _run(self, names: list[str], starts: Mapping[str, int]) -> Slots:
         runs = [np.arange(starts[n], starts[n] + self.anatomy.dense_sizes[n]) for n in names]
         return np.concatenate([*runs, np.empty(0, dtype=np.int64)]).astype(np.int64)
+
+
+def _parameters(model: nn.Module) -> set[str]:
+    """The names of a model's parameters, each of which must have one."""
+    first: dict[nn.Parameter, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        other = first.setdefault(parameter, name)
+        if other != name:
+            raise ModelError(
+                f"'{other}' and '{name}' are one parameter, which the GPU simulator cannot train; "
+                "use --simulator reference"
+            )
+    return set(first.values())

@@ -121,7 +121,8 @@ class Step:
         """Take one step, operation by operation."""
         images, labels = self._cut()
         loss = self.loss_of(self.network, images, labels)
-        gradients = torch.autograd.grad(loss, list(self.leaves.values()))
+        leaves = list(self.leaves.values())
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             self._apply(dict(zip(self.leaves, gradients, strict=True)), loss.detach())
 

@@ -16,7 +16,7 @@ class Update:
         self.rule = rule
         self.first = torch.zeros_like(vector)
         self.second = torch.zeros_like(vector) if isinstance(rule, Adam) else torch.empty(0)
-        self.steps = torch.zeros(1, device=vector.device)
+        self.steps = torch.zeros(1, dtype=torch.float64, device=vector.device)
 
     def reset(self) -> None:
         """Begin a local training."""
@@ -33,6 +33,6 @@ class Update:
         first, second = self.rule.betas
         self.first.lerp_(gradient, 1 - first)
         self.second.mul_(second).add_((1 - second) * gradient * gradient)
-        scale = torch.sqrt(1 - second**self.steps)
-        size = self.rule.lr / (1 - first**self.steps)
+        scale = torch.sqrt(1 - second**self.steps).float()
+        size = (self.rule.lr / (1 - first**self.steps)).float()
         vector.sub_(size * self.first / (self.second.sqrt() / scale + self.rule.eps))
