@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedtiny.cli.compare import OneLine
+from fedtiny.compare.progress import OneLine
 
 from ..runs.tiny import FLAGS
 

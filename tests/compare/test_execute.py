@@ -68,8 +68,10 @@ def test_a_cell_that_was_killed_before_it_wrote_its_config_is_run(grid, tmp_path
     ("change", "named"),
     [
         ({"rounds": 3}, r"\(.*rounds\)"),
-        ({"train": {"lr": 0.5}}, r"\(train\)"),
+        ({"train": {"lr": 0.5}}, r"\(train\.lr\)"),
         ({"width": 3}, r"\(width\)"),
+        ({"threads": 2}, r"\(threads\)"),
+        ({"simulator": "gpu"}, r"\(simulator\)"),
     ],
 )
 @pytest.mark.parametrize("cut", [False, True])
@@ -87,10 +89,41 @@ def test_a_folder_with_other_settings_is_refused(compared, counted, tmp_path, ch
     assert files(out) == before
 
 
-def test_the_number_of_workers_may_change(compared, counted):
-    more = replace(BASE, workers=2)
-    execute.execute(Grid(("fl_pqsu",), (0.3,), (0,), more).cells(), compared, silently)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"workers": 2},
+        {"data": {"root": "elsewhere"}},
+        {"gpu": {"lanes": 3}},
+        {"gpu": {"cards": 2}},
+        {"threads": None},
+        {"simulator": "auto"},
+        {"gpu": {"precision": "fp32"}},
+    ],
+    ids=str,
+)
+def test_what_changes_no_result_may_change(compared, counted, change):
+    changed = tiny(rounds=2, **change)
+    execute.execute(Grid(("fl_pqsu",), (0.3,), (0,), changed).cells(), compared, silently)
     assert counted == []
+
+
+def test_a_cut_cell_goes_on_with_its_data_elsewhere(grid, compared, tmp_path, monkeypatch):
+    cell = grid.cells()[-1]
+    stop(cell.config, tmp_path / cell.name, 1)
+    given = {}
+    monkeypatch.setattr(execute, "resume", lambda path, **named: given.update(named))
+    moved = tiny(rounds=2, data={"root": "elsewhere"}, workers=2)
+    execute.execute(Grid(("fl_pqsu",), (0.3,), (1,), moved).cells(), tmp_path, silently)
+    assert (given["root"], given["workers"]) == ("elsewhere", 2)
+
+
+def test_a_result_without_its_config_is_no_cell_of_ours(grid, tmp_path):
+    cell = grid.cells()[0]
+    (tmp_path / cell.name).mkdir()
+    (tmp_path / cell.name / "result.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"there is no config file .*config\.toml"):
+        execute.execute([cell], tmp_path, silently)
 
 
 def test_each_run_is_announced_by_number_and_name(grid, compared, tmp_path, monkeypatch):

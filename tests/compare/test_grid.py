@@ -51,7 +51,7 @@ def test_a_cell_has_the_base_s_settings_but_for_the_three_that_vary():
     (cell,) = Grid(("grasp",), (0.2,), (5,), TINY).cells()
     assert (cell.config.method, cell.config.density, cell.config.seed) == ("grasp", 0.2, 5)
     assert (cell.config.fleet, cell.config.train, cell.config.rounds) == (TINY.fleet, TINY.train, 3)
-    assert cell == Cell(cell.config)
+    assert cell == Cell(cell.config, "grasp-d0.2-s5")
 
 
 def test_an_unknown_method_is_named():

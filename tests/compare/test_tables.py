@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 from rich.console import Console
 
+from fedtiny.compare import sheet as sheets
 from fedtiny.compare import tables
 from fedtiny.compare.rows import Row
 
@@ -25,32 +26,35 @@ ROWS = [
     row(0.01, "snip", 0.1),
     row(0.01, "fedtiny", 0.65),
 ]
-BEST = {(0.05, "snip"), (0.01, "fedtiny")}
-SECOND = {(0.05, "fedtiny"), (0.01, "fl_pqsu")}
 
 
-def of_rank(rank):
-    return {(r.density, r.method) for r, found in tables.ranks(ROWS).items() if found == rank}
+def marked(rank):
+    rows = [row for section in tables.sheet(ROWS).sections for row in section]
+    return [(row[0].text, row[1].text) for row in rows if row[2].rank == rank]
 
 
 def test_the_best_two_of_each_density_are_ranked_and_the_dense_one_is_not():
-    assert of_rank(tables.BEST) == BEST
-    assert of_rank(tables.SECOND) == SECOND
-    assert DENSE not in tables.ranks(ROWS)
+    assert marked(sheets.BEST) == [("0.05", "snip"), ("0.01", "fedtiny")]
+    assert marked(sheets.SECOND) == [("0.05", "fedtiny"), ("0.01", "fl_pqsu")]
 
 
 def test_a_single_method_is_best_and_there_is_no_second():
-    assert tables.ranks([ROWS[1]]) == {ROWS[1]: tables.BEST}
-    assert tables.ranks([]) == {}
+    assert sheets.ranks([0.7]) == [sheets.BEST]
+    assert sheets.ranks([None, 0.0]) == [None, sheets.BEST]
+    assert sheets.ranks([]) == []
 
 
-def accuracy_cells(shown):
-    (column,) = (column for column in shown.columns if column.header == "accuracy")
+def shown(form, rows=ROWS):
+    return form(tables.sheet(rows))
+
+
+def accuracy_cells(table):
+    (column,) = (column for column in table.columns if column.header == "accuracy")
     return list(column.cells)
 
 
 def test_the_terminal_shows_best_in_bold_and_second_underlined():
-    assert accuracy_cells(tables.terminal(ROWS)) == [
+    assert accuracy_cells(shown(sheets.terminal)) == [
         "0.9900 ± 0.001",
         "0.7000 ± 0.001",
         "[bold]0.9000 ± 0.001[/bold]",
@@ -63,7 +67,7 @@ def test_the_terminal_shows_best_in_bold_and_second_underlined():
 
 def test_the_terminal_prints_every_row_and_no_markup():
     out = io.StringIO()
-    Console(file=out, width=120).print(tables.terminal(ROWS))
+    Console(file=out, width=120).print(shown(sheets.terminal))
     text = out.getvalue()
     assert "[" not in text
     assert [text.count(method) for method in ("fedavg", "fl_pqsu", "snip", "fedtiny")] == [
@@ -77,7 +81,7 @@ def test_the_terminal_prints_every_row_and_no_markup():
 
 
 def test_markdown_marks_and_lines_up():
-    lines = tables.markdown(ROWS).splitlines()
+    lines = shown(sheets.markdown).splitlines()
     assert len(lines) == 2 + len(ROWS)
     assert {line.count("|") for line in lines} == {len(tables.HEADINGS) + 1}
     assert [line for line in lines if "**" in line] == [lines[4], lines[8]]
@@ -87,7 +91,7 @@ def test_markdown_marks_and_lines_up():
 
 
 def test_latex_marks_and_escapes():
-    text = tables.latex(ROWS)
+    text = shown(sheets.latex)
     assert r"0.05 & snip & \textbf{0.9000 $\pm$ 0.001} & 1.000x" in text
     assert r"0.05 & fedtiny & \underline{0.8000 $\pm$ 0.001} &" in text
     assert r"0.01 & fl\_pqsu & \underline{0.6000 $\pm$ 0.001} &" in text
@@ -101,14 +105,14 @@ def test_latex_marks_and_escapes():
 
 def test_one_seed_shows_no_spread():
     single = [replace(r, seeds=1) for r in ROWS]
-    for text in (tables.markdown(single), tables.latex(single)):
+    for text in (shown(sheets.markdown, single), shown(sheets.latex, single)):
         assert "±" not in text
         assert "pm" not in text
 
 
 def test_csv_has_every_figure_in_full():
     exact = [replace(r, accuracy=r.accuracy / 3, spread=1 / 7, flops=1e13 / 3) for r in ROWS]
-    read = list(csv.DictReader(io.StringIO(tables.csv_text(exact))))
+    read = list(csv.DictReader(io.StringIO(sheets.csv_text([asdict(row) for row in exact]))))
     kinds = {name: type(value) for name, value in asdict(exact[0]).items()}
     assert [{n: kinds[n](v) for n, v in line.items()} for line in read] == list(map(asdict, exact))
 
@@ -116,7 +120,7 @@ def test_csv_has_every_figure_in_full():
 def test_every_form_is_written(tmp_path):
     paths = tables.write_all(ROWS, tmp_path)
     assert [path.name for path in paths] == ["table.csv", "table.md", "table.tex"]
-    assert paths[0].read_text() == tables.csv_text(ROWS)
-    assert paths[1].read_text(encoding="utf-8") == tables.markdown(ROWS)
-    assert paths[2].read_text() == tables.latex(ROWS)
+    assert paths[0].read_text() == sheets.csv_text([asdict(row) for row in ROWS])
+    assert paths[1].read_text(encoding="utf-8") == shown(sheets.markdown)
+    assert paths[2].read_text() == shown(sheets.latex)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in paths)

@@ -2,18 +2,15 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import tyro
 from rich.console import Console
 
-from fedtiny.compare import execute, tables
+from fedtiny.compare import execute, sheet, tables
 from fedtiny.compare.grid import Grid, load
+from fedtiny.compare.progress import OneLine
 from fedtiny.compare.rows import rows
 from fedtiny.config import Config
-from fedtiny.runs.assembly import Assembly
-from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.metrics import Record
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ def command(arguments: list[str]) -> int:
     execute.check(cells)
     folders = execute.execute(cells, out, lambda name: OneLine(console, name))
     found = rows(folders)
-    console.print(tables.terminal(found))
+    console.print(sheet.terminal(tables.sheet(found)))
     written = tables.write_all(found, out)
     console.print(f"written: {', '.join(str(path) for path in written)}", markup=False)
     return 0
@@ -66,36 +63,3 @@ def parse(arguments: list[str]) -> tuple[Grid, Path]:
         grid, methods=parsed.methods, density=parsed.density, seeds=parsed.seeds, base=base
     )
     return grid, parsed.out
-
-
-class OneLine:
-    """Shows a run of a comparison in one line, with its round while it goes."""
-
-    def __init__(self, console: Console, name: str) -> None:
-        self.console = console
-        self.name = name
-        self.rounds = 0
-        self.status = console.status(name) if console.is_terminal else None
-
-    def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
-        self.rounds = assembly.config.rounds or 0
-        if self.status:
-            self.status.start()
-
-    def selected(self, selection: dict[str, Any]) -> None:
-        pass
-
-    def round_done(self, record: Record) -> None:
-        if self.status:
-            self.status.update(f"{self.name}: round {record['round'] + 1}/{self.rounds}")
-
-    def finished(self, result: dict[str, Any]) -> None:
-        self.console.print(
-            f"{self.name}: accuracy {result['accuracy']:.4f} at density "
-            f"{result['density']:.4f}, {result['seconds']:.0f} s",
-            markup=False,
-        )
-
-    def close(self) -> None:
-        if self.status:
-            self.status.stop()

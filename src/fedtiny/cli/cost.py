@@ -14,19 +14,14 @@ from rich.table import Table
 from fedtiny import config as configs
 from fedtiny import cost, methods
 from fedtiny.config import Config, DataConfig, SelectionConfig
+from fedtiny.cost.images import IMAGES
 from fedtiny.cost.memory import MemoryModel
 from fedtiny.cost.workload import PAPER_SAMPLES, Given
-from fedtiny.data.known import KNOWN
 from fedtiny.errors import ConfigError, ModelError
-from fedtiny.models.anatomy import Shape
 from fedtiny.runs import words
 
 PAPER_DENSITIES: tuple[float, ...] = (0.01, 0.005, 0.001)
 PAPER_CONFIG = Config(data=DataConfig(name="cifar10"), selection=SelectionConfig(pool_size="auto"))
-IMAGES: dict[str, tuple[Shape, int]] = {
-    "digits": ((1, 8, 8), 10),
-    **{name: ((3, 32, 32), known.n_classes) for name, known in KNOWN.items()},
-}
 Row = dict[str, Any]
 
 

@@ -14,6 +14,10 @@ COMMANDS = {
         "fedtiny.cli.compare",
         "methods side by side: fedtiny compare --methods all --density 0.05 0.01 --seeds 0 1",
     ),
+    "reproduce": (
+        "fedtiny.cli.reproduce",
+        "the paper's tables and figures: fedtiny reproduce --list; fedtiny reproduce table1",
+    ),
     "cost": (
         "fedtiny.cli.cost",
         "what training costs, without training: fedtiny cost --model vgg11",

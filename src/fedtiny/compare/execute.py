@@ -4,64 +4,73 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedtiny import config as configs
-from fedtiny import methods, models
+from fedtiny import methods
 from fedtiny.compare.grid import Cell
+from fedtiny.compare.settings import unlike
+from fedtiny.config import Config
+from fedtiny.cost.network import named
+from fedtiny.data import DataSet
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.runs.assembly import build_model, load_data, parameters
+from fedtiny.models.anatomy import Shape
+from fedtiny.runs.assembly import load_data
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.runner import resume, run
-from fedtiny.runs.settle import settled
 
 Announce = Callable[[str], Reporter]
 
 
 def check(cells: Sequence[Cell]) -> None:
     """Refuse, before anything runs, what a method cannot do."""
-    first = configs.resolve(cells[0].config)
-    data = load_data(first)
-    anatomy = models.dissect(build_model(first, data), data.shape)
+    loaded: dict[tuple[object, ...], DataSet] = {}
     for cell in cells:
-        try:
-            method = methods.create(configs.resolve(cell.config))
-            settled_config = method.settle(method.config, lambda: parameters(first, data))
-            if settled_config.parameters != method.config.parameters:
-                build_model(settled_config, data)
-            else:
-                method.check(anatomy)
-        except FedTinyError as error:
-            raise type(error)(f"method '{cell.config.method}': {error}") from error
+        config = configs.resolve(cell.config)
+        kind = (config.data, config.model)
+        if kind not in loaded:
+            loaded[kind] = load_data(config)
+        check_config(config, loaded[kind].shape, len(loaded[kind].classes))
+
+
+def check_config(config: Config, shape: Shape, classes: int) -> None:
+    """Refuse what a method cannot do with images of this shape; no network takes up memory."""
+    try:
+        large = named(config, shape, classes)
+        method = methods.create(config)
+        settled = method.settle(config, lambda: large.profile.parameters)
+        replaced = (settled.model, settled.parameters) != (config.model, config.parameters)
+        method.check((named(settled, shape, classes) if replaced else large).anatomy)
+    except FedTinyError as error:
+        raise type(error)(f"method '{config.method}': {error}") from error
 
 
 def execute(cells: Sequence[Cell], out: Path, announce: Announce) -> dict[Cell, RunFolder]:
     """Run, resume or find every cell; one that is finished is not touched."""
     folders = {}
     for number, cell in enumerate(cells, start=1):
-        folder = RunFolder(out / cell.name)
-        folders[cell] = folder
-        if folder.result.exists():
-            _require_same(cell, folder)
-            continue
-        reporter = announce(f"{number}/{len(cells)} {cell.name}")
-        if folder.config.exists():
-            _require_same(cell, folder)
-            resume(folder.path, reporter=reporter)
-        else:
-            run(cell.config, out=folder.path, reporter=reporter)
+        folder = folders[cell] = RunFolder(out / cell.name)
+        complete(cell, folder, announce, f"{number}/{len(cells)} {cell.name}")
     return folders
 
 
-def _require_same(cell: Cell, folder: RunFolder) -> None:
+def complete(cell: Cell, folder: RunFolder, announce: Announce, title: str) -> None:
+    """Bring one cell to its end, from wherever it is; data may lie elsewhere than before."""
+    if folder.config.exists() or folder.result.exists():
+        require_same(cell, folder)
+    if folder.result.exists():
+        return
+    config, reporter = cell.config, announce(title)
+    if folder.config.exists():
+        root, workers = config.data.root, config.workers
+        resume(folder.path, root=root, workers=workers, reporter=reporter)
+    else:
+        run(config, out=folder.path, reporter=reporter)
+
+
+def require_same(cell: Cell, folder: RunFolder) -> None:
     """A folder from another comparison must not pass for this one's."""
-    wanted, there = settled(cell.config, None, None), configs.load(folder.config)
-    differing = _differences(configs.to_dict(wanted), configs.to_dict(there))
-    if differing:
+    found = unlike(cell.config, configs.load(folder.config))
+    if found:
         raise RunError(
-            f"{folder.path} holds a run with other settings ({', '.join(differing)}); choose "
+            f"{folder.path} holds a run with other settings ({', '.join(found)}); choose "
             "another --out"
         )
-
-
-def _differences(one: dict[str, object], other: dict[str, object]) -> list[str]:
-    keys = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
-    return [key for key in keys if key != "workers"]

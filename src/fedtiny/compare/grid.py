@@ -17,14 +17,10 @@ GRID_KEYS = ("methods", "density", "seeds")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a comparison."""
+    """One run of a comparison, with the name of its run folder."""
 
     config: Config
-
-    @property
-    def name(self) -> str:
-        """The name of the cell and of its run folder."""
-        return f"{self.config.method}-d{self.config.density:g}-s{self.config.seed}"
+    name: str
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class Grid:
         for density in self.density:
             for method in self.method_names():
                 for seed in self.seeds:
-                    found[Cell(self._config(method, density, seed))] = None
+                    found[self._cell(method, density, seed)] = None
         return list(found)
 
     def method_names(self) -> tuple[str, ...]:
@@ -62,9 +58,10 @@ class Grid:
             return tuple(methods.names())
         return tuple(methods.find(name).name for name in self.methods)
 
-    def _config(self, method: str, density: float, seed: int) -> Config:
-        dense = methods.find(method).dense
-        return replace(self.base, method=method, density=1.0 if dense else density, seed=seed)
+    def _cell(self, method: str, density: float, seed: int) -> Cell:
+        density = 1.0 if methods.find(method).dense else density
+        config = replace(self.base, method=method, density=density, seed=seed)
+        return Cell(config, f"{method}-d{density:g}-s{seed}")
 
 
 def load(path: Path) -> Grid:

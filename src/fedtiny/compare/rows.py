@@ -1,16 +1,12 @@
 """The rows of a comparison: accuracy over seeds beside what it costs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from fedtiny import config as configs
-from fedtiny import cost
 from fedtiny.compare.grid import Cell
-from fedtiny.runs import metrics
-from fedtiny.runs.assembly import load_data
-from fedtiny.runs.folder import RunFolder, read_json
-from fedtiny.runs.split import load_split
+from fedtiny.compare.measured import Measured, measure
+from fedtiny.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -35,54 +31,30 @@ class Row:
 
 def rows(folders: Mapping[Cell, RunFolder]) -> list[Row]:
     """One row a method and density, in the order of the cells."""
-    groups: dict[tuple[float, str], list[Cell]] = {}
-    for cell in folders:
-        groups.setdefault((cell.config.density, cell.config.method), []).append(cell)
-    return [_row([(cell, folders[cell]) for cell in cells]) for cells in groups.values()]
+    groups: dict[tuple[float, str], list[Measured]] = {}
+    for cell, folder in folders.items():
+        key = (cell.config.density, cell.config.method)
+        groups.setdefault(key, []).append(measure(cell.config, folder))
+    return [_row(density, method, runs) for (density, method), runs in groups.items()]
 
 
-def _row(cells: list[tuple[Cell, RunFolder]]) -> Row:
-    accuracies = [read_json(folder.result)["accuracy"] for _, folder in cells]
-    cell, folder = cells[0]
-    costs = _costs(cell, folder)
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and the standard deviation of a sample; that of one value is 0."""
+    return fmean(values), stdev(values) if len(values) > 1 else 0.0
+
+
+def _row(density: float, method: str, runs: list[Measured]) -> Row:
+    accuracy, spread = mean_and_spread([run.accuracy for run in runs])
+    costs = runs[0].costs
     return Row(
-        density=cell.config.density,
-        method=cell.config.method,
-        seeds=len(cells),
-        accuracy=fmean(accuracies),
-        spread=stdev(accuracies) if len(accuracies) > 1 else 0.0,
+        density=density,
+        method=method,
+        seeds=len(runs),
+        accuracy=accuracy,
+        spread=spread,
         flops=float(costs["flops_round"]),
         flops_ratio=float(costs["flops_ratio"]),
         memory=float(costs["memory_paper"]),
-        bytes_round=fmean(_bytes_a_round(folder) for _, folder in cells),
-        selection_bytes=fmean(_selection_bytes(folder) for _, folder in cells),
+        bytes_round=fmean(run.bytes_round for run in runs),
+        selection_bytes=fmean(run.selection_bytes for run in runs),
     )
-
-
-def _costs(cell: Cell, folder: RunFolder) -> dict[str, float]:
-    config = configs.resolve(cell.config)
-    data = load_data(config)
-    table = load_split(folder).table
-    costs: dict[str, float] = cost.summary(
-        config,
-        shape=data.shape,
-        classes=len(data.classes),
-        samples=int(table.sum()) // len(table),
-    )
-    return costs
-
-
-def _bytes_a_round(folder: RunFolder) -> float:
-    moved = [
-        (record["bytes_down"] + record["bytes_up"]) / max(1, len(record["answered"]))
-        for record in metrics.read(folder)
-    ]
-    return fmean(moved)
-
-
-def _selection_bytes(folder: RunFolder) -> float:
-    selection = read_json(folder.selection)
-    if not selection:
-        return 0.0
-    devices = len(load_split(folder).table)
-    return float(selection["bytes_down"] + selection["bytes_up"]) / devices

@@ -137,8 +137,10 @@ def _finish(
     assembly.model.cpu()
     write_atomically(folder.model, _model_file(assembly))
     selection = read_json(folder.selection)
-    summary = result_record(assembly, records, selection)
-    write_json(folder.result, summary)
+    known = read_json(folder.result) if folder.result.exists() else {}
+    if known.get("rounds") != assembly.server.round:
+        write_json(folder.result, result_record(assembly, records, selection))
+    summary = read_json(folder.result)
     reporter.finished(summary)
     return Result(
         path=folder.path,

@@ -62,7 +62,8 @@ class WeightedMean:
         if name in self._sums:
             _add_weighted(self._sums[name], np.asarray(value), weight)
         else:
-            self._sums[name] = np.asarray(np.multiply(value, weight, dtype=np.float64))
+            weighted = np.multiply(value, weight, dtype=np.float64, order="C")
+            self._sums[name] = np.asarray(weighted)
 
 
 def _add_weighted(total: NDArray[np.float64], value: NDArray[Any], weight: float) -> None:

@@ -1,11 +1,17 @@
 """Dropout that needs no generator: its draws are a hash of a key and the position."""
 
+import math
+
 import torch
 from torch import Tensor, nn
+
+from fedtiny.errors import ModelError
 
 NEXT = -7046029254386353131  # the golden ratio in 64 bits, as splitmix64 adds it
 FACTORS = (-4658895280553007687, -7723592293110705685)
 BITS = 24
+CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+OTHERS = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 class KeyedDropout(nn.Module):
@@ -16,15 +22,17 @@ class KeyedDropout(nn.Module):
 
     key: Tensor
 
-    def __init__(self, p: float) -> None:
+    def __init__(self, p: float, whole_channels: bool = False) -> None:
         super().__init__()
         self.p = p
+        self.whole_channels = whole_channels
         self.register_buffer("key", torch.zeros(1, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        positions = torch.arange(x.numel(), device=x.device).view(x.shape)
+        shape = (*x.shape[:2], *(1 for _ in x.shape[2:])) if self.whole_channels else x.shape
+        positions = torch.arange(math.prod(shape), device=x.device).view(shape)
         kept = _uniform(positions * NEXT + _mixed(self.key)) >= self.p
         scale = 1 / (1 - self.p) if self.p < 1 else 0.0
         return torch.where(kept, x * scale, torch.zeros_like(x))
@@ -52,9 +60,14 @@ def with_keys(model: nn.Module) -> nn.Module:
     """The same model with every dropout drawn by a key of its own."""
     keyed: dict[nn.Module, KeyedDropout] = {}
     for name, module in list(model.named_modules(remove_duplicate=False)):
-        if isinstance(module, nn.Dropout) and name:
+        if isinstance(module, OTHERS):
+            raise ModelError(
+                f"layer '{name}' is a {type(module).__name__}, which the GPU simulator cannot "
+                "draw; use --simulator reference"
+            )
+        if isinstance(module, (nn.Dropout, *CHANNELS)) and name:
             parent, _, child = name.rpartition(".")
-            one = keyed.setdefault(module, KeyedDropout(module.p))
+            one = keyed.setdefault(module, KeyedDropout(module.p, isinstance(module, CHANNELS)))
             setattr(model.get_submodule(parent), child, one)
     return model
 

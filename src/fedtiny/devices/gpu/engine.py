@@ -68,6 +68,7 @@ class GpuEngine:
         self.network = network
         self.shared = shared
         self.stream = stream
+        self._exact: Network | None = None
         self.graphs = graphs and stream is not None
         self.batch = shared.config.batch_size or 64
         self._steps: dict[tuple[Kind, Images], Step] = {}
@@ -86,15 +87,15 @@ class GpuEngine:
     def rehearse(self, theta: Theta, data: ImageSet) -> None:
         """Make ready what the first training will need."""
         self.load(theta)
-        self._step(Kind(self.batch), self.shared.gallery[data])
+        self._step(Kind(self.batch), self.network, self.shared.gallery[data])
 
-    def _step(self, kind: Kind, images: Images) -> Step:
+    def _step(self, kind: Kind, network: Network, images: Images) -> Step:
         """The step of this kind; the first time it is made, and recorded where that pays."""
         if (kind, images) not in self._steps:
             rule = optimizer(self.shared.config)
             usual = kind.batch == self.batch  # other sizes are rare, and not worth preparing for
-            compiled = self.shared.compiled_loss if usual else None
-            step = Step(kind, self.network, rule, images, compiled)
+            compiled = self.shared.compiled_loss if usual and network is self.network else None
+            step = Step(kind, network, rule, images, compiled)
             if self.graphs and usual:
                 self._record(step)
             self._steps[kind, images] = step
@@ -103,23 +104,32 @@ class GpuEngine:
     def _record(self, step: Step) -> None:
         """Record a step; its rehearsals spoil the network's values, which are then put back."""
         assert self.stream is not None
-        before = self.network.theta()
+        before = step.network.theta()
         step.record(self.stream)
-        self.network.put(self.network.place(before))
+        step.network.put(step.network.place(before))
 
     def _recorded(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Work that is done again and again, with one launch each where that can be."""
-        return Recording(work, self.stream, 1) if self.graphs and self.stream else work
+        """A measurement that is done again and again, with one launch each where that can be.
+
+        It is worth the tensor cores unless fp32 was asked for.
+        """
+        if not self.graphs or self.stream is None:
+            return work
+        return Recording(work, self.stream, 1, tf32=self.network.dtype != torch.float32 or None)
 
     def train(
         self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
     ) -> tuple[Metrics, Arrays]:
         self.shared.pool = None  # selection is over
         size = batches.batch_size(shard, self.batch)
-        step = self._step(Kind(size, sum_dense_gradients), self.shared.gallery[shard.data])
+        network = self._in_fp32() if sum_dense_gradients else self.network
+        kind = Kind(size, sum_dense_gradients)
+        step = self._step(kind, network, self.shared.gallery[shard.data])
         step.reset(batches.dropout_seed(moment))
         planned = self._plan(shard, moment, epochs, size)
         step.run(planned)
+        if network is not self.network:
+            self.network.follow(network)
         loss = float(step.loss) / max(1, len(planned))
         return {"loss": finite(loss, moment)}, self._sums(step, len(planned))
 
@@ -139,24 +149,49 @@ class GpuEngine:
         if not len(step.sums):
             return {}
         layout, mean = self.network.layout, step.sums / max(1, steps)
-        return {n: layout.view(n, mean).cpu().numpy() for n in layout.anatomy.prunable}
+        return {
+            name: layout.view(name, mean).contiguous().cpu().numpy()
+            for name in layout.anatomy.prunable
+        }
 
     def top_gradients(
         self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]
     ) -> dict[str, SparseVector]:
         images, preparation = self.shared.gallery[shard.data], self.shared.preparation
         (samples, draws), seed = batches.gradient_batch(shard, moment, preparation, most=self.batch)
-        plan = torch.from_numpy(images.plan(samples, draws)).to(self.network.device)
-        self.network.set_keys(seed)
-        mask, sizes = self.network.mask, self.network.layout.anatomy.sizes
+        network = self._in_fp32()
+        plan = torch.from_numpy(images.plan(samples, draws)).to(network.device)
+        network.set_keys(seed)
+        mask, sizes = network.mask, network.layout.anatomy.sizes
         tops = {
-            name: DeviceTop(sizes[name], a, mask.indices(name), self.network.device)
+            name: DeviceTop(sizes[name], a, mask.indices(name), network.device)
             for name, a in counts.items()
         }
-        with self.network.computing() as module:
+        with network.computing() as module:
             inputs, labels = images.cut(plan)
             offer_gradients(module.train(), inputs, labels, tops)
         return {name: top.result() for name, top in tops.items()}
+
+    @property
+    def exact(self) -> Network:
+        """The network that measures, in fp32.
+
+        In bf16 answers tie and cost points of accuracy. And batch norm multiplies the gradient
+        of an empty filter by up to 300, so that what ranks highest would mostly be rounding.
+        """
+        if self.network.dtype == torch.float32:
+            return self.network
+        if self._exact is None:
+            self._exact = self.network.copy_in(torch.float32)
+        self._exact.reserve(self.network.capacity)
+        return self._exact
+
+    def _in_fp32(self) -> Network:
+        """The network as it is now, in fp32."""
+        exact = self.exact
+        if exact is not self.network:
+            exact.follow(self.network)
+        return exact
 
     @torch.no_grad()
     def bn_statistics(
@@ -173,42 +208,38 @@ class GpuEngine:
         if moment == "square":
             return self._moments(pool, parts)
         momentum = None if passes == 1 else MOMENTUM
+        names, network = [*self.network.layout.anatomy.statistics], self.exact
 
         def measure() -> Tensor:
-            with self.network.computing() as module, measuring(module, momentum):
+            with measuring(network.module, momentum):
                 for part in parts * passes:
-                    module(part)
-            return self.network.measured()
+                    network.module(part)
+            return network.measured(names)
 
         rows = self._of_each(pool, self._recorded(measure))
-        return self._by_name(rows.cpu().numpy())
+        return self._by_name(rows.cpu().numpy(), names)
 
     def _moments(self, pool: CandidatePool, parts: Sequence[Tensor]) -> Arrays:
-        rows = []
-        for _ in self._each(pool):
-            with self.network.computing() as module:
-                rows.append(measured_moments(module, parts))
+        rows = [measured_moments(self.exact.module, parts) for _ in self._each(pool)]
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
-    def _by_name(self, rows: NDArray[np.float32]) -> Arrays:
+    def _by_name(self, rows: NDArray[np.float32], names: Sequence[str]) -> Arrays:
         """Statistics of each candidate, a row each, by the name of the tensor."""
-        sizes = [tensor.numel() for tensor in self.network.statistics]
-        parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
-        return dict(zip(self.network.layout.statistics, parts, strict=True))
+        ends = np.cumsum([self.network.statistics[name].numel() for name in names])
+        return dict(zip(names, np.split(rows, ends[:-1], axis=1), strict=True)) if names else {}
 
     @torch.no_grad()
     def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
         inputs, labels = self._plain(shard, shard.development)
-        rows = [statistics[name] for name in self.network.layout.statistics if name in statistics]
-        joined = np.concatenate(rows, axis=1) if rows else np.empty((len(pool), 0), np.float32)
+        none = np.empty((len(pool), 0), dtype=np.float32)
+        joined = np.concatenate([none, *statistics.values()], axis=1)
         given = torch.from_numpy(joined).to(self.network.device)
-        loss = self._recorded(lambda: self._measure(inputs, labels)[0] / len(labels))
+        network = self.exact
+        loss = self._recorded(lambda: _measure(network, inputs, labels)[0] / len(labels))
 
-        def under_statistics(candidate: int) -> None:
-            if rows:
-                self.network.measure(given[candidate])
-
-        found = self._of_each(pool, loss, under_statistics)
+        found = self._of_each(
+            pool, loss, lambda number: self.exact.measure(given[number], [*statistics])
+        )
         return found.cpu().numpy().astype(np.float32)
 
     def _of_each(
@@ -227,29 +258,22 @@ class GpuEngine:
     def _each(self, pool: CandidatePool) -> Iterator[int]:
         """Compute with one candidate after the other."""
         for number, placed in enumerate(self.shared.candidates(pool, self.network)):
-            self._put(placed)
+            self.exact.put(placed)
             yield number
 
     @torch.no_grad()
     def evaluate(self, shard: Shard) -> Metrics:
-        sums = torch.zeros(2, dtype=torch.float64, device=self.network.device)
+        network = self._in_fp32()
+        sums = torch.zeros(2, dtype=torch.float64, device=network.device)
         for start in range(0, len(shard), EVALUATION_BATCH):
             part = shard.indices[start : start + EVALUATION_BATCH]
-            sums += torch.stack(self._measure(*self._plain(shard, part)))
+            sums += torch.stack(_measure(network, *self._plain(shard, part)))
         loss, correct = sums.tolist()
         return {"loss": loss / len(shard), "accuracy": correct / len(shard)}
 
-    def _measure(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Summed loss and number of right answers."""
-        with self.network.computing() as module:
-            logits = module.eval()(inputs).float()
-        loss = F.cross_entropy(logits, labels, reduction="sum")
-        return loss.double(), (logits.argmax(1) == labels).sum().double()
-
     def _plain(self, shard: Shard, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         samples = torch.from_numpy(indices).to(self.network.device)
-        inputs, labels = self.shared.gallery[shard.data].plain(samples)
-        return inputs.to(self.network.dtype), labels
+        return self.shared.gallery[shard.data].plain(samples)
 
     @contextmanager
     def on_its_stream(self) -> Iterator[None]:
@@ -260,3 +284,10 @@ class GpuEngine:
         with torch.cuda.device(self.network.device), torch.cuda.stream(self.stream):
             yield
             self.stream.synchronize()
+
+
+def _measure(network: Network, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed loss and number of right answers."""
+    logits = network.module.eval()(inputs)
+    loss = F.cross_entropy(logits, labels, reduction="sum")
+    return loss.double(), (logits.argmax(1) == labels).sum().double()

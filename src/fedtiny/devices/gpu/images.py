@@ -17,8 +17,15 @@ COLUMNS = 6  # of a plan: sample, crop (row, column), mirrored, corner of the ho
 class Images:
     """An image set as it was given (bytes), padded for cropping, pixels together."""
 
-    def __init__(self, data: ImageSet, preparation: Preparation, device: torch.device) -> None:
+    def __init__(
+        self,
+        data: ImageSet,
+        preparation: Preparation,
+        device: torch.device,
+        channels_last: bool = True,
+    ) -> None:
         self.preparation = preparation
+        self.channels_last = channels_last
         self.padding = preparation.crop_padding
         images = torch.from_numpy(data.images).to(device)
         self.pixels = F.pad(images, (self.padding,) * 4).permute(0, 2, 3, 1).contiguous()
@@ -52,7 +59,7 @@ class Images:
                 & self._inside(across, plan[:, 5])[:, None, :]
             )
             images = images.masked_fill(hole[..., None], 0.0)
-        return images.permute(0, 3, 1, 2), self.labels[sample]
+        return self._laid_out(images), self.labels[sample]
 
     def _inside(self, line: Tensor, start: Tensor) -> Tensor:
         offset = line - start[:, None]
@@ -65,16 +72,29 @@ class Images:
         """Some images as the network sees them in testing, with their labels."""
         p, (height, width) = self.padding, (self.height, self.width)
         pixels = self.pixels[samples, p : p + height, p : p + width]
-        return self._normalised(pixels).permute(0, 3, 1, 2), self.labels[samples]
+        return self._laid_out(self._normalised(pixels)), self.labels[samples]
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        """As a network takes them, channels before pixels, in the wanted order of memory."""
+        turned = images.permute(0, 3, 1, 2)
+        return turned if self.channels_last else turned.clone(memory_format=torch.contiguous_format)
 
 
 class Gallery:
     """The image sets of a run, each brought to the GPU once for all lanes."""
 
-    def __init__(self, sets: Sequence[ImageSet], of: Preparation, device: torch.device) -> None:
+    def __init__(
+        self,
+        sets: Sequence[ImageSet],
+        of: Preparation,
+        device: torch.device,
+        channels_last: bool = True,
+    ) -> None:
         unique = {id(data): data for data in sets}
         self._sets = unique  # held, so that an identity is not given to another set
-        self._images = {key: Images(data, of, device) for key, data in unique.items()}
+        self._images = {
+            key: Images(data, of, device, channels_last) for key, data in unique.items()
+        }
 
     def __getitem__(self, data: ImageSet) -> Images:
         return self._images[id(data)]

@@ -24,7 +24,8 @@ from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.theta import Theta
 
 USUAL_LANES = 4
-WINDOW = 4  # jobs a lane that are open at a time; their replies wait for their turn
+WINDOW = 4  # jobs a lane that are open at a time at least; their replies wait for their turn
+HELD = 2 << 30  # bytes that waiting replies may take; as many jobs more are open at a time
 SPARE = 0.8  # of the free memory may be filled with further lanes
 
 
@@ -62,7 +63,8 @@ class Lanes:
     def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
         if self._threads is None and jobs:
             self._open(jobs[0].request.theta)
-        window = max(1, WINDOW * self.count)
+        held = HELD // max(1, jobs[0].request.theta.vector.nbytes) if jobs else 0
+        window = max(1, WINDOW * self.count, held)
         for start in range(0, len(jobs), window):
             yield from self._side_by_side(jobs[start : start + window])
 
@@ -132,7 +134,7 @@ class Card:
         sets = (recipe.training_set, recipe.test_set)
         compiled = recipe.gpu.compile and self.cuda
         return Shared(
-            Gallery(sets, recipe.preparation, self.device),
+            Gallery(sets, recipe.preparation, self.device, recipe.gpu.channels_last),
             recipe.preparation,
             recipe.train,
             CompiledLoss(recipe.model, self.dtype) if compiled else None,
@@ -144,6 +146,8 @@ class Card:
         stream = torch.cuda.Stream(self.device) if self.cuda else None
         network = Network(recipe.model, layout, self.device, self.dtype)
         engine = GpuEngine(network, shared, stream, recipe.gpu.graphs)
+        if self.cuda:
+            torch.cuda.synchronize(self.device)  # images and network are there for every stream
         with engine.on_its_stream():
             engine.rehearse(theta, recipe.training_set)
         return engine
@@ -159,8 +163,8 @@ class Card:
 
 def choose_kernels(config: GpuConfig) -> None:
     """Which kernels the libraries may take; this holds for the whole process."""
-    tensor_cores = config.precision != "fp32"
-    torch.backends.cudnn.allow_tf32 = tensor_cores
-    torch.backends.cuda.matmul.allow_tf32 = tensor_cores
+    tf32 = config.precision == "tf32"  # what bf16 leaves in fp32 is meant to be exact
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.deterministic = config.deterministic
     torch.backends.cudnn.benchmark = not config.deterministic

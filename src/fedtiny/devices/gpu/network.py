@@ -1,7 +1,7 @@
 """A network whose values live in a few static buffers."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from fedtiny.devices.gpu.dropout import keys, with_keys
 from fedtiny.devices.gpu.layout import Layout
+from fedtiny.devices.torch_norms import norms
+from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -38,6 +40,7 @@ class Network:
         self.device = device
         self.dtype = dtype
         self.module = with_keys(copy.deepcopy(model)).to(device)
+        _check_norms(self.module)
         self.keys = keys(self.module)
         for name, counter in self.module.named_buffers():
             if name.endswith("num_batches_tracked"):
@@ -50,12 +53,13 @@ class Network:
         self.statistics = self._statistics()
         self._replace(self._weights())
         self._mask: Mask | None = None
+        self._placed: Placed | None = None
         self.vector, self.slots = torch.empty(0), torch.empty(0, dtype=torch.int64)
         self.reserve(0)
 
-    def _statistics(self) -> list[Tensor]:
+    def _statistics(self) -> dict[str, Tensor]:
         state = dict(self.module.named_buffers())
-        return [state[name] for name in self.layout.statistics]
+        return {name: state[name] for name in self.layout.statistics}
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: self.layout.view(name, self.flat) for name in self.layout.weights}
@@ -64,7 +68,9 @@ class Network:
         """Let the module compute on these tensors."""
         for name, tensor in tensors.items():
             owner, _, attribute = name.rpartition(".")
-            setattr(self.module.get_submodule(owner), attribute, nn.Parameter(tensor))
+            module = self.module.get_submodule(owner)
+            trained = getattr(module, attribute).requires_grad
+            setattr(module, attribute, nn.Parameter(tensor, requires_grad=trained))
 
     @property
     def mask(self) -> Mask:
@@ -122,12 +128,46 @@ class Network:
             self.slots[known : known + kept] = placed.slots
             self.slots[known + kept :] = self.layout.nowhere
             self._mask = placed.mask
+        self._placed = placed  # other lanes let go of it while this one may still be reading
         dense = placed.vector[kept:]
         self.vector[:fixed] = dense[self._trained]
         self.vector[fixed : fixed + kept] = placed.vector[:kept]
         self.vector[fixed + kept :] = 0
-        self.measure(dense[self._measured])
+        self.measure(dense[self._measured], [*self.layout.statistics])
         self.spread()
+
+    def copy_in(self, dtype: torch.dtype) -> "Network":
+        """Another network like this one that computes in another precision."""
+        return Network(self.module, self.layout, self.device, dtype)
+
+    @torch.no_grad()
+    def follow(self, other: "Network") -> None:
+        """Compute with the values of another network of the same layout, in this precision."""
+        self.reserve(other.capacity)
+        self.flat.zero_()
+        for mine, others in ((self.vector, other.vector), (self.slots, other.slots)):
+            mine.fill_(0 if mine is self.vector else self.layout.nowhere)
+            mine[: len(others)] = others
+        names = [*self.layout.statistics]
+        self.measure(other.measured(names), names)
+        self._mask = other.mask
+        self.spread()
+
+    def marked(self, idle: Collection[str]) -> Tensor:
+        """What moves in training, but for some parameters: own ones first, then places."""
+        own = [
+            torch.full((torch.Size(shape).numel(),), name not in idle)
+            for name, shape in self.layout.own.items()
+        ]
+        places = torch.ones(self.layout.slots, dtype=torch.bool)
+        for name in self.layout.weights:
+            self.layout.view(name, places).fill_(name not in idle)
+        return torch.cat([*own, places]).to(self.device)
+
+    def at_vector(self, marked: Tensor) -> Tensor:
+        """Such marks for each value of the vector, under the mask of now."""
+        own, places = marked.split([self.layout.own_size, self.layout.slots])
+        return torch.cat([own, places.index_select(0, self.slots)])
 
     def spread(self) -> None:
         """Write the trained weights to where the network reads them."""
@@ -135,18 +175,19 @@ class Network:
         self.flat.index_copy_(0, self.slots, weights)
 
     @torch.no_grad()
-    def measure(self, values: Tensor) -> None:
-        """Set the batch-norm statistics."""
-        if self.statistics:
-            sizes = [tensor.numel() for tensor in self.statistics]
-            parts = values.split(sizes)
-            shaped = [p.view(t.shape) for p, t in zip(parts, self.statistics, strict=True)]
-            torch._foreach_copy_(self.statistics, shaped)
+    def measure(self, values: Tensor, names: Sequence[str]) -> None:
+        """Set some of the statistics, given one after the other."""
+        if not names:
+            return
+        tensors = [self.statistics[name] for name in names]
+        parts = values.split([tensor.numel() for tensor in tensors])
+        shaped = [p.view(t.shape) for p, t in zip(parts, tensors, strict=True)]
+        torch._foreach_copy_(tensors, shaped)
 
     @torch.no_grad()
-    def measured(self) -> Tensor:
-        """The batch-norm statistics, one after the other."""
-        flat = [tensor.reshape(-1) for tensor in self.statistics]
+    def measured(self, names: Sequence[str]) -> Tensor:
+        """Some of the statistics, one after the other."""
+        flat = [self.statistics[name].reshape(-1) for name in names]
         return torch.cat(flat) if flat else torch.empty(0, device=self.device)
 
     @torch.no_grad()
@@ -155,7 +196,7 @@ class Network:
         kept = self.mask.count
         dense = torch.empty(len(self._trained) + len(self._measured), device=self.device)
         dense[self._trained] = self.vector[: self.fixed]
-        dense[self._measured] = self.measured()
+        dense[self._measured] = self.measured([*self.layout.statistics])
         vector = torch.cat([self.vector[self.fixed : self.fixed + kept], dense])
         return Theta(self.mask, vector.cpu().numpy())
 
@@ -183,3 +224,12 @@ def precision(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     reduced = dtype != torch.float32
     with torch.autocast(device.type, dtype=dtype if reduced else torch.bfloat16, enabled=reduced):
         yield
+
+
+def _check_norms(model: nn.Module) -> None:
+    for name, norm in norms(model).items():
+        if norm.momentum is None:
+            raise ModelError(
+                f"batch-norm layer '{name}' counts its batches (momentum None), which a recorded "
+                "step cannot; give it a momentum or use --simulator reference"
+            )

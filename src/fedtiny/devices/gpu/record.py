@@ -1,6 +1,7 @@
 """Work recorded once as a CUDA graph and replayed as one launch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -13,6 +14,19 @@ AHEAD = 32  # replays that may wait on the stream before the host waits for them
 _RECORDING = Lock()
 
 
+@contextmanager
+def _rounding(tf32: bool | None) -> Iterator[None]:
+    """Let fp32 kernels use the tensor cores or not; None leaves it as it is."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, matmul.allow_tf32
+    if tf32 is not None:
+        cudnn.allow_tf32 = matmul.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32, matmul.allow_tf32 = before
+
+
 class Recording(Generic[T]):
     """Some work on a stream, whose tensors all stay in place, and what it gives.
 
@@ -20,11 +34,17 @@ class Recording(Generic[T]):
     may compute meanwhile, but not record.
     """
 
-    def __init__(self, work: Callable[[], T], stream: torch.cuda.Stream, rehearsals: int) -> None:
+    def __init__(
+        self,
+        work: Callable[[], T],
+        stream: torch.cuda.Stream,
+        rehearsals: int,
+        tf32: bool | None = None,
+    ) -> None:
         self.stream = stream
         self._work = work  # holds the tensors that the graph reads
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream), _RECORDING:
+        with torch.cuda.stream(stream), _RECORDING, _rounding(tf32):
             for _ in range(rehearsals):
                 work()
             stream.synchronize()

@@ -16,7 +16,7 @@ from fedtiny.devices.gpu.network import Network, precision
 from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.gpu.update import Update
 from fedtiny.devices.optimizer import Adam, Sgd
-from fedtiny.devices.torch_norms import norms
+from fedtiny.devices.torch_norms import frozen_statistics, norms
 
 PLANNED = 1024  # steps whose batches are planned at a time
 REHEARSALS = 3  # steps before one is recorded
@@ -92,9 +92,20 @@ class Step:
         self.sums = torch.zeros(size, device=device)
         self.leaves = {n: t for n, t in network.tensors().items() if t.requires_grad}
         self.gaps = [torch.zeros(n, dtype=network.dtype, device=device) for n in _gaps(network)]
+        self.idle = self._idle()
+        self.moving = network.marked(self.idle) if self.idle else None
         self._cut = fused(self._batch) if compiled_loss else self._batch
         self._apply = fused(self._updated) if compiled_loss else self._updated
         self._recording: Recording[None] | None = None
+
+    def _idle(self) -> dict[str, Tensor]:
+        """Parameters that are frozen or that the loss does not use, with the gradient zero."""
+        with frozen_statistics(self.network.module):
+            loss = plain_loss(self.network, *self._batch())
+        found = torch.autograd.grad(loss, list(self.leaves.values()), allow_unused=True)
+        moved = {n for n, gradient in zip(self.leaves, found, strict=True) if gradient is not None}
+        parameters = self.network.module.named_parameters()
+        return {name: torch.zeros_like(p) for name, p in parameters if name not in moved}
 
     def reset(self, seed: int) -> None:
         """Begin a local training whose dropout is drawn from this seed."""
@@ -121,15 +132,14 @@ class Step:
         """Take one step, operation by operation."""
         images, labels = self._cut()
         loss = self.loss_of(self.network, images, labels)
-        leaves = list(self.leaves.values())
-        gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        leaves = {name: leaf for name, leaf in self.leaves.items() if name not in self.idle}
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        named = {**self.idle, **dict(zip(leaves, gradients, strict=True))}
         with torch.no_grad():
-            self._apply(dict(zip(self.leaves, gradients, strict=True)), loss.detach())
+            self._apply(named, loss.detach())
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         images, labels = self.images.cut(self.plan.index_select(0, self.next)[0])
-        if not self.network.layout.channels_last:
-            images = images.contiguous()
         return images.to(self.network.dtype), labels
 
     def _updated(self, gradients: Mapping[str, Tensor], loss: Tensor) -> None:
@@ -142,7 +152,11 @@ class Step:
             self.sums += flat
         own = [gradients[name].reshape(-1) for name in layout.own]
         kept = flat.index_select(0, network.slots).to(torch.float32)
+        before = network.vector.clone() if self.moving is not None else None
         self.update(network.vector, torch.cat([*own, kept]))
+        if self.moving is not None and before is not None:
+            moving = network.at_vector(self.moving)
+            network.vector.copy_(torch.where(moving, network.vector, before))
         network.spread()
         self.loss += loss
         self.next += 1

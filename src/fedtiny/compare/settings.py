@@ -1,0 +1,66 @@
+"""Settings as one flat table, and in what two runs differ."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedtiny import config as configs
+from fedtiny.config import Config
+
+Flat = dict[str, Any]
+"""Settings by their full name, as in `pruning.delta_r`."""
+
+HOW_IT_IS_COMPUTED = ("workers", "data.root", "gpu.lanes", "gpu.cards")
+"""What may change from machine to machine without a change of what is computed."""
+CHOSEN_BY_THE_MACHINE = {"threads": None, "simulator": "auto"}
+"""Settings that a machine fills in where they are left open."""
+
+
+def flat(config: Config) -> Flat:
+    """Every setting that has a value, by its full name."""
+    return flattened(configs.to_dict(config))
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> Flat:
+    """Nested tables as one.
+
+    >>> flattened({"density": 0.1, "pruning": {"delta_r": 3}})
+    {'density': 0.1, 'pruning.delta_r': 3}
+    """
+    found: Flat = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flattened(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def nested(settings: Flat) -> dict[str, Any]:
+    """The way back.
+
+    >>> nested({"density": 0.1, "pruning.delta_r": 3})
+    {'density': 0.1, 'pruning': {'delta_r': 3}}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        *sections, key = name.split(".")
+        inner = found
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[key] = value
+    return found
+
+
+def differing(one: Flat, other: Flat) -> list[str]:
+    """Names of the settings that two runs do not share, but for those that change no result."""
+    names = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+    return [name for name in names if name not in HOW_IT_IS_COMPUTED]
+
+
+def unlike(wanted: Config, there: Config) -> list[str]:
+    """In what a run that is there differs from the one that is wanted."""
+    asked = flat(configs.resolve(wanted))
+    no_matter = {key for key, value in CHOSEN_BY_THE_MACHINE.items() if asked.get(key) == value}
+    if there.simulator == "reference":
+        no_matter |= {name for name in asked if name.startswith("gpu.")}
+    return [name for name in differing(asked, flat(there)) if name not in no_matter]

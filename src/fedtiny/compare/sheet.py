@@ -1,0 +1,121 @@
+"""A table of text in four forms: in the terminal, as CSV, Markdown and LaTeX."""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any
+
+from rich.table import Table
+
+from fedtiny.runs import words
+
+BEST, SECOND = 0, 1
+HEADING = 14  # characters of a heading in a line of the terminal
+
+Mark = Callable[[str, int], str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure as text; the best and the second best are marked, `beside` never is."""
+
+    text: str
+    rank: int | None = None
+    beside: str = ""
+
+    def marked(self, mark: Mark) -> str:
+        text = self.text if self.rank is None else mark(self.text, self.rank)
+        return f"{text} {self.beside}" if self.beside else text
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table, in sections; the columns named in `left` are words, the others figures."""
+
+    title: str
+    headings: tuple[str, ...]
+    sections: tuple[tuple[tuple[Entry, ...], ...], ...]
+    left: tuple[str, ...] = ()
+
+    def lines(self, mark: Mark) -> list[list[str]]:
+        """Every row as text."""
+        return [[e.marked(mark) for e in row] for section in self.sections for row in section]
+
+
+def ranks(values: Iterable[float | None]) -> list[int | None]:
+    """Which values are the best and the second best, as the paper marks them.
+
+    >>> ranks([0.1, None, 0.5, 0.3])
+    [None, None, 0, 1]
+    """
+    listed = list(values)
+    present = [place for place, value in enumerate(listed) if value is not None]
+    ordered = sorted(present, key=lambda place: -(listed[place] or 0.0))[:2]
+    return [ordered.index(place) if place in ordered else None for place in range(len(listed))]
+
+
+def terminal(sheet: Sheet) -> Table:
+    """The table for a terminal: best in bold, second underlined."""
+    table = words.titled(sheet.title)
+    table.pad_edge, table.padding = False, (0, 1, 0, 0)
+    for heading in sheet.headings:
+        left = heading in sheet.left
+        folded = "\n".join(wrap(heading, HEADING))
+        table.add_column(folded, justify="left" if left else "right", no_wrap=True)
+    for section in sheet.sections:
+        for row in section:
+            ends = len(section) > 1 and row is section[-1]
+            table.add_row(*(entry.marked(_rich) for entry in row), end_section=ends)
+    return table
+
+
+def markdown(sheet: Sheet) -> str:
+    """The table in Markdown: best in bold, second in italics."""
+    rules = [":--" if heading in sheet.left else "--:" for heading in sheet.headings]
+    lines = [list(sheet.headings), rules, *sheet.lines(_markdown)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def latex(sheet: Sheet) -> str:
+    """The table in LaTeX (booktabs): best in bold, second underlined."""
+    columns = "".join("l" if heading in sheet.left else "r" for heading in sheet.headings)
+    sections = [
+        "".join(_latex_line(e.marked(_latex) for e in row) for row in section)
+        for section in sheet.sections
+    ]
+    return (
+        rf"\begin{{tabular}}{{{columns}}}" + "\n\\toprule\n"
+        f"{_latex_line(sheet.headings)}\\midrule\n"
+        + "\\midrule\n".join(sections)
+        + "\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Every figure in full, for other programs."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _latex_line(cells: Iterable[str]) -> str:
+    line = " & ".join(cells)
+    for plain, escaped in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$")):
+        line = line.replace(plain, escaped)
+    return line + " \\\\\n"
+
+
+def _rich(text: str, rank: int) -> str:
+    return f"[bold]{text}[/bold]" if rank == BEST else f"[underline]{text}[/underline]"
+
+
+def _markdown(text: str, rank: int) -> str:
+    return f"**{text}**" if rank == BEST else f"*{text}*"
+
+
+def _latex(text: str, rank: int) -> str:
+    return rf"\textbf{{{text}}}" if rank == BEST else rf"\underline{{{text}}}"

@@ -1,0 +1,114 @@
+"""What is known of finished runs: from their folders, or from result files alone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedtiny.compare.execute import require_same
+from fedtiny.compare.measured import costs, measure
+from fedtiny.compare.settings import HOW_IT_IS_COMPUTED, Flat, differing, flat
+from fedtiny.config import Config
+from fedtiny.cost.images import IMAGES
+from fedtiny.cost.workload import PAPER_SAMPLES
+from fedtiny.errors import RunError
+from fedtiny.reproduce import machine
+from fedtiny.reproduce.machine import Machine
+from fedtiny.reproduce.places import Place
+from fedtiny.reproduce.quantities import Numbers
+from fedtiny.runs.assembly import load_data
+from fedtiny.runs.folder import RunFolder
+
+ALWAYS_TOLD = ("method", "model", "density", "data.name")
+
+Found = dict[str, list["Finished"]]
+"""Finished runs by their name but for the seed."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run in figures, with the settings that make it and where it was made."""
+
+    name: str
+    seed: int
+    settings: Flat
+    numbers: Numbers
+    machines: tuple[Machine, ...] = ()
+
+
+def settings_of(config: Config) -> Flat:
+    """All that must be set to make a run again; where its data lies is nobody's business."""
+    usual = {name: value for name, value in flat(Config()).items() if name not in ALWAYS_TOLD}
+    return {
+        name: value
+        for name, value in flat(config).items()
+        if usual.get(name) != value and name not in HOW_IT_IS_COMPUTED
+    }
+
+
+def in_folders(places: Iterable[Place], cells: Path) -> Found:
+    """Every finished run of these places, of whatever seed."""
+    found: Found = {}
+    for place in places:
+        seeds = sorted(_seeds(place, cells))
+        found[place.stem] = [_from_folder(place, seed, cells) for seed in seeds]
+    return found
+
+
+def by_cost_model(places: Iterable[Place]) -> Found:
+    """For an experiment that trains nothing."""
+    return {place.stem: [_costed(place)] for place in places}
+
+
+def merged(places: Iterable[Place], *sources: Mapping[str, Sequence[Finished]]) -> Found:
+    """Finished runs from folders and files together; the first source of a run counts."""
+    found: Found = {}
+    for place in places:
+        by_seed: dict[int, Finished] = {}
+        for source in sources:
+            for run in source.get(place.stem, ()):
+                by_seed.setdefault(run.seed, run)
+        found[place.stem] = [by_seed[seed] for seed in sorted(by_seed)]
+    return found
+
+
+def require_settings(place: Place, run: Finished, where: Path) -> None:
+    """A result of another experiment must not pass for this one's."""
+    wanted = settings_of(place.cell(run.seed).config)
+    unlike = differing(wanted, run.settings)
+    if unlike:
+        raise RunError(
+            f"{where} holds '{run.name}' with other settings ({', '.join(unlike)}) than the "
+            "experiment has today; make it again"
+        )
+
+
+def _seeds(place: Place, cells: Path) -> list[int]:
+    """Which seeds of a place have a result; names hold no character that means more than itself."""
+    prefix = f"{place.stem}-s"
+    names = (path.parent.name for path in cells.glob(f"{prefix}*/result.json"))
+    return [int(name.removeprefix(prefix)) for name in names if name.removeprefix(prefix).isdigit()]
+
+
+def _from_folder(place: Place, seed: int, cells: Path) -> Finished:
+    cell = place.cell(seed)
+    folder = RunFolder(cells / cell.name)
+    require_same(cell, folder)
+    values: dict[str, Any] = asdict(measure(cell.config, folder))
+    numbers = {**values.pop("costs"), **values}
+    return Finished(
+        cell.name, seed, settings_of(cell.config), numbers, tuple(machine.noted(folder))
+    )
+
+
+def _costed(place: Place) -> Finished:
+    config = place.config
+    if config.data.name in IMAGES and config.data.name != "digits":
+        shape, classes = IMAGES[config.data.name]
+        samples = PAPER_SAMPLES
+    else:
+        data = load_data(config)
+        shape, classes = data.shape, len(data.classes)
+        samples = len(data.train) // config.fleet.devices
+    numbers = costs(config, shape=shape, classes=classes, samples=samples)
+    return Finished(place.cell(0).name, 0, settings_of(config), numbers)

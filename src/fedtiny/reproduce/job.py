@@ -1,0 +1,119 @@
+"""One order: these experiments at this scale, run here, shown from all that is known."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from fedtiny.compare.grid import Cell
+from fedtiny.config import Config
+from fedtiny.errors import RunError
+from fedtiny.reproduce import figure, finished, result_file, table
+from fedtiny.reproduce.experiment import Experiment
+from fedtiny.reproduce.filters import Filter
+from fedtiny.reproduce.finished import Found
+from fedtiny.reproduce.outcome import Outcome
+from fedtiny.reproduce.places import Place
+from fedtiny.reproduce.scale import Scale
+from fedtiny.reproduce.suite import Suite
+from fedtiny.reproduce.work import unfinished
+
+CELLS = "cells"
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What was asked for. `root` and `workers` are this machine's own business."""
+
+    suite: Suite
+    scale: Scale
+    experiments: Sequence[Experiment]
+    out: Path
+    seeds: tuple[int, ...] = (0,)
+    part: Filter = field(default_factory=Filter)
+    root: Path | None = None
+    workers: int | None = None
+    results: tuple[Path, ...] = ()
+    _places: dict[str, list[Place]] = field(default_factory=dict, repr=False)
+
+    @property
+    def cells_folder(self) -> Path:
+        """Where the runs of all experiments at this scale lie."""
+        return self.out / self.scale.name / CELLS
+
+    def folder(self, experiment: Experiment) -> Path:
+        """Where an experiment's tables and figures go."""
+        return self.out / self.scale.name / experiment.name
+
+    def places(self, experiment: Experiment) -> list[Place]:
+        """Everything that an experiment is made of."""
+        if experiment.name not in self._places:
+            self._places[experiment.name] = self.suite.places(experiment, self.scale)
+        return self._places[experiment.name]
+
+    def cells(self) -> list[Cell]:
+        """The runs that were asked for, each once, most telling first."""
+        every = [p for e in self.experiments if e.trains for p in self.places(e)]
+        chosen = self.part.of(every) if every else []
+        found: dict[str, Cell] = {}
+        for seed in self.seeds:
+            for place in chosen:
+                cell = place.cell(seed)
+                found.setdefault(cell.name, replace(cell, config=self._here(cell)))
+        return list(found.values())
+
+    def count(self, experiment: Experiment) -> tuple[int, int]:
+        """How many cells an experiment has, and how many of them are finished."""
+        if not experiment.trains:
+            return len(self.places(experiment)), len(self.places(experiment))
+        cells = [place.cell(seed) for place in self.places(experiment) for seed in self.seeds]
+        known = {run.name for file in self._files for runs in file.values() for run in runs}
+        missing = [cell for cell in unfinished(cells, self.cells_folder) if cell.name not in known]
+        return len(cells), len(cells) - len(missing)
+
+    def outcome(self, experiment: Experiment) -> Outcome:
+        """All that is finished of an experiment, of whatever seed."""
+        places = self.places(experiment)
+        return Outcome(experiment, self.scale, places, self._found(experiment), self.suite.paper)
+
+    def write(self, outcome: Outcome, command: str) -> list[Path]:
+        """Write results and tables."""
+        folder = self.folder(outcome.experiment)
+        _make(folder)
+        results = folder / RESULTS
+        result_file.write(results, outcome.experiment, self.scale.name, command, outcome.found)
+        return [*table.write(outcome, folder), results]
+
+    def draw(self, outcome: Outcome) -> list[Path]:
+        """Write the figure."""
+        return figure.write(outcome, self.folder(outcome.experiment))
+
+    @cached_property
+    def _files(self) -> list[Found]:
+        return [result_file.read(path) for path in self.results]
+
+    def _found(self, experiment: Experiment) -> Found:
+        places = self.places(experiment)
+        if not experiment.trains:
+            return finished.by_cost_model(places)
+        for place in places:
+            for path, found in zip(self.results, self._files, strict=True):
+                for run in found.get(place.stem, ()):
+                    finished.require_settings(place, run, path)
+        return finished.merged(places, finished.in_folders(places, self.cells_folder), *self._files)
+
+    def _here(self, cell: Cell) -> Config:
+        """The run with its data where it lies on this machine, wherever it was begun."""
+        config = cell.config
+        root = self.root or config.data.root or os.environ.get("FEDTINY_DATA")
+        data = replace(config.data, root=str(root) if root else None)
+        return replace(config, data=data, workers=self.workers or config.workers)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {folder}: {error.strerror}") from error

@@ -1,0 +1,96 @@
+"""An experiment's outcome: ours beside the paper's, place by place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedtiny.compare.rows import mean_and_spread
+from fedtiny.compare.settings import flat
+from fedtiny.reproduce import labels
+from fedtiny.reproduce.experiment import Experiment
+from fedtiny.reproduce.finished import Found
+from fedtiny.reproduce.paper import Paper, Printed
+from fedtiny.reproduce.places import Place, in_order
+from fedtiny.reproduce.quantities import QUANTITIES
+from fedtiny.reproduce.scale import POOL, Scale
+
+
+@dataclass(frozen=True)
+class Value:
+    """The mean over seeds, and how far they spread."""
+
+    mean: float
+    spread: float
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything that a table and a figure are made of."""
+
+    experiment: Experiment
+    scale: Scale
+    places: Sequence[Place]
+    found: Found
+    paper: Paper
+
+    def ours(self, place: Place, quantity: str) -> Value | None:
+        """What we measured at a place; nothing where no run is finished."""
+        runs = self.found.get(place.stem, [])
+        if not runs:
+            return None
+        values = [QUANTITIES[quantity].of(run.numbers) for run in runs]
+        return Value(*mean_and_spread(values), len(values))
+
+    def printed(self, place: Place, quantity: str) -> Printed | None:
+        """What the paper prints for a place."""
+        return self.paper.value(place.twin, quantity, self.experiment.source)
+
+    @property
+    def missing(self) -> int:
+        """Number of places without a finished run."""
+        return sum(not self.found.get(place.stem) for place in self.places)
+
+    def notes(self) -> list[str]:
+        """What a reader must know beside the figures."""
+        return [
+            f"Scale {self.scale.name}: {self.scale.title}. {self._seeds()}",
+            *self.experiment.notes,
+            *self._stand_ins(),
+            *self._elsewhere(),
+        ]
+
+    def _seeds(self) -> str:
+        if not self.experiment.trains:
+            return ""
+        done = len(self.places) - self.missing
+        seeds = sorted({len(runs) for runs in self.found.values() if runs})
+        told = f"{done} of {len(self.places)} cells are finished"
+        if not seeds:
+            return f"{told}."
+        span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        word = "seed" if seeds[-1] == 1 else "seeds"
+        spread = "; ± is the standard deviation over seeds" if seeds[-1] > 1 else ""
+        return f"{told}, with {span} {word} each{spread}."
+
+    def _stand_ins(self) -> list[str]:
+        """Which settings are not the paper's; pool sizes follow from the density."""
+        axes = [axis.setting for axis in self.experiment.axes if axis.setting not in (None, POOL)]
+        told: list[str] = []
+        for setting in dict.fromkeys(("data.name", "model", "density", *axes)):
+            pairs = [(flat(p.config)[setting], flat(p.asked)[setting]) for p in self._sorted]
+            texts = [f"{labels.value(a)} for {labels.value(b)}" for a, b in pairs if a != b]
+            told += dict.fromkeys(texts)
+        return [f"In place of the paper's settings: {', '.join(told)}."] if told else []
+
+    @property
+    def _sorted(self) -> list[Place]:
+        return in_order(self.places, [axis.name for axis in self.experiment.axes])
+
+    def _elsewhere(self) -> list[str]:
+        """Which of the paper's values come from another table than this one."""
+        own, quantities = self.experiment.source, self.experiment.table.values
+        printed = [self.printed(place, q) for place in self.places for q in quantities]
+        sources = dict.fromkeys(value.source for value in printed if value is not None)
+        others = [source for source in sources if source != own]
+        also = " also" if own in sources else ""
+        return [f"The paper's values are{also} from {', '.join(others)}."] if others else []

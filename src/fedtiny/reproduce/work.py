@@ -1,0 +1,107 @@
+"""Running the cells of experiments that are not finished yet."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedtiny.compare.execute import check_config, complete, require_same
+from fedtiny.compare.grid import Cell
+from fedtiny.config import Config, DataConfig
+from fedtiny.errors import DataError, FedTinyError
+from fedtiny.models.anatomy import Shape
+from fedtiny.reproduce.slices import Clock, OutOfTimeError, Sliced
+from fedtiny.runs.assembly import load_data
+from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.reporter import Reporter
+
+Announce = Callable[[str], Reporter]
+
+
+@dataclass
+class Account:
+    """How the work went: what failed, by cell, and which data sets are not here, with reasons."""
+
+    out_of_time: bool = False
+    failed: dict[str, str] = field(default_factory=dict)
+    without_data: dict[str, str] = field(default_factory=dict)
+
+
+def unfinished(cells: Sequence[Cell], folder: Path) -> list[Cell]:
+    """The cells that have no result yet."""
+    return [cell for cell in cells if not RunFolder(folder / cell.name).result.exists()]
+
+
+def work(
+    cells: Sequence[Cell],
+    folder: Path,
+    announce: Announce,
+    clock: Clock,
+    command: str,
+    *,
+    keep_models: bool = False,
+) -> Account:
+    """Run or resume each cell in turn until all are finished or the time is over.
+
+    A cell whose data is not here is left out, one that fails is told of; the others go on. The
+    first one is begun in any case, so that every slice brings the work on. The networks of
+    finished cells are not kept unless asked for: a dense VGG11 takes half a gigabyte.
+    """
+    account, todo = Account(), unfinished(cells, folder)
+    _require_same(cells, todo, folder)
+    ready = _ready(todo, account)
+    for number, cell in enumerate(ready, start=len(cells) - len(todo) + 1):
+        place, title = RunFolder(folder / cell.name), f"{number}/{len(cells)} {cell.name}"
+        try:
+            if cell is not ready[0]:
+                clock.check()
+            complete(cell, place, lambda title: Sliced(announce(title), clock, command), title)
+        except OutOfTimeError:
+            account.out_of_time = True
+            break
+        except Exception as error:
+            if "FEDTINY_TRACEBACK" in os.environ:
+                raise
+            account.failed[cell.name] = _reason(error)
+        else:
+            if not keep_models:
+                place.model.unlink(missing_ok=True)
+    return account
+
+
+def _require_same(cells: Sequence[Cell], todo: Sequence[Cell], folder: Path) -> None:
+    """Refuse at once what is finished with other settings."""
+    names = {cell.name for cell in todo}
+    for cell in cells:
+        if cell.name not in names:
+            require_same(cell, RunFolder(folder / cell.name))
+
+
+def _reason(error: Exception) -> str:
+    """One sentence; of an error that is not meant for a user, its kind too."""
+    told = isinstance(error, FedTinyError)
+    return str(error) if told else f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _ready(cells: Sequence[Cell], account: Account) -> list[Cell]:
+    """The cells that have their data; a setting that cannot work is an error at once."""
+    images: dict[DataConfig, tuple[Shape, int] | None] = {}
+    ready = []
+    for cell in cells:
+        data = cell.config.data
+        if data not in images:
+            images[data] = _images(cell.config, account)
+        found = images[data]
+        if found is not None:
+            check_config(cell.config, *found)
+            ready.append(cell)
+    return ready
+
+
+def _images(config: Config, account: Account) -> tuple[Shape, int] | None:
+    try:
+        data = load_data(config)
+    except DataError as error:
+        account.without_data[config.data.name] = str(error)
+        return None
+    return data.shape, len(data.classes)

@@ -1,0 +1,119 @@
+"""What only a GPU can show: the same criteria on CUDA, with steps recorded as graphs."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedtiny.devices.crew import Job
+from fedtiny.devices.gpu import step as steps
+from fedtiny.federation.messages import Request, swap, top_gradients, train
+
+from ...runs import tiny as runs
+from ..tiny import TinyNet, lab, seeded
+from .rig import everything, lanes_of
+from .twins import (
+    assert_near_until_then,
+    assert_the_same_candidate,
+    assert_the_same_first_adjustment,
+    play,
+    quick,
+    resume_in_a_new_process,
+    small,
+    twins,
+)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("default"),  # drivers and compilers have warnings of their own
+]
+CUDA = torch.device("cuda", 0)
+TRAINING = (train(2),)
+COUNTS = {"conv1.weight": 7, "hidden.weight": 3}
+RUNS = {
+    "fedtiny": {"train": {"lr": 1e-4}},
+    "feddst": {"model": "small", "width": 16, "density": 0.3, "train": {"optimizer": "sgd"}},
+    "prunefl": {"model": "small", "width": 16, "density": 0.3},
+}
+
+
+def replies(bench, lanes, theta=None, program=TRAINING, **named):
+    """What every device of a bench answers, played on the GPU."""
+    crew = lanes_of(bench, lanes, device=CUDA, **named)
+    request = Request("train", "fedtiny", 0, program, theta or bench.theta())
+    try:
+        return [*crew.answers([Job(shard, request) for shard in bench.shards])]
+    finally:
+        crew.close()
+
+
+@pytest.mark.parametrize("method", RUNS)
+def test_a_run_on_cuda_is_the_reference_s_until_the_first_adjustment(tmp_path, method):
+    both = twins(quick(method=method, rounds=1, **RUNS[method]), tmp_path)
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
+    if method == "fedtiny":
+        assert_the_same_candidate(both)
+    assert_near_until_then(both)
+    assert_the_same_first_adjustment(both)
+
+
+def test_half_precision_compiled_and_recorded_trains_as_well(tmp_path):
+    plain, fast = (
+        play(quick(simulator="gpu", gpu=gpu), tmp_path / name).result
+        for name, gpu in (("plain", {}), ("fast", {"precision": "bf16", "compile": True}))
+    )
+    for ours, theirs in zip(fast.metrics, plain.metrics, strict=True):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=0.05)
+    assert fast.metrics[-1]["train_loss"] < fast.metrics[0]["train_loss"]
+
+
+def test_recorded_steps_are_the_unrecorded_ones_but_for_rounding():
+    bench = lab(model=seeded(TinyNet, 0.3))
+    recorded, plain = (replies(bench, 1, graphs=graphs) for graphs in (True, False))
+    for ours, theirs in zip(recorded, plain, strict=True):
+        assert ours.metrics["loss"] == pytest.approx(theirs.metrics["loss"], rel=1e-4)
+        np.testing.assert_allclose(ours.theta.vector, theirs.theta.vector, rtol=1e-3, atol=1e-4)
+
+
+def test_growing_and_dropping_records_nothing_anew(monkeypatch):
+    recorded, really = [], steps.Recording
+
+    def counted(*given):
+        recorded.append(given)
+        return really(*given)
+
+    monkeypatch.setattr(steps, "Recording", counted)
+    bench = lab(sizes=(12, 12, 20))
+    theta = bench.theta(0.3)
+    program = (train(1), swap(COUNTS), train(1), top_gradients(COUNTS))
+    crew = lanes_of(bench, 1, device=CUDA)
+    for given in (theta, bench.theta(0.1, seed=1), theta):
+        request = Request("train", "fedtiny", 0, program, given)
+        found = [*crew.answers([Job(shard, request) for shard in bench.shards])]
+    crew.close()
+    assert len(recorded) == 1
+    fresh = replies(bench, 1, theta, program)
+    assert [*map(everything, found)] == [*map(everything, fresh)]
+
+
+def test_several_lanes_give_the_same_bits_as_one():
+    bench = lab(sizes=(12, 9, 21, 3, 16), model=seeded(TinyNet, 0.3))
+    program = (train(1, sum_dense_gradients=True), swap(COUNTS), train(1), top_gradients(COUNTS))
+    found = [[*map(everything, replies(bench, lanes, None, program))] for lanes in (1, 2, 4)]
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("model", ["resnet18", "vgg11_small", "vgg11"])
+def test_a_run_repeats_to_the_last_bit(tmp_path, model):
+    config = small(model=model, rounds=2, gpu={"precision": "bf16", "lanes": 3})
+    one, other = (runs.train(config, tmp_path / name).path for name in ("one", "other"))
+    assert set(runs.differences(one, other)) <= {"result"}  # which tells of memory
+
+
+def test_a_run_resumed_in_a_new_process_comes_to_the_same_end(tmp_path):
+    config = small(gpu={"precision": "bf16", "lanes": 3})
+    whole = runs.train(config, tmp_path / "whole").path
+    path = runs.stop(config, tmp_path / "stopped", 2)
+    resume_in_a_new_process(path)
+    assert set(runs.differences(whole, path)) <= {"result"}

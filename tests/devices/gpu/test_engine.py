@@ -1,0 +1,217 @@
+"""Training on the GPU's engine against the reference engine, in fp32 on a CPU."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedtiny.devices.engine import Moment
+from fedtiny.devices.gpu import engine as gpu_engine
+from fedtiny.devices.gpu import step as steps
+from fedtiny.devices.node import answer
+from fedtiny.errors import DataError, FedTinyError
+from fedtiny.federation.messages import evaluate, swap, top_gradients, train
+from fedtiny.randomness import BEFORE_ROUNDS, SERVER
+
+from ..tiny import TinyNet, lab, seeded, settings
+from .rig import NEAR, NETWORKS, answers, assert_near, both, engine_of, everything, order
+
+OPTIMIZERS = ["adam", "sgd"]
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_training_is_the_reference_s_but_for_rounding(optimizer, epochs, channels_last):
+    bench = lab(settings(train={"optimizer": optimizer}))
+    request = order(bench, train(epochs))
+    theirs, ours = answers(bench, request, device=2, channels_last=channels_last)
+    assert_near(ours, theirs)
+    moved = np.abs(ours.theta.vector - request.theta.vector)
+    assert np.median(moved) > 50 * NEAR["atol"], "or this shows nothing"
+
+
+@pytest.mark.parametrize("kind", ["tiny", "plain", "own"])
+def test_laid_out_as_on_the_reference_gradients_are_the_reference_s_to_the_last_bit(kind):
+    bench = lab(model=seeded(NETWORKS[kind]), sizes=(4, 12))
+    request = order(bench, train(1, sum_dense_gradients=True))
+    theirs, ours = answers(bench, request, channels_last=False)
+    for name, values in theirs.arrays.items():
+        assert np.array_equal(ours.arrays[name], values), name
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_any_network_trains_as_on_the_reference(kind, optimizer):
+    bench = lab(settings(train={"optimizer": optimizer}), model=seeded(NETWORKS[kind]))
+    theirs, ours = answers(bench, order(bench, train(2)), device=2)
+    assert_near(ours, theirs)
+
+
+@pytest.mark.parametrize("density", [0.0, 1.0])
+def test_a_mask_may_keep_all_or_nothing(density):
+    bench = lab()
+    theirs, ours = answers(bench, order(bench, train(2), theta=bench.theta(density)))
+    assert_near(ours, theirs)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_full_gradients_are_summed_up_as_on_the_reference(epochs):
+    bench = lab()
+    request = order(bench, train(epochs, sum_dense_gradients=True))
+    theirs, ours = answers(bench, request, device=2)
+    assert_near(ours, theirs)
+    assert ours.arrays.keys() == set(bench.anatomy.prunable)
+    pruned = ~request.theta.mask.array("conv2.weight")
+    assert np.count_nonzero(ours.arrays["conv2.weight"][pruned]) > 100
+
+
+def test_full_gradients_of_one_training_are_not_those_of_the_one_before():
+    bench = lab()
+    engine, request = engine_of(bench), order(bench, train(1, sum_dense_gradients=True))
+    first, again = (answer(engine, request, bench.shards[0], 0) for _ in range(2))
+    assert everything(first) == everything(again)
+
+
+def test_two_trainings_with_a_swap_between_are_the_reference_s():
+    bench = lab()
+    counts = {"conv1.weight": 9, "conv2.weight": 20, "hidden.weight": 3}
+    request = order(bench, train(1), swap(counts), train(1))
+    theirs, ours = answers(bench, request, device=2)
+    assert_near(ours, theirs)
+    assert ours.theta.mask != request.theta.mask
+
+
+@pytest.mark.parametrize("samples", [2, 3])
+def test_a_device_smaller_than_a_batch_trains_on_one_batch_of_all(samples):
+    bench = lab(sizes=(samples, 12))
+    request = order(bench, train(3))
+    theirs, ours = answers(bench, request)
+    assert_near(ours, theirs, rtol=1e-3, atol=1e-4)  # batch norm over so few is touchy
+
+
+def test_small_devices_and_large_ones_take_turns_on_one_engine():
+    bench = lab(sizes=(3, 12, 2, 12))
+    reference, engine = both(bench)
+    request = order(bench, train(1))
+    for device in (1, 0, 3, 2, 1, 0):
+        theirs, ours = (answer(e, request, bench.shards[device], 0) for e in (reference, engine))
+        assert_near(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("planned", [1, 2, 5])
+def test_more_steps_than_are_planned_at_a_time_change_nothing(monkeypatch, planned):
+    bench = lab()
+    request = order(bench, train(3, sum_dense_gradients=True))
+    whole = answer(engine_of(bench), request, bench.shards[2], 0)
+    monkeypatch.setattr(steps, "PLANNED", planned)
+    pieces = answer(engine_of(bench), request, bench.shards[2], 0)
+    assert everything(pieces) == everything(whole)
+
+
+def test_no_epochs_change_nothing():
+    bench = lab()
+    theirs, ours = answers(bench, order(bench, train(0)))
+    assert ours.theta.version == theirs.theta.version == bench.theta().version
+    assert ours.metrics == theirs.metrics
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_optimizer_starts_afresh_every_time(optimizer):
+    bench = lab(settings(train={"optimizer": optimizer}))
+    used, fresh = engine_of(bench), engine_of(bench)
+    halfway = answer(used, order(bench, train(2)), bench.shards[2], 0).theta
+    second = order(bench, train(2), theta=halfway, round=1)
+    ours, theirs = (answer(engine, second, bench.shards[2], 0) for engine in (used, fresh))
+    assert everything(ours) == everything(theirs)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_growing_dropping_bigger_and_smaller_masks_leave_no_trace(optimizer):
+    bench = lab(settings(train={"optimizer": optimizer}))
+    used = engine_of(bench)
+    for density, seed in ((0.2, 0), (0.2, 1), (0.7, 2), (0.1, 3), (1.0, 4), (0.3, 5)):
+        request = order(bench, train(1), theta=bench.theta(density, seed))
+        ours, theirs = (
+            answer(engine, request, bench.shards[0], 0) for engine in (used, engine_of(bench))
+        )
+        assert everything(ours) == everything(theirs)
+
+
+def test_a_mask_of_the_same_size_makes_no_new_step(monkeypatch):
+    made, really = [], gpu_engine.Step
+
+    def counted(*given):
+        made.append(given[0])
+        return really(*given)
+
+    monkeypatch.setattr(gpu_engine, "Step", counted)
+    bench = lab()
+    engine, theta = engine_of(bench), bench.theta(0.3)
+    gradients = {n: np.setdiff1d(np.arange(s), theta.mask.indices(n)) for n, s in sizes(bench)}
+    grown = {n: np.r_[theta.mask.indices(n)[1:], gradients[n][:1]] for n, _ in sizes(bench)}
+    other = theta.remasked(theta.mask.replace({n: np.sort(p) for n, p in grown.items()}))
+    for each in (theta, other, theta, bench.theta(0.1), other):
+        answer(engine, order(bench, train(1), theta=each), bench.shards[0], 0)
+    assert [kind.batch for kind in made] == [4]
+    answer(engine, order(bench, train(1), theta=bench.theta(0.9)), bench.shards[0], 0)
+    assert len(made) == 2, "a bigger mask needs new buffers"
+
+
+def sizes(bench):
+    return bench.anatomy.sizes.items()
+
+
+def test_a_device_s_training_does_not_depend_on_who_trained_before():
+    bench = lab(model=seeded(TinyNet, 0.5))
+    request, engines = order(bench, train(2)), (engine_of(bench), engine_of(bench))
+    first = [answer(engines[0], request, bench.shards[k], 0) for k in (0, 1)]
+    torch.manual_seed(99)  # nor on the process's own generator
+    second = [answer(engines[1], request, bench.shards[k], 0) for k in (1, 0)]
+    assert [*map(everything, first)] == [*map(everything, second)][::-1]
+
+
+def test_training_leaves_the_process_s_generator_alone():
+    bench = lab(model=seeded(TinyNet, 0.5))
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    program = train(1), top_gradients({"conv1.weight": 2})
+    answer(engine_of(bench), order(bench, *program), bench.shards[0], 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_rehearsal_changes_no_answer():
+    bench = lab()
+    request = order(bench, train(1), evaluate())
+    plain, rehearsed = engine_of(bench), engine_of(bench)
+    rehearsed.rehearse(bench.theta(0.5, seed=7), bench.data.train)
+    replies = [answer(engine, request, bench.shards[0], 0) for engine in (plain, rehearsed)]
+    assert everything(replies[0]) == everything(replies[1])
+
+
+# What goes wrong
+
+
+def test_divergence_names_the_device_and_the_round():
+    bench = lab(settings(train={"optimizer": "sgd", "lr": 1e30}))
+    engine = engine_of(bench)
+    engine.load(bench.theta())
+    with pytest.raises(FedTinyError, match=r"diverged on device 1 in round 7.*lower --train\.lr"):
+        engine.train(bench.shards[1], Moment(0, round=7, device=1), epochs=3)
+    with pytest.raises(FedTinyError, match="on the server's public set"):
+        engine.train(bench.shards[1], Moment(0, BEFORE_ROUNDS, SERVER), epochs=3)
+
+
+def test_an_engine_that_diverged_works_again():
+    bench = lab(settings(train={"optimizer": "sgd", "lr": 1e30}))
+    engine = engine_of(bench)
+    with pytest.raises(FedTinyError, match="diverged"):
+        answer(engine, order(bench, train(3)), bench.shards[1], 0)
+    request = order(bench, evaluate(), top_gradients({"conv1.weight": 5}))
+    ours, theirs = (answer(e, request, bench.shards[1], 0) for e in (engine, engine_of(bench)))
+    assert everything(ours) == everything(theirs)
+
+
+def test_a_device_of_one_sample_cannot_train():
+    bench = lab(sizes=(1, 12))
+    with pytest.raises(DataError, match="at least two samples"):
+        answer(engine_of(bench), order(bench, train(1)), bench.shards[0], 0)

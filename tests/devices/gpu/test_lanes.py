@@ -1,0 +1,230 @@
+"""Lanes side by side: the same bits as one alone, in the order of the jobs."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from fedtiny.config import GpuConfig
+from fedtiny.devices.crew import Job
+from fedtiny.devices.gpu import lanes as module
+from fedtiny.errors import FedTinyError
+from fedtiny.federation.messages import (
+    Request,
+    Verb,
+    bn_statistics,
+    evaluate,
+    losses,
+    pool_arrays,
+    swap,
+    top_gradients,
+    train,
+)
+from fedtiny.sparse import mean
+
+from ..tiny import TinyNet, lab, seeded, settings
+from .rig import everything, lanes_of
+
+SIZES = (20, 3, 12, 2, 9)
+COUNTS = {"conv1.weight": 7, "hidden.weight": 3}
+PROGRAM = (train(1, sum_dense_gradients=True), swap(COUNTS), train(1), top_gradients(COUNTS))
+
+
+@pytest.fixture
+def hire():
+    """Lanes that are closed again."""
+    crews = []
+
+    def hire_(*given, **named):
+        crews.append(lanes_of(*given, **named))
+        return crews[-1]
+
+    yield hire_
+    for crew in crews:
+        crew.close()
+
+
+def bench_of(*sizes):
+    return lab(sizes=sizes or SIZES, model=seeded(TinyNet, 0.3))
+
+
+def jobs(bench, *program, devices=None, theta=None, arrays=None):
+    request = Request("train", "fedtiny", 0, program, theta or bench.theta(), arrays or {})
+    return [Job(bench.shards[k], request) for k in devices or range(len(bench.shards))]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_replies_come_in_the_order_of_the_jobs(hire, count):
+    bench, order = bench_of(), (4, 0, 3, 1, 2)
+    replies = [*hire(bench, count).answers(jobs(bench, train(1), devices=order))]
+    assert [reply.device for reply in replies] == list(order)
+    assert [reply.samples for reply in replies] == [SIZES[k] for k in order]
+
+
+def test_the_number_of_lanes_and_of_cards_changes_no_bit(hire):
+    bench = bench_of()
+    pool = bench.theta(0.5)
+    counts = np.array([[100, 200, 20], [110, 150, 25]], np.int32)
+    selection = {"theta": pool, "arrays": pool_arrays(counts)}
+    found = []
+    for count, cards in ((1, 1), (2, 1), (3, 1), (2, 2)):
+        crew = hire(bench, count, cards=cards)
+        replies = [
+            *crew.answers(jobs(bench, bn_statistics(128), losses(), **selection)),
+            *crew.answers(jobs(bench, *PROGRAM, evaluate())),
+        ]
+        found.append([*map(everything, replies)])
+    assert found[0] == found[1] == found[2] == found[3]
+    assert all(found[0][-1]), "nothing is left out"
+
+
+def test_more_jobs_than_may_wait_change_nothing(hire, monkeypatch):
+    bench = bench_of()
+    whole = [*map(everything, hire(bench, 2).answers(jobs(bench, train(1))))]
+    monkeypatch.setattr(module, "WINDOW", 1)
+    monkeypatch.setattr(module, "HELD", 0)
+    crew, begun = hire(bench, 2), []
+    really = crew._do
+    monkeypatch.setattr(crew, "_do", lambda job: begun.append(job) or really(job))
+    answers = crew.answers(jobs(bench, train(1)))
+    first = next(answers)
+    assert len(begun) <= 2, "no more replies wait than the window holds"
+    assert [everything(reply) for reply in (first, *answers)] == whole
+
+
+def test_longer_jobs_are_begun_first(hire, monkeypatch):
+    bench = bench_of()
+    crew, begun = hire(bench, 1), []
+    really = crew._do
+    monkeypatch.setattr(crew, "_do", lambda job: begun.append(len(job.shard)) or really(job))
+    assert len([*crew.answers(jobs(bench, evaluate()))]) == 5
+    assert begun == sorted(SIZES, reverse=True)
+
+
+def test_there_may_be_no_job_or_fewer_than_lanes(hire):
+    bench = bench_of()
+    crew = hire(bench, 3)
+    assert [*crew.answers([])] == []
+    assert crew.count == 0, "nothing is made ready for nothing"
+    assert len([*crew.answers(jobs(bench, evaluate(), devices=(1,)))]) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_failure_is_given_in_its_place_and_the_others_go_on(hire, count):
+    bench = lab(sizes=(8, 1, 9))
+    crew = hire(bench, count)
+    for _ in range(2):
+        first, second, third = crew.answers(jobs(bench, train(1)))
+        assert (first.device, third.device) == (0, 2)
+        assert isinstance(second, FedTinyError)
+        assert "at least two samples" in str(second)
+    outcomes = [*crew.answers(jobs(bench, Verb("somersault")))]
+    assert all("cannot 'somersault'" in str(outcome) for outcome in outcomes)
+
+
+def test_a_device_that_diverges_does_not_spoil_the_others(hire):
+    bench = lab(settings(train={"optimizer": "sgd", "lr": 1e30}), sizes=(12, 9, 21))
+    crew = hire(bench, 2)
+    outcomes = [*crew.answers(jobs(bench, train(3)))]
+    assert ["diverged" in str(outcome) for outcome in outcomes] == [True] * 3
+    ours, theirs = (
+        [*map(everything, each.answers(jobs(bench, evaluate())))] for each in (crew, hire(bench, 1))
+    )
+    assert ours == theirs
+
+
+def test_a_bug_is_raised_and_the_lane_is_not_lost(hire, monkeypatch):
+    bench = bench_of()
+    crew = hire(bench, 2)
+    monkeypatch.setattr(module, "reply_or_error", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        [*crew.answers(jobs(bench, evaluate()))]
+    monkeypatch.undo()
+    assert len([*crew.answers(jobs(bench, evaluate()))]) == 5
+    assert crew._engines.qsize() == 2
+
+
+def test_masks_and_thetas_may_change_from_question_to_question(hire):
+    bench = bench_of()
+    one, two = bench.theta(seed=1), bench.theta(seed=2)
+    crews = [hire(bench, 2), hire(bench, 1)]
+    for theta in (one, one, two, bench.start, one, bench.theta(0.05)):
+        many, alone = (
+            [reply.theta.version for reply in crew.answers(jobs(bench, train(1), theta=theta))]
+            for crew in crews
+        )
+        assert many == alone
+
+
+def test_there_are_no_more_lanes_than_devices(hire):
+    bench = lab(sizes=(8, 9))
+    crew = hire(bench, 7)
+    assert len([*crew.answers(jobs(bench, evaluate()))]) == 2
+    assert crew.count == 2
+
+
+def test_the_account_tells_how_the_work_was_done(hire):
+    bench = bench_of()
+    crew = hire(bench, None, cards=2)
+    [*crew.answers(jobs(bench, evaluate()))]
+    account = crew.account()
+    assert json.loads(json.dumps(account)) == account
+    assert account["simulator"] == "gpu"
+    assert account["cards"] == ["cpu", "cpu"]
+    assert account["lanes"] == 6  # five devices on two cards: three each
+
+
+def test_closing_twice_or_unopened_or_half_way_does_no_harm(hire):
+    bench = bench_of()
+    before = threading.active_count()
+    unopened, crew = hire(bench, 2), hire(bench, 2)
+    unopened.close()
+    next(crew.answers(jobs(bench, train(1))))
+    crew.close()
+    crew.close()
+    assert threading.active_count() == before
+    assert len([*crew.answers(jobs(bench, evaluate()))]) == 5, "it opens again if it must"
+
+
+def test_the_model_that_lanes_are_made_of_stays_as_it_is(hire):
+    bench = bench_of()
+    before = {name: tensor.clone() for name, tensor in bench.model.state_dict().items()}
+    [*hire(bench, 2).answers(jobs(bench, train(1)))]
+    for name, tensor in bench.model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize(
+    ("precision", "tensor_cores"), [("fp32", False), ("tf32", True), ("bf16", False)]
+)
+def test_tensor_cores_round_only_where_that_is_asked_for(precision, tensor_cores):
+    module.choose_kernels(GpuConfig(precision=precision, deterministic=True))
+    assert torch.backends.cudnn.allow_tf32 == tensor_cores
+    assert torch.backends.cuda.matmul.allow_tf32 == tensor_cores
+    assert torch.backends.cudnn.deterministic
+    assert not torch.backends.cudnn.benchmark
+
+
+def test_full_gradients_larger_than_a_piece_are_averaged_over_all_devices(hire, monkeypatch):
+    monkeypatch.setattr(mean, "PIECE", 100)
+    bench = bench_of(12, 9, 21)
+    crew, average = hire(bench, 1), mean.WeightedMean()
+    replies = [*crew.answers(jobs(bench, train(1, sum_dense_gradients=True)))]
+    for reply in replies:
+        average.add(reply.arrays, reply.samples)
+    for name, found in average.dense().items():
+        values = [reply.arrays[name].astype(np.float64) for reply in replies]
+        expected = np.average(values, axis=0, weights=[reply.samples for reply in replies])
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+def test_values_that_lie_turned_in_memory_are_averaged_like_any_others(monkeypatch):
+    monkeypatch.setattr(mean, "PIECE", 5)
+    values = np.arange(48, dtype=np.float32).reshape(2, 3, 4, 2).transpose(0, 3, 1, 2)
+    average = mean.WeightedMean()
+    average.add({"x": values}, 1)
+    average.add({"x": np.ascontiguousarray(values) * 2}, 1)
+    average.add({"x": values * 3}, 2)
+    assert np.array_equal(average.dense()["x"], values * 2.25)

@@ -1,0 +1,123 @@
+"""One vector with its optimizer's state in place moves as PyTorch's own optimizers move it."""
+
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from fedtiny.devices.gpu.images import Images
+from fedtiny.devices.gpu.step import Kind, Step
+from fedtiny.devices.gpu.update import Update
+from fedtiny.devices.optimizer import Adam, Sgd
+
+from ..tiny import TinyNet, lab, random_mask, seeded
+from .rig import CPU, network_of, noise, put
+
+RULES = {
+    "adam": Adam(1e-3),
+    "adam without decay": Adam(0.01, weight_decay=0.0),
+    "adam with much decay": Adam(1e-3, weight_decay=0.1),
+    "sgd": Sgd(0.05),
+    "sgd without momentum": Sgd(0.05, momentum=0.0),
+    "sgd without decay": Sgd(0.01, weight_decay=0.0),
+}
+
+
+def gradients(steps, size=200, seed=0):
+    """Gradients of very different sizes, some of them zero."""
+    draw = torch.Generator().manual_seed(seed)
+    scale = 10 ** torch.linspace(-6, 1, size)
+    scale[::7] = 0
+    return [torch.randn(size, generator=draw) * scale for _ in range(steps)]
+
+
+def start(size=200):
+    return torch.randn(size, generator=torch.Generator().manual_seed(9))
+
+
+def torch_s_own(rule, vector, given):
+    parameter = vector.clone().requires_grad_()
+    kind = torch.optim.Adam if isinstance(rule, Adam) else torch.optim.SGD
+    optimizer = kind([parameter], **asdict(rule))
+    for gradient in given:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+    return parameter.detach()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_twenty_steps_are_those_of_pytorch(name):
+    rule, vector = RULES[name], start()
+    expected = torch_s_own(rule, vector, gradients(20))
+    update = Update(rule, vector)
+    for gradient in gradients(20):
+        update(vector, gradient)
+    torch.testing.assert_close(vector, expected, rtol=1e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("steps", [1, 20])
+def test_the_way_moved_is_pytorch_s_to_a_millionth(name, steps):
+    rule, vector = RULES[name], torch.zeros(200)
+    expected = torch_s_own(rule, vector, gradients(steps))
+    update = Update(rule, vector)
+    for gradient in gradients(steps):
+        update(vector, gradient)
+    assert (vector - expected).norm() < 1e-6 * expected.norm()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_after_a_reset_it_starts_afresh_where_it_is(name):
+    rule, vector = RULES[name], start()
+    update = Update(rule, vector)
+    for gradient in gradients(20, seed=1):
+        update(vector, gradient)
+    state = [tensor.data_ptr() for tensor in (update.first, update.second, update.steps)]
+    update.reset()
+    expected = torch_s_own(rule, vector, gradients(20))
+    for gradient in gradients(20):
+        update(vector, gradient)
+    torch.testing.assert_close(vector, expected, rtol=1e-6, atol=2e-6)
+    assert [t.data_ptr() for t in (update.first, update.second, update.steps)] == state
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_zero_without_gradient_never_moves(name):
+    vector = start()
+    vector[::2] = 0
+    update = Update(RULES[name], vector)
+    for gradient in gradients(20):
+        gradient[::2] = 0
+        update(vector, gradient)
+    assert not vector[::2].any()
+    assert vector[1::2].all()
+
+
+def test_the_vector_stays_where_it_is():
+    vector = start()
+    place, update = vector.data_ptr(), Update(Adam(1e-3), vector)
+    update(vector, gradients(1)[0])
+    assert vector.data_ptr() == place
+    assert update.steps.item() == 1
+
+
+@pytest.mark.parametrize("rule", [Adam(1e-2), Sgd(0.05)], ids=["adam", "sgd"])
+def test_a_step_moves_no_pruned_weight_and_no_padding(rule):
+    bench, network = lab(), network_of(seeded(TinyNet))
+    put(network, noise(random_mask(network.layout.anatomy, 0.7)))
+    theta = noise(random_mask(network.layout.anatomy, 0.3))
+    put(network, theta)
+    step = Step(Kind(4), network, rule, Images(bench.data.train, bench.engine.transform, CPU))
+    step.reset(0)
+    before = network.vector.clone()
+    plan = torch.zeros(6, 4, 6, dtype=torch.int32)
+    plan[:, :, 0] = torch.arange(24).view(6, 4)
+    step.run(plan)
+    end = network.fixed + theta.mask.count
+    assert not network.vector[end:].any()
+    assert (network.vector[:end] != before[:end]).float().mean() > 0.9
+    for layer in theta.mask:
+        weight = network.layout.view(layer, network.flat).numpy()
+        assert not weight[~theta.mask.array(layer)].any()
+        assert weight[theta.mask.array(layer)].all()
+    assert not network.flat[network.layout.nowhere]

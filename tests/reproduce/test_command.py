@@ -1,0 +1,175 @@
+"""`fedtiny reproduce` as a user meets it."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedtiny.cli import reproduce as cli
+from fedtiny.reproduce import work
+
+NO_TIME = "1e-9"
+
+
+def assert_one_sentence(code, err, *parts):
+    assert code == 1
+    assert err.startswith("fedtiny: error: ")
+    assert err.count("\n") == 1
+    for part in parts:
+        assert part in err
+
+
+@pytest.fixture
+def no_runs(monkeypatch):
+    monkeypatch.setattr(work, "complete", lambda *_: pytest.fail("something ran"))
+
+
+def test_the_list_names_every_table_and_figure(reproduce):
+    code, out, _ = reproduce("--list", own=False)
+    assert code == 0
+    for name, source in (("table1", "tb:baseline"), ("noniid", "fig:noniid")):
+        (line,) = [line for line in out.splitlines() if line.strip().startswith(name)]
+        assert source in line
+    assert out.count("tab:") + out.count("tb:") + out.count("fig:") == 9
+    assert "132 runs in all" in out
+    assert "--scale paper: as published" in out
+
+
+def test_the_list_counts_what_is_finished(reproduce, made):
+    _, out, _ = reproduce("--list", "--scale", "tiny", "--out", made)
+    assert [line.split()[-2:] for line in out.splitlines() if "tb:" in line] == [["5", "5"]]
+    _, out, _ = reproduce("--list", "--scale", "tiny", "--out", made, "--seeds", "0", "1")
+    assert [line.split()[-2:] for line in out.splitlines() if "tb:" in line] == [["10", "5"]]
+    assert reproduce("--scale", "tiny", "--out", made)[1].splitlines()[0].startswith("Tables")
+
+
+def test_it_runs_what_is_missing_and_writes_everything(reproduce, made):
+    shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
+    code, out, err = reproduce("all", "--scale", "tiny", "--out", made)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("6/6 fl_pqsu-digits-small-d0.3-s0: accuracy 0.")
+    assert [line for line in lines if line[:1].isdigit()] == lines[:1]
+    for name in ("first", "second"):
+        files = {path.name for path in (made / "tiny" / name).iterdir()}
+        assert files == {
+            *("table.md", "table.csv", "table.tex", "results.json", "figure.svg", "figure.png"),
+        }
+    assert "remain" not in out
+
+
+def test_a_slice_tells_how_to_go_on(reproduce):
+    flags = ["first", "--scale", "tiny", "--out", "there", "--minutes", NO_TIME]
+    code, out, _ = reproduce(*flags, "--methods", "fedtiny", "fl_pqsu")
+    assert code == 0
+    told = [line for line in out.splitlines() if line.startswith("time is over")]
+    assert len(told) == 1
+    assert "4 of 4 cells remain; go on with: fedtiny reproduce first --scale tiny" in told[0]
+    assert "--methods fedtiny fl_pqsu" in told[0]
+    assert "--out there" in told[0]
+    assert "--minutes 1e-09" in told[0]
+    assert Path("there/tiny/first/table.md").exists()
+
+
+def test_the_command_it_tells_can_be_given_again(folder):
+    given = ["first", "--scale", "tiny", "--seeds", "0", "1", "--density", "0.3", "--out", "a b"]
+    given += ["--folder", str(folder), "--data.root", "the data", "--keep-models"]
+    asked = cli.tyro.cli(cli.Arguments, args=given)
+    order = cli.parse(asked)
+    again = cli.shlex.split(cli.command_line(asked, order, here=True))[2:]
+    assert cli.tyro.cli(cli.Arguments, args=again) == asked
+    assert "the data" not in cli.command_line(asked, order)
+    assert "a b" not in cli.command_line(asked, order)
+
+
+def test_tables_alone(reproduce, made, no_runs):
+    shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
+    code, out, _ = reproduce("first", "--scale", "tiny", "--out", made, "--table-only")
+    assert code == 0
+    assert "4 of 5 cells are finished" in out
+    assert "remain" not in out
+
+
+def test_tables_from_result_files_alone(reproduce, made, no_runs):
+    assert reproduce("all", "--scale", "tiny", "--out", made, "--table-only")[0] == 0
+    files = [made / "tiny" / name / "results.json" for name in ("first", "second")]
+    assert reproduce("all", "--out", "rebuilt", "--results", *files)[0] == 0
+    for name in ("first", "second"):
+        old, new = (Path(root) / "tiny" / name for root in (made, "rebuilt"))
+        for file in ("table.md", "table.csv", "table.tex", "figure.svg"):
+            assert (new / file).read_bytes() == (old / file).read_bytes()
+        cells = [json.loads((at / "results.json").read_text())["cells"] for at in (old, new)]
+        assert cells[0] == cells[1]
+
+
+def test_results_of_another_scale_are_refused(reproduce, made):
+    reproduce("first", "--scale", "tiny", "--out", made, "--table-only")
+    file = made / "tiny" / "first" / "results.json"
+    code, _, err = reproduce("first", "--results", file, "--scale", "rare")
+    assert_one_sentence(code, err, "not of scale rare")
+
+
+def test_no_path_of_this_machine_is_in_the_results(reproduce, made, tmp_path):
+    flags = ["--scale", "tiny", "--out", made, "--seeds", "3", "--methods", "fedavg"]
+    code, _, _ = reproduce("first", *flags, "--data.root", tmp_path / "data", "--workers", "1")
+    assert code == 0
+    text = (made / "tiny" / "first" / "results.json").read_text()
+    assert str(tmp_path) not in text
+    assert "--seeds 3 --methods fedavg --data.root DATA" in text
+    assert "fedavg-digits-small-d1-s3" in text
+
+
+def test_a_failing_cell_ends_with_an_error(reproduce, made):
+    cell = made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0"
+    (cell / "result.json").unlink()
+    (cell / "checkpoint.safetensors").write_text("nonsense")
+    code, out, _ = reproduce("first", "--scale", "tiny", "--out", made)
+    assert code == 1
+    assert "failed: fl_pqsu-digits-small-d0.3-s0: " in out
+    assert "checkpoint.safetensors is damaged" in out
+    assert "1 of 5 cells remain" in out
+
+
+def test_a_missing_data_set_is_told(reproduce):
+    code, out, _ = reproduce("noniid", "--scale", "paper", own=False)
+    assert code == 0
+    assert "left out, as the data is not here: cifar10: " in out
+    assert "15 of 15 cells remain" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        ("tabel1", ["no experiment 'tabel1'", "did you mean 'table1'?"]),
+        ("table1 --scale smok", ["no scale 'smok'", "did you mean 'smoke'?"]),
+        ("table1 --minutes 0", ["--minutes must be above 0, got 0"]),
+        ("table1 --seeds -1", ["--seeds"]),
+        ("table1 --methods snup", ["--methods: no cell has 'snup'", "did you mean 'snip'?"]),
+        ("table1 --density 0.01", ["--density: no cell has 0.01 (known: 0.02, 0.1, 0.05)"]),
+        ("table1 --results nowhere.json", ["nowhere.json is missing or damaged"]),
+        ("table1 --folder nowhere", ["there are no experiments in nowhere"]),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_sentence(reproduce, no_runs, flags, parts):
+    code, out, err = reproduce(*flags.split(), own=False)
+    assert_one_sentence(code, err, *parts)
+    assert out == ""
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made(reproduce, no_runs):
+    Path("file").write_text("")
+    code, _, err = reproduce("pool_flops", "--out", "file", own=False)
+    assert_one_sentence(code, err, "cannot make the folder file/smoke/pool_flops")
+
+
+def test_without_matplotlib_tables_are_written_all_the_same(reproduce, made, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    code, out, _ = reproduce("first", "--scale", "tiny", "--out", made, "--table-only")
+    assert code == 0
+    assert "no figure: matplotlib is not installed" in out
+    assert "written to" in out
+    assert (made / "tiny" / "first" / "table.md").exists()

@@ -1,0 +1,117 @@
+"""Result files: enough for tables and figures, and nothing of this machine's folders."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from fedtiny.errors import RunError
+from fedtiny.reproduce import result_file, table
+
+from .own import job
+
+
+@pytest.fixture
+def written(suite, made):
+    """The tiny suite's first experiment and its results.json."""
+    order = job(suite, made)
+    paths = order.write(order.outcome(order.experiments[0]), "fedtiny reproduce first")
+    return order, paths[-1]
+
+
+def shown(order):
+    return table.markdown(order.outcome(order.experiments[0]))
+
+
+def edit(path, change):
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def test_every_cell_is_told_with_settings_figures_and_machine(written):
+    document = json.loads(written[1].read_text())
+    assert (document["experiment"], document["scale"]) == ("first", "tiny")
+    assert document["command"] == "fedtiny reproduce first"
+    assert len(document["cells"]) == 5
+    (machine,) = document["machines"]
+    assert {"cpu", "cores", "gpu", "torch", "python", "fedtiny", "command"} <= machine.keys()
+    (cell,) = [c for c in document["cells"] if c["name"] == "fedtiny-digits-small-d0.25-s0"]
+    assert (cell["seed"], cell["machines"]) == (0, [0])
+    assert cell["settings"]["density"] == 0.25
+    assert cell["settings"]["method"] == "fedtiny"
+    assert cell["settings"]["rounds"] == 3
+    numbers = cell["numbers"]
+    assert {
+        "accuracy",
+        "density",
+        "seconds",
+        "bytes_down",
+        "bytes_up",
+        "flops_ratio",
+    } <= numbers.keys()
+
+
+def test_tables_come_from_the_file_alone(written, tmp_path):
+    order, path = written
+    alone = replace(order, out=tmp_path / "nothing", results=(path,), _places={})
+    assert shown(alone) == shown(order)
+    assert alone.count(alone.experiments[0]) == (5, 5)
+
+
+def test_folders_and_files_of_several_machines_are_merged(written, suite, tmp_path):
+    order, path = written
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    for copy, part in ((one, slice(0, 2)), (other, slice(1, 3))):
+        shutil.copy(path, copy)
+        edit(copy, lambda d, part=part: d.update(cells=d["cells"][part]))
+    some = tmp_path / "out" / "tiny" / "cells"
+    names = [cell.name for cell in order.cells()]
+    shutil.copytree(order.cells_folder / names[-1], some / names[-1])
+    merged = job(suite, tmp_path / "out", results=(one, other))
+    assert merged.count(merged.experiments[0]) == (5, 4)
+    assert "4 of 5 cells are finished" in shown(merged)
+
+
+def test_the_first_source_of_a_cell_counts(written, suite, tmp_path):
+    _, path = written
+    shutil.copy(path, tmp_path / "other.json")
+    edit(tmp_path / "other.json", lambda d: d["cells"][0]["numbers"].update(accuracy=0.125))
+    for files, expected in (
+        ((path, tmp_path / "other.json"), False),
+        ((tmp_path / "other.json", path), True),
+    ):
+        found = job(suite, tmp_path / "none", results=files)
+        assert ("0.1250" in shown(found)) is expected
+
+
+def test_results_of_other_settings_are_refused(written, suite, tmp_path):
+    _, path = written
+    edit(path, lambda d: d["cells"][0]["settings"].update(rounds=9))
+    found = job(suite, tmp_path, results=(path,))
+    with pytest.raises(RunError, match=r"results\.json holds 'fedtiny.*other settings \(rounds\)"):
+        shown(found)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "results.json"
+    for text, complaint in (
+        ("{}", "not a results.json"),
+        ("[", "missing or damaged"),
+        ('{"format": 1, "scale": "mini", "machines": [], "cells": [{}]}', "damaged"),
+        ('{"format": 2, "scale": "mini", "cells": []}', "not a results.json that this version"),
+    ):
+        path.write_text(text)
+        with pytest.raises(RunError, match=complaint):
+            result_file.read(path)
+
+
+def test_one_scale_at_a_time(written, tmp_path):
+    _, path = written
+    other = shutil.copy(path, tmp_path / "mini.json")
+    edit(other, lambda d: d.update(scale="mini"))
+    assert result_file.scale_of([path]) == "tiny"
+    assert result_file.scale_of([]) is None
+    with pytest.raises(RunError, match=r"of one scale only.*mini\.json is of mini"):
+        result_file.scale_of([path, other])
