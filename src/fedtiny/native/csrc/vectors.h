@@ -1,0 +1,147 @@
+// One SIMD register of floats, and its half-precision form in memory.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#if defined(__x86_64__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"  // false alarms inside GCC 12's own header
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+#include "kernels.h"
+
+namespace fedtiny {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int L = 16;
+constexpr int TILE = 16;  // accumulators that leave registers for the rest
+#elif defined(__AVX2__)
+constexpr int L = 8;
+constexpr int TILE = 8;
+#elif defined(__aarch64__)
+constexpr int L = 4;
+constexpr int TILE = 16;
+#else
+constexpr int L = 4;
+constexpr int TILE = 8;
+#endif
+
+typedef float Vec __attribute__((vector_size(4 * L), may_alias));
+typedef std::int32_t Ints __attribute__((vector_size(4 * L), may_alias));
+typedef std::uint16_t Half;
+
+inline Vec broadcast(float x) { return x - Vec{}; }
+
+inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
+inline void store(float* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
+
+inline Vec relu(Vec v) { return v > Vec{} ? v : Vec{}; }
+
+#if defined(__AVX512F__)
+inline float sum_lanes(Vec v) { return _mm512_reduce_add_ps(reinterpret_cast<__m512>(v)); }
+#elif defined(__AVX2__)
+inline float sum_lanes(Vec v) {
+  const __m256 w = reinterpret_cast<__m256>(v);
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(w), _mm256_extractf128_ps(w, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+#else
+inline float sum_lanes(Vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+#endif
+
+// Half precision. A value too large for it becomes the largest that it has, so that no gradient
+// turns into infinity; what is no number stays none.
+constexpr float LARGEST_HALF = 65504.0F;
+
+#if defined(__AVX512F__)
+inline Vec load(const Half* p) {
+  return reinterpret_cast<Vec>(_mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p))));
+}
+inline void store(Half* p, Vec v) {
+  const __m512 top = _mm512_set1_ps(LARGEST_HALF);
+  __m512 w = _mm512_min_ps(top, reinterpret_cast<__m512>(v));
+  w = _mm512_max_ps(_mm512_set1_ps(-LARGEST_HALF), w);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(w, _MM_FROUND_TO_NEAREST_INT));
+}
+#elif defined(__AVX2__)
+inline Vec load(const Half* p) {
+  return reinterpret_cast<Vec>(_mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(p))));
+}
+inline void store(Half* p, Vec v) {
+  __m256 w = _mm256_min_ps(_mm256_set1_ps(LARGEST_HALF), reinterpret_cast<__m256>(v));
+  w = _mm256_max_ps(_mm256_set1_ps(-LARGEST_HALF), w);
+  _mm_store_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(w, _MM_FROUND_TO_NEAREST_INT));
+}
+#elif defined(__aarch64__)
+inline Vec load(const Half* p) {
+  return reinterpret_cast<Vec>(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))));
+}
+inline void store(Half* p, Vec v) {
+  float32x4_t w = vminq_f32(reinterpret_cast<float32x4_t>(v), vdupq_n_f32(LARGEST_HALF));
+  w = vmaxq_f32(w, vdupq_n_f32(-LARGEST_HALF));
+  vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(w)));
+}
+#else
+inline float widened(Half h) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000U) << 16U;
+  std::uint32_t bits = static_cast<std::uint32_t>(h & 0x7FFFU) << 13U;
+  if ((h & 0x7C00U) == 0x7C00U) {
+    bits |= 0x7F800000U;
+    bits |= sign;
+    float special;
+    std::memcpy(&special, &bits, 4);
+    return special;
+  }
+  float magnitude;
+  std::memcpy(&magnitude, &bits, 4);
+  magnitude *= 0x1p112F;  // moves the exponent from half's bias to float's, subnormals too
+  std::memcpy(&bits, &magnitude, 4);
+  bits |= sign;
+  std::memcpy(&magnitude, &bits, 4);
+  return magnitude;
+}
+inline Half narrowed(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  const std::uint32_t sign = (bits >> 16U) & 0x8000U;
+  bits &= 0x7FFFFFFFU;
+  if (bits > 0x7F800000U) return static_cast<Half>(sign | 0x7E00U);
+  float magnitude;
+  std::memcpy(&magnitude, &bits, 4);
+  if (magnitude >= LARGEST_HALF) return static_cast<Half>(sign | 0x7BFFU);
+  if (magnitude < 0x1p-14F) {  // subnormal: adding one half aligns the mantissa, rounding to even
+    magnitude += 0.5F;
+    std::memcpy(&bits, &magnitude, 4);
+    return static_cast<Half>(sign | (bits - 0x3F000000U));
+  }
+  const std::uint32_t odd = (bits >> 13U) & 1U;
+  return static_cast<Half>(sign | ((bits - 0x38000000U + 0xFFFU + odd) >> 13U));
+}
+inline Vec load(const Half* p) {
+  Vec v;
+  for (int i = 0; i < L; ++i) v[i] = widened(p[i]);
+  return v;
+}
+inline void store(Half* p, Vec v) {
+  for (int i = 0; i < L; ++i) p[i] = narrowed(v[i]);
+}
+#endif
+
+// All ones in the first `count` lanes.
+inline Ints first_lanes(Index count) {
+  Ints lanes;
+  for (int i = 0; i < L; ++i) lanes[i] = i < count ? -1 : 0;
+  return lanes;
+}
+inline Vec keep(Ints lanes, Vec v) {
+  return reinterpret_cast<Vec>(lanes & reinterpret_cast<Ints>(v));
+}
+
+}  // namespace
+}  // namespace fedtiny
