@@ -69,6 +69,7 @@ void Network::load_gradients(const Op& op, const Geometry& g, Index block, Index
     if (!all && l.row_begin[f] == l.row_begin[f + 1]) continue;
     LoadGradient rows =
         gradient_rows(op.out, block, f, (block * g.filters + f) * plane * lanes_);
+    rows.ahead = plane * lanes_;
     rows.first_row = first + g.y.back_min;
     rows.rows = g.band + g.y.backs();
     rows.first_column = g.x.back_min;
@@ -141,6 +142,7 @@ void Network::hand_back_piece(int i, const Geometry& g, Index block, Index first
       e.count = count;
       e.columns = g.x.in;
       e.row_stride = g.x.in * lanes_;
+      e.ahead = g.y.in * g.x.in * lanes_;
       kernels_.emit_rows(e);
     }
     keep_sums(e, piece, c, g.channels);

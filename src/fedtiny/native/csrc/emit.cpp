@@ -36,6 +36,7 @@ EmitRows Network::emission_of(int i, std::size_t term, Index channel, Index offs
   e.half = bytes_ == 2;
   e.add = op.emission[term].add;
   e.finish = op.emission[term].finishes;
+  e.stream = streams(view.tensor);
   e.mask_scale = 1.0F;
   const auto add_term = [&](const View& v) {
     e.term[e.terms] = value(v.tensor, offset);

@@ -85,6 +85,7 @@ void Network::load_piece(const Op& op, const Geometry& g, Index block, Index fir
     rows.columns = g.x.out + g.x.reaches();
     rows.row_step = g.y.stride;
     rows.column_step = g.x.stride;
+    rows.ahead = plane * lanes_;
     for (Index phase = 0; phase < g.phases(); ++phase) {
       const Index bucket = c * g.phases() + phase;
       if (!all && l.back_begin[bucket] == l.back_begin[bucket + 1]) continue;
@@ -101,6 +102,7 @@ void Network::convolve(const Op& op, bool with_sums) {
   const int follows = program_.tensor(op.out).norm;
   const bool sums = with_sums && follows >= 0;
   const Index plane = g.y.out * g.x.out;
+  const bool stream = streams(op.out);
   pool_.run(blocks_ * g.bands, [&](Index thread, Index piece) {
     const Index block = piece / g.bands, first = piece % g.bands * g.band;
     const Index rows = std::min(g.band, g.y.out - first);
@@ -124,6 +126,7 @@ void Network::convolve(const Op& op, bool with_sums) {
         store.bias = l.bias != nullptr && follows < 0 ? l.bias[f] : 0.0F;
         store.half = bytes_ == 2;
         store.sums = sums;
+        store.stream = stream;
         kernels_.store_rows(store);
       }
       if (sums) {
@@ -232,6 +235,7 @@ void Network::combine(const Op& op) {
     c.count = shape.plane();
     c.half = bytes_ == 2;
     c.relu = op.relu;
+    c.stream = streams(op.out);
     for (std::size_t t = 0; t < static_cast<std::size_t>(op.terms); ++t) {
       const View& view = op.in[t];
       c.term[t] = value(view.tensor, offset);

@@ -53,14 +53,14 @@ struct Geometry {
     in_pitch = (x.out + x.reaches()) * lanes;
     band = chosen_band(blocks);
     bands = ceil_div(y.positions, band);
-    in_phase = (band + y.reaches()) * in_pitch;
-    in_plane = phases() * in_phase;
-    in_floats = channels * in_plane + SPARE * lanes;
+    in_phase = sized(band + y.reaches(), in_pitch);
+    in_plane = sized(phases(), in_phase);
+    in_floats = sized(channels, in_plane) + SPARE * lanes;
     out_pitch = (x.positions + x.backs()) * lanes;
-    out_plane = (band + y.backs()) * out_pitch;
-    out_floats = filters * out_plane + SPARE * lanes;
-    row_pitch = (x.positions + SPARE) * x.stride * lanes;
-    row_floats = band * y.stride * row_pitch;
+    out_plane = sized(band + y.backs(), out_pitch);
+    out_floats = sized(filters, out_plane) + SPARE * lanes;
+    row_pitch = sized(x.positions + SPARE, x.stride, lanes);
+    row_floats = sized(band, y.stride, row_pitch);
     if (std::max(in_floats, out_floats) > INT32_MAX) refuse("a convolution is too large");
   }
 
@@ -68,7 +68,7 @@ struct Geometry {
 
  private:
   Index chosen_band(Index blocks) const {
-    const Index row = phases() * channels * in_pitch * 4;
+    const Index row = sized(phases(), channels, in_pitch, 4);
     Index rows = std::min(BAND_ROWS, y.positions);
     while (rows > 1 && row * (rows + y.reaches()) > 2 * SCRATCH_GOAL) --rows;
     while (rows > 1 && blocks * ceil_div(y.positions, rows) < FEWEST_PIECES) rows = ceil_div(rows, 2);

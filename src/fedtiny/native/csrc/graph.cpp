@@ -5,7 +5,8 @@
 namespace fedtiny {
 namespace {
 
-constexpr Index LARGEST = Index{1} << 30;  // of any count, so that products fit
+constexpr Index LARGEST = Index{1} << 26;  // values of a tensor of one image
+constexpr Index MOST_WEIGHTS = Index{1} << 30;
 
 const char* const NAMES[] = {"input",    "convolution", "linear",        "batch norm",
                              "relu",     "add",         "max pool",      "mean pool",
@@ -110,7 +111,7 @@ void check_node(std::vector<Node>& nodes, int place) {
   node.out = output_shape(nodes, place);
   need(node.out.channels <= LARGEST / node.out.height / node.out.width, place, node,
        "gives too many values");
-  need(!node.is_layer() || node.channels <= LARGEST / node.filter_size(), place, node,
+  need(!node.is_layer() || node.channels <= MOST_WEIGHTS / node.filter_size(), place, node,
        "has too many weights");
 }
 

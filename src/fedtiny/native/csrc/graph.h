@@ -15,6 +15,16 @@ struct Refusal : std::runtime_error {
 
 [[noreturn]] inline void refuse(const std::string& why) { throw Refusal(why); }
 
+// A product of sizes, refused where no machine has room for it.
+template <class... Factors>
+Index sized(Factors... factors) {
+  Index product = 1;
+  for (const Index factor : {static_cast<Index>(factors)...})
+    if (__builtin_mul_overflow(product, factor, &product) || product > (Index{1} << 44))
+      refuse("this needs more memory than there can be");
+  return product;
+}
+
 struct Shape {
   Index channels, height, width;
   Index plane() const { return height * width; }

@@ -18,6 +18,7 @@ struct LoadRows {
   Index first_row, rows, row_step;  // plane row of scratch row i: first_row + i * row_step
   Index first_column, columns, column_step;
   float scale, shift;
+  Index ahead;  // values to what is loaded next, which is fetched meanwhile
   bool half, affine, relu;
 };
 
@@ -29,6 +30,7 @@ struct LoadGradient {
   Index height, width, row_stride;
   Index first_row, rows, first_column, columns;
   Index lanes;
+  Index ahead;
   float a, k1, k2;
   bool half, norm;
 };
@@ -42,6 +44,7 @@ struct StoreRows {
   Index lanes;
   float bias;
   bool half, sums;
+  bool stream;  // past the caches: for tensors that they cannot hold until they are read
   float sum, square;
 };
 
@@ -58,7 +61,9 @@ struct EmitRows {
   int terms;
   const void* term[2];
   float mean[2];
+  Index ahead;
   bool half, add, finish;
+  bool stream;  // where nothing is added
   float sum, product[2];
 };
 
@@ -107,7 +112,7 @@ struct Combine {
   float shift;
   int terms;
   Index count;
-  bool half, relu;
+  bool half, relu, stream;
 };
 
 // Which rows or columns each pooled one covers, and by how much its mean is divided.

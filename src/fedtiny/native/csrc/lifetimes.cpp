@@ -69,7 +69,7 @@ Index packed(std::vector<Span> spans) {
 }
 
 Index tensor_bytes(const Options& o, const Shape& shape, Index images) {
-  const Index bytes = o.blocks(images) * shape.size() * o.lanes * o.value_bytes();
+  const Index bytes = sized(o.blocks(images), shape.size(), o.lanes, o.value_bytes());
   return ceil_div(bytes, 64) * 64;
 }
 

@@ -11,6 +11,8 @@
 
 namespace fedtiny {
 
+constexpr Index STREAM_BYTES = Index{4} << 20;
+
 // One block of zeroed memory, taken when made.
 class Arena {
  public:
@@ -160,6 +162,10 @@ class Network {
   }
   char* gradient(int tensor, Index offset) const;
   Index lanes_in(Index block) const { return std::min(lanes_, pass_.images - block * lanes_); }
+  // Whether a tensor is too large for the caches to hold until it is read.
+  bool streams(int tensor) const {
+    return blocks_ * program_.tensor(tensor).shape.size() * lanes_ * bytes_ >= STREAM_BYTES;
+  }
   LoadRows view_rows(const View& view, Index channel, Index offset) const;
   LoadGradient gradient_rows(int tensor, Index block, Index channel, Index offset) const;
   const float* linear_inputs(const Op& op);

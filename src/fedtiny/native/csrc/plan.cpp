@@ -12,7 +12,7 @@ class Tally {
  public:
   Index take(Index count, Index bytes_each) {
     const Index place = next_;
-    next_ += ceil_div(count * bytes_each, ALIGNMENT) * ALIGNMENT;
+    next_ += ceil_div(sized(count, bytes_each), ALIGNMENT) * ALIGNMENT;
     return place;
   }
   Index total() const { return next_; }
@@ -33,7 +33,7 @@ void place_lists(LayerPlan& layer, const Node& node, const Options& o, Tally& ta
   layer.back_index = tally.take(layer.kept, 4);
   layer.back_weights = tally.take(layer.kept, 4);
   if (convolution) {
-    layer.pieces = o.blocks(o.batch) * geometry_of(node, o).bands;
+    layer.pieces = sized(o.blocks(o.batch), geometry_of(node, o).bands);
     const Index goal = PARTIAL_GOAL / std::max<Index>(1, layer.kept + node.channels);
     layer.chunks = std::min({layer.pieces, std::max<Index>(2, goal), MOST_CHUNKS});
   }
@@ -63,14 +63,14 @@ Index scratch_floats(const Node& node, const Options& o, Index images) {
 
 // Floats that hold what a linear layer reads and the gradients of what it gives.
 Index linear_floats(const Node& node, const Options& o, Index images) {
-  return o.blocks(images) * (node.in.size() + node.out.size()) * o.lanes;
+  return sized(o.blocks(images), node.in.size() + node.out.size(), o.lanes);
 }
 
 Index sum_floats(const Node& node, const Options& o, Index images) {
   const Index channels = std::max(node.in.channels, node.out.channels);
   Index pieces = o.blocks(images);
-  if (node.kind == FEDTINY_CONVOLUTION) pieces *= geometry_of(node, o).bands;
-  return 3 * pieces * channels;
+  if (node.kind == FEDTINY_CONVOLUTION) pieces = sized(pieces, geometry_of(node, o).bands);
+  return sized(3, pieces, channels);
 }
 
 }  // namespace
@@ -147,7 +147,7 @@ Plan plan_of(const std::vector<Node>& nodes, const Program& program, const Optio
         linear = std::max(linear, linear_floats(node, options, images));
     }
     partials = std::max(partials, layer.chunks * (layer.kept + node.channels));
-    if (node.is_layer()) slab = std::max(slab, FILTER_GROUP * node.filter_size());
+    if (node.is_layer()) slab = std::max(slab, sized(FILTER_GROUP, node.filter_size()));
   }
   plan.sums = tally.take(sums, 4);
   plan.partials = tally.take(std::max(partials, linear), 4);

@@ -11,6 +11,11 @@ inline void zero(float* p, Index vectors) {
   if (vectors > 0) std::memset(p, 0, static_cast<std::size_t>(vectors * L) * sizeof(float));
 }
 
+template <class T>
+inline void prefetch(const T* p) {
+  __builtin_prefetch(p);
+}
+
 // The scratch columns whose plane column first + i * step lies in [0, width).
 struct Inside {
   Index begin, end;
@@ -37,6 +42,7 @@ void load_rows_as(LoadRows a, float* out) {
                     (a.first_column + inside.begin * a.column_step) * L;
     for (Index c = inside.begin; c < inside.end; ++c, from += a.column_step * L) {
       Vec v = load(from);
+      prefetch(from + a.ahead);
       if (AFFINE) v = scale * v + shift;
       store(out + c * L, RELU ? relu(v) : v);
     }
@@ -73,6 +79,8 @@ void load_gradient_as(LoadGradient a, float* out) {
     const T* value = NORM ? static_cast<const T*>(a.value) + start : nullptr;
     for (Index c = 0; c < inside.end - inside.begin; ++c) {
       Vec v = load(gradient + c * L);
+      prefetch(gradient + c * L + a.ahead);
+      if (NORM) prefetch(value + c * L + a.ahead);
       if (NORM) v = scale * v + (k2 * load(value + c * L) + k1);
       if (!WHOLE) v = keep(lanes, v);
       store(out + (inside.begin + c) * L, v);
@@ -92,7 +100,7 @@ void load_gradient(const LoadGradient& a, float* out) {
   a.half ? load_gradient_of<Half>(a, out) : load_gradient_of<float>(a, out);
 }
 
-template <class T, bool SUMS, bool WHOLE>
+template <class T, bool SUMS, bool WHOLE, bool STREAM>
 void store_rows_as(StoreRows& result) {
   const StoreRows a = result;
   const Vec bias = broadcast(a.bias);
@@ -103,7 +111,7 @@ void store_rows_as(StoreRows& result) {
     T* to = static_cast<T*>(a.plane) + row * a.row_stride;
     for (Index c = 0; c < a.columns; ++c) {
       Vec v = load(from + c * L) + bias;
-      store(to + c * L, v);
+      put<STREAM>(to + c * L, v);
       if (!SUMS) continue;
       if (!WHOLE) v = keep(lanes, v);
       sum += v;
@@ -114,17 +122,20 @@ void store_rows_as(StoreRows& result) {
   result.square = sum_lanes(square);
 }
 
-template <class T>
+template <class T, bool STREAM>
 void store_rows_of(StoreRows& a) {
-  if (!a.sums) return store_rows_as<T, false, true>(a);
-  if (a.lanes >= L) return store_rows_as<T, true, true>(a);
-  store_rows_as<T, true, false>(a);
+  if (!a.sums) return store_rows_as<T, false, true, STREAM>(a);
+  if (a.lanes >= L) return store_rows_as<T, true, true, STREAM>(a);
+  store_rows_as<T, true, false, STREAM>(a);
 }
 
-void store_rows(StoreRows& a) { a.half ? store_rows_of<Half>(a) : store_rows_of<float>(a); }
+void store_rows(StoreRows& a) {
+  if (a.half) return a.stream ? store_rows_of<Half, true>(a) : store_rows_of<Half, false>(a);
+  a.stream ? store_rows_of<float, true>(a) : store_rows_of<float, false>(a);
+}
 
 // When what is there is added: never, after mask and sums, or before them.
-enum class Add { Never, After, Before };
+enum class Add { Never, NeverAndStream, After, Before };
 
 template <class T, bool ROWS, Add ADD, bool MASK, int TERMS>
 void emit_rows_as(EmitRows& result) {
@@ -137,6 +148,10 @@ void emit_rows_as(EmitRows& result) {
     T* gradient = static_cast<T*>(a.gradient) + start;
     for (Index c = 0; c < a.columns * L; c += L) {
       Vec v = ROWS ? load(a.rows + row * a.pitch + c) : Vec{};
+      if (ADD == Add::After || ADD == Add::Before) prefetch(gradient + c + a.ahead);
+      if (MASK) prefetch(static_cast<const T*>(a.mask) + start + c + a.ahead);
+      if (TERMS > 0) prefetch(static_cast<const T*>(a.term[0]) + start + c + a.ahead);
+      if (TERMS > 1) prefetch(static_cast<const T*>(a.term[1]) + start + c + a.ahead);
       if (ADD == Add::Before) v += load(gradient + c);
       if (MASK) {
         const Vec kept = scale * load(static_cast<const T*>(a.mask) + start + c) + shift;
@@ -148,7 +163,7 @@ void emit_rows_as(EmitRows& result) {
       }
       if (TERMS > 1) product1 += v * (load(static_cast<const T*>(a.term[1]) + start + c) - mean1);
       if (ADD == Add::After) v += load(gradient + c);
-      store(gradient + c, v);
+      put<ADD == Add::NeverAndStream>(gradient + c, v);
     }
   }
   result.sum = sum_lanes(sum);
@@ -172,13 +187,15 @@ void emit_rows_mask(EmitRows& a) {
 template <class T>
 void emit_rows_of(EmitRows& a) {
   if (a.rows == nullptr) return emit_rows_mask<T, false, Add::Before>(a);
-  if (!a.add) return emit_rows_mask<T, true, Add::Never>(a);
+  if (!a.add)
+    return a.stream ? emit_rows_mask<T, true, Add::NeverAndStream>(a)
+                    : emit_rows_mask<T, true, Add::Never>(a);
   a.finish ? emit_rows_mask<T, true, Add::Before>(a) : emit_rows_mask<T, true, Add::After>(a);
 }
 
 void emit_rows(EmitRows& a) { a.half ? emit_rows_of<Half>(a) : emit_rows_of<float>(a); }
 
-template <class T, int TERMS, bool RELU>
+template <class T, int TERMS, bool RELU, bool STREAM>
 void combine_as(Combine a) {
   const Vec scale0 = broadcast(a.scale[0]), scale1 = broadcast(a.scale[1]);
   const Vec shift = broadcast(a.shift);
@@ -188,17 +205,21 @@ void combine_as(Combine a) {
   for (Index i = 0; i < a.count * L; i += L) {
     Vec v = scale0 * load(first + i) + shift;
     if (TERMS > 1) v += scale1 * load(second + i);
-    store(out + i, RELU ? relu(v) : v);
+    put<STREAM>(out + i, RELU ? relu(v) : v);
   }
 }
 
-template <class T>
+template <class T, bool STREAM>
 void combine_of(const Combine& a) {
-  if (a.terms == 1) return a.relu ? combine_as<T, 1, true>(a) : combine_as<T, 1, false>(a);
-  a.relu ? combine_as<T, 2, true>(a) : combine_as<T, 2, false>(a);
+  if (a.terms == 1)
+    return a.relu ? combine_as<T, 1, true, STREAM>(a) : combine_as<T, 1, false, STREAM>(a);
+  a.relu ? combine_as<T, 2, true, STREAM>(a) : combine_as<T, 2, false, STREAM>(a);
 }
 
-void combine(const Combine& a) { a.half ? combine_of<Half>(a) : combine_of<float>(a); }
+void combine(const Combine& a) {
+  if (a.half) return a.stream ? combine_of<Half, true>(a) : combine_of<Half, false>(a);
+  a.stream ? combine_of<float, true>(a) : combine_of<float, false>(a);
+}
 
 }  // namespace
 }  // namespace fedtiny

@@ -17,6 +17,13 @@ void breathe() {
 #endif
 }
 
+// Stores that pass the caches by are seen by all after this.
+void settle() {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#endif
+}
+
 }  // namespace
 
 ThreadPool::~ThreadPool() {
@@ -44,6 +51,7 @@ void ThreadPool::hire() {
 void ThreadPool::run(Index pieces, const Work& work) {
   if (threads_ == 1 || pieces < 2) {
     for (Index i = 0; i < pieces; ++i) work(0, i);
+    settle();
     return;
   }
   if (!crew_ || owner_ != getpid()) hire();
@@ -63,6 +71,7 @@ void ThreadPool::run(Index pieces, const Work& work) {
 
 void ThreadPool::take_pieces(Crew& crew, Index thread) {
   for (Index i = crew.next++; i < crew.pieces; i = crew.next++) (*crew.work)(thread, i);
+  settle();
 }
 
 bool ThreadPool::wait_for_round(Crew& crew, Index seen) {

@@ -133,6 +133,33 @@ inline void store(Half* p, Vec v) {
 }
 #endif
 
+// Stores that pass the caches by; the thread pool orders them before anyone reads.
+#if defined(__AVX512F__)
+inline void stream(float* p, Vec v) { _mm512_stream_ps(p, reinterpret_cast<__m512>(v)); }
+inline void stream(Half* p, Vec v) {
+  alignas(32) Half narrow[L];
+  store(narrow, v);
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p),
+                      _mm256_load_si256(reinterpret_cast<const __m256i*>(narrow)));
+}
+#elif defined(__AVX2__)
+inline void stream(float* p, Vec v) { _mm256_stream_ps(p, reinterpret_cast<__m256>(v)); }
+inline void stream(Half* p, Vec v) { store(p, v); }
+#else
+template <class T>
+inline void stream(T* p, Vec v) {
+  store(p, v);
+}
+#endif
+
+template <bool STREAM, class T>
+inline void put(T* p, Vec v) {
+  if constexpr (STREAM)
+    stream(p, v);
+  else
+    store(p, v);
+}
+
 // All ones in the first `count` lanes.
 inline Ints first_lanes(Index count) {
   Ints lanes;
