@@ -40,11 +40,11 @@ def test_the_largest_are_torchs(data, network, count, top):
         assert len(indices) == min(top, len(pruned))
         assert not np.isin(indices, kept).any()
         assert (np.diff(indices) > 0).all()
-        scale = np.abs(gradient).max(initial=1e-3)
-        np.testing.assert_allclose(values, gradient[indices], atol=2e-4 * scale)
+        noise = 2e-4 * np.abs(gradient).max(initial=0) + 2e-5  # batch norm of nothing amplifies it
+        np.testing.assert_allclose(values, gradient[indices], atol=noise)
         smallest = np.abs(gradient[indices]).min(initial=np.inf)
         left_out = np.abs(np.delete(gradient, np.concatenate([indices, kept]).astype(int)))
-        assert left_out.max(initial=0) <= smallest + 2e-4 * scale
+        assert left_out.max(initial=0) <= smallest + 2 * noise
 
 
 class Exact(nn.Module):
@@ -140,5 +140,5 @@ def test_whole_gradients_are_added_up(network, count):
         twins.native.train(images, labels, update=False, dense=sums)
     for name, gradient in dense_gradients(twins, images, labels).items():
         if name in sums:
-            scale = np.abs(gradient).max(initial=1e-2)
-            np.testing.assert_allclose(sums[name] - 1, 2 * gradient, atol=5e-4 * scale + 1e-6)
+            noise = 5e-4 * np.abs(gradient).max(initial=0) + 1e-4
+            np.testing.assert_allclose(sums[name] - 1, 2 * gradient, atol=noise)
