@@ -269,11 +269,13 @@ class Watching(Alone):
         super().__init__(engine, seed=0)
         self.replies, self.held = [], []
 
-    def _answer(self, job):
-        self.held.append(sum(reply() is not None for reply in self.replies))
-        reply = super()._answer(job)
-        self.replies.append(weakref.ref(reply.theta))
-        return reply
+    def answers(self, jobs):
+        for job in jobs:
+            self.held.append(sum(reply() is not None for reply in self.replies))
+            (reply,) = super().answers([job])
+            self.replies.append(weakref.ref(reply.theta))
+            yield reply
+            del reply
 
 
 @pytest.mark.parametrize("devices", [3, 30])

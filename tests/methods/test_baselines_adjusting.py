@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from fedtiny import methods
 from fedtiny.config import Config, DataConfig, resolve
+from fedtiny.devices.batches import training_batches
 from fedtiny.devices.node import answer
 from fedtiny.errors import ConfigError
 from fedtiny.federation.door import ABSENT
@@ -274,7 +275,8 @@ class Watched:
         return getattr(self.engine, name)
 
     def train(self, shard, moment, **options):
-        first = next(iter(self.engine._batches(shard, moment, 1)))
+        most = self.engine.config.batch_size
+        first = next(training_batches(shard, moment, self.engine.transform, epochs=1, most=most))
         self.trained.append((moment.part, first[0].tolist(), first[1].crops.tolist()))
         return self.engine.train(shard, moment, **options)
 

@@ -28,6 +28,8 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
         "pruning.delta-r": pruning.delta_r,
         "pruning.r-stop": pruning.r_stop,
         "pruning.iterations": pruning.iterations,
+        "gpu.lanes": config.gpu.lanes,
+        "gpu.cards": config.gpu.cards,
     }
     at_least_two = {
         "train.batch-size": train.batch_size,

@@ -113,6 +113,26 @@ class PruningConfig:
 
 
 @dataclass(frozen=True)
+class GpuConfig:
+    """How the GPU simulator computes; all of it works without a GPU too, but for graphs."""
+
+    precision: Literal["bf16", "tf32", "fp32"] = "bf16"
+    """Of convolutions and linear layers; weights are kept and averaged in fp32 always."""
+    channels_last: bool = True
+    """Lay images and weights out as the tensor cores want them."""
+    compile: bool = True
+    """Fuse the network's small operations with torch.compile (half a minute, once)."""
+    graphs: bool = True
+    """Replay a local step as one captured CUDA graph."""
+    deterministic: bool = True
+    """Only kernels that give the same bits every time; others were not faster."""
+    lanes: int | None = None
+    """Devices that train side by side; default: as many as help and fit into memory."""
+    cards: int | None = None
+    """GPUs to spread the devices over, a process each; default: all."""
+
+
+@dataclass(frozen=True)
 class Config:
     """One run."""
 
@@ -134,6 +154,9 @@ class Config:
     """Rounds of federated training; default: the preset's."""
     seed: int = 0
     """Fixes every random draw of the run."""
+    simulator: Literal["auto", "reference", "gpu"] = "auto"
+    """Who plays the devices: processes that compute as a device would, or a GPU; auto: what is
+    there."""
     workers: int | None = None
     """Processes that play the devices; default: all cores. Does not change any result."""
     threads: int | None = None
@@ -149,6 +172,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     pruning: PruningConfig = field(default_factory=PruningConfig)
+    gpu: GpuConfig = field(default_factory=GpuConfig)
 
     def __post_init__(self) -> None:
         from fedtiny.config.checks import checks

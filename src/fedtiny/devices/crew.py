@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.node import answer
@@ -44,8 +44,19 @@ class Crew(Protocol):
     def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
         """What came of each job."""
 
+    def account(self) -> dict[str, Any]:
+        """How the jobs were done, as plain JSON: only what may show in a result."""
+
     def close(self) -> None:
         """No more jobs will come."""
+
+
+def reply_or_error(engine: Engine, job: Job, seed: int) -> Reply | FedTinyError:
+    """What a device answers; an error that a user can understand is an answer too."""
+    try:
+        return answer(engine, job.request, job.shard, seed)
+    except FedTinyError as error:
+        return error
 
 
 class Alone:
@@ -56,13 +67,10 @@ class Alone:
         self.seed = seed
 
     def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
-        return (self._answer(job) for job in jobs)
+        return (reply_or_error(self.engine, job, self.seed) for job in jobs)
 
-    def _answer(self, job: Job) -> Reply | FedTinyError:
-        try:
-            return answer(self.engine, job.request, job.shard, self.seed)
-        except FedTinyError as error:
-            return error
+    def account(self) -> dict[str, Any]:
+        return {"simulator": "reference"}
 
     def close(self) -> None:
         pass
@@ -102,6 +110,9 @@ class Workers:
                 worker.start(following)
                 busy.append((worker, following))
             yield outcome
+
+    def account(self) -> dict[str, Any]:
+        return {"simulator": "reference"}
 
     def close(self) -> None:
         for worker in self._workers:

@@ -1,6 +1,8 @@
 """The reference engine: dense PyTorch tensors times masks."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -11,12 +13,14 @@ from torch import Tensor, nn
 
 from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
-from fedtiny.data.augment import Draws, Transform
+from fedtiny.data.augment import Transform
+from fedtiny.devices import batches
 from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment
+from fedtiny.devices.optimizer import Adam, optimizer
 from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_gradients import GradientSums, top_gradients
 from fedtiny.devices.torch_norms import measured_moments, measured_statistics, norms
-from fedtiny.errors import DataError, FedTinyError
+from fedtiny.errors import FedTinyError
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.randomness import SERVER
 from fedtiny.sparse.candidates import CandidatePool
@@ -37,8 +41,8 @@ class TorchEngine:
         self.anatomy = anatomy
         self.transform = transform
         self.config = config
-        state = model.state_dict(keep_vars=True)
-        self._tensors = {name: state[name] for name in (*anatomy.prunable, *anatomy.dense)}
+        self.device = torch.device("cpu")
+        self._tensors = self._own_tensors()
         self._norms = tuple(norms(model).values())
         self._mask = Mask.full(anatomy)
         self._positions: dict[str, Tensor] = {}
@@ -46,10 +50,24 @@ class TorchEngine:
         self._loaded: dict[int, tuple[ImageSet, Tensor, Tensor]] = {}
         self._pool: tuple[CandidatePool, list[Theta]] | None = None
 
+    def _own_tensors(self) -> dict[str, Tensor]:
+        state = self.model.state_dict(keep_vars=True)
+        return {name: state[name] for name in (*self.anatomy.prunable, *self.anatomy.dense)}
+
+    def to(self, device: torch.device) -> None:
+        """Compute on another device from now on."""
+        theta = self.theta()
+        self.model.to(device)
+        self.device = device
+        self._tensors = self._own_tensors()
+        self._mask = Mask.full(self.anatomy)
+        self._positions, self._grad_masks, self._loaded = {}, {}, {}
+        self.load(theta)
+
     @torch.no_grad()
     def load(self, theta: Theta) -> None:
         self._set_mask(theta.mask)
-        vector = torch.from_numpy(theta.vector.copy())
+        vector = torch.from_numpy(theta.vector.copy()).to(self.device)
         for name, tensor in self._tensors.items():
             values = vector[theta.places[name]]
             if name in self._positions:
@@ -64,10 +82,11 @@ class TorchEngine:
         if mask is self._mask:
             return
         sparse = [layer for layer in mask if not mask.is_full(layer)]
-        self._positions = {n: torch.from_numpy(mask.indices(n).astype(np.int64)) for n in sparse}
-        self._grad_masks = {
-            layer: torch.from_numpy(mask.array(layer)).to(torch.float32) for layer in sparse
+        self._positions = {
+            layer: torch.from_numpy(mask.indices(layer).astype(np.int64)).to(self.device)
+            for layer in sparse
         }
+        self._grad_masks = {}
         self._mask = mask
 
     @torch.no_grad()
@@ -76,19 +95,21 @@ class TorchEngine:
             tensor.view(-1)[self._positions[name]] if name in self._positions else tensor.view(-1)
             for name, tensor in self._tensors.items()
         ]
-        return Theta(self._mask, torch.cat(parts).numpy())
+        return Theta(self._mask, torch.cat(parts).cpu().numpy())
 
     def train(
         self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
     ) -> tuple[Metrics, Arrays]:
         self._pool = None  # selection is over
         images, labels = self._data(shard.data)
+        self._make_grad_masks()
         optimizer = _optimizer(self.model, self.config)
+        chosen = {"epochs": epochs, "most": self.config.batch_size or 64}
         losses, sums = [], GradientSums(self.prunable() if sum_dense_gradients else {})
         self.model.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(moment.generator("dropout").integers(2**63)))
-            for batch, draws in self._batches(shard, moment, epochs):
+        with self._dropout(batches.dropout_seed(moment)):
+            for samples, draws in batches.training_batches(shard, moment, self.transform, **chosen):
+                batch = torch.from_numpy(samples).to(self.device)
                 inputs = self.transform.augment(images[batch], draws)
                 optimizer.zero_grad()
                 loss = F.cross_entropy(self.model(inputs), labels[batch])
@@ -97,24 +118,20 @@ class TorchEngine:
                 self._mask_gradients()
                 optimizer.step()
                 losses.append(loss.detach())
-        return {"loss": _finite_mean(losses, moment)}, sums.mean(len(losses))
+        return {
+            "loss": finite(float(torch.stack(losses).mean()) if losses else 0.0, moment)
+        }, sums.mean(len(losses))
 
     def prunable(self) -> dict[str, Tensor]:
         """The network's own tensors of prunable weights."""
         return {name: self._tensors[name] for name in self.anatomy.prunable}
 
-    def _batches(self, shard: Shard, moment: Moment, epochs: int) -> Iterator[tuple[Tensor, Draws]]:
-        """Shuffled whole batches; the ragged last one is dropped, but a device has at least one."""
-        if len(shard) < 2:
-            raise DataError("a device needs at least two samples to train with batch norm")
-        order, noise = moment.generator("permutation"), moment.generator("augmentation")
-        size = min(self.config.batch_size or 64, len(shard))
-        for _ in range(epochs):
-            shuffled = torch.from_numpy(order.permutation(shard.indices))
-            draws = self.transform.draws(noise, len(shard))
-            for start in range(0, len(shard) - size + 1, size):
-                part = slice(start, start + size)
-                yield shuffled[part], draws[part]
+    @contextmanager
+    def _dropout(self, seed: int) -> Iterator[None]:
+        """Dropout drawn from this seed, whatever was drawn before."""
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            yield
 
     def _mask_gradients(self) -> None:
         """Eq. 5: the gradient times the mask. A pruned weight is zero and stays zero."""
@@ -123,17 +140,22 @@ class TorchEngine:
             if gradient is not None:
                 gradient.mul_(mask)
 
+    def _make_grad_masks(self) -> None:
+        """Ones where weights are kept; made when a training first needs them."""
+        for layer in self._positions.keys() - self._grad_masks.keys():
+            ones = torch.from_numpy(self._mask.array(layer))
+            self._grad_masks[layer] = ones.to(self.device, torch.float32)
+
     def top_gradients(
         self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]
     ) -> dict[str, SparseVector]:
         images, labels = self._data(shard.data)
-        draw = moment.generator("gradient batch")
-        size = min(self.config.batch_size or 64, len(shard))
-        batch = torch.from_numpy(draw.choice(shard.indices, size=size, replace=False))
-        inputs = self.transform.augment(images[batch], self.transform.draws(draw, size))
+        most = self.config.batch_size or 64
+        (samples, draws), seed = batches.gradient_batch(shard, moment, self.transform, most=most)
+        batch = torch.from_numpy(samples).to(self.device)
+        inputs = self.transform.augment(images[batch], draws)
         self.model.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(draw.integers(2**63)))
+        with self._dropout(seed):
             return top_gradients(self.model, inputs, labels[batch], self._mask, counts)
 
     def bn_statistics(
@@ -146,15 +168,14 @@ class TorchEngine:
         moment: SecondMoment = "var",
     ) -> Arrays:
         inputs, _ = self.inputs(shard.data, shard.development)
-        parts = min(-(-len(inputs) // batch_size), len(inputs) // 2)  # never a batch of one
-        batches = inputs.tensor_split(max(1, parts))
+        parts = inputs.tensor_split(batches.measuring_parts(len(inputs), batch_size))
         rows = []
         for candidate in self._candidates(pool):
             self.load(candidate)
             if moment == "square":
-                rows.append(measured_moments(self.model, batches))
+                rows.append(measured_moments(self.model, parts))
             else:
-                rows.append(measured_statistics(self.model, batches, passes))
+                rows.append(measured_statistics(self.model, parts, passes))
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
     def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
@@ -168,7 +189,7 @@ class TorchEngine:
     def evaluate(self, shard: Shard) -> Metrics:
         images, labels = self._data(shard.data)
         loss, correct = 0.0, 0
-        for batch in torch.from_numpy(shard.indices).split(EVALUATION_BATCH):
+        for batch in torch.from_numpy(shard.indices).to(self.device).split(EVALUATION_BATCH):
             inputs = self.transform.normalise(images[batch])
             batch_loss, batch_correct = self._measure(inputs, labels[batch])
             loss, correct = loss + batch_loss, correct + batch_correct
@@ -184,42 +205,36 @@ class TorchEngine:
     def inputs(self, data: ImageSet, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Some images as the network sees them in testing, with their labels."""
         images, labels = self._data(data)
-        batch = torch.from_numpy(indices)
+        batch = torch.from_numpy(indices).to(self.device)
         return self.transform.normalise(images[batch]), labels[batch]
 
     def _data(self, data: ImageSet) -> tuple[Tensor, Tensor]:
-        """The tensors of an image set, which share its memory."""
+        """The tensors of an image set; on a CPU they share its memory."""
         if id(data) not in self._loaded:
-            images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
+            images, labels = (
+                torch.from_numpy(a).to(self.device) for a in (data.images, data.labels)
+            )
             self._loaded[id(data)] = (data, images, labels)
         return self._loaded[id(data)][1:]
 
     def _candidates(self, pool: CandidatePool) -> list[Theta]:
         """Every candidate's parameters, cut once for all devices."""
-        if self._pool is None or not _same(self._pool[0], pool):
+        if self._pool is None or not pool.is_same(self._pool[0]):
             self._pool = (pool, list(pool))
         return self._pool[1]
 
 
-def _same(one: CandidatePool, other: CandidatePool) -> bool:
-    return one.theta is other.theta and np.array_equal(one.counts, other.counts)
-
-
 def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            model.parameters(), lr=config.lr or 0.05, momentum=0.9, weight_decay=5e-4, fused=True
-        )
-    return torch.optim.Adam(model.parameters(), lr=config.lr or 1e-3, weight_decay=1e-4, fused=True)
+    chosen = optimizer(config)
+    kind = torch.optim.Adam if isinstance(chosen, Adam) else torch.optim.SGD
+    return kind(model.parameters(), **asdict(chosen), fused=True)
 
 
-def _finite_mean(losses: list[Tensor], moment: Moment) -> float:
-    if not losses:
-        return 0.0
-    mean = float(torch.stack(losses).mean())
-    if not np.isfinite(mean):
+def finite(loss: float, moment: Moment) -> float:
+    """The mean loss of a local training, which must be a number."""
+    if not np.isfinite(loss):
         where = f"on device {moment.device} in round {moment.round}"
         if moment.device == SERVER:
             where = "on the server's public set"
-        raise FedTinyError(f"training diverged {where}: its loss is {mean}; lower --train.lr")
-    return mean
+        raise FedTinyError(f"training diverged {where}: its loss is {loss}; lower --train.lr")
+    return loss

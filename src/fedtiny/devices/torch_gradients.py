@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,23 +19,63 @@ from fedtiny.sparse.vector import SparseVector
 SLAB_PER_COUNT = 4  # a slab holds at most so many times a values, or one filter
 
 
+class Sink(Protocol):
+    """Takes a layer's weight gradient, a run of filters at a time, in order of position."""
+
+    @property
+    def slab_values(self) -> int:
+        """How many values a slab may hold; it has at least one filter."""
+
+    def take(self, first: int, slab: Tensor) -> None:
+        """Look at the gradients from this position on."""
+
+    def result(self) -> SparseVector:
+        """The largest of them."""
+
+
+class HostTop:
+    """Feeds a buffer of size a with what a layer's pruned weights get."""
+
+    def __init__(self, size: int, count: int, kept: Indices) -> None:
+        self.buffer = TopBuffer(size, count)
+        self.kept = kept
+        self.slab_values = SLAB_PER_COUNT * self.buffer.count
+
+    def take(self, first: int, slab: Tensor) -> None:
+        here = slice(*np.searchsorted(self.kept, (first, first + slab.numel())))
+        every = np.arange(slab.numel(), dtype=np.int32)
+        pruned = np.delete(every, self.kept[here] - first)
+        self.buffer.push(pruned + first, slab.reshape(-1).cpu().numpy()[pruned])
+
+    def result(self) -> SparseVector:
+        return self.buffer.result()
+
+
 def top_gradients(
     model: nn.Module, inputs: Tensor, labels: Tensor, mask: Mask, counts: Mapping[str, int]
 ) -> dict[str, SparseVector]:
-    """The `counts[layer]` largest gradients of each layer's pruned weights on one batch.
+    """The `counts[layer]` largest gradients of each layer's pruned weights on one batch."""
+    sizes = mask.anatomy.sizes
+    tops = {name: HostTop(sizes[name], a, mask.indices(name)) for name, a in counts.items()}
+    offer_gradients(model, inputs, labels, tops)
+    return {name: top.result() for name, top in tops.items()}
+
+
+def offer_gradients(
+    model: nn.Module, inputs: Tensor, labels: Tensor, sinks: Mapping[str, Sink]
+) -> None:
+    """Offer the weight gradients of some layers on one batch, and change nothing.
 
     No weight gradient is computed by autograd. As the backward pass reaches a layer, its weight
-    gradient is made a slab of filters at a time and offered to the layer's buffer, so what is
+    gradient is made a slab of filters at a time and offered to the layer's sink, so what is
     held is O(a) and never the gradient of a layer.
     """
-    buffers = {name: TopBuffer(mask.anatomy.sizes[name], a) for name, a in counts.items()}
     with ExitStack() as stack:
         stack.enter_context(frozen_statistics(model))
         stack.enter_context(_frozen_parameters(model))
-        for name, buffer in buffers.items():
-            stack.enter_context(_tapped(model, name, mask, buffer))
-        F.cross_entropy(model(inputs), labels).backward()
-    return {name: buffer.result() for name, buffer in buffers.items()}
+        for name, sink in sinks.items():
+            stack.enter_context(_tapped(model, name, sink))
+        F.cross_entropy(model(inputs).float(), labels).backward()
 
 
 @contextmanager
@@ -51,10 +91,9 @@ def _frozen_parameters(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _tapped(model: nn.Module, name: str, mask: Mask, buffer: TopBuffer) -> Iterator[None]:
-    """Feed a layer's buffer when the backward pass gets to the layer."""
+def _tapped(model: nn.Module, name: str, sink: Sink) -> Iterator[None]:
+    """Feed a layer's sink when the backward pass gets to the layer."""
     layer = model.get_submodule(name.removesuffix(".weight"))
-    kept = mask.indices(name)
     calls = 0
 
     def tap(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -65,7 +104,7 @@ def _tapped(model: nn.Module, name: str, mask: Mask, buffer: TopBuffer) -> Itera
         if not output.requires_grad:
             output = output.requires_grad_().clone()
         features = args[0].detach()
-        output.register_hook(lambda gradient: _feed(buffer, layer, features, gradient, kept))
+        output.register_hook(lambda gradient: _feed(sink, layer, features, gradient))
         return output
 
     handle = layer.register_forward_hook(tap)
@@ -76,16 +115,12 @@ def _tapped(model: nn.Module, name: str, mask: Mask, buffer: TopBuffer) -> Itera
 
 
 @torch.no_grad()
-def _feed(
-    buffer: TopBuffer, layer: nn.Module, features: Tensor, gradient: Tensor, kept: Indices
-) -> None:
+def _feed(sink: Sink, layer: nn.Module, features: Tensor, gradient: Tensor) -> None:
     filter_size = layer.weight[0].numel()  # type: ignore[index]
-    filters = max(1, SLAB_PER_COUNT * buffer.count // filter_size)
-    for start, slab in _slabs(layer, features, gradient, filters):
-        first = start * filter_size
-        here = slice(*np.searchsorted(kept, (first, first + slab.numel())))
-        pruned = np.delete(np.arange(slab.numel(), dtype=np.int32), kept[here] - first)
-        buffer.push(pruned + first, slab.reshape(-1).numpy()[pruned])
+    filters = max(1, sink.slab_values // filter_size)
+    with torch.autocast(gradient.device.type, enabled=False):
+        for start, slab in _slabs(layer, features.float(), gradient.float(), filters):
+            sink.take(start * filter_size, slab)
 
 
 def _slabs(
@@ -119,7 +154,7 @@ def _convolution_gradient(layer: Any, features: Tensor, gradient: Tensor, filter
     result: Tensor = torch.ops.aten.convolution_backward(
         gradient.contiguous(),
         features,
-        layer.weight.new_empty(1).expand(shape),
+        features.new_empty(1).expand(shape),
         None,
         layer.stride,
         padding,
@@ -158,4 +193,4 @@ class GradientSums:
     @torch.no_grad()
     def mean(self, batches: int) -> dict[str, NDArray[np.float32]]:
         """The mean over so many batches, by layer."""
-        return {name: (total / max(batches, 1)).numpy() for name, total in self.sums.items()}
+        return {name: (total / max(batches, 1)).cpu().numpy() for name, total in self.sums.items()}

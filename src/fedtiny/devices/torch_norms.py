@@ -27,13 +27,12 @@ def measured_statistics(
     One pass gives every batch the same weight; more passes keep a running mean. Only batch norm
     is in training mode: dropout would add noise to what is measured.
     """
-    model.eval()
-    with _measuring(model, momentum=None if passes == 1 else MOMENTUM) as measured:
+    with measuring(model, momentum=None if passes == 1 else MOMENTUM) as measured:
         for _ in range(passes):
             for batch in batches:
                 model(batch)
         return {
-            f"{name}.{kind}": getattr(norm, kind).numpy().copy()
+            f"{name}.{kind}": getattr(norm, kind).cpu().numpy().copy()
             for name, norm in measured.items()
             for kind in ("running_mean", "running_var")
         }
@@ -43,8 +42,7 @@ def measured_statistics(
 def measured_moments(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, NDArray[np.float32]]:
     """E[x] and E[x^2] of what each batch-norm layer sees over all samples."""
     sums: dict[str, Tensor] = {}
-    model.eval()
-    with ExitStack() as stack, _measuring(model, momentum=None) as measured:
+    with ExitStack() as stack, measuring(model, momentum=None) as measured:
         for name, norm in measured.items():
             hook = norm.register_forward_pre_hook(partial(_add_moments, sums, name))
             stack.callback(hook.remove)
@@ -52,7 +50,7 @@ def measured_moments(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, N
         for batch in batches:
             model(batch)
             samples += len(batch)
-    return {name: (total / samples).float().numpy() for name, total in sums.items()}
+    return {name: (total / samples).float().cpu().numpy() for name, total in sums.items()}
 
 
 def _add_moments(sums: dict[str, Tensor], name: str, _: nn.Module, args: tuple[Tensor]) -> None:
@@ -65,7 +63,9 @@ def _add_moments(sums: dict[str, Tensor], name: str, _: nn.Module, args: tuple[T
 
 
 @contextmanager
-def _measuring(model: nn.Module, momentum: float | None) -> Iterator[dict[str, _BatchNorm]]:
+def measuring(model: nn.Module, momentum: float | None) -> Iterator[dict[str, _BatchNorm]]:
+    """Batch norm measures from reset statistics, the rest of the model does not train."""
+    model.eval()
     measured = norms(model)
     before = {name: norm.momentum for name, norm in measured.items()}
     for norm in measured.values():

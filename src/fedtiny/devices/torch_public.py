@@ -40,7 +40,7 @@ class TorchPublicSet:
         network = _absolute_and_linear(self.engine.model)
         parameters = dict(network.named_parameters())
         absolute = [parameters[name] for name in weights]
-        ones = torch.ones(1, *self.shard.data.shape, dtype=torch.float64)
+        ones = torch.ones(1, *self.shard.data.shape, dtype=torch.float64, device=self.engine.device)
         gradients = torch.autograd.grad(network(ones).sum(), absolute)
         return _arrays(weights, [w * g for w, g in zip(absolute, gradients, strict=True)])
 
@@ -55,7 +55,7 @@ class TorchPublicSet:
 
 
 def _arrays(weights: Mapping[str, Tensor], values: Sequence[Tensor]) -> LayerArrays:
-    return {name: value.detach().numpy() for name, value in zip(weights, values, strict=True)}
+    return {name: value.detach().cpu().numpy() for name, value in zip(weights, values, strict=True)}
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
-from fedtiny.runs.settle import OWN, cost_inputs, settled, within_budget
+from fedtiny.runs.settle import OWN, cost_inputs, has_gpu, settled, within_budget
 from fedtiny.runs.split import Split, checked, share_out
 
 if TYPE_CHECKING:
@@ -97,7 +97,10 @@ def assemble(
     given = cost_inputs(asked, dataset, model) | {"samples": int(split.table.sum()) // devices}
     workload = Workload.of(asked, **given)
     shards, test = _shards(dataset, split, config), _test_parts(dataset)
-    crew = _crew(engine, anatomy, (*shards, *test), config)
+    if config.simulator == "gpu":
+        crew = _gpu_crew(engine, anatomy, dataset, config)
+    else:
+        crew = _crew(engine, anatomy, (*shards, *test), config)
     public = Shard(SERVER, dataset.train, split.public, split.public)
     publics = require("fedtiny.devices.torch_public", extra="torch")
     server = Server(
@@ -147,6 +150,33 @@ def _crew(
     if workers == 1:
         return Alone(engine, config.seed)
     return Workers(engine, anatomy, shards, config.seed, workers)
+
+
+def _gpu_crew(
+    engine: "TorchEngine", anatomy: models.Anatomy, data: DataSet, config: Config
+) -> Crew:
+    """Lanes on the GPU; what the server computes by itself goes there too."""
+    torch = require("torch", extra="torch")
+    lanes = require("fedtiny.devices.gpu.lanes", extra="torch")
+    recipe = lanes.Recipe(
+        model=copy.deepcopy(engine.model),
+        anatomy=anatomy,
+        preparation=engine.transform,
+        train=config.train,
+        gpu=config.gpu,
+        seed=config.seed,
+        devices=config.fleet.devices,
+        training_set=data.train,
+        test_set=data.test,
+    )
+    kind, count = ("cuda", torch.cuda.device_count()) if has_gpu() else ("cpu", 1)
+    if kind == "cuda" and (config.gpu.cards or 0) > count:
+        raise ConfigError(f"--gpu.cards is {config.gpu.cards}, but this machine has {count}")
+    numbers = range(config.gpu.cards or count)
+    cards = [torch.device(kind, number if kind == "cuda" else 0) for number in numbers]
+    crew: Crew = lanes.Lanes(recipe, cards)
+    engine.to(cards[0])
+    return crew
 
 
 def load_data(config: Config, own: DataSet | None = None) -> DataSet:

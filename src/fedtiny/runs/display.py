@@ -56,6 +56,8 @@ class Lines:
             f"done: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}; "
             f"{result['kept_weights']:,} of {result['prunable_weights']:,} prunable weights kept"
         )
+        if result.get("gpu_memory"):
+            self._say(words.gpu_line(result))
         if self.unfinished:
             self._say(f"run folder: {self.unfinished.path}")
             self._say(f"look at it: fedtiny inspect {quoted(self.unfinished.path)}")

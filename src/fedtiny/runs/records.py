@@ -94,4 +94,5 @@ def result_record(
         "bytes_down": sum(part.get("bytes_down", 0) for part in (selection, *records)),
         "bytes_up": sum(part.get("bytes_up", 0) for part in (selection, *records)),
         "seconds": round(sum(record["seconds"] for record in records), 3),
+        **assembly.crew.account(),
     }

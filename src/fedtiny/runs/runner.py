@@ -134,6 +134,7 @@ def _finish(
     assembly: Assembly, folder: RunFolder, records: list[Record], reporter: Reporter
 ) -> Result:
     assembly.engine.load(assembly.server.theta)
+    assembly.model.cpu()
     write_atomically(folder.model, _model_file(assembly))
     selection = read_json(folder.selection)
     summary = result_record(assembly, records, selection)

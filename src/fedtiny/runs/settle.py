@@ -2,14 +2,16 @@
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from fedtiny import methods
 from fedtiny.config import Config, resolve
 from fedtiny.cost import largest_density, parse_size
 from fedtiny.cost.workload import Given
 from fedtiny.data import DataSet
 from fedtiny.devices.crew import can_fork
 from fedtiny.errors import ConfigError
+from fedtiny.extras import require
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,16 +26,47 @@ def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> 
     if model is not None:
         config = replace(config, model=OWN + type(model).__name__)
     config = resolve(config)
+    config = replace(config, simulator=_simulator(config))
     threads = config.threads or (1 if can_fork() else cores())
-    parallel = can_fork() and threads == 1
+    forking = can_fork() and not _gpu_in_use()
+    parallel = forking and threads == 1 and config.simulator == "reference"
     workers = config.workers or (min(cores(), config.fleet.devices) if parallel else 1)
-    if workers > 1 and not can_fork():
-        raise ConfigError("this system cannot share work with child processes; use --workers 1")
+    if workers > 1 and not forking:
+        raise ConfigError(
+            "this system cannot share work with child processes"
+            + (" once PyTorch has used a GPU" if can_fork() else "")
+            + "; use --workers 1"
+        )
     if workers > 1 and threads > 1:
         raise ConfigError(
             f"--threads {threads} needs --workers 1: PyTorch's threads get stuck in child processes"
         )
     return replace(config, workers=workers, threads=threads)
+
+
+def _simulator(config: Config) -> Literal["reference", "gpu"]:
+    """A GPU where there is one, unless the method brings Python of its own for the devices."""
+    own_verbs = methods.find(config.method).device_verbs
+    if config.simulator == "gpu" and own_verbs:
+        raise ConfigError(
+            f"method '{config.method}' brings Python of its own for the devices, which the GPU "
+            "simulator cannot run; use --simulator reference"
+        )
+    if config.simulator != "auto":
+        return config.simulator
+    return "gpu" if has_gpu() and not own_verbs else "reference"
+
+
+def has_gpu() -> bool:
+    """Whether PyTorch can compute on a GPU here."""
+    available: bool = require("torch", extra="torch").cuda.is_available()
+    return available
+
+
+def _gpu_in_use() -> bool:
+    """Whether PyTorch has started on a GPU, after which a child process cannot compute."""
+    initialized: bool = require("torch", extra="torch").cuda.is_initialized()
+    return initialized
 
 
 def within_budget(config: Config, data: DataSet, own: "nn.Module | None") -> Config:

@@ -70,6 +70,12 @@ def round_line(record: Record, rounds: int) -> str:
     return "  ".join(parts) + _missing(record)
 
 
+def gpu_line(result: dict[str, Any]) -> str:
+    """What the GPUs carried, in one line."""
+    cards = ", ".join(result["cards"])
+    return f"on {cards}: {result['lanes']} lanes, {size(result['gpu_memory'])} of GPU memory"
+
+
 def _missing(record: Record) -> str:
     if not record["failed"]:
         return ""

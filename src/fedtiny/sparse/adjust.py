@@ -28,7 +28,9 @@ Changes = dict[str, Change]
 
 def mask_changes(before: Mask, after: Mask) -> Changes:
     """What differs between two masks, by layer; layers that are the same are left out."""
-    changes = {}
+    changes: Changes = {}
+    if before == after:
+        return changes
     for layer in before:
         old, new = before.indices(layer), after.indices(layer)
         change = Change(

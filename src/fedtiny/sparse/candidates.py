@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.sparse.magnitude import largest
-from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
 
@@ -45,6 +44,10 @@ class CandidatePool:
         """The parameters of one candidate, with its mask."""
         return prune_by_magnitude(self.theta, self.counts[candidate])
 
+    def is_same(self, other: "CandidatePool") -> bool:
+        """Whether both are cuts of one theta in the same places."""
+        return self.theta is other.theta and np.array_equal(self.counts, other.counts)
+
     @property
     def densities(self) -> list[float]:
         """Total density of each candidate."""
@@ -54,8 +57,8 @@ class CandidatePool:
 
 def prune_by_magnitude(theta: Theta, counts: NDArray[np.integer]) -> Theta:
     """Keep the given number of largest weights in each layer, ties to the lower position."""
-    kept = {
-        layer: theta.mask.indices(layer)[largest(theta.kept(layer), int(count))]
+    chosen = {
+        layer: largest(theta.kept(layer), int(count))
         for layer, count in zip(theta.mask, counts, strict=True)
     }
-    return theta.remasked(Mask(theta.anatomy, kept))
+    return theta.pruned_to(chosen)

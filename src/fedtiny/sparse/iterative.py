@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from fedtiny.errors import FedTinyError
 from fedtiny.sparse.densities import Counts, budget, uniform
 from fedtiny.sparse.magnitude import highest
-from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
 Scope = Literal["uniform", "global"]
@@ -46,11 +45,11 @@ def prune_by_scores(theta: Theta, scores: Scores, density: float, scope: Scope) 
         counts = uniform(theta.anatomy, density)
     else:
         counts = _global_counts(held, budget(theta.anatomy, density))
-    kept = {
-        layer: theta.mask.indices(layer)[highest(held[layer], int(count))]
+    chosen = {
+        layer: highest(held[layer], int(count))
         for layer, count in zip(theta.mask, counts, strict=True)
     }
-    return theta.remasked(Mask(theta.anatomy, kept))
+    return theta.pruned_to(chosen)
 
 
 def _global_counts(held: Mapping[str, NDArray[np.floating]], most: int) -> Counts:

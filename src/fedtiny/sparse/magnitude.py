@@ -13,9 +13,10 @@ def highest(scores: NDArray[np.floating], count: int) -> NDArray[np.intp]:
     if not 0 < count < len(scores):
         return np.arange(len(scores) if count > 0 else 0)
     cut = np.partition(scores, len(scores) - count)[len(scores) - count]
-    above = np.flatnonzero(scores > cut)
-    ties = np.flatnonzero(scores == cut)[: count - len(above)]
-    return np.sort(np.concatenate([above, ties]))
+    chosen = scores > cut
+    ties = np.flatnonzero(scores == cut)
+    chosen[ties[: count - np.count_nonzero(chosen)]] = True
+    return np.flatnonzero(chosen)
 
 
 def largest(values: NDArray[np.floating], count: int) -> NDArray[np.intp]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fedtiny.sparse.vector import SparseVector
 
+PIECE = 1 << 15
 Value = NDArray[Any] | SparseVector
 
 
@@ -58,11 +59,21 @@ class WeightedMean:
         if isinstance(value, SparseVector):
             self._sparse_sums.setdefault(name, _SparseSum(value.size)).add(value, weight)
             return
-        weighted = np.multiply(value, weight, dtype=np.float64)
         if name in self._sums:
-            self._sums[name] += weighted
+            _add_weighted(self._sums[name], np.asarray(value), weight)
         else:
-            self._sums[name] = weighted
+            self._sums[name] = np.asarray(np.multiply(value, weight, dtype=np.float64))
+
+
+def _add_weighted(total: NDArray[np.float64], value: NDArray[Any], weight: float) -> None:
+    """total += weight * value, a piece at a time that stays in the cache."""
+    if total.size <= PIECE:
+        total += np.multiply(value, weight, dtype=np.float64)
+        return
+    sums, values = total.reshape(-1), value.reshape(-1)
+    for start in range(0, len(sums), PIECE):
+        part = slice(start, start + PIECE)
+        sums[part] += np.multiply(values[part], weight, dtype=np.float64)
 
 
 def _shape(value: Value) -> object:

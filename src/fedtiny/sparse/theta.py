@@ -86,6 +86,14 @@ class Theta:
         layers = [self._at(layer, mask.indices(layer)) for layer in mask]
         return Theta(mask, np.concatenate([*layers, self.vector[self.mask.count :]]))
 
+    def pruned_to(self, chosen: Mapping[str, NDArray[np.integer]]) -> "Theta":
+        """The same model with only these of each layer's kept weights, given in order."""
+        mask = Mask(
+            self.anatomy, {layer: self.mask.indices(layer)[chosen[layer]] for layer in self.mask}
+        )
+        layers = [self.kept(layer)[chosen[layer]] for layer in self.mask]
+        return Theta(mask, np.concatenate([*layers, self.vector[self.mask.count :]]))
+
     def _at(self, layer: str, positions: Indices) -> Floats:
         """The layer's values at sorted positions, zero where a weight is pruned."""
         kept, held = self.kept(layer), self.mask.indices(layer)

@@ -1,0 +1,64 @@
+"""Which samples a device trains on, batch after batch: the same for every engine."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.data.draws import Draws, Preparation
+from fedtiny.devices.engine import Moment
+from fedtiny.devices.shard import Shard
+from fedtiny.errors import DataError
+
+Batch = tuple[NDArray[np.int64], Draws]
+
+
+def batch_size(shard: Shard, most: int) -> int:
+    """Samples in a batch: a device that has fewer than a batch trains on one batch of all."""
+    if len(shard) < 2:
+        raise DataError("a device needs at least two samples to train with batch norm")
+    return min(most, len(shard))
+
+
+def training_epochs(
+    shard: Shard, moment: Moment, preparation: Preparation, *, epochs: int, most: int
+) -> Iterator[Batch]:
+    """The samples of each epoch of a local training, shuffled; the ragged last batch is dropped."""
+    order, noise = moment.generator("permutation"), moment.generator("augmentation")
+    size = batch_size(shard, most)
+    whole = slice(len(shard) // size * size)
+    for _ in range(epochs):
+        shuffled = order.permutation(shard.indices)
+        draws = preparation.draws(noise, len(shard))
+        yield shuffled[whole], draws[whole]
+
+
+def training_batches(
+    shard: Shard, moment: Moment, preparation: Preparation, *, epochs: int, most: int
+) -> Iterator[Batch]:
+    """The batches of a local training, one at a time."""
+    size = batch_size(shard, most)
+    for samples, draws in training_epochs(shard, moment, preparation, epochs=epochs, most=most):
+        for start in range(0, len(samples), size):
+            part = slice(start, start + size)
+            yield samples[part], draws[part]
+
+
+def gradient_batch(
+    shard: Shard, moment: Moment, preparation: Preparation, *, most: int
+) -> tuple[Batch, int]:
+    """The one batch that top-a gradients are measured on, and a seed for its dropout."""
+    draw = moment.generator("gradient batch")
+    size = min(most, len(shard))
+    samples = draw.choice(shard.indices, size=size, replace=False)
+    return (samples, preparation.draws(draw, size)), int(draw.integers(2**63))
+
+
+def dropout_seed(moment: Moment) -> int:
+    """The seed of dropout in a local training."""
+    return int(moment.generator("dropout").integers(2**63))
+
+
+def measuring_parts(samples: int, most: int) -> int:
+    """Number of batches that statistics are measured in: equal ones, never of one sample."""
+    return max(1, min(-(-samples // most), samples // 2))

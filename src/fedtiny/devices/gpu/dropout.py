@@ -1,0 +1,64 @@
+"""Dropout that needs no generator: its draws are a hash of a key and the position."""
+
+import torch
+from torch import Tensor, nn
+
+NEXT = -7046029254386353131  # the golden ratio in 64 bits, as splitmix64 adds it
+FACTORS = (-4658895280553007687, -7723592293110705685)
+BITS = 24
+
+
+class KeyedDropout(nn.Module):
+    """Drops by a key that lies in a tensor, so a captured step can be replayed with other keys.
+
+    No draw depends on what a process did before, and lanes share no generator.
+    """
+
+    key: Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.register_buffer("key", torch.zeros(1, dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        positions = torch.arange(x.numel(), device=x.device).view(x.shape)
+        kept = _uniform(positions * NEXT + _mixed(self.key)) >= self.p
+        scale = 1 / (1 - self.p) if self.p < 1 else 0.0
+        return torch.where(kept, x * scale, torch.zeros_like(x))
+
+
+def _uniform(bits: Tensor) -> Tensor:
+    """Numbers in [0, 1), one for each integer."""
+    drawn: Tensor = _shifted(_mixed(bits), 64 - BITS).to(torch.float32) / 2**BITS
+    return drawn
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    """The finishing steps of splitmix64."""
+    for shift, factor in zip((30, 27), FACTORS, strict=True):
+        bits = (bits ^ _shifted(bits, shift)) * factor
+    return bits ^ _shifted(bits, 31)
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """Shifted right with zeros coming in, as if the integers had no sign."""
+    return (bits >> by) & ((1 << (64 - by)) - 1)
+
+
+def with_keys(model: nn.Module) -> nn.Module:
+    """The same model with every dropout drawn by a key of its own."""
+    keyed: dict[nn.Module, KeyedDropout] = {}
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if isinstance(module, nn.Dropout) and name:
+            parent, _, child = name.rpartition(".")
+            one = keyed.setdefault(module, KeyedDropout(module.p))
+            setattr(model.get_submodule(parent), child, one)
+    return model
+
+
+def keys(model: nn.Module) -> list[Tensor]:
+    """The keys of a model's dropouts."""
+    return [module.key for module in model.modules() if isinstance(module, KeyedDropout)]

@@ -1,0 +1,262 @@
+"""One lane's engine: the verbs of a device on static buffers."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedtiny.config import TrainConfig
+from fedtiny.data import ImageSet
+from fedtiny.data.draws import Preparation
+from fedtiny.devices import batches
+from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment
+from fedtiny.devices.gpu.gradients import DeviceTop
+from fedtiny.devices.gpu.images import COLUMNS, Gallery, Images
+from fedtiny.devices.gpu.network import Network, Placed
+from fedtiny.devices.gpu.record import Recording
+from fedtiny.devices.gpu.step import Kind, Loss, Step
+from fedtiny.devices.optimizer import optimizer
+from fedtiny.devices.shard import Shard
+from fedtiny.devices.torch_engine import EVALUATION_BATCH, finite
+from fedtiny.devices.torch_gradients import offer_gradients
+from fedtiny.devices.torch_norms import MOMENTUM, measured_moments, measuring
+from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.vector import SparseVector
+
+
+@dataclass
+class Shared:
+    """What all lanes of a GPU have in common."""
+
+    gallery: Gallery
+    preparation: Preparation
+    config: TrainConfig
+    compiled_loss: Loss | None = None
+    placing: Lock = field(default_factory=Lock)
+    theta: tuple[Theta, Placed] | None = None
+    pool: tuple[CandidatePool, list[Placed]] | None = None
+
+    def placed(self, theta: Theta, network: Network) -> Placed:
+        """A theta brought to the GPU, once for all lanes; a known mask's places are kept."""
+        with self.placing:
+            if self.theta is None or self.theta[0] is not theta:
+                like = self.theta[1] if self.theta else None
+                self.theta = (theta, network.place(theta, like))
+            return self.theta[1]
+
+    def candidates(self, pool: CandidatePool, network: Network) -> list[Placed]:
+        """Every candidate of a pool, cut and brought to the GPU once for all lanes."""
+        with self.placing:
+            if self.pool is None or not pool.is_same(self.pool[0]):
+                self.pool = (pool, [network.place(candidate) for candidate in pool])
+            return self.pool[1]
+
+
+class GpuEngine:
+    """A network, and the steps that it has learnt to replay."""
+
+    def __init__(
+        self, network: Network, shared: Shared, stream: torch.cuda.Stream | None, graphs: bool
+    ) -> None:
+        self.network = network
+        self.shared = shared
+        self.stream = stream
+        self.graphs = graphs and stream is not None
+        self.batch = shared.config.batch_size or 64
+        self._steps: dict[tuple[Kind, Images], Step] = {}
+
+    def load(self, theta: Theta) -> None:
+        self._put(self.shared.placed(theta, self.network))
+
+    def _put(self, placed: Placed) -> None:
+        if self.network.reserve(len(placed.slots)):
+            self._steps.clear()  # they were made for other buffers
+        self.network.put(placed)
+
+    def theta(self) -> Theta:
+        return self.network.theta()
+
+    def rehearse(self, theta: Theta, data: ImageSet) -> None:
+        """Make ready what the first training will need."""
+        self.load(theta)
+        self._step(Kind(self.batch), self.shared.gallery[data])
+
+    def _step(self, kind: Kind, images: Images) -> Step:
+        """The step of this kind; the first time it is made, and recorded where that pays."""
+        if (kind, images) not in self._steps:
+            rule = optimizer(self.shared.config)
+            usual = kind.batch == self.batch  # other sizes are rare, and not worth preparing for
+            compiled = self.shared.compiled_loss if usual else None
+            step = Step(kind, self.network, rule, images, compiled)
+            if self.graphs and usual:
+                self._record(step)
+            self._steps[kind, images] = step
+        return self._steps[kind, images]
+
+    def _record(self, step: Step) -> None:
+        """Record a step; its rehearsals spoil the network's values, which are then put back."""
+        assert self.stream is not None
+        before = self.network.theta()
+        step.record(self.stream)
+        self.network.put(self.network.place(before))
+
+    def _recorded(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Work that is done again and again, with one launch each where that can be."""
+        return Recording(work, self.stream, 1) if self.graphs and self.stream else work
+
+    def train(
+        self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
+    ) -> tuple[Metrics, Arrays]:
+        self.shared.pool = None  # selection is over
+        size = batches.batch_size(shard, self.batch)
+        step = self._step(Kind(size, sum_dense_gradients), self.shared.gallery[shard.data])
+        step.reset(batches.dropout_seed(moment))
+        planned = self._plan(shard, moment, epochs, size)
+        step.run(planned)
+        loss = float(step.loss) / max(1, len(planned))
+        return {"loss": finite(loss, moment)}, self._sums(step, len(planned))
+
+    def _plan(self, shard: Shard, moment: Moment, epochs: int, size: int) -> Tensor:
+        """Every batch of a local training: samples and what is done to each image."""
+        images, preparation = self.shared.gallery[shard.data], self.shared.preparation
+        parts = [
+            images.plan(samples, draws)
+            for samples, draws in batches.training_epochs(
+                shard, moment, preparation, epochs=epochs, most=self.batch
+            )
+        ]
+        planned = np.concatenate([*parts, np.empty((0, COLUMNS), dtype=np.int32)])
+        return torch.from_numpy(planned.reshape(-1, size, COLUMNS))
+
+    def _sums(self, step: Step, steps: int) -> Arrays:
+        if not len(step.sums):
+            return {}
+        layout, mean = self.network.layout, step.sums / max(1, steps)
+        return {n: layout.view(n, mean).cpu().numpy() for n in layout.anatomy.prunable}
+
+    def top_gradients(
+        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]
+    ) -> dict[str, SparseVector]:
+        images, preparation = self.shared.gallery[shard.data], self.shared.preparation
+        (samples, draws), seed = batches.gradient_batch(shard, moment, preparation, most=self.batch)
+        plan = torch.from_numpy(images.plan(samples, draws)).to(self.network.device)
+        self.network.set_keys(seed)
+        mask, sizes = self.network.mask, self.network.layout.anatomy.sizes
+        tops = {
+            name: DeviceTop(sizes[name], a, mask.indices(name), self.network.device)
+            for name, a in counts.items()
+        }
+        with self.network.computing() as module:
+            inputs, labels = images.cut(plan)
+            offer_gradients(module.train(), inputs, labels, tops)
+        return {name: top.result() for name, top in tops.items()}
+
+    @torch.no_grad()
+    def bn_statistics(
+        self,
+        shard: Shard,
+        pool: CandidatePool,
+        *,
+        batch_size: int,
+        passes: int,
+        moment: SecondMoment = "var",
+    ) -> Arrays:
+        inputs, _ = self._plain(shard, shard.development)
+        parts = inputs.tensor_split(batches.measuring_parts(len(inputs), batch_size))
+        if moment == "square":
+            return self._moments(pool, parts)
+        momentum = None if passes == 1 else MOMENTUM
+
+        def measure() -> Tensor:
+            with self.network.computing() as module, measuring(module, momentum):
+                for part in parts * passes:
+                    module(part)
+            return self.network.measured()
+
+        rows = self._of_each(pool, self._recorded(measure))
+        return self._by_name(rows.cpu().numpy())
+
+    def _moments(self, pool: CandidatePool, parts: Sequence[Tensor]) -> Arrays:
+        rows = []
+        for _ in self._each(pool):
+            with self.network.computing() as module:
+                rows.append(measured_moments(module, parts))
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+    def _by_name(self, rows: NDArray[np.float32]) -> Arrays:
+        """Statistics of each candidate, a row each, by the name of the tensor."""
+        sizes = [tensor.numel() for tensor in self.network.statistics]
+        parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
+        return dict(zip(self.network.layout.statistics, parts, strict=True))
+
+    @torch.no_grad()
+    def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
+        inputs, labels = self._plain(shard, shard.development)
+        rows = [statistics[name] for name in self.network.layout.statistics if name in statistics]
+        joined = np.concatenate(rows, axis=1) if rows else np.empty((len(pool), 0), np.float32)
+        given = torch.from_numpy(joined).to(self.network.device)
+        loss = self._recorded(lambda: self._measure(inputs, labels)[0] / len(labels))
+
+        def under_statistics(candidate: int) -> None:
+            if rows:
+                self.network.measure(given[candidate])
+
+        found = self._of_each(pool, loss, under_statistics)
+        return found.cpu().numpy().astype(np.float32)
+
+    def _of_each(
+        self,
+        pool: CandidatePool,
+        work: Callable[[], Tensor],
+        ready: Callable[[int], None] = lambda _: None,
+    ) -> Tensor:
+        """What some work gives for each candidate, a row each."""
+        rows = []
+        for number in self._each(pool):
+            ready(number)
+            rows.append(work().clone())
+        return torch.stack(rows)
+
+    def _each(self, pool: CandidatePool) -> Iterator[int]:
+        """Compute with one candidate after the other."""
+        for number, placed in enumerate(self.shared.candidates(pool, self.network)):
+            self._put(placed)
+            yield number
+
+    @torch.no_grad()
+    def evaluate(self, shard: Shard) -> Metrics:
+        sums = torch.zeros(2, dtype=torch.float64, device=self.network.device)
+        for start in range(0, len(shard), EVALUATION_BATCH):
+            part = shard.indices[start : start + EVALUATION_BATCH]
+            sums += torch.stack(self._measure(*self._plain(shard, part)))
+        loss, correct = sums.tolist()
+        return {"loss": loss / len(shard), "accuracy": correct / len(shard)}
+
+    def _measure(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Summed loss and number of right answers."""
+        with self.network.computing() as module:
+            logits = module.eval()(inputs).float()
+        loss = F.cross_entropy(logits, labels, reduction="sum")
+        return loss.double(), (logits.argmax(1) == labels).sum().double()
+
+    def _plain(self, shard: Shard, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        samples = torch.from_numpy(indices).to(self.network.device)
+        inputs, labels = self.shared.gallery[shard.data].plain(samples)
+        return inputs.to(self.network.dtype), labels
+
+    @contextmanager
+    def on_its_stream(self) -> Iterator[None]:
+        """Everything within is put on the lane's own stream, and done when it is left."""
+        if self.stream is None:
+            yield
+            return
+        with torch.cuda.device(self.network.device), torch.cuda.stream(self.stream):
+            yield
+            self.stream.synchronize()

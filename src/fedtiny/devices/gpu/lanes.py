@@ -1,0 +1,166 @@
+"""A crew that plays several devices at once on one GPU or more."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedtiny.config import GpuConfig, TrainConfig
+from fedtiny.data import ImageSet
+from fedtiny.data.draws import Preparation
+from fedtiny.devices.crew import Job, reply_or_error
+from fedtiny.devices.gpu.engine import GpuEngine, Shared
+from fedtiny.devices.gpu.images import Gallery
+from fedtiny.devices.gpu.layout import Layout
+from fedtiny.devices.gpu.network import Network
+from fedtiny.devices.gpu.step import CompiledLoss
+from fedtiny.errors import FedTinyError
+from fedtiny.federation.messages import Reply
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.sparse.theta import Theta
+
+USUAL_LANES = 4
+WINDOW = 4  # jobs a lane that are open at a time; their replies wait for their turn
+SPARE = 0.8  # of the free memory may be filled with further lanes
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that lanes are made of."""
+
+    model: nn.Module
+    anatomy: Anatomy
+    preparation: Preparation
+    train: TrainConfig
+    gpu: GpuConfig
+    seed: int
+    devices: int
+    training_set: ImageSet
+    test_set: ImageSet
+
+
+class Lanes:
+    """Several engines on each card, each with a thread and a stream; replies in order of jobs.
+
+    The first question opens the lanes; the memory that a card's first lane took says how many
+    fit. Longer jobs are begun first and whoever is free takes the next, so no lane is left with
+    a long tail. The outcome of a job does not depend on its lane.
+    """
+
+    def __init__(self, recipe: Recipe, cards: Sequence[torch.device]) -> None:
+        self.recipe = recipe
+        self.cards = [Card(recipe, device) for device in cards]
+        self.count = 0
+        self._engines: SimpleQueue[GpuEngine] = SimpleQueue()
+        self._threads: ThreadPoolExecutor | None = None
+        choose_kernels(recipe.gpu)
+
+    def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
+        if self._threads is None and jobs:
+            self._open(jobs[0].request.theta)
+        window = max(1, WINDOW * self.count)
+        for start in range(0, len(jobs), window):
+            yield from self._side_by_side(jobs[start : start + window])
+
+    def _side_by_side(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
+        assert self._threads is not None
+        longest_first = sorted(range(len(jobs)), key=lambda i: -len(jobs[i].shard))
+        futures: dict[int, Future[Reply | FedTinyError]] = {
+            i: self._threads.submit(self._do, jobs[i]) for i in longest_first
+        }
+        return (futures[i].result() for i in range(len(jobs)))
+
+    def _do(self, job: Job) -> Reply | FedTinyError:
+        engine = self._engines.get()
+        try:
+            with engine.on_its_stream():
+                return reply_or_error(engine, job, self.recipe.seed)
+        finally:
+            self._engines.put(engine)
+
+    def _open(self, theta: Theta) -> None:
+        each = -(-self.recipe.devices // len(self.cards))
+        wanted = min(self.recipe.gpu.lanes or USUAL_LANES, each)
+        engines = [engine for card in self.cards for engine in card.engines(theta, wanted)]
+        for engine in engines:
+            self._engines.put(engine)
+        self.count = len(engines)
+        self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="lane")
+
+    def account(self) -> dict[str, Any]:
+        return {
+            "simulator": "gpu",
+            "cards": [card.name for card in self.cards],
+            "lanes": self.count,
+            "gpu_memory": max(card.most_memory() for card in self.cards),
+        }
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        self._threads, self._engines, self.count = None, SimpleQueue(), 0
+
+
+class Card:
+    """One GPU (or, for tests, the CPU) and what its lanes have in common."""
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        self.recipe = recipe
+        self.device = device
+        self.cuda = device.type == "cuda"
+        self.dtype = torch.bfloat16 if recipe.gpu.precision == "bf16" else torch.float32
+
+    @property
+    def name(self) -> str:
+        """What the maker calls it."""
+        return torch.cuda.get_device_name(self.device) if self.cuda else "cpu"
+
+    def engines(self, theta: Theta, wanted: int) -> list[GpuEngine]:
+        """As many as are wanted and fit; the first one shows what one takes."""
+        shared, before = self._shared(), self._free()
+        first = self._engine(shared, theta)
+        each = max(1, before - self._free())
+        fitting = 1 + int(SPARE * self._free() / each) if self.cuda else wanted
+        return [first, *(self._engine(shared, theta) for _ in range(1, min(wanted, fitting)))]
+
+    def _shared(self) -> Shared:
+        recipe = self.recipe
+        sets = (recipe.training_set, recipe.test_set)
+        compiled = recipe.gpu.compile and self.cuda
+        return Shared(
+            Gallery(sets, recipe.preparation, self.device),
+            recipe.preparation,
+            recipe.train,
+            CompiledLoss(recipe.model, self.dtype) if compiled else None,
+        )
+
+    def _engine(self, shared: Shared, theta: Theta) -> GpuEngine:
+        recipe = self.recipe
+        layout = Layout.of(recipe.model, recipe.anatomy, recipe.gpu.channels_last)
+        stream = torch.cuda.Stream(self.device) if self.cuda else None
+        network = Network(recipe.model, layout, self.device, self.dtype)
+        engine = GpuEngine(network, shared, stream, recipe.gpu.graphs)
+        with engine.on_its_stream():
+            engine.rehearse(theta, recipe.training_set)
+        return engine
+
+    def _free(self) -> int:
+        """Bytes of memory that nobody has taken."""
+        return torch.cuda.mem_get_info(self.device)[0] if self.cuda else 0
+
+    def most_memory(self) -> int:
+        """The most bytes of the card that were taken at a time."""
+        return torch.cuda.max_memory_reserved(self.device) if self.cuda else 0
+
+
+def choose_kernels(config: GpuConfig) -> None:
+    """Which kernels the libraries may take; this holds for the whole process."""
+    tensor_cores = config.precision != "fp32"
+    torch.backends.cudnn.allow_tf32 = tensor_cores
+    torch.backends.cuda.matmul.allow_tf32 = tensor_cores
+    torch.backends.cudnn.deterministic = config.deterministic
+    torch.backends.cudnn.benchmark = not config.deterministic

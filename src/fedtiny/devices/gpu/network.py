@@ -1,0 +1,185 @@
+"""A network whose values live in a few static buffers."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedtiny.devices.gpu.dropout import keys, with_keys
+from fedtiny.devices.gpu.layout import Layout
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A theta's values and their places, ready on the GPU."""
+
+    mask: Mask
+    vector: Tensor
+    slots: Tensor
+
+
+class Network:
+    """One copy of the model, computing on views of buffers that never move.
+
+    Growing and dropping rewrites places, never a tensor, so a step captured once stays right
+    whatever the mask becomes. `vector` is what is trained, `slots` says where each of its
+    weights goes in the flat buffer; beyond the kept ones both are padding.
+    """
+
+    def __init__(
+        self, model: nn.Module, layout: Layout, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.layout = layout
+        self.device = device
+        self.dtype = dtype
+        self.module = with_keys(copy.deepcopy(model)).to(device)
+        self.keys = keys(self.module)
+        for name, counter in self.module.named_buffers():
+            if name.endswith("num_batches_tracked"):
+                counter.data = counter.data.cpu()  # read by the host at every measurement
+        self._trained, self._measured = (
+            torch.from_numpy(order).to(device) for order in layout.dense_order
+        )
+        self._dense_slots = torch.from_numpy(layout.dense_slots).to(device)
+        self.flat = torch.zeros(layout.slots, dtype=dtype, device=device)
+        self.statistics = self._statistics()
+        self._replace(self._weights())
+        self._mask: Mask | None = None
+        self.vector, self.slots = torch.empty(0), torch.empty(0, dtype=torch.int64)
+        self.reserve(0)
+
+    def _statistics(self) -> list[Tensor]:
+        state = dict(self.module.named_buffers())
+        return [state[name] for name in self.layout.statistics]
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: self.layout.view(name, self.flat) for name in self.layout.weights}
+
+    def _replace(self, tensors: dict[str, Tensor]) -> None:
+        """Let the module compute on these tensors."""
+        for name, tensor in tensors.items():
+            owner, _, attribute = name.rpartition(".")
+            setattr(self.module.get_submodule(owner), attribute, nn.Parameter(tensor))
+
+    @property
+    def mask(self) -> Mask:
+        """The mask of what is loaded."""
+        assert self._mask is not None
+        return self._mask
+
+    @property
+    def fixed(self) -> int:
+        """Trained values that every theta has: all but kept weights of prunable layers."""
+        return len(self._trained)
+
+    @property
+    def capacity(self) -> int:
+        """Kept weights that the buffers have room for."""
+        return len(self.vector) - self.fixed
+
+    def reserve(self, kept: int) -> bool:
+        """Make room for so many kept weights; whether buffers had to move."""
+        if kept <= self.capacity:
+            return False
+        self._mask = None
+        own = self.layout.own_size
+        self.vector = torch.zeros(self.fixed + kept, device=self.device)
+        self.slots = torch.full(
+            (self.fixed - own + kept,), self.layout.nowhere, dtype=torch.int64, device=self.device
+        )
+        self.slots[: self.fixed - own] = self._dense_slots
+        starts, views = 0, {}
+        for name, shape in self.layout.own.items():
+            size = torch.Size(shape).numel()
+            views[name] = self.vector[starts : starts + size].view(shape)
+            starts += size
+        self._replace(views)
+        return True
+
+    def place(self, theta: Theta, like: Placed | None = None) -> Placed:
+        """Bring a theta to where this network is; `like` may know the places of its mask."""
+        vector = torch.from_numpy(theta.vector.copy()).to(self.device)
+        if like and like.mask is theta.mask:
+            slots = like.slots
+        else:
+            slots = torch.from_numpy(self.layout.kept_slots(theta.mask)).to(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()  # other lanes may read it
+        return Placed(theta.mask, vector, slots)
+
+    @torch.no_grad()
+    def put(self, placed: Placed) -> None:
+        """Compute with these values from now on; there must be room for them."""
+        kept, fixed = len(placed.slots), self.fixed
+        if placed.mask is not self._mask:
+            known = fixed - self.layout.own_size
+            self.flat.zero_()
+            self.slots[known : known + kept] = placed.slots
+            self.slots[known + kept :] = self.layout.nowhere
+            self._mask = placed.mask
+        dense = placed.vector[kept:]
+        self.vector[:fixed] = dense[self._trained]
+        self.vector[fixed : fixed + kept] = placed.vector[:kept]
+        self.vector[fixed + kept :] = 0
+        self.measure(dense[self._measured])
+        self.spread()
+
+    def spread(self) -> None:
+        """Write the trained weights to where the network reads them."""
+        weights = self.vector[self.layout.own_size :].to(self.dtype)
+        self.flat.index_copy_(0, self.slots, weights)
+
+    @torch.no_grad()
+    def measure(self, values: Tensor) -> None:
+        """Set the batch-norm statistics."""
+        if self.statistics:
+            sizes = [tensor.numel() for tensor in self.statistics]
+            parts = values.split(sizes)
+            shaped = [p.view(t.shape) for p, t in zip(parts, self.statistics, strict=True)]
+            torch._foreach_copy_(self.statistics, shaped)
+
+    @torch.no_grad()
+    def measured(self) -> Tensor:
+        """The batch-norm statistics, one after the other."""
+        flat = [tensor.reshape(-1) for tensor in self.statistics]
+        return torch.cat(flat) if flat else torch.empty(0, device=self.device)
+
+    @torch.no_grad()
+    def theta(self) -> Theta:
+        """The values as they are now."""
+        kept = self.mask.count
+        dense = torch.empty(len(self._trained) + len(self._measured), device=self.device)
+        dense[self._trained] = self.vector[: self.fixed]
+        dense[self._measured] = self.measured()
+        vector = torch.cat([self.vector[self.fixed : self.fixed + kept], dense])
+        return Theta(self.mask, vector.cpu().numpy())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the module computes with, by name."""
+        counters = "num_batches_tracked"
+        named = (*self.module.named_parameters(), *self.module.named_buffers())
+        return {name: tensor for name, tensor in named if not name.endswith(counters)}
+
+    @contextmanager
+    def computing(self) -> Iterator[nn.Module]:
+        """The module, in the precision of the computation."""
+        with precision(self.device, self.dtype):
+            yield self.module
+
+    def set_keys(self, seed: int) -> None:
+        """Draw dropout from this seed."""
+        for number, key in enumerate(self.keys):
+            key.fill_((seed + number * 0x9E3779B97F4A7C15) % 2**63)
+
+
+@contextmanager
+def precision(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Convolutions and linear layers in this precision."""
+    reduced = dtype != torch.float32
+    with torch.autocast(device.type, dtype=dtype if reduced else torch.bfloat16, enabled=reduced):
+        yield

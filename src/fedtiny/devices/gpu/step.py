@@ -1,0 +1,159 @@
+"""One local step: fetch a batch, forward, backward, masked update; recorded where it can be."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedtiny.devices.gpu.dropout import NEXT, with_keys
+from fedtiny.devices.gpu.images import COLUMNS, Images
+from fedtiny.devices.gpu.network import Network, precision
+from fedtiny.devices.gpu.record import Recording
+from fedtiny.devices.gpu.update import Update
+from fedtiny.devices.optimizer import Adam, Sgd
+from fedtiny.devices.torch_norms import norms
+
+PLANNED = 1024  # steps whose batches are planned at a time
+REHEARSALS = 3  # steps before one is recorded
+
+
+class CompiledLoss:
+    """The training loss as a function of a network's tensors, compiled once for all lanes."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        self.template = with_keys(copy.deepcopy(model)).train()
+        for norm in norms(self.template).values():
+            norm.num_batches_tracked = None
+        self.dtype = dtype
+        self._compiled = fused(self._loss)
+
+    def __call__(self, network: Network, images: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = self._compiled(network.tensors(), images, labels)
+        return loss
+
+    def _loss(self, tensors: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
+        with precision(images.device, self.dtype):
+            logits = functional_call(self.template, tensors, (images,))
+        return F.cross_entropy(logits.float(), labels)
+
+
+def plain_loss(network: Network, images: Tensor, labels: Tensor) -> Tensor:
+    """The training loss, operation by operation."""
+    with network.computing() as module:
+        logits = module.train()(images)
+    return F.cross_entropy(logits.float(), labels)
+
+
+Loss = Callable[[Network, Tensor, Tensor], Tensor]
+
+
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its operations fused by torch.compile."""
+    return torch.compile(function, dynamic=False, fullgraph=True)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What sort of step: its batch size, and whether full gradients are summed up (PruneFL)."""
+
+    batch: int
+    sums: bool = False
+
+
+class Step:
+    """A local step of one kind on one network, ready to be run again and again.
+
+    All it reads and writes stays in place: the plan of batches, the counter that says which is
+    next, the optimizer's state. Recorded as a CUDA graph it is one launch.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        network: Network,
+        rule: Adam | Sgd,
+        images: Images,
+        compiled_loss: Loss | None = None,
+    ) -> None:
+        self.network = network
+        self.loss_of = compiled_loss or plain_loss
+        self.images = images
+        device = network.device
+        self.plan = torch.zeros(PLANNED, kind.batch, COLUMNS, dtype=torch.int32, device=device)
+        self.next = torch.zeros(1, dtype=torch.int64, device=device)
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        self.update = Update(rule, network.vector)
+        size = len(network.flat) if kind.sums else 0
+        self.sums = torch.zeros(size, device=device)
+        self.leaves = {n: t for n, t in network.tensors().items() if t.requires_grad}
+        self.gaps = [torch.zeros(n, dtype=network.dtype, device=device) for n in _gaps(network)]
+        self._cut = fused(self._batch) if compiled_loss else self._batch
+        self._apply = fused(self._updated) if compiled_loss else self._updated
+        self._recording: Recording[None] | None = None
+
+    def reset(self, seed: int) -> None:
+        """Begin a local training whose dropout is drawn from this seed."""
+        self.update.reset()
+        self.loss.zero_()
+        self.sums.zero_()
+        self.network.set_keys(seed)
+
+    def run(self, batches: Tensor) -> None:
+        """Take a step on each of the planned batches."""
+        for part in batches.split(PLANNED):
+            self.plan[: len(part)].copy_(part)
+            self.next.zero_()
+            self._repeat(len(part))
+
+    def _repeat(self, times: int) -> None:
+        if self._recording:
+            self._recording.repeat(times)
+            return
+        for _ in range(times):
+            self.once()
+
+    def once(self) -> None:
+        """Take one step, operation by operation."""
+        images, labels = self._cut()
+        loss = self.loss_of(self.network, images, labels)
+        leaves = list(self.leaves.values())
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        with torch.no_grad():
+            self._apply(dict(zip(self.leaves, gradients, strict=True)), loss.detach())
+
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        images, labels = self.images.cut(self.plan.index_select(0, self.next)[0])
+        if not self.network.layout.channels_last:
+            images = images.contiguous()
+        return images.to(self.network.dtype), labels
+
+    def _updated(self, gradients: Mapping[str, Tensor], loss: Tensor) -> None:
+        layout, network = self.network.layout, self.network
+        pieces = []
+        for name, gap in zip(layout.weights, self.gaps, strict=True):
+            pieces += [layout.flattened(name, gradients[name]), gap]
+        flat = torch.cat(pieces)
+        if len(self.sums):
+            self.sums += flat
+        own = [gradients[name].reshape(-1) for name in layout.own]
+        kept = flat.index_select(0, network.slots).to(torch.float32)
+        self.update(network.vector, torch.cat([*own, kept]))
+        network.spread()
+        self.loss += loss
+        self.next += 1
+        for key in network.keys:
+            key += NEXT
+
+    def record(self, stream: torch.cuda.Stream) -> None:
+        """Record the step on this stream; the network's values are spoilt by it."""
+        self.next.zero_()
+        self._recording = Recording(self.once, stream, REHEARSALS)
+
+
+def _gaps(network: Network) -> list[int]:
+    return list(network.layout.gaps())

@@ -1,0 +1,29 @@
+"""The optimizers of a device, as numbers: the same for every engine."""
+
+from dataclasses import dataclass
+
+from fedtiny.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with decay added to the gradient."""
+
+    lr: float
+    weight_decay: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Stochastic gradient descent with momentum; decay is added to the gradient."""
+
+    lr: float
+    weight_decay: float = 5e-4
+    momentum: float = 0.9
+
+
+def optimizer(config: TrainConfig) -> Adam | Sgd:
+    """The optimizer that a config names; every local training starts it anew."""
+    return Sgd(config.lr or 0.05) if config.optimizer == "sgd" else Adam(config.lr or 1e-3)
