@@ -36,6 +36,7 @@ class _Parameter(IntEnum):
     RUNNING_VAR = 5
     BATCH_MEAN = 6
     BATCH_VAR = 7
+    CORRECTED_VAR = 8
 
 
 @dataclass(frozen=True)
@@ -195,13 +196,16 @@ class NativeModel:
         """A tensor as it is; of a weight, its kept values."""
         return self._get(*self._place(name), self._length(name)).astype(np.float32)
 
-    def batch_statistics(self, norm: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean and (uncorrected) variance that a batch norm saw in the last pass."""
+    def batch_statistics(
+        self, norm: str, *, corrected: bool = False
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and variance that a batch norm saw in the last pass with statistics of its own."""
+        var = _Parameter.CORRECTED_VAR if corrected else _Parameter.BATCH_VAR
         node, _ = self._place(f"{norm}.running_mean")
         size = self.size(f"{norm}.running_mean")
         return (
             self._get(node, _Parameter.BATCH_MEAN, size),
-            self._get(node, _Parameter.BATCH_VAR, size),
+            self._get(node, var, size),
         )
 
     def _get(self, node: int, parameter: _Parameter, size: int) -> NDArray[np.float64]:

@@ -82,7 +82,8 @@ enum fedtiny_parameter {
   FEDTINY_RUNNING_MEAN = 4,
   FEDTINY_RUNNING_VAR = 5,
   FEDTINY_BATCH_MEAN = 6, /* of the last pass with statistics of its own; only to get */
-  FEDTINY_BATCH_VAR = 7   /* not corrected for the number of samples; only to get */
+  FEDTINY_BATCH_VAR = 7,  /* not corrected for the number of samples; only to get */
+  FEDTINY_CORRECTED_VAR = 8 /* corrected; only to get */
 };
 
 typedef struct {

@@ -139,7 +139,7 @@ Index parameter_size(const std::vector<Node>& nodes, int place, int parameter) {
   const Node& node = nodes[static_cast<std::size_t>(place)];
   if (node.is_layer() && parameter == FEDTINY_WEIGHT) return node.weights();
   if (node.is_layer() && parameter == FEDTINY_BIAS && node.bias != 0) return node.channels;
-  if (node.is_norm() && parameter >= FEDTINY_SCALE && parameter <= FEDTINY_BATCH_VAR)
+  if (node.is_norm() && parameter >= FEDTINY_SCALE && parameter <= FEDTINY_CORRECTED_VAR)
     return node.out.channels;
   refuse(named(place, node) + " has no parameter of this kind");
 }

@@ -138,7 +138,9 @@ void Network::get(int place, int parameter, double* values, Index count) const {
     case FEDTINY_RUNNING_VAR: from = norm(place).running_var; break;
     default: {
       const double* own = parameter == FEDTINY_BATCH_MEAN ? norm(place).mean : norm(place).var;
-      std::copy(own, own + count, values);
+      const double samples = static_cast<double>(pass_.images * node(place).out.plane());
+      const double factor = parameter == FEDTINY_CORRECTED_VAR && samples > 1 ? samples / (samples - 1) : 1;
+      std::transform(own, own + count, values, [factor](double x) { return x * factor; });
       return;
     }
   }
