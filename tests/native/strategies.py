@@ -19,8 +19,7 @@ def convolutions(draw, channels, filters, size):
     stride = tuple(draw(st.integers(1, 4)) for _ in size)
     layer = nn.Conv2d(channels, filters, kernel, stride, padding, bias=draw(st.booleans()))
     out = tuple(
-        (s + 2 * p - k) // t + 1
-        for s, p, k, t in zip(size, padding, kernel, stride, strict=True)
+        (s + 2 * p - k) // t + 1 for s, p, k, t in zip(size, padding, kernel, stride, strict=True)
     )
     return layer, out
 

@@ -1,4 +1,4 @@
-"""The native engine beside the reference: the same verbs, the same batches, nearly the same numbers."""
+"""The native engine beside the reference: same verbs, same batches, nearly same numbers."""
 
 import subprocess
 import sys
@@ -66,7 +66,7 @@ def test_dense_gradients_are_added_up(both):
 
 def test_top_gradients_are_the_references(both):
     made, native = both
-    counts = {name: 7 for name in made.anatomy.prunable}
+    counts = dict.fromkeys(made.anatomy.prunable, 7)
     for engine in (made.engine, native):
         engine.load(made.theta())
     before = native.theta().vector
@@ -154,7 +154,9 @@ def test_images_are_prepared_to_the_bit(changes, dtype):
     draws = ours.draws(np.random.default_rng(1), 9)
     tensor = torch.from_numpy(images)
     np.testing.assert_array_equal(ours.normalise(images), theirs.normalise(tensor).numpy())
-    np.testing.assert_array_equal(ours.augment(images, draws), theirs.augment(tensor, draws).numpy())
+    np.testing.assert_array_equal(
+        ours.augment(images, draws), theirs.augment(tensor, draws).numpy()
+    )
 
 
 def test_the_engine_imports_no_torch():

@@ -121,15 +121,24 @@ KINDS = {
     ),
     "uneven adaptive pool": lambda: nn.Sequential(nn.Conv2d(3, 6, 3), *head(6, 7)),
     "linear layers": lambda: nn.Sequential(
-        nn.Flatten(), nn.Linear(3 * 11 * 11, 20), nn.ReLU(), nn.Linear(20, 20, bias=False),
-        nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 5),
+        nn.Flatten(),
+        nn.Linear(3 * 11 * 11, 20),
+        nn.ReLU(),
+        nn.Linear(20, 20, bias=False),
+        nn.BatchNorm1d(20),
+        nn.ReLU(),
+        nn.Linear(20, 5),
     ),
     "first of all batch norm": lambda: nn.Sequential(
         nn.BatchNorm2d(3), nn.Conv2d(3, 6, 3), nn.ReLU(), *head(6)
     ),
     "batch norm last": lambda: nn.Sequential(
-        nn.Conv2d(3, 6, 3, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-        nn.Linear(6, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU(),
+        nn.Conv2d(3, 6, 3, bias=False),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(6, 5, bias=False),
+        nn.BatchNorm1d(5),
+        nn.ReLU(),
     ),
     "residual": Residual,
     "shared": Shared,
@@ -144,9 +153,7 @@ def test_each_kind_of_network(kind, recompute, storage):
     rng = np.random.default_rng(0)
     model = wake_norms(KINDS[kind]())
     masks = {n: random_mask(p.numel(), 0.5, rng) for n, p in model.named_parameters() if p.ndim > 1}
-    twins = Twins.make(
-        model, (3, 11, 11), masks, **options(recompute=recompute, storage=storage)
-    )
+    twins = Twins.make(model, (3, 11, 11), masks, **options(recompute=recompute, storage=storage))
     images, labels = batch(rng, 13, (3, 11, 11), 5)
     pairs = twins.gradients(images, labels)
     if storage == "float32":

@@ -78,7 +78,7 @@ def test_the_number_of_threads_changes_no_bit(name, options):
 @pytest.mark.parametrize("storage", ["float32", "float16"])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_what_was_planned_is_what_is_taken(storage, recompute):
-    twins, images, labels = network("resnet18")
+    twins, _, _ = network("resnet18")
     native = twins.native
     counts = {name: len(kept) for name, kept in twins.kept.items()}
     for size in (1, 16, 17, 40):
@@ -111,7 +111,7 @@ def test_a_smaller_batch_after_a_larger_one():
 
 
 def test_preparing_again_gives_another_mask():
-    twins, images, labels = network("small")
+    twins, images, _ = network("small")
     first = twins.native.logits(images)
     values = {n: twins.native.get(n) for n in twins.tensors()}
     layer = twins.native.layers[1]

@@ -71,9 +71,9 @@ def test_a_negative_variance(model):
 
 
 def test_tensors_that_do_not_exist(model):
-    with pytest.raises(NativeError, match="no tensor 'other.weight'"):
+    with pytest.raises(NativeError, match=r"no tensor 'other\.weight'"):
         model.set("other.weight", np.zeros(1))
-    with pytest.raises(NativeError, match="cannot be set|no tensor"):
+    with pytest.raises(NativeError, match=r"cannot be set|no tensor"):
         model.set("bn.batch_mean", np.zeros(4))
     with pytest.raises(NativeError, match="no weight"):
         model.prepare(Options(), {"bn.weight": np.array([0])})

@@ -72,7 +72,9 @@ def test_ties_go_to_the_lower_position(kernel, stride, top, threads):
     twins = Twins.make(model, (2, 8, 8), masks, batch=16, threads=threads, top_count=1000)
     images = rng.integers(-1, 2, (16, 2, 8, 8)).astype(np.float32)
     labels = rng.integers(0, 2, 16)
-    indices, values = twins.native.top_gradients(images, labels, {"conv.weight": top})["conv.weight"]
+    indices, values = twins.native.top_gradients(images, labels, {"conv.weight": top})[
+        "conv.weight"
+    ]
     gradient = dense_gradients(twins, images, labels)["conv.weight"].astype(np.float32)
     expected = TopBuffer(gradient.size, top)
     pruned = np.delete(np.arange(gradient.size), masks["conv.weight"])
@@ -85,8 +87,11 @@ def test_ties_go_to_the_lower_position(kernel, stride, top, threads):
 
 def test_memory_for_the_largest_grows_with_their_number_alone():
     model = nn.Sequential(
-        nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+        nn.Conv2d(3, 64, 3, padding=1),
+        nn.Conv2d(64, 64, 3, padding=1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
     )
     counts = {"1.weight": 300}
 

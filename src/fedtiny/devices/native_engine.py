@@ -119,7 +119,7 @@ class NativeEngine:
             losses.append(score.loss / len(labels))
         mean = float(np.mean(losses)) if losses else 0.0
         return {"loss": finite(mean, moment)}, {
-            name: (total / max(len(losses), 1)).reshape(self.anatomy.prunable[name])
+            name: (total / np.float32(max(len(losses), 1))).reshape(self.anatomy.prunable[name])
             for name, total in sums.items()
         }
 

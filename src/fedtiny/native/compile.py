@@ -17,8 +17,10 @@ LIBRARY = Path(__file__).parent / "_fedtiny_native.so"
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread")
 FAST = ("-O3", "-DNDEBUG", "-ffp-contract=fast")
 STRICT = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
-SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined")
-SANITIZED += ("-fno-sanitize-recover=all",)
+SANITIZED = (
+    *("-O1", "-g", "-fno-omit-frame-pointer"),
+    *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+)
 
 X86 = {
     "sse2": ("-msse2",),
@@ -45,7 +47,9 @@ def compiler() -> list[str] | None:
     wanted = os.environ.get("CXX")
     if wanted:
         return shlex.split(wanted)
-    return next(([path] for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
+    return next(
+        ([path] for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None
+    )
 
 
 def build(target: Path = LIBRARY, *, sanitize: bool = False, strict: bool = False) -> Path:
@@ -67,7 +71,9 @@ def build(target: Path = LIBRARY, *, sanitize: bool = False, strict: bool = Fals
     return target
 
 
-def _jobs(command: Sequence[str], flags: Sequence[str], folder: Path) -> list[tuple[list[str], Path]]:
+def _jobs(
+    command: Sequence[str], flags: Sequence[str], folder: Path
+) -> list[tuple[list[str], Path]]:
     """One compilation a source, and one of the kernels for each instruction set."""
     machine = platform.machine().lower()
     sets = INSTRUCTIONS.get(machine, {"plain": ()})
@@ -77,7 +83,9 @@ def _jobs(command: Sequence[str], flags: Sequence[str], folder: Path) -> list[tu
         for name, own in variants.items():
             made = folder / f"{source.stem}{name}.o"
             named = [f"-DFEDTINY_ISA={name}"] if name else []
-            jobs.append(([*command, *flags, *own, *named, "-c", str(source), "-o", str(made)], made))
+            jobs.append(
+                ([*command, *flags, *own, *named, "-c", str(source), "-o", str(made)], made)
+            )
     return jobs
 
 

@@ -167,5 +167,5 @@ def _node(record: Mapping[str, Any]) -> Node:
     known = {field.name for field in fields(Node)}
     if not record.keys() <= known or "kind" not in record:
         raise ModelError(f"a node cannot have these fields: {sorted(record.keys() - known)}")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
     return Node(**{**values, "kind": Kind(values["kind"])})

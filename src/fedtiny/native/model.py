@@ -1,4 +1,4 @@
-"""A described network in native code: its parameters under a mask, its training, its measurements."""
+"""A described network in native code: its parameters under a mask, training, measuring."""
 
 import ctypes
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ class Options:
     recompute: bool = False
     """Compute what only batch norm reads again in the backward pass, and do not hold it."""
     remove_dead: bool = False
-    """Leave out channels that cannot reach the output; their running statistics stay as they are."""
+    """Leave out channels that cannot reach the output; their running statistics stay."""
     optimizer: Literal["sgd", "adam"] = "adam"
     input_gradient: bool = False
     top_count: int = 0
@@ -154,9 +154,7 @@ class NativeModel:
         )
         return _memory(memory)
 
-    def prepare(
-        self, options: Options, kept: Mapping[str, Positions | None] | None = None
-    ) -> None:
+    def prepare(self, options: Options, kept: Mapping[str, Positions | None] | None = None) -> None:
         """Take the memory and install a mask; every parameter is zero then.
 
         `kept` has the sorted positions of kept weights by layer; one that is not named, or has
