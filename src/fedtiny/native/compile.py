@@ -90,7 +90,10 @@ def _jobs(
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise CannotCompileError(f"the compiler cannot be run: {error}") from error
     if done.returncode:
         shown = "\n".join(done.stderr.splitlines()[:20])
         raise CannotCompileError(f"{shlex.join(command)}\n{shown}")
