@@ -163,3 +163,18 @@ def test_the_engine_imports_no_torch():
     code = "import sys, fedtiny.devices.native_engine; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_dead_channels_are_there_when_gradients_need_them():
+    made = lab()
+    lean, whole = engine_of(made, remove_dead=True), engine_of(made)
+    counts = dict.fromkeys(made.anatomy.prunable, 5)
+    for engine in (lean, whole):
+        engine.load(made.theta(0.05))
+        engine.train(made.shards[0], made.moment(), epochs=1)
+    found, expected = (
+        engine.top_gradients(made.shards[0], made.moment(), counts=counts)
+        for engine in (lean, whole)
+    )
+    for name in counts:
+        np.testing.assert_array_equal(found[name].indices, expected[name].indices)

@@ -8,7 +8,7 @@ from torch import nn
 from fedtiny import models
 from fedtiny.errors import ModelError
 from fedtiny.native.description import Description
-from fedtiny.native.model import NativeModel, Options, Rates
+from fedtiny.native.model import NativeError, NativeModel, Options, Rates
 from fedtiny.native.translate import describe
 
 from .twins import Twins, agree, batch, random_mask, wake_norms
@@ -148,3 +148,51 @@ def test_an_unsupported_layer_is_named(name):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), UNSUPPORTED[name], *head)
     with pytest.raises(ModelError, match=f"'1'.*{name}"):
         describe(model, (3, 8, 8))
+
+
+@pytest.mark.parametrize("density", [0.003, 0.02])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_dead_channels_change_nothing_that_matters(name, density):
+    whole, images, labels = network(name, density, optimizer="sgd")
+    lean, _, _ = network(name, density, optimizer="sgd", remove_dead=True, threads=2)
+    assert lean.native.taken.activations <= whole.native.taken.activations
+    for twins in (whole, lean):
+        twins.native.start(Rates(lr=0.1, momentum=0.9, decay=1e-3))
+        for _ in range(3):
+            twins.native.train(images, labels)
+    np.testing.assert_allclose(
+        lean.native.logits(images), whole.native.logits(images), rtol=1e-4, atol=1e-5
+    )
+    for tensor in whole.tensors():
+        if "running" not in tensor:  # of a channel that is not computed it stays
+            expected = whole.native.get(tensor)
+            np.testing.assert_allclose(lean.native.get(tensor), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_dead_channels_take_no_memory():
+    whole, _, _ = network("resnet18", 0.003)
+    lean, images, labels = network("resnet18", 0.003, remove_dead=True)
+    assert lean.native.taken.activations < 0.8 * whole.native.taken.activations
+    with pytest.raises(NativeError, match="left out"):
+        lean.native.top_gradients(images, labels, {"conv1.weight": 0})
+
+
+def test_a_network_of_which_nothing_lives():
+    masks = {layer: np.empty(0, dtype=np.int32) for layer in ("0.weight", "2.weight")}
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.BatchNorm2d(6), *_head(6)
+    )
+    twins = Twins.make(
+        model,
+        (3, 9, 9),
+        {**masks, "6.weight": np.array([1], dtype=np.int32)},
+        batch=8,
+        remove_dead=True,
+    )
+    images, labels = batch(np.random.default_rng(0), 8, (3, 9, 9), 5)
+    pairs = twins.gradients(images, labels)
+    agree({name: pairs[name] for name in ("loss", "6.bias")}, 1e-5)
+
+
+def _head(channels):
+    return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 5)

@@ -52,7 +52,7 @@ class NativeEngine:
         self.anatomy = anatomy
         self.transform = transform
         self.config = config
-        choices = choices or NativeChoices()
+        self._choices = choices = choices or NativeChoices()
         self.model = NativeModel(description)
         self._options = Options(
             batch=self.batch,
@@ -83,12 +83,16 @@ class NativeEngine:
         self.model.prepare(self._options, kept)
         self._mask = mask
 
-    def _reserve(self, *, forward_batch: int = 0, top_count: int = 0) -> None:
-        """See that there is memory for a larger forward pass or more of the largest gradients."""
+    def _reserve(self, *, forward_batch: int = 0, top_count: int = 0, whole: bool = False) -> None:
+        """See that there is memory for a larger forward pass or more of the largest gradients.
+
+        The gradients of pruned weights need the `whole` network, with its dead channels.
+        """
         wanted = replace(
             self._options,
             forward_batch=max(self._options.forward_batch or self.batch, forward_batch),
             top_count=max(self._options.top_count, top_count),
+            remove_dead=self._choices.remove_dead and not whole,
         )
         if wanted == self._options:
             return
@@ -106,6 +110,7 @@ class NativeEngine:
         self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
     ) -> tuple[Metrics, Arrays]:
         self._pool = None  # selection is over
+        self._reserve(whole=sum_dense_gradients)
         sums = self._empty_sums() if sum_dense_gradients else {}
         seed, losses = batches.dropout_seed(moment), []
         self.model.start(_rates(self.config))
@@ -130,7 +135,8 @@ class NativeEngine:
         self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]
     ) -> dict[str, SparseVector]:
         sizes = self.anatomy.sizes
-        self._reserve(top_count=max((min(a, sizes[n]) for n, a in counts.items()), default=0))
+        most = max((min(a, sizes[n]) for n, a in counts.items()), default=0)
+        self._reserve(top_count=most, whole=True)
         (samples, draws), seed = batches.gradient_batch(
             shard, moment, self.transform, most=self.batch
         )

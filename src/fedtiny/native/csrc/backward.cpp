@@ -4,6 +4,15 @@
 
 namespace fedtiny {
 
+namespace {
+
+void gather_back_weights(const Layer& l, Index buckets) {
+  for (Index j = 0; j < l.back_begin[buckets]; ++j)
+    l.back_weights[j] = l.weights[l.back_index[j]];
+}
+
+}  // namespace
+
 void Network::run_backward(const std::vector<Wanted>& wanted) {
   for (std::size_t i = 0; i < nodes_.size(); ++i)
     if (nodes_[i].is_norm()) {
@@ -42,15 +51,20 @@ void Network::finish_norm_gradient(int place) {
   const float* scale = at<float>(plan_.values) + plan_.norms[index].first_scale;
   float* all = at<float>(plan_.gradients);
   const double count = static_cast<double>(pass_.images * me.out.plane());
+  if (pass_.keep_gradients) {  // of what is left out, too
+    std::fill_n(all + plan_.norms[index].first_scale, me.whole_channels, 0.0F);
+    std::fill_n(all + plan_.norms[index].first_shift, me.whole_channels, 0.0F);
+  }
   for (Index c = 0; c < me.out.channels; ++c) {
-    const double deviation = 1.0 / std::sqrt(n.var[c] + static_cast<double>(me.epsilon));
+    const Index w = n.numbers[c];
+    const double deviation = 1.0 / std::sqrt(n.var[w] + static_cast<double>(me.epsilon));
     const double by_scale = n.product[c] * deviation;
     if (pass_.keep_gradients) {
       const double unscale = 1.0 / static_cast<double>(loss_scale_);
-      all[plan_.norms[index].first_scale + c] = static_cast<float>(by_scale * unscale);
-      all[plan_.norms[index].first_shift + c] = static_cast<float>(n.sum[c] * unscale);
+      all[plan_.norms[index].first_scale + w] = static_cast<float>(by_scale * unscale);
+      all[plan_.norms[index].first_shift + w] = static_cast<float>(n.sum[c] * unscale);
     }
-    const double a = static_cast<double>(scale[c]) * deviation;
+    const double a = static_cast<double>(scale[w]) * deviation;
     const double k2 = -a * deviation * by_scale / count;
     n.a[c] = static_cast<float>(a);
     n.k2[c] = static_cast<float>(k2);
@@ -66,7 +80,7 @@ void Network::load_gradients(const Op& op, const Geometry& g, Index block, Index
   const Layer& l = layer(op.node);
   const Index plane = g.y.out * g.x.out;
   for (Index f = filter; f < filter + filters; ++f) {
-    if (!all && l.row_begin[f] == l.row_begin[f + 1]) continue;
+    if (!all && l.row_begin[l.numbers[f]] == l.row_begin[l.numbers[f] + 1]) continue;
     LoadGradient rows =
         gradient_rows(op.out, block, f, (block * g.filters + f) * plane * lanes_);
     rows.ahead = plane * lanes_;
@@ -84,10 +98,10 @@ void Network::convolve_backward(int i) {
   const Layer& l = layer(op.node);
   const bool hand_back = op.emission[0].needed;
   const bool bias = l.bias != nullptr && program_.tensor(op.out).norm < 0;
-  for (Index j = 0; j < l.kept; ++j) l.back_weights[j] = l.weights[l.back_index[j]];
+  gather_back_weights(l, g.channels * g.phases());
   const Index pieces = blocks_ * g.bands;
   const Index chunks = std::min(pieces, plan_.layers[static_cast<std::size_t>(op.node)].chunks);
-  const Index size = l.kept + g.filters;
+  const Index size = l.kept + node(op.node).whole_channels;
   pool_.run(chunks, [&](Index thread, Index chunk) {
     float* inputs = scratch(thread);
     float* gradients = inputs + ceil_div(g.in_floats, 16) * 16;
@@ -104,10 +118,10 @@ void Network::convolve_backward(int i) {
       for (Index f = 0; f < g.filters; ++f) {
         const float* d = gradients + f * g.out_plane - g.y.back_min * g.out_pitch -
                          g.x.back_min * lanes_;
-        const Index begin = l.row_begin[f];
+        const Index row = l.numbers[f], begin = l.row_begin[row];
         kernels_.weight_gradient({inputs, g.in_pitch, d, g.out_pitch, count, g.x.out,
-                                  l.offsets + begin, l.row_begin[f + 1] - begin, sums + begin});
-        if (bias) sums[l.kept + f] += kernels_.sum(d, g.out_pitch, count, g.x.out);
+                                  l.offsets + begin, l.row_begin[row + 1] - begin, sums + begin});
+        if (bias) sums[l.kept + row] += kernels_.sum(d, g.out_pitch, count, g.x.out);
       }
     }
   });
@@ -152,7 +166,7 @@ void Network::hand_back_piece(int i, const Geometry& g, Index block, Index first
 // The same order for any number of threads.
 void Network::sum_chunks(const Op& op, Index chunks) {
   const Layer& l = layer(op.node);
-  const Index filters = node(op.node).channels, size = l.kept + filters;
+  const Index filters = node(op.node).whole_channels, size = l.kept + filters;
   const float* partials = at<float>(plan_.partials);
   const double unscale = 1.0 / static_cast<double>(loss_scale_);
   const auto total = [&](Index j) {
@@ -186,7 +200,7 @@ void Network::linear_backward(int i) {
   const Index inputs = node(op.node).in.size(), neurons = node(op.node).channels;
   const float* d = linear_gradients(op);
   if (op.emission[0].needed) {
-    for (Index j = 0; j < l.kept; ++j) l.back_weights[j] = l.weights[l.back_index[j]];
+    gather_back_weights(l, inputs);
     const Shape shape = program_.tensor(op.in[0].tensor).shape;
     pool_.run(shape.channels, [&](Index thread, Index channel) {
       float* rows = scratch(thread);
@@ -212,17 +226,19 @@ void Network::linear_backward(int i) {
   }
   if (!pass_.keep_gradients) return;
   const float* x = linear_inputs(op);
+  std::fill_n(l.gradient, l.kept, 0.0F);
+  if (l.bias != nullptr) std::fill_n(l.bias_gradient, node(op.node).whole_channels, 0.0F);
   const float unscale = 1.0F / loss_scale_;
   pool_.run(ceil_div(neurons, NEURON_GROUP), [&](Index, Index group) {
     const Index end = std::min(neurons, (group + 1) * NEURON_GROUP);
     for (Index f = group * NEURON_GROUP; f < end; ++f) {
-      const Index begin = l.row_begin[f], count = l.row_begin[f + 1] - begin;
-      std::fill_n(l.gradient + begin, count, 0.0F);
+      const Index row = l.numbers[f];
+      const Index begin = l.row_begin[row], count = l.row_begin[row + 1] - begin;
       kernels_.weight_gradient({x, inputs * lanes_, d + f * lanes_, neurons * lanes_, blocks_, 1,
                                 l.offsets + begin, count, l.gradient + begin});
       for (Index j = begin; j < begin + count; ++j) l.gradient[j] *= unscale;
       if (l.bias != nullptr)
-        l.bias_gradient[f] = unscale * kernels_.sum(d + f * lanes_, neurons * lanes_, blocks_, 1);
+        l.bias_gradient[row] = unscale * kernels_.sum(d + f * lanes_, neurons * lanes_, blocks_, 1);
     }
   });
 }
@@ -242,8 +258,7 @@ void Network::plane_backward(int i) {
     kernels_.load_gradient(load, given);
     float* rows = given;
     if (n.kind == FEDTINY_DROPOUT && pass_.dropout) {
-      kernels_.dropout({rows, in.plane(), dropout_key(op), block * lanes_, in.size(),
-                        channel * in.plane(), n.probability});
+      kernels_.dropout(dropout_of(op, block, channel, in.plane(), rows));
     } else if (n.is_pool()) {
       rows = given + out_plane * lanes_;
       float* values = rows + in.plane() * lanes_;

@@ -112,9 +112,9 @@ void Network::convolve(const Op& op, bool with_sums) {
     for (Index f = 0; f < g.filters; ++f) {
       StoreRows store{};
       if (rows > 0) {
-        const Index begin = l.row_begin[f];
+        const Index row = l.numbers[f], begin = l.row_begin[row];
         kernels_.gather({inputs, g.in_pitch, l.offsets + begin, l.weights + begin,
-                         l.row_begin[f + 1] - begin, outputs, g.row_pitch, lanes_, rows, g.x.out});
+                         l.row_begin[row + 1] - begin, outputs, g.row_pitch, lanes_, rows, g.x.out});
         store.rows = outputs;
         store.pitch = g.row_pitch;
         store.plane =
@@ -123,7 +123,7 @@ void Network::convolve(const Op& op, bool with_sums) {
         store.columns = g.x.out;
         store.row_stride = g.x.out * lanes_;
         store.lanes = lanes_in(block);
-        store.bias = l.bias != nullptr && follows < 0 ? l.bias[f] : 0.0F;
+        store.bias = l.bias != nullptr && follows < 0 ? l.bias[row] : 0.0F;
         store.half = bytes_ == 2;
         store.sums = sums;
         store.stream = stream;
@@ -163,9 +163,9 @@ void Network::linear(const Op& op) {
     float* rows = scratch(thread);
     const Index end = std::min(neurons, (group + 1) * NEURON_GROUP);
     for (Index f = group * NEURON_GROUP; f < end; ++f) {
-      const Index begin = l.row_begin[f];
+      const Index row = l.numbers[f], begin = l.row_begin[row];
       kernels_.gather({x, inputs * lanes_, l.offsets + begin, l.weights + begin,
-                       l.row_begin[f + 1] - begin, rows, lanes_, lanes_, blocks_, 1});
+                       l.row_begin[row + 1] - begin, rows, lanes_, lanes_, blocks_, 1});
       StoreRows store{};
       store.rows = rows;
       store.pitch = lanes_;
@@ -173,15 +173,22 @@ void Network::linear(const Op& op) {
       store.count = blocks_;
       store.columns = 1;
       store.row_stride = neurons * lanes_;
-      store.bias = l.bias != nullptr ? l.bias[f] : 0.0F;
+      store.bias = l.bias != nullptr ? l.bias[row] : 0.0F;
       store.half = bytes_ == 2;
       kernels_.store_rows(store);
     }
   });
 }
 
-std::uint64_t Network::dropout_key(const Op& op) const {
-  return pass_.seed * 0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(op.node) * 0xD1B54A32D192ED03ULL;
+// Draws go by the place in the whole network, whatever is left out of it.
+Dropout Network::dropout_of(const Op& op, Index block, Index channel, Index plane,
+                            float* rows) const {
+  const Node& n = node(op.node);
+  const std::uint64_t key = pass_.seed * 0x9E3779B97F4A7C15ULL +
+                            static_cast<std::uint64_t>(op.node) * 0xD1B54A32D192ED03ULL;
+  const Index number = channels_[static_cast<std::size_t>(op.node)][static_cast<std::size_t>(channel)];
+  return {rows,           plane,        key, block * lanes_, n.whole_channels * plane,
+          number * plane, n.probability};
 }
 
 // Pools, dropout, and plain copies.
@@ -199,8 +206,7 @@ void Network::plane(const Op& op) {
     StoreRows store{};
     store.rows = rows;
     if (n.kind == FEDTINY_DROPOUT && pass_.dropout) {
-      kernels_.dropout({rows, in.plane(), dropout_key(op), block * lanes_, in.size(),
-                        channel * in.plane(), n.probability});
+      kernels_.dropout(dropout_of(op, block, channel, in.plane(), rows));
     } else if (n.is_pool()) {
       Pool pool = pools_[static_cast<std::size_t>(op.node)].pool(in.width);
       pool.values = rows;
@@ -269,19 +275,20 @@ void Network::finish_norm(int place, Index pieces) {
     }
     const double mean = sum / count;
     const double var = std::max(0.0, square / count - mean * mean);
-    n.mean[c] = mean + (bias != nullptr ? static_cast<double>(bias[c]) : 0.0);
-    n.var[c] = var;
+    const Index w = n.numbers[c];
+    n.mean[w] = mean + (bias != nullptr ? static_cast<double>(bias[w]) : 0.0);
+    n.var[w] = var;
     n.batch_mean[c] = static_cast<float>(mean);
     n.a[c] = static_cast<float>(1.0 / std::sqrt(var + static_cast<double>(me.epsilon)));
-    n.scale[c] = scale[c] * n.a[c];
-    n.shift[c] = static_cast<float>(static_cast<double>(shift[c]) - mean * static_cast<double>(n.scale[c]));
+    n.scale[c] = scale[w] * n.a[c];
+    n.shift[c] = static_cast<float>(static_cast<double>(shift[w]) - mean * static_cast<double>(n.scale[c]));
     if (pass_.update_statistics) {
       const double m = static_cast<double>(me.momentum);
       const auto moved = [m](float from, double to) {
         return static_cast<float>((1 - m) * static_cast<double>(from) + m * to);
       };
-      n.running_mean[c] = moved(n.running_mean[c], n.mean[c]);
-      n.running_var[c] = moved(n.running_var[c], var * count / (count - 1));
+      n.running_mean[w] = moved(n.running_mean[w], n.mean[w]);
+      n.running_var[w] = moved(n.running_var[w], var * count / (count - 1));
     }
   }
 }
@@ -296,13 +303,14 @@ void Network::use_running_statistics(int place) {
                      node(me.first).consumers.size() == 1;
   const float* bias = leads ? layer(me.first).bias : nullptr;
   for (Index c = 0; c < me.out.channels; ++c) {
+    const Index w = n.numbers[c];
     const double deviation =
-        std::sqrt(static_cast<double>(n.running_var[c]) + static_cast<double>(me.epsilon));
-    const double a = static_cast<double>(scale[c]) / deviation;
-    const double centre = static_cast<double>(n.running_mean[c]) -
-                          (bias != nullptr ? static_cast<double>(bias[c]) : 0.0);
+        std::sqrt(static_cast<double>(n.running_var[w]) + static_cast<double>(me.epsilon));
+    const double a = static_cast<double>(scale[w]) / deviation;
+    const double centre = static_cast<double>(n.running_mean[w]) -
+                          (bias != nullptr ? static_cast<double>(bias[w]) : 0.0);
     n.scale[c] = static_cast<float>(a);
-    n.shift[c] = static_cast<float>(static_cast<double>(shift[c]) - centre * a);
+    n.shift[c] = static_cast<float>(static_cast<double>(shift[w]) - centre * a);
   }
 }
 

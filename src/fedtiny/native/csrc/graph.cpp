@@ -109,6 +109,8 @@ void check_node(std::vector<Node>& nodes, int place) {
          "needs a probability of 0 to 1");
   if (node.first >= 0) node.in = nodes[static_cast<std::size_t>(node.first)].out;
   node.out = output_shape(nodes, place);
+  node.whole_channels = node.out.channels;
+  node.whole_inputs = node.kind == FEDTINY_LINEAR ? node.in.size() : node.in.channels;
   need(node.out.channels <= LARGEST / node.out.height / node.out.width, place, node,
        "gives too many values");
   need(!node.is_layer() || node.channels <= MOST_WEIGHTS / node.filter_size(), place, node,
@@ -138,9 +140,9 @@ Index parameter_size(const std::vector<Node>& nodes, int place, int parameter) {
   if (place < 0 || place >= static_cast<int>(nodes.size())) refuse("there is no such node");
   const Node& node = nodes[static_cast<std::size_t>(place)];
   if (node.is_layer() && parameter == FEDTINY_WEIGHT) return node.weights();
-  if (node.is_layer() && parameter == FEDTINY_BIAS && node.bias != 0) return node.channels;
+  if (node.is_layer() && parameter == FEDTINY_BIAS && node.bias != 0) return node.whole_channels;
   if (node.is_norm() && parameter >= FEDTINY_SCALE && parameter <= FEDTINY_CORRECTED_VAR)
-    return node.out.channels;
+    return node.whole_channels;
   refuse(named(place, node) + " has no parameter of this kind");
 }
 

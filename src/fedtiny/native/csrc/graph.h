@@ -39,10 +39,12 @@ struct Node : fedtiny_node {
     return kind == FEDTINY_MAX_POOL || kind == FEDTINY_MEAN_POOL || kind == FEDTINY_ADAPTIVE_POOL;
   }
   bool is_norm() const { return kind == FEDTINY_BATCH_NORM; }
+  // Of the whole layer, whatever is left out of it.
+  Index whole_channels, whole_inputs;
   Index filter_size() const {
-    return kind == FEDTINY_LINEAR ? in.size() : in.channels * kernel[0] * kernel[1];
+    return kind == FEDTINY_LINEAR ? whole_inputs : whole_inputs * kernel[0] * kernel[1];
   }
-  Index weights() const { return is_layer() ? channels * filter_size() : 0; }
+  Index weights() const { return is_layer() ? whole_channels * filter_size() : 0; }
 };
 
 std::vector<Node> checked_nodes(const fedtiny_node* nodes, int count);

@@ -47,9 +47,11 @@ Arena::Arena(Index bytes) : block_(std::calloc(static_cast<std::size_t>(bytes) +
 
 Network::Network(const std::vector<Node>& nodes, const Options& options,
                  const std::vector<Index>& kept, const std::int32_t* const* positions)
-    : nodes_(nodes),
-      program_(program_of(nodes, options.recompute != 0, options.input_gradient != 0)),
-      plan_(plan_of(nodes, program_, options, kept)),
+    : channels_(options.remove_dead != 0 ? live_channels(nodes, kept, positions)
+                                         : all_channels(nodes)),
+      nodes_(reduced_nodes(nodes, channels_)),
+      program_(program_of(nodes_, options.recompute != 0, options.input_gradient != 0)),
+      plan_(plan_of(nodes_, program_, options, kept)),
       kernels_(*kernels_for(options.lanes)),
       pool_(options.threads),
       layers_(nodes.size()),
@@ -68,8 +70,9 @@ Network::Network(const std::vector<Node>& nodes, const Options& options,
     const NormPlan& np = plan_.norms[i];
     float* values = at<float>(plan_.values);
     float* gradients = at<float>(plan_.gradients);
-    if (nodes[i].is_layer()) {
-      layers_[i] = {lp.kept,
+    if (nodes_[i].is_layer()) {
+      layers_[i] = {channels_[i].data(),
+                    lp.kept,
                     values + lp.first_value,
                     gradients + lp.first_value,
                     nodes[i].bias != 0 ? values + lp.first_bias : nullptr,
@@ -82,17 +85,18 @@ Network::Network(const std::vector<Node>& nodes, const Options& options,
                     at<std::int32_t>(lp.back_index),
                     at<float>(lp.back_weights)};
       if (nodes[i].kind == FEDTINY_CONVOLUTION)
-        geometries_[i] = std::make_unique<Geometry>(geometry_of(nodes[i], options));
+        geometries_[i] = std::make_unique<Geometry>(geometry_of(nodes_[i], options));
       build_lists(static_cast<int>(i), positions != nullptr ? positions[i] : nullptr);
     } else if (nodes[i].is_norm()) {
-      const Index c = nodes[i].out.channels;
+      const Index c = nodes_[i].whole_channels;
       float* running = at<float>(np.running);
       double* s = at<double>(np.statistics);
       float* k = at<float>(np.coefficients);
-      norms_[i] = {running, running + c, s,         s + c,     s + 2 * c, s + 3 * c,
-                   k,       k + c,       k + 2 * c, k + 3 * c, k + 4 * c, k + 5 * c};
+      norms_[i] = {channels_[i].data(), running,   running + c, s,         s + c,
+                   s + 2 * c,           s + 3 * c, k,           k + c,     k + 2 * c,
+                   k + 3 * c,           k + 4 * c, k + 5 * c};
     } else if (nodes[i].is_pool()) {
-      pools_[i] = pool_table(nodes[i]);
+      pools_[i] = pool_table(nodes_[i]);
     }
   }
 }

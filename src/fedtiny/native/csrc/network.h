@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "dead.h"
 #include "plan.h"
 #include "thread_pool.h"
 
@@ -27,13 +28,18 @@ class Arena {
   char* start_;
 };
 
+// `numbers` has the whole layer's number of each channel that is there. Running and batch
+// statistics are of the whole layer, the rest is of what is there.
 struct Norm {
+  const std::int32_t* numbers;
   float *running_mean, *running_var;
   double *mean, *var, *sum, *product;
   float *scale, *shift, *batch_mean, *a, *k1, *k2;
 };
 
+// `numbers` as above, of filters. Weights, biases and row_begin are of the whole layer.
 struct Layer {
+  const std::int32_t* numbers;
   Index kept;
   float *weights, *gradient, *bias, *bias_gradient;
   std::int32_t *positions, *row_begin, *offsets;
@@ -91,6 +97,7 @@ class Network {
   // lists.cpp
   void build_lists(int node, const std::int32_t* positions);
   void build_back_lists(int node);
+  std::vector<std::int32_t> input_numbers(int node) const;
 
   // forward.cpp
   void begin(const Pass& pass, bool backward);
@@ -170,9 +177,10 @@ class Network {
   LoadGradient gradient_rows(int tensor, Index block, Index channel, Index offset) const;
   const float* linear_inputs(const Op& op);
   const float* linear_gradients(const Op& op);
-  std::uint64_t dropout_key(const Op& op) const;
+  Dropout dropout_of(const Op& op, Index block, Index channel, Index plane, float* rows) const;
 
-  const std::vector<Node>& nodes_;
+  Channels channels_;
+  std::vector<Node> nodes_;
   Program program_;
   Plan plan_;
   const Kernels& kernels_;

@@ -26,7 +26,7 @@ void place_lists(LayerPlan& layer, const Node& node, const Options& o, Tally& ta
   const Index phases = convolution ? node.stride[0] * node.stride[1] : 1;
   const Index inputs = convolution ? node.in.channels : node.in.size();
   layer.positions = tally.take(layer.kept, 4);
-  layer.row_begin = tally.take(node.channels + 1, 4);
+  layer.row_begin = tally.take(node.whole_channels + 1, 4);
   layer.offsets = tally.take(layer.kept, 4);
   layer.back_begin = tally.take(phases * inputs + 1, 4);
   layer.back_offsets = tally.take(layer.kept, 4);
@@ -34,7 +34,7 @@ void place_lists(LayerPlan& layer, const Node& node, const Options& o, Tally& ta
   layer.back_weights = tally.take(layer.kept, 4);
   if (convolution) {
     layer.pieces = sized(o.blocks(o.batch), geometry_of(node, o).bands);
-    const Index goal = PARTIAL_GOAL / std::max<Index>(1, layer.kept + node.channels);
+    const Index goal = PARTIAL_GOAL / std::max<Index>(1, layer.kept + node.whole_channels);
     layer.chunks = std::min({layer.pieces, std::max<Index>(2, goal), MOST_CHUNKS});
   }
 }
@@ -118,10 +118,10 @@ Plan plan_of(const std::vector<Node>& nodes, const Program& program, const Optio
     if (node.is_layer()) {
       layer.kept = kept[i];
       layer.first_value = take(layer.kept);
-      layer.first_bias = take(node.bias != 0 ? node.channels : 0);
+      layer.first_bias = take(node.bias != 0 ? node.whole_channels : 0);
     } else if (node.is_norm()) {
-      plan.norms[i].first_scale = take(node.out.channels);
-      plan.norms[i].first_shift = take(node.out.channels);
+      plan.norms[i].first_scale = take(node.whole_channels);
+      plan.norms[i].first_shift = take(node.whole_channels);
     }
   }
   plan.values = tally.take(plan.parameters, 4);
@@ -132,7 +132,7 @@ Plan plan_of(const std::vector<Node>& nodes, const Program& program, const Optio
 
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].is_layer()) place_lists(plan.layers[i], nodes[i], options, tally);
-    if (nodes[i].is_norm()) place_norm(plan.norms[i], nodes[i].out.channels, tally);
+    if (nodes[i].is_norm()) place_norm(plan.norms[i], nodes[i].whole_channels, tally);
   }
   plan.memory.lists = tally.total() - plan.memory.parameters;
 
@@ -146,7 +146,7 @@ Plan plan_of(const std::vector<Node>& nodes, const Program& program, const Optio
       if (node.kind == FEDTINY_LINEAR)
         linear = std::max(linear, linear_floats(node, options, images));
     }
-    partials = std::max(partials, layer.chunks * (layer.kept + node.channels));
+    partials = std::max(partials, layer.chunks * (layer.kept + node.whole_channels));
     if (node.is_layer()) slab = std::max(slab, sized(FILTER_GROUP, node.filter_size()));
   }
   plan.sums = tally.take(sums, 4);

@@ -58,6 +58,8 @@ void offer_pruned(Heap& heap, const float* slab, Index first, Index size, const 
 
 std::vector<Wanted> Network::checked_wanted(fedtiny_wanted* wanted, int count) const {
   if (count < 0 || (count > 0 && wanted == nullptr)) refuse("no wanted gradients were given");
+  if (count > 0 && plan_.options.remove_dead != 0)
+    refuse("gradients of pruned weights need the channels that were left out");
   std::vector<Wanted> found;
   for (int k = 0; k < count; ++k) {
     fedtiny_wanted& w = wanted[k];
