@@ -13,8 +13,10 @@ inline void weight_tile(const WeightGradient& g, const float* x, const float* d,
   constexpr int SIZE = ROWS * COLUMNS;
   Vec tile[SIZE];
 #pragma GCC unroll 16
-  for (int i = 0; i < SIZE; ++i)
+  for (int i = 0; i < SIZE; ++i) {
     tile[i] = i % COLUMNS < valid ? load(d + (i / COLUMNS) * g.d_pitch + (i % COLUMNS) * L) : Vec{};
+    hold(tile[i]);
+  }
   for (Index j = 0; j < count; ++j) {
     const float* from = x + offsets[j];
     Vec part[4] = {load(sums + j * L)};
@@ -53,7 +55,9 @@ void weight_gradient(const WeightGradient& g) {
       }
       column += width;
     }
-    for (Index j = 0; j < count; ++j) g.gradient[start + j] += sum_lanes(load(sums + j * L));
+    float found[RUN];
+    for (Index j = 0; j < count; j += 16) sum_lanes_of_16(sums + j * L, found + j);
+    for (Index j = 0; j < count; ++j) g.gradient[start + j] += found[j];
   }
 }
 
@@ -66,24 +70,36 @@ constexpr int FILTERS = 1;
 template <int FILTER_COUNT, int TAPS>
 inline void dense_tile(const DenseGradient& g, Index filter, Index tap) {
   Vec sums[FILTER_COUNT * TAPS] = {};
+  const Index filter_step = g.d_filter;
+  std::int32_t taps[TAPS];
+  for (int t = 0; t < TAPS; ++t) taps[t] = g.taps[tap + t];
   for (Index row = 0; row < g.rows; ++row) {
     const float* x = g.x + row * g.x_pitch;
     const float* d = g.d + filter * g.d_filter + row * g.d_pitch;
     for (Index column = 0; column < g.columns; ++column, x += L, d += L) {
       Vec each[FILTER_COUNT];
 #pragma GCC unroll 4
-      for (int f = 0; f < FILTER_COUNT; ++f) each[f] = load(d + f * g.d_filter);
+      for (int f = 0; f < FILTER_COUNT; ++f) {
+        each[f] = load(d + f * filter_step);
+        hold(each[f]);
+      }
 #pragma GCC unroll 9
       for (int t = 0; t < TAPS; ++t) {
-        const Vec value = load(x + g.taps[tap + t]);
+        Vec value = load(x + taps[t]);
+        hold(value);
 #pragma GCC unroll 4
         for (int f = 0; f < FILTER_COUNT; ++f) sums[f * TAPS + t] += each[f] * value;
       }
     }
   }
+  constexpr int ROUNDED = (FILTER_COUNT * TAPS + 15) / 16 * 16;
+  alignas(64) float vectors[ROUNDED * L] = {};
+  float found[ROUNDED];
+  for (int i = 0; i < FILTER_COUNT * TAPS; ++i) store(vectors + i * L, sums[i]);
+  for (int i = 0; i < ROUNDED; i += 16) sum_lanes_of_16(vectors + i * L, found + i);
   for (int f = 0; f < FILTER_COUNT; ++f)
     for (int t = 0; t < TAPS; ++t)
-      g.gradient[(filter + f) * g.gradient_filter + tap + t] += sum_lanes(sums[f * TAPS + t]);
+      g.gradient[(filter + f) * g.gradient_filter + tap + t] += found[f * TAPS + t];
 }
 
 template <int FILTER_COUNT>

@@ -15,7 +15,7 @@ struct Options : fedtiny_options {
 Options checked_options(const fedtiny_options& given);
 Geometry geometry_of(const Node& node, const Options& options);
 
-constexpr Index FILTER_GROUP = 6;  // filters whose whole gradient is held at once
+constexpr Index FILTER_GROUP = 12;  // filters whose whole gradient is held at once
 
 constexpr Index NOWHERE = -1;
 

@@ -55,6 +55,43 @@ inline float sum_lanes(Vec v) {
 inline float sum_lanes(Vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 #endif
 
+// Tells the compiler to hold a value in a register and not to load it again and again.
+inline void hold(Vec& v) {
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(v));
+#elif defined(__x86_64__)
+  __asm__("" : "+x"(v));
+#elif defined(__aarch64__)
+  __asm__("" : "+w"(v));
+#else
+  (void)v;
+#endif
+}
+
+// The lane sums of 16 vectors.
+#if defined(__AVX512F__)
+inline __m512 sums_of_four(const float* v) {  // in each quarter: one sum of each vector's quarter
+  const __m512 a = _mm512_load_ps(v), b = _mm512_load_ps(v + L);
+  const __m512 c = _mm512_load_ps(v + 2 * L), d = _mm512_load_ps(v + 3 * L);
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  return _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
+}
+inline __m512 sums_of_halves(__m512 a, __m512 b) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+}
+inline void sum_lanes_of_16(const float* v, float* out) {
+  const __m512 first = sums_of_halves(sums_of_four(v), sums_of_four(v + 4 * L));
+  const __m512 second = sums_of_halves(sums_of_four(v + 8 * L), sums_of_four(v + 12 * L));
+  _mm512_storeu_ps(out, _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x88),
+                                      _mm512_shuffle_f32x4(first, second, 0xDD)));
+}
+#else
+inline void sum_lanes_of_16(const float* v, float* out) {
+  for (int i = 0; i < 16; ++i) out[i] = sum_lanes(load(v + i * L));
+}
+#endif
+
 // Half precision. A value too large for it becomes the largest that it has, so that no gradient
 // turns into infinity; what is no number stays none.
 constexpr float LARGEST_HALF = 65504.0F;
