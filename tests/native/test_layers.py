@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from .strategies import masks_of, smooth_networks
-from .twins import Twins, agree, batch, random_mask, wake_norms
-
-LANES = [4, 8, 16]
+from .twins import Twins, agree, batch, random_mask, supported_lanes, wake_norms
 
 
 @st.composite
@@ -169,7 +167,7 @@ def test_each_kind_of_network(kind, recompute, storage):
             assert np.linalg.norm(expected - found) < 0.1 * size + 2e-3, name
 
 
-@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("lanes", supported_lanes())
 @pytest.mark.parametrize("storage", ["float32", "float16"])
 def test_every_instruction_set_agrees(lanes, storage):
     torch.manual_seed(0)

@@ -8,10 +8,11 @@ from torch import nn
 from fedtiny import models
 from fedtiny.errors import ModelError
 from fedtiny.native.description import Description
+from fedtiny.native.fit import largest_fit
 from fedtiny.native.model import NativeError, NativeModel, Options, Rates
 from fedtiny.native.translate import describe
 
-from .twins import Twins, agree, batch, random_mask, wake_norms
+from .twins import Twins, agree, batch, random_mask, supported_lanes, wake_norms
 
 NETWORKS = {
     "resnet18": (8, (3, 32, 32), 18),
@@ -196,3 +197,28 @@ def test_a_network_of_which_nothing_lives():
 
 def _head(channels):
     return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 5)
+
+
+def test_the_largest_batch_that_fits_a_budget():
+    twins, _, _ = network("resnet18")
+    counts = {name: len(kept) for name, kept in twins.kept.items()}
+    wanted = Options(batch=128)
+    whole = twins.native.plan(wanted, counts).total
+    options, memory = largest_fit(twins.native, wanted, counts, whole)
+    assert (options.batch, options.recompute, options.storage) == (128, False, "float32")
+    assert memory.total == whole
+    options, memory = largest_fit(twins.native, wanted, counts, whole // 2)
+    assert options.batch == 128
+    assert options.storage == "float16" or options.recompute
+    options, memory = largest_fit(twins.native, wanted, counts, whole // 10)
+    assert 2 <= options.batch < 128
+    assert memory.total <= whole // 10
+    with pytest.raises(NativeError, match="needs at least"):
+        largest_fit(twins.native, wanted, counts, 100_000)
+
+
+@pytest.mark.skipif(supported_lanes() != [4, 8, 16], reason="needs vectors of three widths")
+def test_a_small_batch_does_not_fill_idle_lanes():
+    native = network("small")[0].native
+    sixteen, eight = (native.plan(Options(batch=8, lanes=lanes)).activations for lanes in (16, 8))
+    assert native.plan(Options(batch=8)).activations == eight < sixteen

@@ -1,6 +1,7 @@
 """A torch network and the same network in native code, side by side."""
 
 import copy
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from fedtiny.native.model import NativeModel, Options, Rates
+from fedtiny.native.description import Description
+from fedtiny.native.model import NativeError, NativeModel, Options, Rates
 from fedtiny.native.translate import describe
 
 SGD = {"lr": 0.05, "momentum": 0.9, "decay": 5e-4}
@@ -19,6 +21,19 @@ def random_mask(size, density, rng):
     """Sorted positions of a random share of a layer's weights."""
     count = int(np.clip(round(size * density), 0, size))
     return np.sort(rng.choice(size, count, replace=False)).astype(np.int32)
+
+
+def supported_lanes():
+    """The widths of vectors that this processor has."""
+    net = Description((1, 1, 1))
+    net.linear("fc", net.flatten(0), 2)
+    model = NativeModel(net)
+    found = []
+    for lanes in (4, 8, 16):
+        with suppress(NativeError):
+            model.plan(Options(lanes=lanes))
+            found.append(lanes)
+    return found
 
 
 @dataclass

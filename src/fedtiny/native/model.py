@@ -62,7 +62,7 @@ class Options:
     budget: int = 0
     """Most bytes to take; 0 is no limit."""
     lanes: int = 0
-    """Images computed at once: 0 takes what suits the processor."""
+    """Images computed at once: 0 takes what suits the processor and the batch."""
 
     def record(self) -> OptionsRecord:
         """As the library wants it."""

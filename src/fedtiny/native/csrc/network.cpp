@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <cstring>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace fedtiny {
 namespace {
@@ -39,10 +42,18 @@ void check_count(Index given, Index wanted) {
 
 }  // namespace
 
-Arena::Arena(Index bytes) : block_(std::calloc(static_cast<std::size_t>(bytes) + 64, 1)) {
+Arena::Arena(Index bytes)
+    : bytes_(static_cast<std::size_t>(bytes)), block_(std::calloc(bytes_ + ALIGNMENT, 1)) {
   if (block_ == nullptr) refuse("there is no memory for " + std::to_string(bytes) + " bytes");
   const auto place = reinterpret_cast<std::uintptr_t>(block_);
-  start_ = reinterpret_cast<char*>((place + 63) / 64 * 64);
+  start_ = reinterpret_cast<char*>((place + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+}
+
+Arena::~Arena() {
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(block_, bytes_);
+#endif
+  std::free(block_);
 }
 
 Network::Network(const std::vector<Node>& nodes, const Options& options,
@@ -64,6 +75,9 @@ Network::Network(const std::vector<Node>& nodes, const Options& options,
     refuse("this needs " + std::to_string(plan_.memory.total) + " bytes, more than the budget of " +
            std::to_string(options.budget));
   arena_ = std::make_unique<Arena>(plan_.memory.total);
+#if defined(__SANITIZE_ADDRESS__)
+  for (const Index gap : plan_.gaps) ASAN_POISON_MEMORY_REGION(at<char>(gap), ALIGNMENT);
+#endif
   values_at_.resize(program_.tensors.size());
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const LayerPlan& lp = plan_.layers[i];

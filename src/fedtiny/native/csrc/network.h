@@ -18,12 +18,13 @@ constexpr Index STREAM_BYTES = Index{4} << 20;
 class Arena {
  public:
   explicit Arena(Index bytes);
-  ~Arena() { std::free(block_); }
+  ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   char* start() const { return start_; }
 
  private:
+  std::size_t bytes_;
   void* block_;
   char* start_;
 };
@@ -45,6 +46,10 @@ struct Layer {
   std::int32_t *positions, *row_begin, *offsets;
   std::int32_t *back_begin, *back_offsets, *back_index;
   float* back_weights;
+
+  void gather_back_weights(Index buckets) const {
+    for (Index j = 0; j < back_begin[buckets]; ++j) back_weights[j] = weights[back_index[j]];
+  }
 };
 
 // Which rows and columns a pool's outputs cover.
@@ -99,19 +104,48 @@ class Network {
   void build_back_lists(int node);
   std::vector<std::int32_t> input_numbers(int node) const;
 
-  // forward.cpp
+  // passes.cpp
   void begin(const Pass& pass, bool backward);
   void run_forward(const float* images);
+  void run_backward(const std::vector<Wanted>& wanted);
   void pack_images(const float* images);
   void forward_op(int i);
+  void backward_op(int i, const std::vector<Wanted>& wanted);
+  LoadRows view_rows(const View& view, Index channel, Index offset) const;
+
+  // convolution.cpp
   void convolve(const Op& op, bool with_sums);
+  void convolve_backward(int i);
   void load_piece(const Op& op, const Geometry& g, Index block, Index first, bool all,
                   float* scratch);
+  void load_gradients(const Op& op, const Geometry& g, Index block, Index first, Index filter,
+                      Index filters, bool all, float* scratch);
+  void hand_back_piece(int i, const Geometry& g, Index block, Index first, Index piece,
+                       const float* gradients, float* rows);
+  void sum_chunks(const Op& op, Index chunks);
+
+  // linear.cpp
   void linear(const Op& op);
+  void linear_backward(int i);
+  const float* linear_inputs(const Op& op);
+  const float* linear_gradients(const Op& op);
+
+  // plane.cpp
   void plane(const Op& op);
+  void plane_backward(int i);
+  void emit_plane(int i, std::size_t term, Index piece, const float* rows);
+  Dropout dropout_of(const Op& op, Index block, Index channel, Index plane, float* rows) const;
   void combine(const Op& op);
+  void combine_backward(int i);
+  void finish_combine(const Op& op);
+
+  // norm.cpp
   void finish_norm(int norm, Index pieces);
   void use_running_statistics(int norm);
+  void finish_norm_gradient(int norm);
+  const float* bias_before(int norm) const;
+  const float* norm_scale(int norm) const;
+  const float* norm_shift(int norm) const;
 
   // loss.cpp
   fedtiny_score both_ways(const Pass& pass, const float* images, const std::int64_t* labels,
@@ -120,23 +154,9 @@ class Network {
   fedtiny_score block_loss(float* rows, const std::int64_t* labels, Index block) const;
   void read_logits(float* logits);
 
-  // backward.cpp
-  void run_backward(const std::vector<Wanted>& wanted);
-  void backward_op(int i, const std::vector<Wanted>& wanted);
-  void convolve_backward(int i);
-  void hand_back_piece(int i, const Geometry& g, Index block, Index first, Index piece,
-                       const float* gradients, float* rows);
-  void sum_chunks(const Op& op, Index chunks);
-  void linear_backward(int i);
-  void plane_backward(int i);
-  void emit_plane(int i, std::size_t term, Index piece, const float* rows);
-  void combine_backward(int i);
-  void finish_combine(const Op& op);
-  void finish_norm_gradient(int norm);
-  void load_gradients(const Op& op, const Geometry& g, Index block, Index first, Index filter,
-                      Index filters, bool all, float* scratch);
-
   // emit.cpp
+  char* gradient(int tensor, Index offset) const;
+  LoadGradient gradient_rows(int tensor, Index block, Index channel, Index offset) const;
   EmitRows emission_of(int i, std::size_t term, Index channel, Index offset) const;
   void keep_sums(const EmitRows& rows, Index piece, Index channel, Index channels);
   void collect_sums(int i, std::size_t term, Index pieces);
@@ -167,17 +187,11 @@ class Network {
   char* value(int tensor, Index offset) const {
     return values_at_[static_cast<std::size_t>(tensor)] + offset * bytes_;
   }
-  char* gradient(int tensor, Index offset) const;
   Index lanes_in(Index block) const { return std::min(lanes_, pass_.images - block * lanes_); }
   // Whether a tensor is too large for the caches to hold until it is read.
   bool streams(int tensor) const {
     return blocks_ * program_.tensor(tensor).shape.size() * lanes_ * bytes_ >= STREAM_BYTES;
   }
-  LoadRows view_rows(const View& view, Index channel, Index offset) const;
-  LoadGradient gradient_rows(int tensor, Index block, Index channel, Index offset) const;
-  const float* linear_inputs(const Op& op);
-  const float* linear_gradients(const Op& op);
-  Dropout dropout_of(const Op& op, Index block, Index channel, Index plane, float* rows) const;
 
   Channels channels_;
   std::vector<Node> nodes_;

@@ -3,22 +3,28 @@
 namespace fedtiny {
 namespace {
 
-constexpr Index ALIGNMENT = 64;
+constexpr Index FEWEST_LANES = 8;  // narrower kernels lack fused multiply-add
 constexpr Index PARTIAL_GOAL = Index{1} << 20;  // floats of weight gradients summed in pieces
 constexpr Index MOST_CHUNKS = 32;
 
-// Hands out places one after the other.
+// Hands out places one after the other; under a sanitizer with forbidden ground between them.
 class Tally {
  public:
   Index take(Index count, Index bytes_each) {
     const Index place = next_;
     next_ += ceil_div(sized(count, bytes_each), ALIGNMENT) * ALIGNMENT;
+    if (SANITIZED) {
+      gaps_.push_back(next_);
+      next_ += ALIGNMENT;
+    }
     return place;
   }
   Index total() const { return next_; }
+  const std::vector<Index>& gaps() const { return gaps_; }
 
  private:
   Index next_ = 0;
+  std::vector<Index> gaps_;
 };
 
 void place_lists(LayerPlan& layer, const Node& node, const Options& o, Tally& tally) {
@@ -93,6 +99,8 @@ Options checked_options(const fedtiny_options& given) {
   if (o.top_count < 0) refuse("the number of largest gradients must not be negative");
   if (o.budget < 0) refuse("a memory budget must not be negative");
   const Kernels* kernels = kernels_for(o.lanes);
+  if (o.lanes == 0 && o.batch <= kernels->lanes / 2 && kernels->lanes > FEWEST_LANES)
+    kernels = kernels_for(kernels->lanes / 2);  // half of the lanes would be idle
   if (o.lanes < 0 || kernels == nullptr)
     refuse("this processor has no kernels of " + std::to_string(o.lanes) + " lanes");
   o.lanes = static_cast<std::int32_t>(kernels->lanes);
@@ -165,6 +173,7 @@ Plan plan_of(const std::vector<Node>& nodes, const Program& program, const Optio
                                      plan.forward(program, options.forward_batch).bytes);
   tally.take(plan.memory.activations, 1);
   plan.memory.total = tally.total();
+  plan.gaps = tally.gaps();
   return plan;
 }
 

@@ -18,6 +18,12 @@ Geometry geometry_of(const Node& node, const Options& options);
 constexpr Index FILTER_GROUP = 12;  // filters whose whole gradient is held at once
 
 constexpr Index NOWHERE = -1;
+constexpr Index ALIGNMENT = 64;
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool SANITIZED = true;
+#else
+constexpr bool SANITIZED = false;
+#endif
 
 // Offsets in bytes from the start of the arena.
 struct LayerPlan {
@@ -52,6 +58,7 @@ struct Plan {
   Index slabs = 0, slab_each = 0, logits = 0;
   Index activations = 0;
   fedtiny_memory memory{};
+  std::vector<Index> gaps;  // ground that nothing may touch
 
   Placement training(const Program& program, Index images) const;
   Placement forward(const Program& program, Index images) const;
