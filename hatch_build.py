@@ -1,4 +1,8 @@
-"""Build hook: compiles the native library, or leaves it out where there is no compiler."""
+"""Build hook: compiles the native library, or leaves it out where there is no compiler.
+
+The environment variable FEDTINY_NATIVE changes that: `strict` makes warnings and a missing compiler
+errors, `none` leaves the library out.
+"""
 
 import importlib.util
 import os
@@ -21,10 +25,13 @@ class NativeLibraryHook(BuildHookInterface):  # type: ignore[type-arg]
         assert spec.loader is not None
         compile_module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(compile_module)
+        wanted = os.environ.get("FEDTINY_NATIVE", "")
+        if wanted == "none":
+            return
         try:
-            library = compile_module.build()
+            library = compile_module.build(strict=wanted == "strict")
         except compile_module.CannotCompileError as error:
-            if os.environ.get("FEDTINY_NATIVE") == "require":
+            if wanted == "strict":
                 raise
             self.app.display_warning(f"fedtiny is built without its native library: {error}")
             return
