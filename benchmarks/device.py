@@ -27,7 +27,8 @@ import numpy as np
 
 from fedtiny.native.description import Description
 from fedtiny.native.library import library
-from fedtiny.native.model import NativeModel, Options, Rates
+from fedtiny.native.model import NativeModel
+from fedtiny.native.options import Options, Rates
 
 SHAPE, CLASSES = (3, 32, 32), 10
 LAYOUTS = ("dense", "dense channels-last")

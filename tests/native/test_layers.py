@@ -31,7 +31,8 @@ def test_any_convolution_agrees_with_torch(case, recompute, remove_dead):
     images, labels = batch(np.random.default_rng(seed), count, shape, 3)
     expected = twins.torch.eval()(torch.from_numpy(images).double()).detach().numpy()
     agree({"logits": (expected, twins.native.logits(images))}, 2e-5)
-    agree(twins.gradients(images, labels), 2e-4)
+    noise = twins.noise(images, labels)
+    agree(twins.gradients(images, labels), 2e-4, noise)
     pairs = twins.states()
     if remove_dead:  # the statistics of what is left out stay as they are
         pairs = {name: pair for name, pair in pairs.items() if "running" not in name}
@@ -204,3 +205,14 @@ def test_dropout_keeps_its_share_and_its_mask():
     assert np.isfinite(plain).all()
     expected = twins.torch.eval()(torch.from_numpy(images).double()).detach().numpy()
     np.testing.assert_allclose(native.logits(images), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_large_mean_costs_no_digits():
+    torch.manual_seed(0)
+    model = wake_norms(nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 6, 3), *head(6)))
+    twins = Twins.make(model, (3, 9, 9), {}, **options())
+    images, labels = batch(np.random.default_rng(0), 20, (3, 9, 9), 5)
+    agree(twins.gradients(images + np.float32(300), labels), 1e-3)
+    _, var = twins.native.batch_statistics("0")
+    expected = (images + np.float32(300)).astype(np.float64).var(axis=(0, 2, 3))
+    np.testing.assert_allclose(var, expected, rtol=1e-5)

@@ -9,7 +9,9 @@ from fedtiny import models
 from fedtiny.errors import ModelError
 from fedtiny.native.description import Description
 from fedtiny.native.fit import largest_fit
-from fedtiny.native.model import NativeError, NativeModel, Options, Rates
+from fedtiny.native.library import NativeError
+from fedtiny.native.model import NativeModel
+from fedtiny.native.options import Options, Rates
 from fedtiny.native.translate import describe
 
 from .twins import Twins, agree, batch, random_mask, supported_lanes, wake_norms

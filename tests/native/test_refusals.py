@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from fedtiny.native import library
+from fedtiny.native.compile import CannotCompileError, build
 from fedtiny.native.description import Description, Kind, Node
-from fedtiny.native.model import NativeError, NativeModel, Options, Rates
+from fedtiny.native.library import NativeError
+from fedtiny.native.model import NativeModel
+from fedtiny.native.options import Options, Rates
 
 from . import fuzz
 
@@ -179,3 +182,14 @@ def test_fuzzed_calls_under_sanitizers(tmp_path):
     driver = fuzz.build_driver(tmp_path)
     run = subprocess.run([driver, "2000", "3"], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
+
+
+def test_without_a_compiler_the_build_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
+    with pytest.raises(CannotCompileError, match="cannot be run"):
+        build(tmp_path / "library.so")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CannotCompileError, match="no C\\+\\+ compiler"):
+        build(tmp_path / "library.so")
+    assert not list(tmp_path.iterdir())

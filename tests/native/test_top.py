@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedtiny.native.model import NativeError
+from fedtiny.native.library import NativeError
 from fedtiny.sparse.top import TopBuffer
 
 from .strategies import masks_of, smooth_networks

@@ -10,7 +10,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from fedtiny.native.description import Description
-from fedtiny.native.model import NativeError, NativeModel, Options, Rates
+from fedtiny.native.library import NativeError
+from fedtiny.native.model import NativeModel
+from fedtiny.native.options import Options, Rates
 from fedtiny.native.translate import describe
 
 SGD = {"lr": 0.05, "momentum": 0.9, "decay": 5e-4}
@@ -84,6 +86,18 @@ class Twins:
             pairs["input"] = (inputs.grad.numpy(), self.native.input_gradient())
         return pairs
 
+    def noise(self, images, labels):
+        """How far torch's own gradients in float32 are off: batch norm of few values amplifies."""
+        single, double = copy.deepcopy(self.torch).float(), copy.deepcopy(self.torch)
+        for model, dtype in ((double.train(), torch.float64), (single.train(), torch.float32)):
+            model.zero_grad()
+            logits = model(torch.from_numpy(images).to(dtype))
+            F.cross_entropy(logits, torch.from_numpy(labels)).backward()
+        return {
+            name: float((one.grad - two.grad).abs().max())
+            for (name, one), two in zip(double.named_parameters(), single.parameters(), strict=True)
+        }
+
     def step(self, images, labels, optimizer, steps=1):
         """Train both sides with one of the two optimizers."""
         parameters = list(self.torch.parameters())
@@ -115,16 +129,20 @@ class Twins:
         return {n: (self.of_torch(n, state[n]), self.native.get(n)) for n in self.tensors()}
 
 
-def agree(pairs, tolerance):
+def agree(pairs, tolerance, noise=None):
     """Assert that each pair is equal up to a share of its largest value.
 
-    What should vanish is compared with the others: it is the noise of sums of their size.
+    What should vanish is compared with the others: it is the noise of sums of their size. Noise
+    that torch has in float32 is allowed tenfold.
     """
+    noise = noise or {}
+    most = max(noise.values(), default=0.0)
     overall = max(np.abs(e).max(initial=0) for n, (e, _) in pairs.items() if n != "loss")
     for name, (expected, found) in pairs.items():
         scale = max(np.abs(expected).max(initial=0), 0.05 * overall, 1e-3)
         worst = np.abs(expected - found).max(initial=0)
-        assert worst <= tolerance * scale, f"{name}: off by {worst / scale:.2g} of its largest"
+        allowed = tolerance * scale + 10 * noise.get(name, most)
+        assert worst <= allowed, f"{name}: off by {worst / scale:.2g} of its largest"
 
 
 def batch(rng, count, shape, classes):

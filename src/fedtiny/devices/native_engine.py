@@ -16,7 +16,8 @@ from fedtiny.devices.optimizer import Adam, optimizer
 from fedtiny.devices.shard import Shard
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.native.description import Description
-from fedtiny.native.model import NativeModel, Options, Rates
+from fedtiny.native.model import NativeModel
+from fedtiny.native.options import Options, Rates
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fedtiny.native.library import NativeError
-from fedtiny.native.model import Memory, NativeModel, Options
+from fedtiny.native.model import NativeModel
+from fedtiny.native.options import Memory, Options
 
 SMALLEST_BATCH = 2  # batch norm cannot measure one image
 

@@ -62,10 +62,11 @@ void Network::convolve(const Op& op, bool with_sums) {
         float* to = at<float>(plan_.sums) + (piece * g.filters + f) * 3;
         to[0] = store.sum;
         to[1] = store.square;
+        to[2] = store.pilot;
       }
     }
   });
-  if (sums) finish_norm(follows, blocks_ * g.bands);
+  if (sums) finish_norm(follows, g.bands, g.band);
 }
 
 // The gradients of outputs that a band of input rows needs: of all filters, or of those with

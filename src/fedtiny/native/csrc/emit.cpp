@@ -23,6 +23,7 @@ LoadGradient Network::gradient_rows(int tensor, Index block, Index channel, Inde
     rows.a = norm(t.norm).a[channel];
     rows.k1 = norm(t.norm).k1[channel];
     rows.k2 = norm(t.norm).k2[channel];
+    rows.mean = norm(t.norm).batch_mean[channel];
   }
   return rows;
 }

@@ -23,7 +23,7 @@ struct LoadRows {
 };
 
 // Load rows of the gradient of a convolution's output: through the batch norm that follows it,
-// dz = a * d + k1 + k2 * z in the lanes that hold an image, or as it is.
+// dz = a * d + k1 + k2 * (z - mean) in the lanes that hold an image, or as it is.
 struct LoadGradient {
   const void* gradient;
   const void* value;
@@ -31,11 +31,12 @@ struct LoadGradient {
   Index first_row, rows, first_column, columns;
   Index lanes;
   Index ahead;
-  float a, k1, k2;
+  float a, k1, k2, mean;
   bool half, norm;
 };
 
-// Store rows with a bias added; give the sums that batch norm needs over lanes that hold an image.
+// Store rows with a bias added; give the sums that batch norm needs over lanes that hold an image,
+// of values less a pilot (one of them), so that a large mean costs no digits.
 struct StoreRows {
   const float* rows;
   Index pitch;
@@ -45,7 +46,7 @@ struct StoreRows {
   float bias;
   bool half, sums;
   bool stream;  // past the caches: for tensors that they cannot hold until they are read
-  float sum, square;
+  float sum, square, pilot;
 };
 
 // Hand a gradient to a tensor: pass it through ReLU's mask, give the sums of d and of

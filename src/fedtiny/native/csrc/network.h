@@ -140,7 +140,7 @@ class Network {
   void finish_combine(const Op& op);
 
   // norm.cpp
-  void finish_norm(int norm, Index pieces);
+  void finish_norm(int norm, Index bands, Index band);
   void use_running_statistics(int norm);
   void finish_norm_gradient(int norm);
   const float* bias_before(int norm) const;

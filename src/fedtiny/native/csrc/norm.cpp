@@ -22,7 +22,7 @@ const float* Network::norm_shift(int place) const {
 
 // From the pieces' sums to the statistics of the batch. A convolution's bias was left out of what
 // is stored: it changes the mean alone.
-void Network::finish_norm(int place, Index pieces) {
+void Network::finish_norm(int place, Index bands, Index band) {
   const Norm& n = norm(place);
   const Node& me = node(place);
   const Index channels = me.out.channels;
@@ -31,10 +31,14 @@ void Network::finish_norm(int place, Index pieces) {
   const float *bias = bias_before(place), *scale = norm_scale(place), *shift = norm_shift(place);
   for (Index c = 0; c < channels; ++c) {
     double sum = 0, square = 0;
-    for (Index piece = 0; piece < pieces; ++piece) {
+    for (Index piece = 0; piece < blocks_ * bands; ++piece) {
       const float* from = at<float>(plan_.sums) + (piece * channels + c) * 3;
-      sum += static_cast<double>(from[0]);
-      square += static_cast<double>(from[1]);
+      const Index rows = std::min(band, me.out.height - piece % bands * band);
+      if (rows <= 0) continue;
+      const auto values = static_cast<double>(lanes_in(piece / bands) * rows * me.out.width);
+      const double own = static_cast<double>(from[0]), pilot = static_cast<double>(from[2]);
+      sum += own + values * pilot;
+      square += static_cast<double>(from[1]) + pilot * (2 * own + values * pilot);
     }
     const double mean = sum / count;
     const double var = std::max(0.0, square / count - mean * mean);
@@ -72,7 +76,7 @@ void Network::use_running_statistics(int place) {
   }
 }
 
-// dz = a * (d - mean(d) - xhat * mean(d * xhat)) as a * d + k1 + k2 * z.
+// dz = a * (d - mean(d) - xhat * mean(d * xhat)) as a * d + k1 + k2 * (z - mean).
 void Network::finish_norm_gradient(int place) {
   const Norm& n = norm(place);
   const Node& me = node(place);
@@ -97,8 +101,7 @@ void Network::finish_norm_gradient(int place) {
     const double k2 = -a * deviation * by_scale / count;
     n.a[c] = static_cast<float>(a);
     n.k2[c] = static_cast<float>(k2);
-    n.k1[c] = static_cast<float>(-a * n.sum[c] / count -
-                                 k2 * static_cast<double>(n.batch_mean[c]));
+    n.k1[c] = static_cast<float>(-a * n.sum[c] / count);
   }
 }
 

@@ -48,9 +48,10 @@ void Network::plane(const Op& op) {
       float* to = at<float>(plan_.sums) + piece * 3;
       to[0] = store.sum;
       to[1] = store.square;
+      to[2] = store.pilot;
     }
   });
-  if (sums) finish_norm(follows, blocks_);
+  if (sums) finish_norm(follows, 1, out.height);
 }
 
 void Network::plane_backward(int i) {

@@ -65,6 +65,7 @@ void load_rows(const LoadRows& a, float* out) {
 template <class T, bool NORM, bool WHOLE>
 void load_gradient_as(LoadGradient a, float* out) {
   const Vec scale = broadcast(a.a), k1 = broadcast(a.k1), k2 = broadcast(a.k2);
+  const Vec mean = broadcast(a.mean);
   const Ints lanes = first_lanes(a.lanes);
   const Inside inside(a.first_column, a.columns, 1, a.width);
   for (Index i = 0; i < a.rows; ++i, out += a.columns * L) {
@@ -81,7 +82,7 @@ void load_gradient_as(LoadGradient a, float* out) {
       Vec v = load(gradient + c * L);
       prefetch(gradient + c * L + a.ahead);
       if (NORM) prefetch(value + c * L + a.ahead);
-      if (NORM) v = scale * v + (k2 * load(value + c * L) + k1);
+      if (NORM) v = scale * v + (k2 * (load(value + c * L) - mean) + k1);
       if (!WHOLE) v = keep(lanes, v);
       store(out + (inside.begin + c) * L, v);
     }
@@ -105,6 +106,8 @@ void store_rows_as(StoreRows& result) {
   const StoreRows a = result;
   const Vec bias = broadcast(a.bias);
   const Ints lanes = first_lanes(a.lanes);
+  const float first = SUMS ? a.rows[0] + a.bias : 0.0F;
+  const Vec pilot = broadcast(first);
   Vec sum = {}, square = {};
   for (Index row = 0; row < a.count; ++row) {
     const float* from = a.rows + row * a.pitch;
@@ -113,6 +116,7 @@ void store_rows_as(StoreRows& result) {
       Vec v = load(from + c * L) + bias;
       put<STREAM>(to + c * L, v);
       if (!SUMS) continue;
+      v -= pilot;
       if (!WHOLE) v = keep(lanes, v);
       sum += v;
       square += v * v;
@@ -120,6 +124,7 @@ void store_rows_as(StoreRows& result) {
   }
   result.sum = sum_lanes(sum);
   result.square = sum_lanes(square);
+  result.pilot = first;
 }
 
 template <class T, bool STREAM>
