@@ -34,8 +34,8 @@ struct Axis {
 };
 
 constexpr Index SPARE = 4;  // vectors beside a row that a kernel may touch for nothing
-constexpr Index SCRATCH_GOAL = Index{3} << 18;  // bytes of input rows that second-level caches hold
-constexpr Index BAND_ROWS = 4;
+constexpr Index MOST_SCRATCH = Index{7} << 18;  // bytes of input rows: about a second-level cache
+constexpr Index BAND_ROWS = 8;
 constexpr Index FEWEST_PIECES = 4;
 
 struct Geometry {
@@ -70,8 +70,10 @@ struct Geometry {
   Index chosen_band(Index blocks) const {
     const Index row = sized(phases(), channels, in_pitch, 4);
     Index rows = std::min(BAND_ROWS, y.positions);
-    while (rows > 1 && row * (rows + y.reaches()) > 2 * SCRATCH_GOAL) --rows;
-    while (rows > 1 && blocks * ceil_div(y.positions, rows) < FEWEST_PIECES) rows = ceil_div(rows, 2);
+    while (rows > 1 && row * (rows + y.reaches()) > MOST_SCRATCH) --rows;
+    rows = ceil_div(y.positions, ceil_div(y.positions, rows));  // bands of one size
+    while (rows > 1 && blocks * ceil_div(y.positions, rows) < FEWEST_PIECES)
+      rows = ceil_div(rows, 2);
     return rows;
   }
 };
