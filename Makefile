@@ -5,18 +5,20 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench clean
+.PHONY: help setup run test lint format bench fuzz clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(READY)  ## Make the virtual environment and install the package
 
-$(READY): pyproject.toml constraints.txt
+NATIVE := $(wildcard src/fedtiny/native/csrc/*) src/fedtiny/native/compile.py hatch_build.py
+
+$(READY): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	    --editable '.[all,dev]'
+	FEDTINY_NATIVE=strict $(BIN)/pip install --quiet --disable-pip-version-check \
+	    --constraint constraints.txt --editable '.[all,dev]'
 	touch $(READY)
 
 run: $(READY)  ## Train a 5%-density ResNet18 over ten devices on the digits (half a minute)
@@ -34,8 +36,12 @@ format: $(READY)  ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## Measure what the simulator adds to a plain PyTorch loop
+bench: $(READY)  ## Measure the simulator against a plain loop, and native devices against dense ones
 	$(BIN)/python benchmarks/simulator_overhead.py
+	$(BIN)/python benchmarks/device.py
+
+fuzz: $(READY)  ## Call the native library 100,000 times with sense and nonsense, sanitized
+	$(BIN)/python tests/native/fuzz.py --calls 100000
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

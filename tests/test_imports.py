@@ -12,7 +12,7 @@ import fedtiny
 SOURCE = Path(fedtiny.__file__).parent
 BELOW_ALL = ("config", "errors", "extras", "randomness")
 ORDER = (
-    *("data", "models", "sparse", "federation", "methods"),
+    *("data", "models", "sparse", "native", "federation", "methods"),
     *("devices", "runs", "compare", "reproduce", "report", "export", "cli"),
 )
 BESIDE = {"cost": ("methods", "runs")}  # sees what comes up to the one, is seen from the other on

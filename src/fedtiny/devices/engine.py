@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.devices.shard import Shard
-from fedtiny.randomness import generator
+from fedtiny.errors import FedTinyError
+from fedtiny.randomness import SERVER, generator
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -75,3 +76,13 @@ class Engine(Protocol):
 
     def evaluate(self, shard: Shard) -> Metrics:
         """Loss and accuracy on all of a shard."""
+
+
+def finite(loss: float, moment: Moment) -> float:
+    """The mean loss of a local training, which must be a number."""
+    if not np.isfinite(loss):
+        where = f"on device {moment.device} in round {moment.round}"
+        if moment.device == SERVER:
+            where = "on the server's public set"
+        raise FedTinyError(f"training diverged {where}: its loss is {loss}; lower --train.lr")
+    return loss

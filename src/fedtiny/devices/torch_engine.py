@@ -15,14 +15,12 @@ from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
 from fedtiny.data.augment import Transform
 from fedtiny.devices import batches
-from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment
+from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment, finite
 from fedtiny.devices.optimizer import Adam, optimizer
 from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_gradients import GradientSums, top_gradients
 from fedtiny.devices.torch_norms import measured_moments, measured_statistics, norms
-from fedtiny.errors import FedTinyError
 from fedtiny.models.anatomy import Anatomy
-from fedtiny.randomness import SERVER
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -228,13 +226,3 @@ def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     chosen = optimizer(config)
     kind = torch.optim.Adam if isinstance(chosen, Adam) else torch.optim.SGD
     return kind(model.parameters(), **asdict(chosen), fused=True)
-
-
-def finite(loss: float, moment: Moment) -> float:
-    """The mean loss of a local training, which must be a number."""
-    if not np.isfinite(loss):
-        where = f"on device {moment.device} in round {moment.round}"
-        if moment.device == SERVER:
-            where = "on the server's public set"
-        raise FedTinyError(f"training diverged {where}: its loss is {loss}; lower --train.lr")
-    return loss

@@ -15,7 +15,7 @@ from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
 from fedtiny.data.draws import Preparation
 from fedtiny.devices import batches
-from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment
+from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment, finite
 from fedtiny.devices.gpu.gradients import DeviceTop
 from fedtiny.devices.gpu.images import COLUMNS, Gallery, Images
 from fedtiny.devices.gpu.network import Network, Placed
@@ -23,7 +23,7 @@ from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.gpu.step import Kind, Loss, Step
 from fedtiny.devices.optimizer import optimizer
 from fedtiny.devices.shard import Shard
-from fedtiny.devices.torch_engine import EVALUATION_BATCH, finite
+from fedtiny.devices.torch_engine import EVALUATION_BATCH
 from fedtiny.devices.torch_gradients import offer_gradients
 from fedtiny.devices.torch_norms import MOMENTUM, measured_moments, measuring
 from fedtiny.sparse.candidates import CandidatePool

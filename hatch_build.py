@@ -1,0 +1,41 @@
+"""Build hook: compiles the native library, or leaves it out where there is no compiler.
+
+The environment variable FEDTINY_NATIVE changes that: `strict` makes warnings and a missing compiler
+errors, `none` leaves the library out.
+"""
+
+import importlib.util
+import os
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+COMPILE = Path("src", "fedtiny", "native", "compile.py")
+
+
+class NativeLibraryHook(BuildHookInterface):  # type: ignore[type-arg]
+    """A wheel with the library is for one platform and any Python; one without is for all."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile beside the sources, so that an editable install finds the library too."""
+        spec = importlib.util.spec_from_file_location("compile", Path(self.root) / COMPILE)
+        assert spec is not None
+        assert spec.loader is not None
+        compile_module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(compile_module)
+        wanted = os.environ.get("FEDTINY_NATIVE", "")
+        if wanted == "none":
+            return
+        try:
+            library = compile_module.build(strict=wanted == "strict")
+        except compile_module.CannotCompileError as error:
+            if wanted == "strict":
+                raise
+            self.app.display_warning(f"fedtiny is built without its native library: {error}")
+            return
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{platform}"
+        build_data["pure_python"] = False
+        build_data["artifacts"].append(f"/{library.relative_to(self.root)}")

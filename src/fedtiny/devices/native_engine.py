@@ -1,0 +1,230 @@
+"""The native engine: a device that really is sparse, without torch."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.config import TrainConfig
+from fedtiny.data import ImageSet
+from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.devices import batches
+from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment, finite
+from fedtiny.devices.optimizer import Adam, optimizer
+from fedtiny.devices.shard import Shard
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.native.description import Description
+from fedtiny.native.model import NativeModel
+from fedtiny.native.options import Options, Rates
+from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.vector import SparseVector
+
+Floats = NDArray[np.float32]
+MOMENTUM = 0.1  # of the running mean, where several passes are asked for
+STEP_KEY = 0x9E3779B97F4A7C15  # sets the dropout of one training step apart from the next
+
+
+@dataclass(frozen=True)
+class NativeChoices:
+    """How a device spends its memory and cores."""
+
+    threads: int = 1
+    storage: Literal["float32", "float16"] = "float32"
+    recompute: bool = False
+    remove_dead: bool = False
+    budget: int = 0
+
+
+class NativeEngine:
+    """One network in native code that plays every device in turn."""
+
+    def __init__(
+        self,
+        description: Description,
+        anatomy: Anatomy,
+        transform: ArrayTransform,
+        config: TrainConfig,
+        choices: NativeChoices | None = None,
+    ) -> None:
+        self.anatomy = anatomy
+        self.transform = transform
+        self.config = config
+        self._choices = choices = choices or NativeChoices()
+        self.model = NativeModel(description)
+        self._options = Options(
+            batch=self.batch,
+            threads=choices.threads,
+            storage=choices.storage,
+            recompute=choices.recompute,
+            remove_dead=choices.remove_dead,
+            budget=choices.budget,
+            optimizer=config.optimizer,
+        )
+        self._mask: Mask | None = None
+        self._pool: tuple[CandidatePool, list[Theta]] | None = None
+
+    @property
+    def batch(self) -> int:
+        """Most images of a training step."""
+        return self.config.batch_size or 64
+
+    def load(self, theta: Theta) -> None:
+        if self._mask is None or theta.mask != self._mask:
+            self._prepare(theta.mask)
+        for name, place in theta.places.items():
+            self.model.set(name, theta.vector[place])
+
+    def _prepare(self, mask: Mask) -> None:
+        kept = {layer: None if mask.is_full(layer) else mask.indices(layer) for layer in mask}
+        self._mask = None
+        self.model.prepare(self._options, kept)
+        self._mask = mask
+
+    def _reserve(self, *, forward_batch: int = 0, top_count: int = 0, whole: bool = False) -> None:
+        """See that there is memory for a larger forward pass or more of the largest gradients.
+
+        The gradients of pruned weights need the `whole` network, with its dead channels.
+        """
+        wanted = replace(
+            self._options,
+            forward_batch=max(self._options.forward_batch or self.batch, forward_batch),
+            top_count=max(self._options.top_count, top_count),
+            remove_dead=self._choices.remove_dead and not whole,
+        )
+        if wanted == self._options:
+            return
+        theta = self.theta() if self._mask is not None else None
+        self._options, self._mask = wanted, None
+        if theta is not None:
+            self.load(theta)
+
+    def theta(self) -> Theta:
+        assert self._mask is not None
+        names = (*self.anatomy.prunable, *self.anatomy.dense)
+        return Theta(self._mask, np.concatenate([self.model.get(name) for name in names]))
+
+    def train(
+        self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
+    ) -> tuple[Metrics, Arrays]:
+        self._pool = None  # selection is over
+        self._reserve(whole=sum_dense_gradients)
+        sums = self._empty_sums() if sum_dense_gradients else {}
+        seed, losses = batches.dropout_seed(moment), []
+        self.model.start(_rates(self.config))
+        for step, (samples, draws) in enumerate(
+            batches.training_batches(shard, moment, self.transform, epochs=epochs, most=self.batch)
+        ):
+            images = self.transform.augment(shard.data.images[samples], draws)
+            labels = shard.data.labels[samples]
+            key = (seed + step * STEP_KEY) % 2**64
+            score = self.model.train(images, labels, seed=key, dense=sums)
+            losses.append(score.loss / len(labels))
+        mean = float(np.mean(losses)) if losses else 0.0
+        return {"loss": finite(mean, moment)}, {
+            name: (total / np.float32(max(len(losses), 1))).reshape(self.anatomy.prunable[name])
+            for name, total in sums.items()
+        }
+
+    def _empty_sums(self) -> dict[str, Floats]:
+        return {name: np.zeros(size, dtype=np.float32) for name, size in self.anatomy.sizes.items()}
+
+    def top_gradients(
+        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]
+    ) -> dict[str, SparseVector]:
+        sizes = self.anatomy.sizes
+        most = max((min(a, sizes[n]) for n, a in counts.items()), default=0)
+        self._reserve(top_count=most, whole=True)
+        (samples, draws), seed = batches.gradient_batch(
+            shard, moment, self.transform, most=self.batch
+        )
+        images = self.transform.augment(shard.data.images[samples], draws)
+        found = self.model.top_gradients(images, shard.data.labels[samples], counts, seed=seed)
+        return {name: SparseVector(sizes[name], *pair) for name, pair in found.items()}
+
+    def bn_statistics(
+        self,
+        shard: Shard,
+        pool: CandidatePool,
+        *,
+        batch_size: int,
+        passes: int,
+        moment: SecondMoment = "var",
+    ) -> Arrays:
+        inputs = self.transform.normalise(shard.data.images[shard.development])
+        parts = np.array_split(inputs, batches.measuring_parts(len(inputs), batch_size))
+        self._reserve(forward_batch=max(len(part) for part in parts))
+        rows = []
+        for candidate in self._candidates(pool):
+            self.load(candidate)
+            rows.append(self._moments(parts) if moment == "square" else self._means(parts, passes))
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+    def _means(self, parts: list[Floats], passes: int) -> dict[str, Floats]:
+        """Statistics from reset ones: the mean over batches, or a running mean over passes."""
+        found = {
+            f"{norm}.{kind}": np.full(self.anatomy.dense[f"{norm}.running_mean"], first)
+            for norm in self.anatomy.norms
+            for kind, first in (("running_mean", 0.0), ("running_var", 1.0))
+        }
+        for number, part in enumerate(parts * passes, start=1):
+            weight = 1 / number if passes == 1 else MOMENTUM
+            self.model.forward(part, own_statistics=True)
+            for norm in self.anatomy.norms:
+                mean, var = self.model.batch_statistics(norm, corrected=True)
+                for kind, value in (("running_mean", mean), ("running_var", var)):
+                    found[f"{norm}.{kind}"] += weight * (value - found[f"{norm}.{kind}"])
+        return {name: values.astype(np.float32) for name, values in found.items()}
+
+    def _moments(self, parts: list[Floats]) -> dict[str, Floats]:
+        """E[x] and E[x^2] of what each batch-norm layer sees over all samples."""
+        samples = sum(len(part) for part in parts)
+        found: dict[str, NDArray[np.float64]] = {}
+        for part in parts:
+            self.model.forward(part, own_statistics=True)
+            for norm in self.anatomy.norms:
+                mean, var = self.model.batch_statistics(norm)
+                for kind, value in (("running_mean", mean), ("running_square", var + mean**2)):
+                    key = f"{norm}.{kind}"
+                    found[key] = found.get(key, 0.0) + value * (len(part) / samples)
+        return {name: values.astype(np.float32) for name, values in found.items()}
+
+    def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> Floats:
+        found = []
+        for c, candidate in enumerate(self._candidates(pool)):
+            self.load(candidate.with_dense({name: rows[c] for name, rows in statistics.items()}))
+            found.append(self._measure(shard.data, shard.development)["loss"])
+        return np.array(found, dtype=np.float32)
+
+    def evaluate(self, shard: Shard) -> Metrics:
+        return self._measure(shard.data, shard.indices)
+
+    def _measure(self, data: ImageSet, indices: NDArray[np.int64]) -> Metrics:
+        """Mean loss and accuracy on some images."""
+        loss, correct = 0.0, 0
+        for samples in self._forward_batches(indices):
+            images = self.transform.normalise(data.images[samples])
+            score = self.model.forward(images, data.labels[samples])
+            loss, correct = loss + score.loss, correct + score.correct
+        return {"loss": loss / len(indices), "accuracy": correct / len(indices)}
+
+    def _forward_batches(self, indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        size = max(self._options.forward_batch or 0, self.batch)
+        for start in range(0, len(indices), size):
+            yield indices[start : start + size]
+
+    def _candidates(self, pool: CandidatePool) -> list[Theta]:
+        """Every candidate's parameters, cut once for all devices."""
+        if self._pool is None or not pool.is_same(self._pool[0]):
+            self._pool = (pool, list(pool))
+        return self._pool[1]
+
+
+def _rates(config: TrainConfig) -> Rates:
+    chosen = optimizer(config)
+    if isinstance(chosen, Adam):
+        return Rates(chosen.lr, decay=chosen.weight_decay, betas=chosen.betas, epsilon=chosen.eps)
+    return Rates(chosen.lr, momentum=chosen.momentum, decay=chosen.weight_decay)

@@ -1,0 +1,157 @@
+/* Training of sparse networks: the C interface.
+ *
+ * Every function that can fail gives 0, or 1 with the reason in fedtiny_last_error() (of this
+ * thread). A network is not to be used by two threads at once. Nothing given is kept after a call.
+ *
+ * Order of calls: create, prepare (which takes the memory), set every parameter, then any of the
+ * rest. Preparing again changes the mask; all parameters are zero then. */
+#ifndef FEDTINY_NATIVE_H
+#define FEDTINY_NATIVE_H
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define FEDTINY_API __attribute__((visibility("default")))
+#else
+#define FEDTINY_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fedtiny_network fedtiny_network;
+
+enum fedtiny_kind {
+  FEDTINY_INPUT = 0,
+  FEDTINY_CONVOLUTION = 1,
+  FEDTINY_LINEAR = 2,
+  FEDTINY_BATCH_NORM = 3,
+  FEDTINY_RELU = 4,
+  FEDTINY_ADD = 5,
+  FEDTINY_MAX_POOL = 6,
+  FEDTINY_MEAN_POOL = 7,
+  FEDTINY_ADAPTIVE_POOL = 8,
+  FEDTINY_FLATTEN = 9,
+  FEDTINY_DROPOUT = 10
+};
+
+/* One step of a network; the first is its only input, the last gives its logits. */
+typedef struct {
+  int32_t kind;
+  int32_t first, second; /* the nodes that it reads, -1 for none */
+  int32_t channels;      /* of the input; filters of a convolution or linear layer */
+  int32_t height, width; /* of the input; of the output of an adaptive pool */
+  int32_t kernel[2], stride[2], padding[2];
+  int32_t bias;          /* convolution, linear: 1 if it has one */
+  int32_t count_padding; /* mean pool: 1 if the padding counts as values */
+  float epsilon;         /* batch norm */
+  float momentum;        /* batch norm: weight of a batch in the running statistics */
+  float probability;     /* dropout */
+} fedtiny_node;
+
+enum fedtiny_optimizer { FEDTINY_SGD = 0, FEDTINY_ADAM = 1 };
+
+typedef struct {
+  int32_t batch;          /* most images of a training step */
+  int32_t forward_batch;  /* most images of a forward pass */
+  int32_t threads;
+  int32_t lanes;          /* 0: the processor's own; else 4, 8 or 16, if it has them */
+  int32_t half;           /* 1: activations and their gradients are held in half precision */
+  int32_t recompute;      /* 1: what only batch norm reads is computed again, not held */
+  int32_t remove_dead;    /* 1: channels that cannot reach the output are left out */
+  int32_t optimizer;
+  int32_t input_gradient; /* 1: the gradient of the images can be asked for */
+  int32_t top_count;      /* most gradients of pruned weights asked of a layer */
+  int64_t budget;         /* most bytes to take, 0 for no limit */
+} fedtiny_options;
+
+/* Bytes, by what they are for; `total` is the arena, all that a network takes beside its nodes. */
+typedef struct {
+  int64_t total;
+  int64_t parameters; /* values, gradients and optimizer state */
+  int64_t lists;      /* positions of kept weights and what is worked out from them */
+  int64_t activations;
+  int64_t scratch;
+} fedtiny_memory;
+
+enum fedtiny_parameter {
+  FEDTINY_WEIGHT = 0,
+  FEDTINY_BIAS = 1,
+  FEDTINY_SCALE = 2,
+  FEDTINY_SHIFT = 3,
+  FEDTINY_RUNNING_MEAN = 4,
+  FEDTINY_RUNNING_VAR = 5,
+  FEDTINY_BATCH_MEAN = 6, /* of the last pass with statistics of its own; only to get */
+  FEDTINY_BATCH_VAR = 7,  /* not corrected for the number of samples; only to get */
+  FEDTINY_CORRECTED_VAR = 8 /* corrected; only to get */
+};
+
+typedef struct {
+  double learning_rate, momentum, decay;
+  double beta1, beta2, epsilon;
+} fedtiny_rates;
+
+typedef struct {
+  double loss; /* summed over the images */
+  int64_t correct;
+} fedtiny_score;
+
+/* The largest gradients of one layer's pruned weights, or the sum of its whole gradient. */
+typedef struct {
+  int32_t node;
+  int32_t count;    /* asked for; afterwards, found */
+  int32_t* indices; /* room for `count`; filled in order of position */
+  float* values;
+  float* dense; /* instead of the above: an array of the layer's size that is added to */
+} fedtiny_wanted;
+
+FEDTINY_API const char* fedtiny_last_error(void);
+FEDTINY_API const char* fedtiny_instructions(void);
+
+FEDTINY_API int fedtiny_create(const fedtiny_node* nodes, int32_t count, fedtiny_network** network);
+FEDTINY_API void fedtiny_destroy(fedtiny_network* network);
+
+/* Number of values of a parameter; for a weight, kept and pruned together. */
+FEDTINY_API int fedtiny_size(const fedtiny_network* network, int32_t node, int32_t parameter,
+                             int64_t* size);
+
+/* What preparing would take; nothing is taken. `kept` has a number for each node, -1 for all. */
+FEDTINY_API int fedtiny_plan(const fedtiny_network* network, const fedtiny_options* options,
+                             const int64_t* kept, fedtiny_memory* memory);
+/* `positions` has, for each node that does not keep all, the sorted places of its kept weights. */
+FEDTINY_API int fedtiny_prepare(fedtiny_network* network, const fedtiny_options* options,
+                                const int64_t* kept, const int32_t* const* positions);
+/* What preparing took: with dead channels removed, this may be less than was planned. */
+FEDTINY_API int fedtiny_taken(const fedtiny_network* network, fedtiny_memory* memory);
+
+FEDTINY_API int fedtiny_set(fedtiny_network* network, int32_t node, int32_t parameter,
+                            const float* values, int64_t count);
+FEDTINY_API int fedtiny_get(const fedtiny_network* network, int32_t node, int32_t parameter,
+                            double* values, int64_t count);
+FEDTINY_API int fedtiny_get_gradient(const fedtiny_network* network, int32_t node,
+                                     int32_t parameter, float* values, int64_t count);
+FEDTINY_API int fedtiny_get_input_gradient(const fedtiny_network* network, float* values,
+                                           int64_t count);
+
+/* A fresh optimizer. */
+FEDTINY_API int fedtiny_start(fedtiny_network* network, const fedtiny_rates* rates);
+/* Gradients of the mean loss, running statistics, and (if `update`) a step of the optimizer.
+ * `seed` keys dropout. The gradients of wanted layers are of the weights before the step. */
+FEDTINY_API int fedtiny_train(fedtiny_network* network, const float* images, const int64_t* labels,
+                              int64_t count, uint64_t seed, int32_t update,
+                              fedtiny_wanted* wanted, int32_t wanted_count, fedtiny_score* score);
+/* Only the wanted gradients: no parameter, statistic or gradient of a kept weight changes. */
+FEDTINY_API int fedtiny_measure(fedtiny_network* network, const float* images,
+                                const int64_t* labels, int64_t count, uint64_t seed,
+                                fedtiny_wanted* wanted, int32_t wanted_count,
+                                fedtiny_score* score);
+/* Without dropout; with the batch's own statistics or the running ones. `labels` and `score`, or
+ * `logits`, may be left out. */
+FEDTINY_API int fedtiny_forward(fedtiny_network* network, const float* images,
+                                const int64_t* labels, int64_t count, int32_t own_statistics,
+                                float* logits, fedtiny_score* score);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

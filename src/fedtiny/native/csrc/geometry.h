@@ -1,0 +1,81 @@
+// How a convolution is cut into pieces of work, and how its scratch is laid out.
+//
+// A piece is a block of images times a band of rows. For a band the rows of the input that it needs
+// lie in scratch as `stride` x `stride` interleaved planes a channel, so that every tap of a kernel
+// is a constant offset; the gradients of the output that the band's input rows need lie beside them.
+#pragma once
+#include <algorithm>
+
+#include "graph.h"
+
+namespace fedtiny {
+
+inline Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+inline Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
+
+struct Axis {
+  Index in, out, kernel, stride, padding;
+  Index reach_min, reach_max;  // of taps, in steps of the stride
+  Index back_min, back_max;    // of outputs that an input position feeds, in outputs
+  Index positions;             // outputs, or input positions over the stride if those are more
+
+  Axis(Index in_, Index out_, Index kernel_, Index stride_, Index padding_)
+      : in(in_), out(out_), kernel(kernel_), stride(stride_), padding(padding_) {
+    reach_min = floor_div(-padding, stride);
+    reach_max = floor_div(kernel - 1 - padding, stride);
+    back_min = std::min<Index>(0, -reach_max);
+    back_max = std::max<Index>(0, -reach_min);
+    positions = std::max(out, ceil_div(in, stride));
+  }
+  Index phase(Index tap) const { return tap - padding - stride * reach(tap); }
+  Index reach(Index tap) const { return floor_div(tap - padding, stride); }
+  Index reaches() const { return reach_max - reach_min; }
+  Index backs() const { return back_max - back_min; }
+};
+
+constexpr Index SPARE = 4;  // vectors beside a row that a kernel may touch for nothing
+constexpr Index MOST_SCRATCH = Index{7} << 18;  // bytes of input rows: about a second-level cache
+constexpr Index BAND_ROWS = 8;
+constexpr Index FEWEST_PIECES = 4;
+
+struct Geometry {
+  Axis y, x;
+  Index channels, filters, lanes;
+  Index band, bands;
+  Index in_pitch, in_phase, in_plane, in_floats;  // input rows in scratch
+  Index out_pitch, out_plane, out_floats;         // gradient rows in scratch
+  Index row_pitch, row_floats;                    // one channel's rows before they are stored
+
+  Geometry(const Node& n, Index lanes_, Index blocks)
+      : y(n.in.height, n.out.height, n.kernel[0], n.stride[0], n.padding[0]),
+        x(n.in.width, n.out.width, n.kernel[1], n.stride[1], n.padding[1]),
+        channels(n.in.channels), filters(n.channels), lanes(lanes_) {
+    in_pitch = (x.out + x.reaches()) * lanes;
+    band = chosen_band(blocks);
+    bands = ceil_div(y.positions, band);
+    in_phase = sized(band + y.reaches(), in_pitch);
+    in_plane = sized(phases(), in_phase);
+    in_floats = sized(channels, in_plane) + SPARE * lanes;
+    out_pitch = (x.positions + x.backs()) * lanes;
+    out_plane = sized(band + y.backs(), out_pitch);
+    out_floats = sized(filters, out_plane) + SPARE * lanes;
+    row_pitch = sized(x.positions + SPARE, x.stride, lanes);
+    row_floats = sized(band, y.stride, row_pitch);
+    if (std::max(in_floats, out_floats) > INT32_MAX) refuse("a convolution is too large");
+  }
+
+  Index phases() const { return y.stride * x.stride; }
+
+ private:
+  Index chosen_band(Index blocks) const {
+    const Index row = sized(phases(), channels, in_pitch, 4);
+    Index rows = std::min(BAND_ROWS, y.positions);
+    while (rows > 1 && row * (rows + y.reaches()) > MOST_SCRATCH) --rows;
+    rows = ceil_div(y.positions, ceil_div(y.positions, rows));  // bands of one size
+    while (rows > 1 && blocks * ceil_div(y.positions, rows) < FEWEST_PIECES)
+      rows = ceil_div(rows, 2);
+    return rows;
+  }
+};
+
+}  // namespace fedtiny

@@ -1,0 +1,38 @@
+// Compiled once for each instruction set, with FEDTINY_ISA naming it. Nothing here may use the
+// standard library's templates: the linker keeps one copy of those, and it must run anywhere.
+#include "gather_kernels.h"
+#include "gradient_kernels.h"
+#include "plane_kernels.h"
+#include "row_kernels.h"
+
+namespace fedtiny {
+
+#define FEDTINY_NAME_(isa) kernels_##isa
+#define FEDTINY_NAME(isa) FEDTINY_NAME_(isa)
+#define FEDTINY_TEXT_(isa) #isa
+#define FEDTINY_TEXT(isa) FEDTINY_TEXT_(isa)
+
+extern const Kernels FEDTINY_NAME(FEDTINY_ISA);
+const Kernels FEDTINY_NAME(FEDTINY_ISA) = {
+    FEDTINY_TEXT(FEDTINY_ISA),
+    L,
+    FILTERS,
+    load_rows,
+    load_gradient,
+    store_rows,
+    emit_rows,
+    gather,
+    weight_gradient,
+    dense_gradient,
+    combine,
+    max_pool,
+    max_pool_backward,
+    mean_pool,
+    mean_pool_backward,
+    dropout,
+    pack,
+    unpack,
+    sum,
+};
+
+}  // namespace fedtiny

@@ -1,0 +1,38 @@
+"""Call the native library with sense and nonsense under the address and undefined sanitizers.
+
+python tests/native/fuzz.py [--calls 100000] [--seed 0]
+"""
+
+import argparse
+import subprocess
+import tempfile
+from pathlib import Path
+
+from fedtiny.native.compile import SANITIZED, SOURCES, build, compiler
+
+DRIVER = Path(__file__).with_name("fuzz.cpp")
+
+
+def build_driver(folder: Path) -> Path:
+    """The driver, linked with a sanitized library."""
+    library = build(folder / "libfuzzed.so", sanitize=True)
+    driver = folder / "fuzz"
+    command = [*(compiler() or ["c++"]), "-std=c++17", *SANITIZED, f"-I{SOURCES}", str(DRIVER)]
+    linking = [str(library), f"-Wl,-rpath,{folder}", "-pthread", "-o", str(driver)]
+    subprocess.run([*command, *linking], check=True)
+    return driver
+
+
+def main() -> None:
+    """Build the driver and run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        driver = build_driver(Path(folder))
+        subprocess.run([driver, str(arguments.calls), str(arguments.seed)], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Bad input is refused with a clear error, and the network can be used afterwards."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedtiny.native import library
+from fedtiny.native.compile import CannotCompileError, build
+from fedtiny.native.description import Description, Kind, Node
+from fedtiny.native.library import NativeError
+from fedtiny.native.model import NativeModel
+from fedtiny.native.options import Options, Rates
+
+from . import fuzz
+
+
+def description():
+    net = Description((2, 8, 8))
+    x = net.relu(net.batch_norm("bn", net.convolution("conv", 0, 4, kernel=(3, 3))))
+    net.linear("fc", net.flatten(net.adaptive_pool(x, (1, 1))), 3)
+    return net
+
+
+@pytest.fixture
+def model():
+    native = NativeModel(description())
+    native.prepare(Options(batch=8, top_count=3))
+    return native
+
+
+POSITIONS = {
+    "out of range": [0, 5, 72],
+    "negative": [-1, 5],
+    "duplicate": [3, 3],
+    "unsorted": [5, 3],
+    "fractions": [0.5],
+    "two-dimensional": [[1, 2]],
+    "huge": [2**40],
+}
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_bad_positions(model, kind):
+    with pytest.raises(NativeError, match="position"):
+        model.prepare(Options(batch=8), {"conv.weight": np.array(POSITIONS[kind])})
+    model.prepare(Options(batch=8), {"conv.weight": np.array([0, 5, 71])})
+    assert model.logits(np.zeros((1, 2, 8, 8))).shape == (1, 3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers(model, value):
+    weights = np.zeros(72)
+    weights[7] = value
+    with pytest.raises(NativeError, match="no finite number"):
+        model.set("conv.weight", weights)
+    np.testing.assert_array_equal(model.get("conv.weight"), np.zeros(72))
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("conv.weight", 71), ("fc.bias", 4), ("bn.running_var", 3)]
+)
+def test_shapes_that_do_not_fit(model, name, size):
+    with pytest.raises(NativeError, match="values"):
+        model.set(name, np.zeros(size))
+
+
+def test_a_negative_variance(model):
+    with pytest.raises(NativeError, match="variance"):
+        model.set("bn.running_var", -np.ones(4))
+
+
+def test_tensors_that_do_not_exist(model):
+    with pytest.raises(NativeError, match=r"no tensor 'other\.weight'"):
+        model.set("other.weight", np.zeros(1))
+    with pytest.raises(NativeError, match=r"cannot be set|no tensor"):
+        model.set("bn.batch_mean", np.zeros(4))
+    with pytest.raises(NativeError, match="no weight"):
+        model.prepare(Options(), {"bn.weight": np.array([0])})
+
+
+def test_images_and_labels_that_do_not_fit(model):
+    with pytest.raises(NativeError, match="images must be"):
+        model.logits(np.zeros((1, 2, 8, 7)))
+    with pytest.raises(NativeError, match="as many labels"):
+        model.train(np.zeros((2, 2, 8, 8)), np.zeros(3, dtype=np.int64))
+    with pytest.raises(NativeError, match="1 to 8 were planned"):
+        model.train(np.zeros((9, 2, 8, 8)), np.zeros(9, dtype=np.int64), update=False)
+    with pytest.raises(NativeError, match="label 3 is not one of 3"):
+        model.train(np.zeros((2, 2, 8, 8)), np.array([0, 3]), update=False)
+    with pytest.raises(NativeError, match="1 to 8 were planned"):
+        model.logits(np.zeros((0, 2, 8, 8)))
+
+
+def test_an_optimizer_that_was_not_started(model):
+    with pytest.raises(NativeError, match="not started"):
+        model.train(np.zeros((2, 2, 8, 8)), np.array([0, 1]))
+    with pytest.raises(NativeError, match="finite"):
+        model.start(Rates(lr=np.nan))
+
+
+def test_a_budget_that_is_too_small(model):
+    options = Options(batch=8)
+    needed = model.plan(options).total
+    with pytest.raises(NativeError, match=f"needs {needed} bytes, more than the budget"):
+        model.prepare(replace(options, budget=needed - 1))
+    model.prepare(replace(options, budget=needed))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (Options(batch=0), "images"),
+        (Options(threads=0), "threads"),
+        (Options(lanes=5), "5 lanes"),
+        (Options(top_count=-1), "negative"),
+    ],
+)
+def test_options_that_make_no_sense(model, options, words):
+    with pytest.raises(NativeError, match=words):
+        model.plan(options)
+
+
+NETWORKS = {
+    "larger than what it reads": lambda n: n.convolution("c", 0, 4, kernel=(9, 9)),
+    "something flat": lambda n: n.linear("c", 0, 4),
+    "a node before it": lambda n: n.relu(5),
+    "different shapes": lambda n: n.add(0, n.convolution("c", 0, 2, kernel=(3, 3))),
+    "one logit a class": lambda n: n.relu(0),
+    "at most half its kernel": lambda n: n.max_pool(0, (2, 2), (2, 2), (2, 2)),
+    "the first node, and no other": lambda n: n.add_node(Node(Kind.INPUT)),
+    "probability": lambda n: n.dropout(0, 1.5),
+    "read by no other": lambda n: (n.relu(0), n.linear("c", n.flatten(0), 2)),
+    "too many weights": lambda n: n.linear("c", n.flatten(0), 2**25),
+}
+
+
+@pytest.mark.parametrize("words", NETWORKS)
+def test_networks_that_make_no_sense(words):
+    net = Description((2, 8, 8))
+    NETWORKS[words](net)
+    with pytest.raises(NativeError, match=words):
+        NativeModel(net)
+
+
+def test_one_value_a_channel_cannot_be_normalised():
+    net = Description((2, 1, 1))
+    net.linear("fc", net.flatten(net.batch_norm("bn", 0)), 3)
+    native = NativeModel(net)
+    native.prepare(Options(batch=2))
+    with pytest.raises(NativeError, match="single value"):
+        native.train(np.zeros((1, 2, 1, 1)), np.array([0]), update=False)
+
+
+def test_without_a_library_the_error_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv(library.ENVIRONMENT, str(tmp_path / "none.so"))
+    assert not library.available()
+    library.library.cache_clear()
+    with pytest.raises(NativeError, match="--device-backend torch"):
+        library.library()
+    monkeypatch.undo()
+    library.library.cache_clear()
+    assert library.library().instructions in ("sse2", "avx2", "avx512", "neon", "plain")
+
+
+def test_the_library_is_used_without_torch():
+    code = (
+        "import sys, fedtiny.native.model, fedtiny.native.description\n"
+        "fedtiny.native.library.library()\n"
+        "print('torch' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a compiler")
+@pytest.mark.timeout(900)
+def test_fuzzed_calls_under_sanitizers(tmp_path):
+    driver = fuzz.build_driver(tmp_path)
+    run = subprocess.run([driver, "2000", "3"], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
+def test_without_a_compiler_the_build_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
+    with pytest.raises(CannotCompileError, match="cannot be run"):
+        build(tmp_path / "library.so")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CannotCompileError, match="no C\\+\\+ compiler"):
+        build(tmp_path / "library.so")
+    assert not list(tmp_path.iterdir())

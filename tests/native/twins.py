@@ -1,0 +1,162 @@
+"""A torch network and the same network in native code, side by side."""
+
+import copy
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from fedtiny.native.description import Description
+from fedtiny.native.library import NativeError
+from fedtiny.native.model import NativeModel
+from fedtiny.native.options import Options, Rates
+from fedtiny.native.translate import describe
+
+SGD = {"lr": 0.05, "momentum": 0.9, "decay": 5e-4}
+ADAM = {"lr": 1e-3, "decay": 1e-4}
+
+
+def random_mask(size, density, rng):
+    """Sorted positions of a random share of a layer's weights."""
+    count = int(np.clip(round(size * density), 0, size))
+    return np.sort(rng.choice(size, count, replace=False)).astype(np.int32)
+
+
+def supported_lanes():
+    """The widths of vectors that this processor has."""
+    net = Description((1, 1, 1))
+    net.linear("fc", net.flatten(0), 2)
+    model = NativeModel(net)
+    found = []
+    for lanes in (4, 8, 16):
+        with suppress(NativeError):
+            model.plan(Options(lanes=lanes))
+            found.append(lanes)
+    return found
+
+
+@dataclass
+class Twins:
+    """The torch side is in float64; both have the same kept weights."""
+
+    torch: nn.Module
+    native: NativeModel
+    kept: dict
+
+    @classmethod
+    def make(cls, model, shape, masks=None, seed=0, **options):
+        kept = dict(masks or {})
+        model = copy.deepcopy(model)
+        state = model.state_dict()
+        for name, positions in kept.items():
+            bits = torch.zeros(state[name].numel())
+            bits[torch.from_numpy(positions.astype(np.int64))] = 1
+            state[name].mul_(bits.view_as(state[name]))
+        native = NativeModel(describe(model, shape))
+        native.prepare(Options(**options), kept)
+        twins = cls(model.double(), native, kept)
+        for name in twins.tensors():
+            native.set(name, twins.of_torch(name, state[name]))
+        return twins
+
+    def tensors(self):
+        return [n for n, t in self.torch.state_dict().items() if t.is_floating_point()]
+
+    def of_torch(self, name, tensor):
+        """The values of a torch tensor that the native side holds."""
+        flat = tensor.detach().numpy().reshape(-1)
+        return flat[self.kept[name]] if name in self.kept else flat
+
+    def gradients(self, images, labels):
+        """Both sides' gradients of the mean loss, by name, after one pass in training mode."""
+        self.torch.train().zero_grad()
+        inputs = torch.from_numpy(images).double().requires_grad_()
+        loss = F.cross_entropy(self.torch(inputs), torch.from_numpy(labels))
+        loss.backward()
+        score = self.native.train(images, labels, update=False)
+        pairs = {
+            name: (self.of_torch(name, p.grad), self.native.gradient(name))
+            for name, p in self.torch.named_parameters()
+        }
+        pairs["loss"] = (np.array(loss.item()), np.array(score.loss / len(labels)))
+        if self.native.options.input_gradient:
+            pairs["input"] = (inputs.grad.numpy(), self.native.input_gradient())
+        return pairs
+
+    def noise(self, images, labels):
+        """How far torch's own gradients in float32 are off: batch norm of few values amplifies."""
+        single, double = copy.deepcopy(self.torch).float(), copy.deepcopy(self.torch)
+        for model, dtype in ((double.train(), torch.float64), (single.train(), torch.float32)):
+            model.zero_grad()
+            logits = model(torch.from_numpy(images).to(dtype))
+            F.cross_entropy(logits, torch.from_numpy(labels)).backward()
+        return {
+            name: float((one.grad - two.grad).abs().max())
+            for (name, one), two in zip(double.named_parameters(), single.parameters(), strict=True)
+        }
+
+    def step(self, images, labels, optimizer, steps=1):
+        """Train both sides with one of the two optimizers."""
+        parameters = list(self.torch.parameters())
+        if optimizer == "sgd":
+            theirs = torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=5e-4)
+            self.native.start(Rates(**SGD))
+        else:
+            theirs = torch.optim.Adam(parameters, lr=1e-3, weight_decay=1e-4)
+            self.native.start(Rates(**ADAM))
+        self.torch.train()
+        for _ in range(steps):
+            theirs.zero_grad()
+            logits = self.torch(torch.from_numpy(images).double())
+            F.cross_entropy(logits, torch.from_numpy(labels)).backward()
+            self._mask_gradients()
+            theirs.step()
+            self.native.train(images, labels)
+
+    def _mask_gradients(self):
+        for name, parameter in self.torch.named_parameters():
+            if name in self.kept:
+                bits = torch.zeros_like(parameter).view(-1)
+                bits[torch.from_numpy(self.kept[name].astype(np.int64))] = 1
+                parameter.grad.mul_(bits.view_as(parameter))
+
+    def states(self):
+        """Both sides' tensors, by name."""
+        state = self.torch.state_dict()
+        return {n: (self.of_torch(n, state[n]), self.native.get(n)) for n in self.tensors()}
+
+
+def agree(pairs, tolerance, noise=None):
+    """Assert that each pair is equal up to a share of its largest value.
+
+    What should vanish is compared with the others: it is the noise of sums of their size. Noise
+    that torch has in float32 is allowed tenfold.
+    """
+    noise = noise or {}
+    most = max(noise.values(), default=0.0)
+    overall = max(np.abs(e).max(initial=0) for n, (e, _) in pairs.items() if n != "loss")
+    for name, (expected, found) in pairs.items():
+        scale = max(np.abs(expected).max(initial=0), 0.05 * overall, 1e-3)
+        worst = np.abs(expected - found).max(initial=0)
+        allowed = tolerance * scale + 10 * noise.get(name, most)
+        assert worst <= allowed, f"{name}: off by {worst / scale:.2g} of its largest"
+
+
+def batch(rng, count, shape, classes):
+    """Random images and labels."""
+    images = rng.standard_normal((count, *shape)).astype(np.float32)
+    return images, rng.integers(0, classes, count)
+
+
+def wake_norms(model, seed=0):
+    """Give batch norms scales and shifts that are not 1 and 0."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            with torch.no_grad():
+                module.weight.uniform_(0.5, 1.5, generator=generator)
+                module.bias.uniform_(-0.5, 0.5, generator=generator)
+    return model
