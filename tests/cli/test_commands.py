@@ -113,7 +113,9 @@ def test_inspect_shows_a_finished_run(fedtiny, finished):
     assert f"finished: accuracy {result['accuracy']:.4f}" in said.out
     assert "chosen candidate" in said.out
     for layer in ("4", "8"):
-        assert re.search(rf"\b{layer}\b\W+0\.\d{{4}}", said.out)
+        assert re.search(rf"\b{layer}\b\W+0\.\d{{4}}\W+0\.\d{{4}}", said.out)
+    shares = rf"all +{result['density']:.4f} +{result['effective_density']:.4f}"
+    assert re.search(shares, said.out)
     assert rounds_in(said.out) == ["1", "2", "3"]
 
 

@@ -22,7 +22,7 @@ from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 from fedtiny.sparse.vector import SparseVector
 
-from ..devices.tiny import lab, settings
+from ..devices.tiny import lab, random_mask, settings
 from ..federation.fakes import FakeDoor
 
 LAYERS = ("a", "b", "c", "d", "e")
@@ -276,3 +276,37 @@ def test_a_run_is_the_same_twice_and_another_with_another_seed():
 
     assert last(0) == last(0)
     assert not set(last(0)) & set(last(1))
+
+
+# Reclaiming
+
+
+@pytest.mark.parametrize("reclaim", [False, True])
+def test_useless_weights_are_reclaimed_if_so_asked(reclaim):
+    """A layer's swaps take its useless weights first, whatever their magnitude."""
+    pruning = {"reclaim": reclaim, "granularity": "entire", "r_stop": 10, "delta_r": 1}
+    bench = lab(settings(pruning=pruning))
+    server = bench.server
+    mask = random_mask(server.anatomy, 0.1)
+    server.theta = Theta(mask, np.ones(length(mask), np.float32))
+    paths = server.public.flow.under(mask)
+    values = server.theta.vector.copy()
+    for layer in mask:  # so that by magnitude the useless ones would go last
+        values[server.theta.places[layer]][~paths.useful(layer)] = 9
+    server.theta = Theta(mask, values)
+    useless = {layer: set(mask.indices(layer)[~paths.useful(layer)].tolist()) for layer in mask}
+    assert any(useless.values())
+    numbers = bench.method.score(server)[0].options["counts"]
+    gradients = {
+        layer: SparseVector(size, np.arange(size, dtype=np.int32), np.ones(size, np.float32))
+        for layer, size in server.anatomy.sizes.items()
+    }
+    reducer = REDUCERS["mean"]()
+    reducer.add(Reply(0, 1, server.theta, gradients))
+    changes = adjusted(bench.method, server, reducer.outcome({}, Traffic()))
+    for layer, change in changes.items():
+        taken = useless[layer] & set(change.dropped.tolist())
+        others = mask.kept(layer) - len(useless[layer])
+        expected = min(len(useless[layer]), numbers[layer])
+        assert len(taken) == (expected if reclaim else max(0, numbers[layer] - others))
+    assert server.theta.mask.counts == mask.counts

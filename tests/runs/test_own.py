@@ -1,6 +1,7 @@
 """Data and a model of one's own, through the Python interface."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 import fedtiny
 from fedtiny.cli.main import dispatch
 from fedtiny.config import DataConfig
-from fedtiny.errors import ConfigError, ModelError, RunError
+from fedtiny.errors import ConfigError, FedTinyError, ModelError, RunError
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.settle import settled
 
@@ -52,6 +53,26 @@ def test_they_are_noted_in_the_config(whole):
     assert (whole.config.data.name, whole.config.model) == ("own:mine", "own:Net")
     assert whole.density <= 0.3
     assert isinstance(whole.network, Net)
+
+
+class Strange(Net):
+    """One whose graph nobody can tell."""
+
+    def forward(self, images):
+        return super().forward(images) if images.mean() > -1e9 else images
+
+
+def test_effective_density_of_a_network_that_cannot_be_followed_is_unknown(tmp_path):
+    result = train(CONFIG, tmp_path / "run", data=own_data(), model=Strange())
+    assert [record["effective_density"] for record in result.metrics] == [None, None]
+    assert [record["effective_densities"] for record in result.metrics] == [None, None]
+    assert dispatch(["inspect", str(tmp_path / "run")]) == 0
+
+
+def test_weights_of_such_a_network_cannot_be_reclaimed(tmp_path):
+    config = replace(CONFIG, pruning=replace(CONFIG.pruning, reclaim=True))
+    with pytest.raises(FedTinyError, match=r"leave --pruning\.reclaim out"):
+        train(config, tmp_path / "run", data=own_data(), model=Strange())
 
 
 def test_ones_own_module_is_left_as_it_was(net, tmp_path):

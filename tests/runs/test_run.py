@@ -15,7 +15,10 @@ from fedtiny import data, models
 from fedtiny.config import load
 from fedtiny.data.augment import Transform
 from fedtiny.errors import ConfigError
+from fedtiny.native.effective import effective_density
+from fedtiny.native.translate import describe
 from fedtiny.runs.assembly import TEST_PART, Assembly, assemble, computing_on
+from fedtiny.runs.checkpoint import load_checkpoint
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.split import load_split, save_split
@@ -26,6 +29,7 @@ KEYS = {
     *("round", "accuracy", "loss", "train_loss", "density", "densities", "mask_change"),
     *("bytes_down", "bytes_up", "seconds", "answered", "failed", "counted"),
     *("bytes_evaluation", "adjusted", "flops", "memory_paper", "memory_device"),
+    *("effective_density", "effective_densities"),
 }
 
 
@@ -109,8 +113,21 @@ def test_a_line_of_metrics_for_each_round(finished):
 def test_densities_by_layer_add_up_to_the_density(finished):
     sizes = {"4.weight": 2 * 4 * 9, "8.weight": 4 * 8 * 9}
     for record in finished.metrics:
-        kept = sum(record["densities"][layer] * size for layer, size in sizes.items())
-        assert record["density"] == pytest.approx(kept / sum(sizes.values()))
+        for whole, by_layer in (
+            ("density", "densities"),
+            ("effective_density", "effective_densities"),
+        ):
+            kept = sum(record[by_layer][layer] * size for layer, size in sizes.items())
+            assert record[whole] == pytest.approx(kept / sum(sizes.values()))
+
+
+def test_effective_is_what_the_last_mask_lets_through(finished):
+    assembly = assemble(finished.config)
+    load_checkpoint(RunFolder.open(finished.path), assembly.server)
+    description = describe(finished.network, assembly.data.shape)
+    last, mask = finished.metrics[-1], assembly.server.theta.mask
+    assert last["effective_density"] == effective_density(description, mask)
+    assert 0 < last["effective_density"] <= last["density"]
 
 
 def test_the_result_sums_up_the_run(finished):
@@ -123,6 +140,7 @@ def test_the_result_sums_up_the_run(finished):
     assert result["kept_weights"] == round(360 * result["density"])
     assert result["accuracy"] == finished.accuracy == records[-1]["accuracy"]
     assert result["density"] == finished.density == records[-1]["density"]
+    assert result["effective_density"] == records[-1]["effective_density"]
 
 
 def test_the_saved_model_loads_and_is_as_good_as_reported(finished):

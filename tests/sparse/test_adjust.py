@@ -84,6 +84,24 @@ def test_a_grown_weight_is_not_dropped_again_though_it_starts_at_zero():
     assert new.mask.indices("w").tolist() == [4, 5]
 
 
+def test_useless_weights_drop_before_smaller_ones():
+    theta, towards = six([0, 1, 2, 3], [4, 3, 0, 1]), gradient({4: 2, 5: 1})
+    useful = np.array([False, True, True, True])
+    _, changes = grow_and_drop(theta, towards, {"w": 1}, lambda _: useful)
+    assert changes["w"].dropped.tolist() == [0]
+    _, changes = grow_and_drop(theta, towards, {"w": 2}, lambda _: useful)
+    assert changes["w"].dropped.tolist() == [0, 2]
+    _, changes = grow_and_drop(theta, towards, {"w": 1}, lambda _: ~useful)
+    assert changes["w"].dropped.tolist() == [2]
+
+
+def test_where_all_is_useful_or_nothing_is_the_smallest_drop():
+    theta, towards = six([0, 1, 2, 3], [4, 3, 0, 1]), gradient({4: 2, 5: 1})
+    for useful in (None, lambda _: np.ones(4, bool), lambda _: np.zeros(4, bool)):
+        _, changes = grow_and_drop(theta, towards, {"w": 2}, useful)
+        assert changes["w"].dropped.tolist() == [2, 3]
+
+
 def test_layers_without_a_number_or_a_gradient_stay():
     twins = anatomy_of({"a": (2,), "b": (2,)})
     theta = Theta(Mask(twins, {"a": [0], "b": [0]}), np.ones(2, np.float32))

@@ -22,6 +22,10 @@ COMMANDS = {
         "fedtiny.cli.cost",
         "what training costs, without training: fedtiny cost --model vgg11",
     ),
+    "bench": (
+        "fedtiny.cli.bench",
+        "time and memory of a device's training step: fedtiny bench device --density 0.05 0.01",
+    ),
     "list": ("fedtiny.cli.names", "what can be named: fedtiny list methods|models|datasets"),
     "data": ("fedtiny.cli.data", "fetch a data set: fedtiny data get NAME"),
 }

@@ -9,9 +9,9 @@ from fedtiny.config import Config
 Flat = dict[str, Any]
 """Settings by their full name, as in `pruning.delta_r`."""
 
-HOW_IT_IS_COMPUTED = ("workers", "data.root", "gpu.lanes", "gpu.cards")
+HOW_IT_IS_COMPUTED = ("workers", "data.root", "device.python", "gpu.lanes", "gpu.cards")
 """What may change from machine to machine without a change of what is computed."""
-CHOSEN_BY_THE_MACHINE = {"threads": None, "simulator": "auto"}
+CHOSEN_BY_THE_MACHINE = {"threads": None, "simulator": "auto", "device_backend": "auto"}
 """Settings that a machine fills in where they are left open."""
 
 

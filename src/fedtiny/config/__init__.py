@@ -4,6 +4,7 @@ from fedtiny.config.presets import resolve
 from fedtiny.config.settings import (
     Config,
     DataConfig,
+    DeviceConfig,
     FleetConfig,
     GpuConfig,
     PruningConfig,
@@ -15,6 +16,7 @@ from fedtiny.config.toml import dumps, from_dict, load, to_dict
 __all__ = [
     "Config",
     "DataConfig",
+    "DeviceConfig",
     "FleetConfig",
     "GpuConfig",
     "PruningConfig",

@@ -106,10 +106,26 @@ class PruningConfig:
     """Rounds between two adjustments; default: the preset's."""
     r_stop: int | None = None
     """Last round that may adjust; default: the preset's."""
+    reclaim: bool = False
+    """FedTiny: drop weights that reach nothing before others when growing."""
     scope: Literal["uniform", "global"] = "uniform"
     """SNIP, SynFlow, GraSP: the same density in every layer, or one threshold for all."""
     iterations: int = 100
     """SNIP, SynFlow: steps of pruning at the start."""
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """How a native device spends its memory and time."""
+
+    storage: Literal["float32", "float16"] = "float32"
+    """How activations are held; computed is in float32 always."""
+    recompute: bool = False
+    """Compute what only batch norm reads a second time, and do not hold it."""
+    remove_dead: bool = False
+    """Leave out channels that cannot reach the output."""
+    python: str | None = None
+    """Another Python, with fedtiny but perhaps without torch, whose processes play the devices."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +173,9 @@ class Config:
     simulator: Literal["auto", "reference", "gpu"] = "auto"
     """Who plays the devices: processes that compute as a device would, or a GPU; auto: what is
     there."""
+    device_backend: Literal["auto", "native", "torch"] = "auto"
+    """How a simulated device computes: sparse in native code, or dense PyTorch under masks; auto:
+    native on a CPU where it is faster."""
     workers: int | None = None
     """Processes that play the devices; default: all cores. Does not change any result."""
     threads: int | None = None
@@ -172,6 +191,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     pruning: PruningConfig = field(default_factory=PruningConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
     gpu: GpuConfig = field(default_factory=GpuConfig)
 
     def __post_init__(self) -> None:

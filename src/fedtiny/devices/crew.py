@@ -2,32 +2,24 @@
 
 import os
 import signal
-import traceback
 import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+from fedtiny.devices.dialogue import Dialogue, Hangup, Pipe, serve
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.node import answer
 from fedtiny.devices.shard import Shard
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply, Request
-from fedtiny.federation.wire import (
-    NOTHING_KNOWN,
-    Known,
-    decode_reply,
-    decode_request,
-    encode_reply,
-    encode_request,
-)
 from fedtiny.models.anatomy import Anatomy
-from fedtiny.sparse.theta import Theta
 
-DONE, FAILED, BROKEN = b"\0", b"\1", b"\2"
-_PARENT_ENDS: set[Connection] = set()  # a child that kept one open would outlive its parent
+PARENT_ENDS: set[Pipe] = set()  # a child that kept one open would outlive its parent
 
 
 @dataclass(frozen=True)
@@ -91,25 +83,12 @@ class Workers:
     def __init__(
         self, engine: Engine, anatomy: Anatomy, shards: Sequence[Shard], seed: int, count: int
     ) -> None:
-        self.anatomy = anatomy
         self._workers: list[_Worker] = []
         for _ in range(count):
             self._workers.append(_Worker(engine, anatomy, shards, seed))
 
     def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
-        """Each worker has one job at a time; at most one reply a worker waits for its turn."""
-        waiting = iter(jobs)
-        busy = [(worker, job) for worker, job in zip(self._workers, waiting, strict=False)]
-        for worker, job in busy:
-            worker.start(job)
-        while busy:
-            worker, job = busy.pop(0)
-            outcome = worker.finish(job, self.anatomy)
-            following = next(waiting, None)
-            if following is not None:
-                worker.start(following)
-                busy.append((worker, following))
-            yield outcome
+        return in_turn(list(zip(cycle(self._workers), jobs, strict=False)))
 
     def account(self) -> dict[str, Any]:
         return {"simulator": "reference"}
@@ -118,6 +97,30 @@ class Workers:
         for worker in self._workers:
             worker.close()
         self._workers.clear()
+
+
+class Hand(Protocol):
+    """One who does a job at a time."""
+
+    def start(self, job: Job) -> None:
+        """Begin a job."""
+
+    def finish(self, job: Job) -> Reply | FedTinyError:
+        """What came of the job that was begun."""
+
+
+def in_turn(work: Sequence[tuple[Hand, Job]]) -> Iterator[Reply | FedTinyError]:
+    """The outcomes in the order of the jobs; at most one a hand waits for its turn."""
+    waiting: dict[Hand, deque[Job]] = {}
+    for hand, job in work:
+        waiting.setdefault(hand, deque()).append(job)
+    for hand, own in waiting.items():
+        hand.start(own.popleft())
+    for hand, job in work:
+        outcome = hand.finish(job)
+        if waiting[hand]:
+            hand.start(waiting[hand].popleft())
+        yield outcome
 
 
 class _Worker:
@@ -132,8 +135,8 @@ class _Worker:
     ) -> None:
         context = get_context("fork")
         self.pipe, child = context.Pipe()
-        _PARENT_ENDS.add(self.pipe)
-        self.known = NOTHING_KNOWN
+        PARENT_ENDS.add(self.pipe)
+        self.dialogue = Dialogue(self.pipe, anatomy)
         self.process = context.Process(
             target=_work, args=(child, engine, anatomy, shards, seed), daemon=True
         )
@@ -143,26 +146,19 @@ class _Worker:
         child.close()
 
     def start(self, job: Job) -> None:
-        device = job.shard.device.to_bytes(4, "little")
         try:
-            self.pipe.send_bytes(device + encode_request(job.request, self.known))
-        except OSError as error:
-            raise _died() from error
-        self.known = Known(job.request.theta.mask.version, job.request.theta.version)
+            self.dialogue.ask(job.shard.device, job.request)
+        except Hangup as hangup:
+            raise _died() from hangup
 
-    def finish(self, job: Job, anatomy: Anatomy) -> Reply | FedTinyError:
+    def finish(self, job: Job) -> Reply | FedTinyError:
         try:
-            answered = self.pipe.recv_bytes()
-        except (EOFError, OSError) as error:
-            raise _died() from error
-        if answered[:1] == BROKEN:
-            raise RuntimeError(f"a worker process failed:\n{answered[1:].decode()}")
-        if answered[:1] == FAILED:
-            return FedTinyError(answered[1:].decode())
-        return decode_reply(answered[1:], anatomy, job.request.theta.mask)
+            return self.dialogue.reply(job.request)
+        except Hangup as hangup:
+            raise _died() from hangup
 
     def close(self) -> None:
-        _PARENT_ENDS.discard(self.pipe)
+        PARENT_ENDS.discard(self.pipe)
         self.pipe.close()
         self.process.join(timeout=5)
         if self.process.is_alive():
@@ -180,29 +176,8 @@ def _work(
     shards: Sequence[Shard],
     seed: int,
 ) -> None:
-    """A child's life: do jobs until the parent goes away."""
+    """A child's life, apart from its parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for parents_end in _PARENT_ENDS:
+    for parents_end in PARENT_ENDS:
         parents_end.close()
-    by_device, held = {shard.device: shard for shard in shards}, None
-    while True:
-        try:
-            message = pipe.recv_bytes()
-            shard = by_device[int.from_bytes(message[:4], "little")]
-            outcome, held = _do(engine, anatomy, shard, message[4:], held, seed)
-            pipe.send_bytes(outcome)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            return
-
-
-def _do(
-    engine: Engine, anatomy: Anatomy, shard: Shard, data: bytes, held: Theta | None, seed: int
-) -> tuple[bytes, Theta]:
-    request = decode_request(data, anatomy, held.mask if held else None, held)
-    try:
-        reply = answer(engine, request, shard, seed)
-    except FedTinyError as error:
-        return FAILED + str(error).encode(), request.theta
-    except Exception:
-        return BROKEN + traceback.format_exc().encode(), request.theta
-    return DONE + encode_reply(reply, request.theta.mask), request.theta
+    serve(pipe, engine, anatomy, shards, seed)

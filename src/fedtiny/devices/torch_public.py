@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -12,6 +13,10 @@ from torch import Tensor, nn
 from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.devices.torch_norms import norms
+from fedtiny.errors import ModelError
+from fedtiny.native.effective import Flow
+from fedtiny.native.translate import describe
+from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
 LayerArrays = dict[str, NDArray[np.floating]]
@@ -23,6 +28,15 @@ class TorchPublicSet:
     def __init__(self, engine: TorchEngine, shard: Shard) -> None:
         self.engine = engine
         self.shard = shard
+
+    @cached_property
+    def flow(self) -> Flow | None:
+        try:
+            flow = Flow(describe(self.engine.model, self.shard.data.shape))
+            flow.under(Mask.full(self.engine.anatomy))
+        except ModelError:
+            return None
+        return flow
 
     def gradients(self, theta: Theta) -> LayerArrays:
         weights = self._loaded(theta)

@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.native.effective import Flow
 from fedtiny.sparse.theta import Theta
 
 LayerArrays = Mapping[str, NDArray[np.floating]]
@@ -14,9 +15,13 @@ LayerArrays = Mapping[str, NDArray[np.floating]]
 class PublicSet(Protocol):
     """The public one-shot set D_s and the network, on the server.
 
-    Each gives one array a prunable layer, in the shape of the layer, for the model as it is
-    given: pruned weights are zero.
+    Each measure gives one array a prunable layer, in the shape of the layer, for the model as it
+    is given: pruned weights are zero.
     """
+
+    @property
+    def flow(self) -> Flow | None:
+        """The paths through the network; None where its graph cannot be told."""
 
     def gradients(self, theta: Theta) -> LayerArrays:
         """The gradient of the loss on all of D_s."""

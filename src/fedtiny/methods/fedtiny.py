@@ -19,6 +19,7 @@ from fedtiny.federation.messages import (
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.models.anatomy import Anatomy
+from fedtiny.native.effective import Flow
 from fedtiny.randomness import generator
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool, prune_by_magnitude
@@ -50,6 +51,8 @@ class FedTiny(Method):
 
     def coarse_prune(self, server: Server) -> None:
         """Choose the least biased of a pool of candidates (Alg. 1)."""
+        if self._reclaims:
+            _flow(server)  # to fail before the rounds do
         if self.config.selection.kind == "none":
             counts = uniform(server.anatomy, self.config.density)
             server.theta = prune_by_magnitude(server.theta, counts)
@@ -101,7 +104,12 @@ class FedTiny(Method):
     def adjust(self, server: Server, outcome: Outcome) -> None:
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""
         numbers = self._pruning_numbers(server)
-        server.theta, _ = grow_and_drop(server.theta, outcome.gradients, numbers)
+        useful = _flow(server).under(server.theta.mask).useful if self._reclaims else None
+        server.theta, _ = grow_and_drop(server.theta, outcome.gradients, numbers, useful)
+
+    @property
+    def _reclaims(self) -> bool:
+        return self.config.pruning.progressive and self.config.pruning.reclaim
 
     def _pruning_numbers(self, server: Server) -> dict[str, int]:
         if not self.config.pruning.progressive:
@@ -127,6 +135,16 @@ def pooled_variance(arrays: Statistics) -> Statistics:
             variance = square - values.astype(np.float64) ** 2
             pooled[f"{stem}.running_var"] = np.maximum(variance, 0).astype(np.float32)
     return pooled
+
+
+def _flow(server: Server) -> Flow:
+    flow = server.public.flow if server.public else None
+    if flow is None:
+        raise FedTinyError(
+            "the network has a layer or a shape that weights cannot be followed through; "
+            "leave --pruning.reclaim out"
+        )
+    return flow
 
 
 def _require_enough(server: Server, outcome: Outcome) -> None:

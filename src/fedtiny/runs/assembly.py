@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,9 @@ from fedtiny.config import Config
 from fedtiny.cost import Workload
 from fedtiny.data import DataSet
 from fedtiny.devices.crew import Alone, Crew, Job, Workers
-from fedtiny.devices.engine import Moment
+from fedtiny.devices.engine import Engine, Moment
+from fedtiny.devices.outfit import Outfit
+from fedtiny.devices.remote import Remote
 from fedtiny.devices.shard import Shard, shard
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import ConfigError, FedTinyError, ModelError
@@ -23,6 +25,7 @@ from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
+from fedtiny.runs import backend as backends
 from fedtiny.runs.settle import OWN, cost_inputs, has_gpu, settled, within_budget
 from fedtiny.runs.split import Split, checked, share_out
 
@@ -92,6 +95,8 @@ def assemble(
     anatomy = models.dissect(network, dataset.shape)
     _check_outputs(network, dataset)
     method.check(anatomy)
+    backend = backends.choose(config, method, network, dataset)
+    asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     engine = _engine(network, anatomy, dataset, config)
     devices = len(split.table)
     given = cost_inputs(asked, dataset, model) | {"samples": int(split.table.sum()) // devices}
@@ -99,6 +104,9 @@ def assemble(
     shards, test = _shards(dataset, split, config), _test_parts(dataset)
     if config.simulator == "gpu":
         crew = _gpu_crew(engine, anatomy, dataset, config)
+    elif backend == "native":
+        outfit = backends.outfit(config, anatomy, network, dataset)
+        crew = _native_crew(outfit, (*shards, *test), config)
     else:
         crew = _crew(engine, anatomy, (*shards, *test), config)
     public = Shard(SERVER, dataset.train, split.public, split.public)
@@ -143,13 +151,18 @@ def _test_parts(data: DataSet) -> tuple[Shard, ...]:
     )
 
 
-def _crew(
-    engine: "TorchEngine", anatomy: models.Anatomy, shards: Sequence[Shard], config: Config
-) -> Crew:
+def _crew(engine: Engine, anatomy: models.Anatomy, shards: Sequence[Shard], config: Config) -> Crew:
     workers = config.workers or 1
     if workers == 1:
         return Alone(engine, config.seed)
     return Workers(engine, anatomy, shards, config.seed, workers)
+
+
+def _native_crew(outfit: Outfit, shards: Sequence[Shard], config: Config) -> Crew:
+    """Native devices in these processes, or in those of another Python."""
+    if config.device.python is None:
+        return _crew(outfit.engine(), outfit.anatomy, shards, config)
+    return Remote(outfit, shards, python=config.device.python, count=config.workers or 1)
 
 
 def _gpu_crew(

@@ -22,6 +22,7 @@ def round_record(assembly: Assembly, result: RoundResult, started: float) -> Rec
         "train_loss": result.outcome.metrics.get("loss"),
         "density": mask.density,
         "densities": dict(mask.densities),
+        **_effective(assembly),
         "mask_change": sum(len(change) for change in result.changes.values()),
         "adjusted": {layer: len(change) for layer, change in result.changes.items()},
         "bytes_down": traffic.down,
@@ -33,6 +34,16 @@ def round_record(assembly: Assembly, result: RoundResult, started: float) -> Rec
         "counted": result.counted,
         "seconds": round(time.perf_counter() - started, 3),
     }
+
+
+def _effective(assembly: Assembly) -> Record:
+    """Kept weights that carry something to the output; unknown where the graph cannot be told."""
+    server = assembly.server
+    flow = server.public.flow if server.public else None
+    if flow is None:
+        return {"effective_density": None, "effective_densities": None}
+    paths = flow.under(server.theta.mask)
+    return {"effective_density": paths.density, "effective_densities": paths.densities}
 
 
 def _cost(assembly: Assembly, result: RoundResult) -> Record:
@@ -88,6 +99,7 @@ def result_record(
         "accuracy": last["accuracy"],
         "loss": last["loss"],
         "density": mask.density,
+        "effective_density": _effective(assembly)["effective_density"],
         "kept_weights": mask.count,
         "prunable_weights": mask.anatomy.prunable_count,
         "rounds": assembly.server.round,

@@ -112,15 +112,25 @@ def _count(count: np.int64) -> str:
 
 
 def layer_table(record: Record) -> Table:
-    """Density by layer, drawn as bars."""
+    """Density by layer, drawn as bars, with what of it can reach the output; then of the model."""
     shown = titled("Density by layer")
     shown.add_column("layer")
     shown.add_column("density", justify="right")
+    shown.add_column("effective", justify="right")
     shown.add_column("")
+    effective = record.get("effective_densities") or {}
     most = max(record["densities"].values(), default=1.0)
     for layer, density in record["densities"].items():
-        shown.add_row(layer.removesuffix(".weight"), f"{density:.4f}", bar(density / most))
+        name, useful = layer.removesuffix(".weight"), _share(effective.get(layer))
+        shown.add_row(name, f"{density:.4f}", useful, bar(density / most))
+    shown.add_section()
+    shown.add_row("all", f"{record['density']:.4f}", _share(record.get("effective_density")))
     return shown
+
+
+def _share(share: float | None) -> str:
+    """A share, or nothing where it is not known."""
+    return "" if share is None else f"{share:.4f}"
 
 
 def bar(share: float, width: int = 24) -> Text:

@@ -18,6 +18,7 @@ DEFAULTS = {
     "density": 0.1,
     "rounds": 3,
     "workers": 1,
+    "device_backend": "torch",
     "threads": 1,
     "data": {"limit_train": 300, "limit_test": 100},
     "fleet": {"devices": 4},

@@ -1,0 +1,90 @@
+"""What a device in another process is given once, as text and plain arrays."""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from fedtiny.config import TrainConfig
+from fedtiny.data import ImageSet
+from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.data.draws import Preparation
+from fedtiny.devices.native_engine import NativeChoices, NativeEngine
+from fedtiny.devices.shard import Shard
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.native.description import Description
+
+
+@dataclass(frozen=True)
+class Outfit:
+    """All that a native device needs beside its own data."""
+
+    description: Description
+    anatomy: Anatomy
+    preparation: Preparation
+    train: TrainConfig
+    choices: NativeChoices
+    seed: int
+
+    def engine(self) -> NativeEngine:
+        """How the device computes."""
+        transform = ArrayTransform(**asdict(self.preparation))
+        return NativeEngine(self.description, self.anatomy, transform, self.train, self.choices)
+
+    def to_json(self) -> str:
+        """As text."""
+        plain = {
+            "description": self.description.to_plain(),
+            "anatomy": asdict(self.anatomy),
+            "preparation": asdict(self.preparation),
+            "train": asdict(self.train),
+            "choices": asdict(self.choices),
+            "seed": self.seed,
+        }
+        return json.dumps(plain)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Outfit":
+        """What such text says."""
+        plain = json.loads(text)
+        return cls(
+            Description.from_plain(plain["description"]),
+            Anatomy(**_tuples(plain["anatomy"])),
+            Preparation(**_tuples(plain["preparation"])),
+            TrainConfig(**plain["train"]),
+            NativeChoices(**plain["choices"]),
+            plain["seed"],
+        )
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists only; ours are tuples, at any depth."""
+    if isinstance(value, Mapping):
+        return {name: _tuples(part) for name, part in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def pack(shard: Shard) -> bytes:
+    """A device's own images and labels, and no others'."""
+    own, places = np.unique(np.concatenate([shard.indices, shard.development]), return_inverse=True)
+    data, packed = shard.data.subset(own), io.BytesIO()
+    np.savez(
+        packed,
+        device=shard.device,
+        images=data.images,
+        labels=data.labels,
+        classes=data.classes,
+        indices=places[: len(shard)],
+        development=places[len(shard) :],
+    )
+    return packed.getvalue()
+
+
+def unpack(packed: bytes) -> Shard:
+    """The shard that was packed, with its images numbered anew."""
+    with np.load(io.BytesIO(packed), allow_pickle=False) as found:
+        data = ImageSet(found["images"], found["labels"], tuple(map(str, found["classes"])))
+        return Shard(int(found["device"]), data, found["indices"], found["development"])

@@ -1,0 +1,56 @@
+"""A device in a process of its own: `python -m fedtiny.devices.remote_child`, without torch.
+
+It is given an outfit and its shards on its standard input, says that it is ready, and answers on
+its standard output until its input ends (see `remote`).
+"""
+
+import contextlib
+import os
+import signal
+import sys
+
+from fedtiny import __version__
+from fedtiny.devices.channel import Channel
+from fedtiny.devices.dialogue import DONE, GONE, serve, trouble
+from fedtiny.devices.native_engine import NativeEngine
+from fedtiny.devices.outfit import Outfit, unpack
+from fedtiny.devices.shard import Shard
+
+
+def main() -> None:
+    """A child's life."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = _own_streams()
+    with contextlib.suppress(*GONE):
+        channel.send_bytes(DONE + __version__.encode())
+        outfit = Outfit.from_json(channel.recv_bytes().decode())
+        count = int.from_bytes(channel.recv_bytes(), "little")
+        packed = [channel.recv_bytes() for _ in range(count)]
+        ready = _ready(outfit, packed, channel)
+        if ready is not None:
+            serve(channel, ready[0], outfit.anatomy, ready[1], outfit.seed)
+
+
+def _ready(
+    outfit: Outfit, packed: list[bytes], channel: Channel
+) -> tuple[NativeEngine, list[Shard]] | None:
+    try:
+        engine, shards = outfit.engine(), [unpack(each) for each in packed]
+    except Exception as error:
+        channel.send_bytes(trouble(error))
+        return None
+    channel.send_bytes(DONE)
+    return engine, shards
+
+
+def _own_streams() -> Channel:
+    """Standard input and output, kept from anyone who prints."""
+    reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(sys.stderr.fileno(), 1)
+    return Channel(reader, writer)
+
+
+if __name__ == "__main__":
+    main()

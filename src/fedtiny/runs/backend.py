@@ -1,0 +1,77 @@
+"""How the devices of a run compute: natively sparse, or in PyTorch."""
+
+from typing import TYPE_CHECKING, Literal
+
+from fedtiny.config import Config
+from fedtiny.data import DataSet
+from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.devices.native_engine import NativeChoices
+from fedtiny.devices.outfit import Outfit
+from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.extras import require
+from fedtiny.federation.method import Method
+from fedtiny.models.anatomy import Anatomy
+from fedtiny.native.library import library
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedtiny.native.description import Description
+
+CROSSOVER = 0.3  # above this density dense PyTorch is faster on a CPU
+
+Backend = Literal["native", "torch"]
+
+
+def choose(config: Config, method: Method, model: "nn.Module", data: DataSet) -> Backend:
+    """The backend of a run; native where it was asked for or is possible and faster."""
+    if config.device_backend == "torch":
+        if config.device.python:
+            raise ConfigError("--device.python needs --device-backend native")
+        return "torch"
+    trouble = _trouble(config, method, model, data)
+    if config.device_backend == "native":
+        if trouble:
+            raise ConfigError(f"--device-backend native: {trouble}; use --device-backend torch")
+        return "native"
+    faster = method.density_limit(0) < CROSSOVER
+    if config.device.python and (trouble or not faster):
+        raise ConfigError(
+            "--device.python takes native devices, which this run would not have: "
+            + (trouble or "its density is so high that PyTorch is faster")
+        )
+    return "native" if faster and not trouble else "torch"
+
+
+def _trouble(config: Config, method: Method, model: "nn.Module", data: DataSet) -> str:
+    """Why devices cannot be native, or nothing."""
+    if config.simulator == "gpu":
+        return "the GPU simulator computes in PyTorch"
+    if method.device_verbs:
+        return f"method '{method.name}' brings Python of its own, which needs PyTorch"
+    try:
+        library()
+        describe(model, data)
+    except FedTinyError as error:
+        return str(error)
+    return ""
+
+
+def describe(model: "nn.Module", data: DataSet) -> "Description":
+    """The network as native devices take it."""
+    translate = require("fedtiny.native.translate", extra="torch")
+    description: Description = translate.describe(model, data.shape)
+    return description
+
+
+def outfit(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet) -> Outfit:
+    """All that native devices need beside their data."""
+    transform = ArrayTransform.of(data, config.data.augment, config.data.cutout)
+    device = config.device
+    choices = NativeChoices(
+        threads=config.threads or 1,
+        storage=device.storage,
+        recompute=device.recompute,
+        remove_dead=device.remove_dead,
+    )
+    return Outfit(describe(model, data), anatomy, transform, config.train, choices, config.seed)

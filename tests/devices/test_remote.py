@@ -1,0 +1,387 @@
+"""Devices in processes without torch: the bits of a device at home, and no process left behind."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.devices import remote
+from fedtiny.devices.channel import Channel
+from fedtiny.devices.crew import Alone, Job, Workers, can_fork
+from fedtiny.devices.native_engine import NativeChoices
+from fedtiny.devices.outfit import Outfit, pack, unpack
+from fedtiny.devices.remote import Remote
+from fedtiny.devices.shard import Shard
+from fedtiny.errors import FedTinyError
+from fedtiny.federation.messages import Request, Verb, evaluate, swap, top_gradients, train
+from fedtiny.federation.rounds import federate
+from fedtiny.native.library import available
+from fedtiny.native.translate import describe
+from fedtiny.randomness import SERVER
+
+from .tiny import PlainNet, TinyNet, lab, seeded, settings
+
+pytestmark = pytest.mark.skipif(not available(), reason="needs the native library")
+
+
+def outfit_of(bench, **choices):
+    return Outfit(
+        describe(bench.model, bench.data.shape),
+        bench.anatomy,
+        bench.engine.transform,
+        bench.config.train,
+        NativeChoices(**choices),
+        bench.config.seed,
+    )
+
+
+def at_home(bench, **choices):
+    """One process alone, with a native engine."""
+    return Alone(outfit_of(bench, **choices).engine(), bench.config.seed)
+
+
+@pytest.fixture
+def hire():
+    """Put device processes behind a bench's door, and end them."""
+    crews = []
+
+    def hire_(bench, count=1, python=sys.executable, **choices):
+        outfit = outfit_of(bench, **choices)
+        crews.append(Remote(outfit, bench.shards, python=python, count=count))
+        bench.door.crew = crews[-1]
+        return crews[-1]
+
+    yield hire_
+    for crew in crews:
+        crew.close()
+
+
+def jobs(bench, *program, devices=(0, 1, 2), theta=None):
+    order = Request("train", "fedtiny", 0, program, theta or bench.theta())
+    return [Job(bench.shards[k], order) for k in devices]
+
+
+def whole_run(bench, rounds=3):
+    return [
+        (result.outcome.theta.version, result.outcome.traffic, result.outcome.by_device)
+        for result in federate(bench.server, bench.method, rounds)
+    ]
+
+
+def everything(reply):
+    """All that a reply says, so that two can be compared."""
+    return (
+        (reply.device, reply.samples, reply.metrics),
+        reply.theta and (reply.theta.version, reply.theta.mask.version),
+        {k: (v.indices.tolist(), v.values.tolist()) for k, v in reply.gradients.items()},
+        {k: (v.dtype.str, v.shape, v.tobytes()) for k, v in reply.arrays.items()},
+    )
+
+
+# The same bits
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_whole_run_is_that_of_native_devices_at_home(hire, count):
+    config = settings(fleet={"devices": 3, "late_rate": 0.2})
+    near, far = (lab(config, model=seeded(TinyNet, 0.3)) for _ in range(2))
+    near.door.crew = at_home(near)
+    hire(far, count)
+    assert whole_run(far) == whole_run(near)
+    assert far.server.theta.version == near.server.theta.version
+    assert far.server.memory == near.server.memory
+
+
+@pytest.mark.parametrize(
+    "choices", [{"threads": 2, "remove_dead": True}, {"storage": "float16", "recompute": True}]
+)
+def test_choices_travel(hire, choices):
+    config = settings(train={"optimizer": "sgd", "lr": 0.013})
+    bench = lab(config, model=seeded(PlainNet))
+    work = jobs(bench, train(2), evaluate())
+    far, near = hire(bench, 2, **choices), at_home(bench, **choices)
+    found, expected = (list(map(everything, crew.answers(work))) for crew in (far, near))
+    assert found == expected
+
+
+def test_a_device_far_away_says_all_that_one_at_home_says(hire):
+    counts = {"conv1.weight": 7, "hidden.weight": 3}
+    program = (train(1, sum_dense_gradients=True), swap(counts), train(1), top_gradients(counts))
+    bench = lab(sizes=(20, 3, 12, 5, 9))
+    crews, order = (hire(bench, 2), at_home(bench)), (4, 0, 3, 1, 2)
+    work = jobs(bench, *program, evaluate(), devices=order)
+    found, expected = (list(map(everything, crew.answers(work))) for crew in crews)
+    assert found == expected
+    assert [reply[0][0] for reply in found] == list(order)
+    assert all(part for part in found[0]), "nothing is left out"
+
+
+def test_a_device_follows_as_masks_and_thetas_change(hire):
+    bench = lab()
+    crew, alone = hire(bench, 2), at_home(bench)
+    one, two = bench.theta(seed=1), bench.theta(seed=2)
+    for theta in (one, one, two, one, bench.start):
+        work = jobs(bench, train(1), theta=theta)
+        versions = [[reply.theta.version for reply in each.answers(work)] for each in (crew, alone)]
+        assert versions[0] == versions[1]
+
+
+# What travels
+
+
+def test_an_outfit_survives_as_text():
+    outfit = outfit_of(lab(), threads=2, storage="float16", budget=12345)
+    again = Outfit.from_json(outfit.to_json())
+    assert again.description.nodes == outfit.description.nodes
+    assert again.anatomy == outfit.anatomy
+    assert again.anatomy.fingerprint == outfit.anatomy.fingerprint
+    assert again.engine().transform == ArrayTransform(**vars(outfit.preparation))
+    assert (again.train, again.choices, again.seed) == (outfit.train, outfit.choices, outfit.seed)
+
+
+def test_a_device_gets_its_own_images_only():
+    shard = lab().shards[1]
+    found = unpack(pack(shard))
+    assert (found.device, len(found), len(found.data)) == (1, 9, 9)
+    assert found.data.classes == shard.data.classes
+    for part in ("indices", "development"):
+        mine, theirs = (getattr(each, part) for each in (shard, found))
+        np.testing.assert_array_equal(found.data.images[theirs], shard.data.images[mine])
+        np.testing.assert_array_equal(found.data.labels[theirs], shard.data.labels[mine])
+
+
+def test_a_test_set_is_a_shard_like_any_other(hire):
+    bench = lab()
+    few = np.arange(4)
+    bench.shards.append(Shard(SERVER - 1, bench.data.test, few, few))
+    work = jobs(bench, evaluate(), devices=(3, 0))
+    found, expected = (list(crew.answers(work)) for crew in (hire(bench, 2), at_home(bench)))
+    assert found == expected
+
+
+def test_messages_of_any_length_go_through_a_channel():
+    ends = [os.pipe() for _ in range(2)]
+    (near_in, far_out), (far_in, near_out) = ends
+    near = Channel(os.fdopen(near_in, "rb"), os.fdopen(near_out, "wb"))
+    far = Channel(os.fdopen(far_in, "rb"), os.fdopen(far_out, "wb"))
+    sent = [b"", b"a", bytes(range(256)) * 4096]
+    sender = threading.Thread(target=lambda: [near.send_bytes(each) for each in sent])
+    sender.start()
+    assert [far.recv_bytes() for _ in sent] == sent
+    sender.join()
+    near.writer.write(b"a line that somebody printed")
+    near.close()
+    with pytest.raises(OSError, match="somebody else"):
+        far.recv_bytes()
+    with pytest.raises(BrokenPipeError):
+        far.send_bytes(b"is anybody there?")
+    far.close()
+
+
+# Failures
+
+
+def test_a_failure_is_given_in_its_place_and_in_the_same_words(hire):
+    bench = lab(sizes=(8, 1, 9))
+    crews = hire(bench, 2), at_home(bench)
+    for program in ((train(1),), (Verb("somersault"),), (evaluate(), Verb("handstand"))):
+        far, near = ([str(o) for o in crew.answers(jobs(bench, *program))] for crew in crews)
+        assert far[1] == near[1]
+    first, second, third = crews[0].answers(jobs(bench, train(1)))
+    assert (first.device, third.device) == (0, 2)
+    assert isinstance(second, FedTinyError)
+
+
+def test_anything_else_is_raised_with_the_child_s_traceback(hire):
+    bench = lab()
+    crew = hire(bench)
+    with pytest.raises(RuntimeError, match=r"Traceback(.|\n)*in answer(.|\n)*TypeError"):
+        list(crew.answers(jobs(bench, Verb("train", {"epochs": "many"}))))
+    assert len(list(crew.answers(jobs(bench, train(1))))) == 3, "the child lives on"
+
+
+def test_a_device_that_has_no_process_is_named(hire):
+    bench = lab()
+    crew = hire(bench)
+    stranger = Shard(7, bench.data.train, np.arange(4), np.arange(4))
+    with pytest.raises(FedTinyError, match="data of device 7"):
+        crew.answers([Job(stranger, jobs(bench, train(1))[0].request)])
+
+
+def test_a_network_that_the_child_refuses(hire, monkeypatch):
+    monkeypatch.setenv("FEDTINY_NATIVE_LIBRARY", "/nowhere.so")
+    with pytest.raises(FedTinyError, match="without its native library"):
+        hire(lab(), 2)
+
+
+def test_another_version_of_fedtiny_is_refused(hire, monkeypatch):
+    monkeypatch.setattr(remote, "__version__", "99")
+    with pytest.raises(FedTinyError, match="install the same there"):
+        hire(lab())
+
+
+@pytest.mark.parametrize(
+    ("python", "told"),
+    [
+        ("/nowhere/python", "cannot start the Python '/nowhere/python': No such file"),
+        (shutil.which("true"), "true cannot run a device; is fedtiny installed there"),
+        (shutil.which("echo"), "echo cannot run a device"),
+    ],
+)
+def test_what_is_no_python_is_told(hire, python, told):
+    with pytest.raises(FedTinyError, match=told):
+        hire(lab(), python=python)
+
+
+def script(path, text):
+    """An executable shell script."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_python_without_fedtiny_says_so(hire, tmp_path):
+    python = script(tmp_path / "python", f'exec {sys.executable} -S -E "$@"')
+    with pytest.raises(FedTinyError, match=r"fedtiny installed there(.|\n)*No module named"):
+        hire(lab(), python=python)
+
+
+# Processes that end
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_dies_is_reported(hire, victim):
+    bench = lab()
+    crew = hire(bench, 2)
+    crew._children[victim].process.kill()
+    crew._children[victim].process.wait()
+    with pytest.raises(FedTinyError, match="a device process died"):
+        list(crew.answers(jobs(bench, train(1))))
+
+
+def test_a_process_killed_at_its_work_is_reported_with_its_last_words(hire, tmp_path):
+    bench = lab()
+    python = script(tmp_path / "python", f'echo "my last words" >&2; exec {sys.executable} "$@"')
+    crew = hire(bench, python=python)
+    threading.Timer(0.3, crew._children[0].process.kill).start()
+    with pytest.raises(FedTinyError, match=r"device process died(.|\n)*my last words"):
+        list(crew.answers(jobs(bench, train(1_000_000))))
+
+
+def test_closing_ends_the_processes(hire):
+    bench = lab()
+    crew = hire(bench, 3)
+    processes = [child.process for child in crew._children]
+    assert len(processes) == 3
+    assert all(process.poll() is None for process in processes)
+    next(crew.answers(jobs(bench, train(1))))
+    bench.door.close()
+    assert all(process.poll() == 0 for process in processes)
+    crew.close()  # twice does no harm
+
+
+@pytest.mark.skipif(not can_fork(), reason="workers need fork")
+def test_a_device_ends_though_workers_were_forked_later(hire):
+    bench = lab()
+    (child,) = hire(bench)._children
+    workers = Workers(bench.engine, bench.anatomy, bench.shards, 0, 1)
+    child.pipe.close()
+    ended = child.process.wait(timeout=5)
+    workers.close()
+    assert ended == 0
+
+
+PARENT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from fedtiny.devices.remote import Remote
+from tests.devices.test_remote import jobs, outfit_of, train
+from tests.devices.tiny import lab
+bench = lab()
+crew = Remote(outfit_of(bench), bench.shards, count=2)
+crew._children[0].start(jobs(bench, train(300))[0])  # one at work, one idle
+print(*(child.process.pid for child in crew._children), flush=True)
+sys.stdin.read()
+"""
+
+
+def alive(pid):
+    """Whether a process runs; one that has ended but was not fetched does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_devices_end_when_their_parent_does(how):
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as parent:
+        children = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(children) == 2
+        assert all(map(alive, children))
+        parent.send_signal(how)
+        parent.wait()
+    deadline = time.monotonic() + 60
+    while any(map(alive, children)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(alive, children))
+
+
+# Without torch
+
+
+def test_a_device_imports_no_torch(hire, tmp_path):
+    """Every import of the child's life is written down by Python itself."""
+    log = tmp_path / "imports"
+    python = script(tmp_path / "python", f'exec {sys.executable} -X importtime "$@" 2>"{log}"')
+    bench = lab()
+    crew = hire(bench, python=python)
+    whole_run(bench)
+    crew.close()
+    names = {line.rpartition("|")[2].strip() for line in log.read_text().splitlines()}
+    assert {"numpy", "fedtiny.devices.native_engine", "fedtiny.methods.fedtiny"} <= names
+    assert not {name for name in names if name.partition(".")[0] == "torch"}
+
+
+NEEDED = ("numpy", "numpy.libs", "safetensors", "tomli_w", "rich", "tyro")
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory):
+    """A Python environment with fedtiny and what it depends on, but no extras: no torch."""
+    place = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+    (site,) = place.glob("lib/python*/site-packages")
+    home = Path(np.__file__).parents[1]
+    for name in NEEDED:
+        if (home / name).exists():
+            (site / name).symlink_to(home / name)
+    (site / "fedtiny.pth").write_text(f"{Path(remote.__file__).parents[2]}\n")
+    return place / "bin" / "python"
+
+
+@pytest.mark.timeout(600)
+def test_a_device_takes_part_from_an_environment_without_torch(hire, bare_python, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    run = subprocess.run([bare_python, "-c", "import torch"], capture_output=True, text=True)
+    assert "No module named 'torch'" in run.stderr
+    near, far = lab(), lab()
+    near.door.crew = at_home(near)
+    hire(far, 2, python=bare_python)
+    assert whole_run(far) == whole_run(near)

@@ -1,0 +1,155 @@
+"""Runs with native devices: when they are chosen, and that they come to what torch comes to."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedtiny
+from fedtiny import config as configs
+from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.runs.assembly import assemble
+from fedtiny.runs.reporter import Silent
+
+from ..devices.gpu.twins import (
+    Twins,
+    assert_near_until_then,
+    assert_the_same_candidate,
+    assert_the_same_first_adjustment,
+    play,
+    quick,
+)
+
+
+def backend(**settings):
+    assembly = assemble(quick(**({"device_backend": "auto"} | settings)))
+    assembly.server.door.close()
+    assert assembly.asked.device_backend == assembly.config.device_backend
+    return assembly.config.device_backend
+
+
+@pytest.mark.parametrize(
+    ("settings", "chosen"),
+    [
+        ({}, "native"),
+        ({"model": "vgg11_small"}, "native"),
+        ({"method": "feddst"}, "native"),
+        ({"density": 0.5}, "torch"),
+        ({"method": "fedavg"}, "torch"),
+        ({"method": "lotteryfl"}, "torch"),
+        ({"simulator": "gpu"}, "torch"),
+        ({"density": 0.5, "device_backend": "native"}, "native"),
+        ({"device_backend": "torch"}, "torch"),
+    ],
+)
+def test_native_devices_are_chosen_where_they_are_faster(settings, chosen):
+    assert backend(**settings) == chosen
+
+
+def test_native_devices_cannot_be_simulated_on_a_gpu():
+    with pytest.raises(ConfigError, match="--device-backend torch"):
+        backend(simulator="gpu", device_backend="native")
+
+
+class Odd(nn.Module):
+    """Has a layer that the native library does not know."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3)
+        self.norm, self.head = nn.GroupNorm(2, 4), nn.Linear(4, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.second(torch.relu(self.first(x)))))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+def test_a_network_that_cannot_be_translated_is_played_by_torch_or_refused_by_name():
+    config = quick(method="fl_pqsu", density=0.2, device_backend="auto")
+    assembly = assemble(config, model=Odd())
+    assembly.server.door.close()
+    assert assembly.config.device_backend == "torch"
+    with pytest.raises(FedTinyError, match="GroupNorm"):
+        assemble(replace(config, device_backend="native"), model=Odd())
+
+
+def both(config, folder):
+    return Twins(
+        *(play(replace(config, device_backend=name), folder / name) for name in ("torch", "native"))
+    )
+
+
+@pytest.mark.parametrize("method", ["fedtiny", "prunefl"])
+def test_native_devices_do_what_torch_devices_do(method, tmp_path):
+    twins = both(quick(method=method, rounds=1), tmp_path)
+    if method == "fedtiny":
+        assert_the_same_candidate(twins)
+    assert_the_same_first_adjustment(twins)
+    assert_near_until_then(twins)
+
+
+def test_over_three_seeds_native_devices_learn_as_much(tmp_path):
+    config = quick(
+        rounds=12,
+        data={"limit_train": 900, "limit_test": 500},
+        train={"local_epochs": 3},
+        pruning={"r_stop": 6},
+    )
+    found = [both(replace(config, seed=seed), tmp_path / str(seed)) for seed in range(3)]
+    means = [
+        np.mean([played.result.accuracy for played in side])
+        for side in zip(*(twins.both for twins in found), strict=True)
+    ]
+    assert means[0] > 0.5, "or this shows nothing"
+    assert abs(means[0] - means[1]) < 0.02
+
+
+def files(path):
+    names = ("model.safetensors", "checkpoint.safetensors", "metrics.jsonl")
+    return [_without_times((path / name).read_bytes(), name) for name in names]
+
+
+def _without_times(data, name):
+    if not name.endswith("jsonl"):
+        return data
+    return [line.partition(b'"seconds"')[0] for line in data.splitlines()]
+
+
+def test_workers_and_other_pythons_change_no_bit(tmp_path):
+    config = quick(device_backend="native")
+    runs = {
+        "one": config,
+        "two": replace(config, workers=2),
+        "apart": replace(config, workers=2, device=replace(config.device, python=sys.executable)),
+    }
+    found = [files(play(c, tmp_path / name).result.path) for name, c in runs.items()]
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_resumed_run_keeps_its_devices(tmp_path):
+    whole = play(quick(device_backend="auto"), tmp_path / "whole").result.path
+
+    class StopError(Exception):
+        pass
+
+    class Stopping(Silent):
+        def round_done(self, record):
+            if record["round"] == 1:
+                raise StopError
+
+    with pytest.raises(StopError):
+        fedtiny.run(quick(device_backend="auto"), out=tmp_path / "cut", reporter=Stopping())
+    assert configs.load(tmp_path / "cut/config.toml").device_backend == "native"
+    fedtiny.resume(tmp_path / "cut", reporter=Silent())
+    assert files(tmp_path / "cut") == files(whole)
+
+
+def test_another_python_is_for_native_devices():
+    python = {"python": sys.executable}
+    with pytest.raises(ConfigError, match="--device-backend native"):
+        backend(device=python, device_backend="torch")
+    with pytest.raises(ConfigError, match=r"--device\.python"):
+        backend(device=python, density=0.9)
