@@ -197,6 +197,16 @@ def test_a_network_of_which_nothing_lives():
     agree({name: pairs[name] for name in ("loss", "6.bias")}, 1e-5)
 
 
+def test_nothing_lives_behind_a_flattened_dropout():
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Dropout(0.5), nn.BatchNorm1d(4 * 36), nn.Linear(144, 3)
+    )
+    empty = np.empty(0, dtype=np.int32)
+    native = Twins.make(model, (2, 8, 8), {"4.weight": empty}, batch=8, remove_dead=True).native
+    images, labels = batch(np.random.default_rng(0), 8, (2, 8, 8), 3)
+    assert np.isfinite(native.train(images, labels, update=False).loss)
+
+
 def _head(channels):
     return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 5)
 

@@ -1,5 +1,6 @@
 #include "dead.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace fedtiny {
@@ -37,6 +38,7 @@ class Liveness {
     do {
       changed_ = false;
       for (int i = static_cast<int>(nodes.size()) - 1; i > 0; --i) visit(i);
+      if (!changed_) keep_one_each();
     } while (changed_);
   }
 
@@ -46,7 +48,6 @@ class Liveness {
       const std::vector<bool>& live = flags(i);
       for (std::size_t c = 0; c < live.size(); ++c)
         if (live[c]) found[at(i)].push_back(static_cast<std::int32_t>(c));
-      if (found[at(i)].empty()) found[at(i)] = first_channel(i);
     }
     return found;
   }
@@ -61,6 +62,12 @@ class Liveness {
     changed_ = true;
   }
   void mark_all(int i) { flags(i).assign(flags(i).size(), true); }
+
+  // Where nothing lives, the first channel stands in: every tensor has something in it.
+  void keep_one_each() {
+    for (int i = 0; i < static_cast<int>(nodes_.size()); ++i)
+      if (std::find(flags(i).begin(), flags(i).end(), true) == flags(i).end()) mark(i, 0);
+  }
 
   void visit(int i) {
     const Node& node = nodes_[at(i)];
@@ -89,14 +96,6 @@ class Liveness {
   [[noreturn]] static void refuse_position(int i, const Node& node) {
     refuse("node " + std::to_string(i) + ": kept positions must be sorted, distinct and below " +
            std::to_string(node.weights()));
-  }
-
-  std::vector<std::int32_t> first_channel(int i) const {
-    const Node& node = nodes_[at(i)];
-    const Index values = node.kind == FEDTINY_FLATTEN ? node.in.plane() : 1;
-    std::vector<std::int32_t> found(static_cast<std::size_t>(values));
-    std::iota(found.begin(), found.end(), 0);
-    return found;
   }
 
   const std::vector<Node>& nodes_;

@@ -121,7 +121,7 @@ FEDTINY_API int fedtiny_plan(const fedtiny_network* network, const fedtiny_optio
 /* `positions` has, for each node that does not keep all, the sorted places of its kept weights. */
 FEDTINY_API int fedtiny_prepare(fedtiny_network* network, const fedtiny_options* options,
                                 const int64_t* kept, const int32_t* const* positions);
-/* What preparing took: with dead channels removed, this may be less than was planned. */
+/* What preparing took: what was planned, or with dead channels removed usually less. */
 FEDTINY_API int fedtiny_taken(const fedtiny_network* network, fedtiny_memory* memory);
 
 FEDTINY_API int fedtiny_set(fedtiny_network* network, int32_t node, int32_t parameter,

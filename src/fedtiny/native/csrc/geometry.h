@@ -51,7 +51,7 @@ struct Geometry {
         x(n.in.width, n.out.width, n.kernel[1], n.stride[1], n.padding[1]),
         channels(n.in.channels), filters(n.channels), lanes(lanes_) {
     in_pitch = (x.out + x.reaches()) * lanes;
-    band = chosen_band(blocks);
+    band = chosen_band(blocks, n.whole_inputs);
     bands = ceil_div(y.positions, band);
     in_phase = sized(band + y.reaches(), in_pitch);
     in_plane = sized(phases(), in_phase);
@@ -67,8 +67,9 @@ struct Geometry {
   Index phases() const { return y.stride * x.stride; }
 
  private:
-  Index chosen_band(Index blocks) const {
-    const Index row = sized(phases(), channels, in_pitch, 4);
+  // By all channels, whatever is left out: so leaving some out never takes more memory here.
+  Index chosen_band(Index blocks, Index whole_channels) const {
+    const Index row = sized(phases(), whole_channels, in_pitch, 4);
     Index rows = std::min(BAND_ROWS, y.positions);
     while (rows > 1 && row * (rows + y.reaches()) > MOST_SCRATCH) --rows;
     rows = ceil_div(y.positions, ceil_div(y.positions, rows));  // bands of one size
