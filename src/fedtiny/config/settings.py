@@ -145,7 +145,7 @@ class GpuConfig:
     lanes: int | None = None
     """Devices that train side by side; default: as many as help and fit into memory."""
     cards: int | None = None
-    """GPUs to spread the devices over, a process each; default: all."""
+    """GPUs to spread the devices over; default: all."""
 
 
 @dataclass(frozen=True)

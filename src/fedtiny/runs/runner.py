@@ -78,7 +78,7 @@ def resume(
     config = configs.load(folder.config)
     if root is not None:
         config = replace(config, data=replace(config.data, root=str(root)))
-    config = replace(config, workers=workers or config.workers)
+    config = replace(config, workers=workers or config.workers, gpu=replace(config.gpu, cards=None))
     with folder.locked():
         split = load_split(folder) if folder.partition.exists() else None
         with _assembled(config, data=data, model=model, split=split) as assembly:

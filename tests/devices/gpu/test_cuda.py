@@ -104,7 +104,7 @@ def test_several_lanes_give_the_same_bits_as_one():
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("model", ["resnet18", "vgg11_small", "vgg11"])
+@pytest.mark.parametrize("model", ["resnet18", "vgg11_small"])
 def test_a_run_repeats_to_the_last_bit(tmp_path, model):
     config = small(model=model, rounds=2, gpu={"precision": "bf16", "lanes": 3})
     one, other = (runs.train(config, tmp_path / name).path for name in ("one", "other"))

@@ -143,7 +143,8 @@ def test_a_bug_is_raised_and_the_lane_is_not_lost(hire, monkeypatch):
         [*crew.answers(jobs(bench, evaluate()))]
     monkeypatch.undo()
     assert len([*crew.answers(jobs(bench, evaluate()))]) == 5
-    assert crew._engines.qsize() == 2
+    engines = [crew._engines.get(timeout=60) for _ in range(2)]
+    assert len({*engines}) == 2
 
 
 def test_masks_and_thetas_may_change_from_question_to_question(hire):

@@ -174,7 +174,7 @@ class GpuEngine:
 
     @property
     def exact(self) -> Network:
-        """The network that measures, in fp32.
+        """The network that measures, in fp32 (the selection with TF32).
 
         In bf16 answers tie and cost points of accuracy. And batch norm multiplies the gradient
         of an empty filter by up to 300, so that what ranks highest would mostly be rounding.
@@ -217,7 +217,7 @@ class GpuEngine:
             return network.measured(names)
 
         rows = self._of_each(pool, self._recorded(measure))
-        return self._by_name(rows.cpu().numpy(), names)
+        return self._by_name(rows.numpy(), names)
 
     def _moments(self, pool: CandidatePool, parts: Sequence[Tensor]) -> Arrays:
         rows = [measured_moments(self.exact.module, parts) for _ in self._each(pool)]
@@ -240,7 +240,7 @@ class GpuEngine:
         found = self._of_each(
             pool, loss, lambda number: self.exact.measure(given[number], [*statistics])
         )
-        return found.cpu().numpy().astype(np.float32)
+        return found.numpy().astype(np.float32)
 
     def _of_each(
         self,
@@ -253,7 +253,7 @@ class GpuEngine:
         for number in self._each(pool):
             ready(number)
             rows.append(work().clone())
-        return torch.stack(rows)
+        return torch.stack(rows).cpu()  # before what was recorded for it is let go
 
     def _each(self, pool: CandidatePool) -> Iterator[int]:
         """Compute with one candidate after the other."""
@@ -282,8 +282,10 @@ class GpuEngine:
             yield
             return
         with torch.cuda.device(self.network.device), torch.cuda.stream(self.stream):
-            yield
-            self.stream.synchronize()
+            try:
+                yield
+            finally:
+                self.stream.synchronize()
 
 
 def _measure(network: Network, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

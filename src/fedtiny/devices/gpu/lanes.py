@@ -1,5 +1,6 @@
 """A crew that plays several devices at once on one GPU or more."""
 
+import gc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class Lanes:
         futures: dict[int, Future[Reply | FedTinyError]] = {
             i: self._threads.submit(self._do, jobs[i]) for i in longest_first
         }
-        return (futures[i].result() for i in range(len(jobs)))
+        return (futures.pop(i).result() for i in range(len(jobs)))
 
     def _do(self, job: Job) -> Reply | FedTinyError:
         engine = self._engines.get()
@@ -102,9 +103,12 @@ class Lanes:
         }
 
     def close(self) -> None:
+        """End the threads, and give back what the lanes held: other runs may follow."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
         self._threads, self._engines, self.count = None, SimpleQueue(), 0
+        for card in self.cards:
+            card.close()
 
 
 class Card:
@@ -123,6 +127,8 @@ class Card:
 
     def engines(self, theta: Theta, wanted: int) -> list[GpuEngine]:
         """As many as are wanted and fit; the first one shows what one takes."""
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats(self.device)
         shared, before = self._shared(), self._free()
         first = self._engine(shared, theta)
         each = max(1, before - self._free())
@@ -156,6 +162,14 @@ class Card:
         """Bytes of memory that nobody has taken."""
         return torch.cuda.mem_get_info(self.device)[0] if self.cuda else 0
 
+    def close(self) -> None:
+        """Let go of recordings and compiled code, whose number is limited in a process."""
+        if self.cuda:
+            gc.collect()
+            torch.cuda.empty_cache()
+            if self.recipe.gpu.compile:
+                torch.compiler.reset()
+
     def most_memory(self) -> int:
         """The most bytes of the card that were taken at a time."""
         return torch.cuda.max_memory_reserved(self.device) if self.cuda else 0
@@ -167,4 +181,4 @@ def choose_kernels(config: GpuConfig) -> None:
     torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.deterministic = config.deterministic
-    torch.backends.cudnn.benchmark = not config.deterministic
+    torch.backends.cudnn.benchmark = False  # it would time every new shape in every thread
