@@ -153,3 +153,36 @@ def test_another_python_is_for_native_devices():
         backend(device=python, device_backend="torch")
     with pytest.raises(ConfigError, match=r"--device\.python"):
         backend(device=python, density=0.9)
+
+
+def planned(budget, **settings):
+    settings = {"memory_model": "device", "device_backend": "auto"} | settings
+    assembly = assemble(quick(memory_budget=budget, **settings))
+    assembly.server.door.close()
+    return assembly.config
+
+
+def test_a_budget_chooses_how_native_devices_compute_and_leaves_the_density():
+    ample, tight = planned("10MB"), planned("1.4MB")
+    assert ample.density == tight.density == 0.1
+    assert (ample.train.batch_size, ample.device.storage) == (32, "float32")
+    assert tight.train.batch_size < 32
+    assert tight.device.storage == "float16"
+
+
+def test_a_budget_that_no_batch_fits_is_refused_with_what_is_needed():
+    with pytest.raises(FedTinyError, match=r"needs at least .* MB"):
+        planned("10kB")
+
+
+def test_a_budget_for_torch_devices_chooses_the_density():
+    assert planned("5MB", device_backend="torch").density != 0.1
+    with pytest.raises(ConfigError, match="--device-backend torch"):
+        planned("5MB", method="fedavg")
+
+
+def test_a_planned_run_says_so_and_resumes(tmp_path, capsys):
+    config = quick(memory_budget="1.5MB", memory_model="device", device_backend="auto")
+    result = fedtiny.run(config, out=tmp_path / "run")
+    assert "devices fit 1.5MB: batches of" in capsys.readouterr().out
+    assert fedtiny.resume(result.path, reporter=Silent()).accuracy == result.accuracy

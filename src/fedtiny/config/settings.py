@@ -165,7 +165,8 @@ class Config:
     memory_budget: str | None = None
     """Memory of a device, say 3MB: the largest density that fits, in place of --density."""
     memory_model: Literal["paper", "device"] = "paper"
-    """Count memory as the paper does, or as a device needs it."""
+    """Count memory as the paper does, or as a device needs it. Of native devices the batch and the
+    storage are then chosen, not the density."""
     rounds: int | None = None
     """Rounds of federated training; default: the preset's."""
     seed: int = 0

@@ -86,7 +86,8 @@ def assemble(
     """Load the data, build the model, share the data out and open the door to the devices."""
     asked = settled(config, data, model)
     dataset = load_data(asked, data)
-    asked = within_budget(asked, dataset, model)
+    planning = backends.plans_memory(asked)
+    asked = asked if planning else within_budget(asked, dataset, model)
     method = methods.create(asked)
     config = method.settle(asked, lambda: parameters(asked, dataset, model))
     split = share_out(dataset, config) if split is None else checked(split, dataset)
@@ -97,6 +98,8 @@ def assemble(
     method.check(anatomy)
     backend = backends.choose(config, method, network, dataset)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
+    if planning:
+        asked, config = _planned(asked, config, anatomy, network, dataset)
     engine = _engine(network, anatomy, dataset, config)
     devices = len(split.table)
     given = cost_inputs(asked, dataset, model) | {"samples": int(split.table.sum()) // devices}
@@ -156,6 +159,22 @@ def _crew(engine: Engine, anatomy: models.Anatomy, shards: Sequence[Shard], conf
     if workers == 1:
         return Alone(engine, config.seed)
     return Workers(engine, anatomy, shards, config.seed, workers)
+
+
+def _planned(
+    asked: Config, config: Config, anatomy: models.Anatomy, network: "nn.Module", data: DataSet
+) -> tuple[Config, Config]:
+    """Both configs, with devices that fit their memory budget."""
+    if config.device_backend == "torch":
+        raise ConfigError(
+            "--memory-model device plans the memory of native devices, which this run has none of; "
+            "with --device-backend torch it chooses the density"
+        )
+    fitting = backends.fitted(config, anatomy, network, data)
+    planned = replace(
+        asked, train=fitting.train, selection=fitting.selection, device=fitting.device
+    )
+    return planned, fitting
 
 
 def _native_crew(outfit: Outfit, shards: Sequence[Shard], config: Config) -> Crew:

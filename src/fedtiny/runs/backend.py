@@ -1,8 +1,10 @@
 """How the devices of a run compute: natively sparse, or in PyTorch."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fedtiny.config import Config
+from fedtiny.cost import parse_size
 from fedtiny.data import DataSet
 from fedtiny.data.array_transform import ArrayTransform
 from fedtiny.devices.native_engine import NativeChoices
@@ -11,7 +13,11 @@ from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.method import Method
 from fedtiny.models.anatomy import Anatomy
+from fedtiny.native.fit import largest_fit
 from fedtiny.native.library import library
+from fedtiny.native.model import NativeModel
+from fedtiny.native.options import Options
+from fedtiny.sparse.densities import uniform
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,6 +25,8 @@ if TYPE_CHECKING:
     from fedtiny.native.description import Description
 
 CROSSOVER = 0.3  # above this density dense PyTorch is faster on a CPU
+MOST_NOISE = 1.5  # a candidate's layer may keep so many times what its density says
+MOST_SWAPPED = 0.3  # share of a layer's kept weights that an adjustment may swap
 
 Backend = Literal["native", "torch"]
 
@@ -64,6 +72,39 @@ def describe(model: "nn.Module", data: DataSet) -> "Description":
     return description
 
 
+def plans_memory(config: Config) -> bool:
+    """Whether a budget is met by how devices compute, rather than by the density."""
+    device = config.memory_budget is not None and config.memory_model == "device"
+    return device and config.device_backend != "torch" and config.simulator != "gpu"
+
+
+def fitted(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet) -> Config:
+    """The config with the largest batch, and with it the storage, that fits a device's memory."""
+    budget = parse_size(config.memory_budget or "")
+    counts = uniform(anatomy, config.density)
+    kept = {
+        layer: min(size, int(count * MOST_NOISE) + 1)
+        for (layer, size), count in zip(anatomy.sizes.items(), counts, strict=True)
+    }
+    options = Options(
+        batch=config.train.batch_size or 64,
+        threads=config.threads or 1,
+        storage=config.device.storage,
+        recompute=config.device.recompute,
+        optimizer=config.train.optimizer,
+        top_count=int(max(kept.values()) * MOST_SWAPPED),
+    )
+    chosen, _ = largest_fit(NativeModel(describe(model, data)), options, kept, budget)
+    return replace(
+        config,
+        train=replace(config.train, batch_size=chosen.batch),
+        selection=replace(
+            config.selection, batch_size=min(config.selection.batch_size, chosen.batch)
+        ),
+        device=replace(config.device, storage=chosen.storage, recompute=chosen.recompute),
+    )
+
+
 def outfit(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet) -> Outfit:
     """All that native devices need beside their data."""
     transform = ArrayTransform.of(data, config.data.augment, config.data.cutout)
@@ -73,5 +114,6 @@ def outfit(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet) 
         storage=device.storage,
         recompute=device.recompute,
         remove_dead=device.remove_dead,
+        budget=parse_size(config.memory_budget or "") if plans_memory(config) else 0,
     )
     return Outfit(describe(model, data), anatomy, transform, config.train, choices, config.seed)

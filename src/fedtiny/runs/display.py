@@ -41,6 +41,9 @@ class Lines:
         self.console.print(words.headline(config), style="bold", markup=False)
         table = words.partition_table(assembly.split.table, assembly.data.classes)
         self.console.print(table, soft_wrap=False)
+        planned = config.memory_model == "device" and config.device_backend == "native"
+        if config.memory_budget and planned:
+            self._say(words.memory_line(config))
         if records:
             self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
 

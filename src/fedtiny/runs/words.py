@@ -39,6 +39,15 @@ def headline(config: Config) -> str:
     )
 
 
+def memory_line(config: Config) -> str:
+    """How native devices meet their memory budget, in one line."""
+    recomputing = ", recomputing" if config.device.recompute else ""
+    return (
+        f"devices fit {config.memory_budget}: batches of {config.train.batch_size}, activations in "
+        f"{config.device.storage}{recomputing}"
+    )
+
+
 def selection_line(selection: dict[str, Any]) -> str:
     """The chosen candidate in one line."""
     found = selection["selection"]
