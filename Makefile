@@ -13,11 +13,13 @@ help:  ## Show this help
 setup: $(READY)  ## Make the virtual environment and install the package
 
 NATIVE := $(wildcard src/fedtiny/native/csrc/*) src/fedtiny/native/compile.py hatch_build.py
+# With a compiler at hand the native library must build without a warning; else it is left out.
+STRICT := $(if $(shell command -v c++ g++ clang++),strict)
 
 $(READY): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	FEDTINY_NATIVE=strict $(BIN)/pip install --quiet --disable-pip-version-check \
+	FEDTINY_NATIVE=$(STRICT) $(BIN)/pip install --quiet --disable-pip-version-check \
 	    --constraint constraints.txt --editable '.[all,dev]'
 	touch $(READY)
 

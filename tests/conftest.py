@@ -1,8 +1,12 @@
 """Several tests run side by side: one thread each, and no property test is timed."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
+
+from fedtiny.native.library import available
 
 settings.register_profile("untimed", settings(deadline=None))
 settings.load_profile("untimed")
@@ -14,3 +18,17 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+NATIVE = ("native", "bench", "runs/test_backend.py", "cli/test_bench.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Without a C++ compiler fedtiny is installed without its native library, and works."""
+    if available():
+        return
+    here = Path(__file__).parent
+    skip = pytest.mark.skip(reason="needs the native library")
+    for item in items:
+        if any(item.path.is_relative_to(here / place) for place in NATIVE):
+            item.add_marker(skip)

@@ -9,19 +9,11 @@ from rich.console import Console
 
 from fedtiny.compare.progress import OneLine
 
-from ..runs.tiny import FLAGS
+from ..runs.tiny import FLAGS, assert_one_sentence
 
 BASE = [*FLAGS, "--rounds", "2"]
 AT = BASE.index("--density")
 ANY_DENSITY = [*BASE[:AT], *BASE[AT + 2 :]]
-
-
-def assert_one_sentence(code, err, *parts):
-    assert code == 1
-    assert err.startswith("fedtiny: error: ")
-    assert err.count("\n") == 1
-    for part in parts:
-        assert part in err
 
 
 def test_it_runs_prints_and_writes(compare):

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from fedtiny import methods
-from fedtiny.devices.crew import Alone, Job, Workers, can_fork
+from fedtiny.devices.crew import Alone, Workers, can_fork
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import Request, Verb, evaluate, swap, top_gradients, train
+from fedtiny.federation.messages import Verb, evaluate, swap, top_gradients, train
 from fedtiny.federation.method import Method
-from fedtiny.federation.rounds import federate
 
-from .tiny import TinyNet, lab, seeded, settings
+from .tiny import TinyNet, everything, jobs, lab, seeded, settings, whole_run
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers need fork")
 
@@ -37,18 +36,6 @@ def hire():
     yield hire_
     for crew in crews:
         crew.close()
-
-
-def jobs(bench, *program, devices=(0, 1, 2), theta=None):
-    order = Request("train", "fedtiny", 0, program, theta or bench.theta())
-    return [Job(bench.shards[k], order) for k in devices]
-
-
-def whole_run(bench, rounds=3):
-    return [
-        (result.outcome.theta.version, result.outcome.traffic, result.outcome.by_device)
-        for result in federate(bench.server, bench.method, rounds)
-    ]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -153,16 +140,6 @@ def test_closing_ends_the_processes(hire):
 
 
 # What comes back, in full
-
-
-def everything(reply):
-    """All that a reply says, so that two can be compared."""
-    return (
-        (reply.device, reply.samples, reply.metrics),
-        reply.theta and (reply.theta.version, reply.theta.mask.version),
-        {k: (v.indices.tolist(), v.values.tolist()) for k, v in reply.gradients.items()},
-        {k: (v.dtype.str, v.shape, v.tobytes()) for k, v in reply.arrays.items()},
-    )
 
 
 def both(hire, sizes):

@@ -21,13 +21,12 @@ from fedtiny.devices.outfit import Outfit, pack, unpack
 from fedtiny.devices.remote import Remote
 from fedtiny.devices.shard import Shard
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import Request, Verb, evaluate, swap, top_gradients, train
-from fedtiny.federation.rounds import federate
+from fedtiny.federation.messages import Verb, evaluate, swap, top_gradients, train
 from fedtiny.native.library import available
 from fedtiny.native.translate import describe
 from fedtiny.randomness import SERVER
 
-from .tiny import PlainNet, TinyNet, lab, seeded, settings
+from .tiny import PlainNet, TinyNet, everything, jobs, lab, seeded, settings, whole_run
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs the native library")
 
@@ -62,28 +61,6 @@ def hire():
     yield hire_
     for crew in crews:
         crew.close()
-
-
-def jobs(bench, *program, devices=(0, 1, 2), theta=None):
-    order = Request("train", "fedtiny", 0, program, theta or bench.theta())
-    return [Job(bench.shards[k], order) for k in devices]
-
-
-def whole_run(bench, rounds=3):
-    return [
-        (result.outcome.theta.version, result.outcome.traffic, result.outcome.by_device)
-        for result in federate(bench.server, bench.method, rounds)
-    ]
-
-
-def everything(reply):
-    """All that a reply says, so that two can be compared."""
-    return (
-        (reply.device, reply.samples, reply.metrics),
-        reply.theta and (reply.theta.version, reply.theta.mask.version),
-        {k: (v.indices.tolist(), v.values.tolist()) for k, v in reply.gradients.items()},
-        {k: (v.dtype.str, v.shape, v.tobytes()) for k, v in reply.arrays.items()},
-    )
 
 
 # The same bits

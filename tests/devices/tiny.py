@@ -10,13 +10,15 @@ from fedtiny import methods
 from fedtiny.config import Config, from_dict
 from fedtiny.data import DataSet, from_arrays
 from fedtiny.data.augment import Transform
-from fedtiny.devices.crew import Alone
+from fedtiny.devices.crew import Alone, Job
 from fedtiny.devices.engine import Moment
 from fedtiny.devices.shard import Shard, shard
 from fedtiny.devices.simulator import Simulator
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.devices.torch_public import TorchPublicSet
+from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.method import Method
+from fedtiny.federation.rounds import federate
 from fedtiny.federation.server import Server
 from fedtiny.models import Anatomy, dissect
 from fedtiny.randomness import SERVER
@@ -161,3 +163,27 @@ def lab(
     public = TorchPublicSet(engine, Shard(SERVER, data.train, few, few))
     server, method = Server(config, door, engine.theta(), public), methods.create(config)
     return Lab(config, data, model, engine, shards, door, method, server, server.theta)
+
+
+def jobs(bench, *program, devices=None, theta=None, arrays=None) -> list[Job]:
+    """The same order to some of a bench's devices, or to all."""
+    order = Request("train", "fedtiny", 0, program, theta or bench.theta(), arrays or {})
+    return [Job(bench.shards[k], order) for k in devices or range(len(bench.shards))]
+
+
+def whole_run(bench, rounds=3) -> list[tuple]:
+    """What came of each round of a bench's method."""
+    return [
+        (result.outcome.theta.version, result.outcome.traffic, result.outcome.by_device)
+        for result in federate(bench.server, bench.method, rounds)
+    ]
+
+
+def everything(reply: Reply) -> tuple:
+    """All that a reply says, so that two can be compared."""
+    return (
+        (reply.device, reply.samples, reply.metrics),
+        reply.theta and (reply.theta.version, reply.theta.mask.version),
+        {k: (v.indices.tolist(), v.values.tobytes()) for k, v in reply.gradients.items()},
+        {k: (v.dtype.str, v.shape, v.tobytes()) for k, v in reply.arrays.items()},
+    )

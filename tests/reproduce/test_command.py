@@ -10,15 +10,9 @@ import pytest
 from fedtiny.cli import reproduce as cli
 from fedtiny.reproduce import work
 
+from ..runs.tiny import assert_one_sentence
+
 NO_TIME = "1e-9"
-
-
-def assert_one_sentence(code, err, *parts):
-    assert code == 1
-    assert err.startswith("fedtiny: error: ")
-    assert err.count("\n") == 1
-    for part in parts:
-        assert part in err
 
 
 @pytest.fixture

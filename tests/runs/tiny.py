@@ -139,3 +139,12 @@ def differences(one: Path, other: Path) -> list[str]:
     """In what two finished runs differ."""
     ours, theirs = essence(one), essence(other)
     return [name for name in ours if ours[name] != theirs[name]]
+
+
+def assert_one_sentence(code, err, *parts):
+    """A command ended with an error of one line that says all of this."""
+    assert code == 1
+    assert err.startswith("fedtiny: error: ")
+    assert err.count("\n") == 1
+    for part in parts:
+        assert part in err

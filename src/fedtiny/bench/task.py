@@ -18,14 +18,22 @@ LR, MOMENTUM, DECAY = 0.01, 0.9, 5e-4
 class Settings:
     """What is measured, and how often."""
 
-    model: str
-    density: tuple[float, ...]
+    model: str = "resnet18"
+    """Network: see `fedtiny list models`."""
+    density: tuple[float, ...] = (0.1, 0.05, 0.01, 0.005, 0.001)
+    """Share of weights that native devices keep, in every layer."""
     width: int | None = None
+    """Channels of the network's first layer; default: the network's own."""
     batch_size: int = 64
+    """Images in a training step, of 3x32x32."""
     threads: int = 2
+    """Threads of each contender."""
     rounds: int = 5
+    """Steps of each contender that are timed."""
     memory: bool = True
+    """Measure resident memory too, in a process for each."""
     remove_dead: bool = False
+    """Measure native without dead channels as well."""
 
     def __post_init__(self) -> None:
         models.kind(self.model)

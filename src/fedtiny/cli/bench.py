@@ -1,7 +1,7 @@
 """fedtiny bench."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import tyro
@@ -13,8 +13,6 @@ from fedtiny.bench import device
 from fedtiny.bench.task import Settings
 from fedtiny.runs import words
 
-PAPER_DENSITIES: tuple[float, ...] = (0.1, 0.05, 0.01, 0.005, 0.001)
-
 
 @dataclass(frozen=True)
 class Device:
@@ -24,22 +22,7 @@ class Device:
     resident size of a separate process each. A quiet machine gives the numbers worth quoting.
     """
 
-    model: str = "resnet18"
-    """Network: see `fedtiny list models`."""
-    density: tuple[float, ...] = PAPER_DENSITIES
-    """Share of weights that native devices keep, in every layer."""
-    width: int | None = None
-    """Channels of the network's first layer; default: the network's own."""
-    batch_size: int = 64
-    """Images in a training step, of 3x32x32."""
-    threads: int = 2
-    """Threads of each contender."""
-    rounds: int = 5
-    """Steps of each contender that are timed."""
-    memory: bool = True
-    """Measure resident memory too, in a process for each."""
-    remove_dead: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Measure native without dead channels as well."""
+    settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print everything as JSON."""
 
@@ -49,21 +32,11 @@ def command(arguments: list[str]) -> int:
     asked = tyro.extras.subcommand_cli_from_dict(
         {"device": Device}, prog="fedtiny bench", description="Measurements.", args=arguments
     )
-    settings = Settings(
-        model=asked.model,
-        density=asked.density,
-        width=asked.width,
-        batch_size=asked.batch_size,
-        threads=asked.threads,
-        rounds=asked.rounds,
-        memory=asked.memory,
-        remove_dead=asked.remove_dead,
-    )
-    found = _measured(settings)
+    found = _measured(asked.settings)
     if asked.json:
         print(json.dumps(found, indent=1))
     else:
-        _print(settings, found)
+        _print(asked.settings, found)
     return 0
 
 

@@ -18,7 +18,7 @@ from fedtiny.models.anatomy import Anatomy
 from fedtiny.native.description import Description
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options, Rates
-from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -65,7 +65,7 @@ class NativeEngine:
             optimizer=config.optimizer,
         )
         self._mask: Mask | None = None
-        self._pool: tuple[CandidatePool, list[Theta]] | None = None
+        self._candidates = CutCandidates()
 
     @property
     def batch(self) -> int:
@@ -110,7 +110,7 @@ class NativeEngine:
     def train(
         self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
     ) -> tuple[Metrics, Arrays]:
-        self._pool = None  # selection is over
+        self._candidates.forget()
         self._reserve(whole=sum_dense_gradients)
         sums = self._empty_sums() if sum_dense_gradients else {}
         seed, losses = batches.dropout_seed(moment), []
@@ -158,7 +158,7 @@ class NativeEngine:
         parts = np.array_split(inputs, batches.measuring_parts(len(inputs), batch_size))
         self._reserve(forward_batch=max(len(part) for part in parts))
         rows = []
-        for candidate in self._candidates(pool):
+        for candidate in self._candidates.of(pool):
             self.load(candidate)
             rows.append(self._moments(parts) if moment == "square" else self._means(parts, passes))
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
@@ -194,7 +194,7 @@ class NativeEngine:
 
     def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> Floats:
         found = []
-        for c, candidate in enumerate(self._candidates(pool)):
+        for c, candidate in enumerate(self._candidates.of(pool)):
             self.load(candidate.with_dense({name: rows[c] for name, rows in statistics.items()}))
             found.append(self._measure(shard.data, shard.development)["loss"])
         return np.array(found, dtype=np.float32)
@@ -215,12 +215,6 @@ class NativeEngine:
         size = max(self._options.forward_batch or 0, self.batch)
         for start in range(0, len(indices), size):
             yield indices[start : start + size]
-
-    def _candidates(self, pool: CandidatePool) -> list[Theta]:
-        """Every candidate's parameters, cut once for all devices."""
-        if self._pool is None or not pool.is_same(self._pool[0]):
-            self._pool = (pool, list(pool))
-        return self._pool[1]
 
 
 def _rates(config: TrainConfig) -> Rates:

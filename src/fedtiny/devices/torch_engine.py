@@ -21,7 +21,7 @@ from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_gradients import GradientSums, top_gradients
 from fedtiny.devices.torch_norms import measured_moments, measured_statistics, norms
 from fedtiny.models.anatomy import Anatomy
-from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -46,7 +46,7 @@ class TorchEngine:
         self._positions: dict[str, Tensor] = {}
         self._grad_masks: dict[str, Tensor] = {}
         self._loaded: dict[int, tuple[ImageSet, Tensor, Tensor]] = {}
-        self._pool: tuple[CandidatePool, list[Theta]] | None = None
+        self._candidates = CutCandidates()
 
     def _own_tensors(self) -> dict[str, Tensor]:
         state = self.model.state_dict(keep_vars=True)
@@ -98,7 +98,7 @@ class TorchEngine:
     def train(
         self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
     ) -> tuple[Metrics, Arrays]:
-        self._pool = None  # selection is over
+        self._candidates.forget()
         images, labels = self._data(shard.data)
         self._make_grad_masks()
         optimizer = _optimizer(self.model, self.config)
@@ -168,7 +168,7 @@ class TorchEngine:
         inputs, _ = self.inputs(shard.data, shard.development)
         parts = inputs.tensor_split(batches.measuring_parts(len(inputs), batch_size))
         rows = []
-        for candidate in self._candidates(pool):
+        for candidate in self._candidates.of(pool):
             self.load(candidate)
             if moment == "square":
                 rows.append(measured_moments(self.model, parts))
@@ -179,7 +179,7 @@ class TorchEngine:
     def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
         inputs, labels = self.inputs(shard.data, shard.development)
         found = []
-        for c, candidate in enumerate(self._candidates(pool)):
+        for c, candidate in enumerate(self._candidates.of(pool)):
             self.load(candidate.with_dense({name: rows[c] for name, rows in statistics.items()}))
             found.append(self._measure(inputs, labels)[0] / len(labels))
         return np.array(found, dtype=np.float32)
@@ -214,12 +214,6 @@ class TorchEngine:
             )
             self._loaded[id(data)] = (data, images, labels)
         return self._loaded[id(data)][1:]
-
-    def _candidates(self, pool: CandidatePool) -> list[Theta]:
-        """Every candidate's parameters, cut once for all devices."""
-        if self._pool is None or not pool.is_same(self._pool[0]):
-            self._pool = (pool, list(pool))
-        return self._pool[1]
 
 
 def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:

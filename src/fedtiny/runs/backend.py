@@ -14,7 +14,7 @@ from fedtiny.extras import require
 from fedtiny.federation.method import Method
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.native.fit import largest_fit
-from fedtiny.native.library import library
+from fedtiny.native.library import available
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options
 from fedtiny.sparse.densities import uniform
@@ -57,8 +57,9 @@ def _trouble(config: Config, method: Method, model: "nn.Module", data: DataSet) 
         return "the GPU simulator computes in PyTorch"
     if method.device_verbs:
         return f"method '{method.name}' brings Python of its own, which needs PyTorch"
+    if not available():
+        return "fedtiny was installed without its native library, for want of a C++ compiler"
     try:
-        library()
         describe(model, data)
     except FedTinyError as error:
         return str(error)

@@ -55,6 +55,24 @@ class CandidatePool:
         return [float(row.sum()) / total for row in self.counts]
 
 
+class CutCandidates:
+    """The candidates of the pool asked for last, cut once for all devices."""
+
+    def __init__(self) -> None:
+        self._pool: CandidatePool | None = None
+        self._thetas: list[Theta] = []
+
+    def of(self, pool: CandidatePool) -> list[Theta]:
+        """Every candidate's parameters."""
+        if self._pool is None or not pool.is_same(self._pool):
+            self._pool, self._thetas = pool, list(pool)
+        return self._thetas
+
+    def forget(self) -> None:
+        """Let go of them: selection is over."""
+        self._pool, self._thetas = None, []
+
+
 def prune_by_magnitude(theta: Theta, counts: NDArray[np.integer]) -> Theta:
     """Keep the given number of largest weights in each layer, ties to the lower position."""
     chosen = {

@@ -16,7 +16,7 @@ from fedtiny.devices.gpu.lanes import Lanes, Recipe
 from fedtiny.devices.gpu.layout import Layout
 from fedtiny.devices.gpu.network import Network
 from fedtiny.devices.node import answer
-from fedtiny.federation.messages import Reply, Request, pool_arrays
+from fedtiny.federation.messages import Request, pool_arrays
 from fedtiny.models import dissect
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.densities import uniform_noise
@@ -145,16 +145,6 @@ def lanes_of(
         test_set=bench.data.test,
     )
     return Lanes(recipe, [device] * cards)
-
-
-def everything(reply: Reply) -> tuple:
-    """All that a reply says, so that two can be compared."""
-    return (
-        (reply.device, reply.samples, reply.metrics),
-        reply.theta and (reply.theta.version, reply.theta.mask.version),
-        {k: (v.indices.tolist(), v.values.tobytes()) for k, v in reply.gradients.items()},
-        {k: (v.dtype.str, v.shape, v.tobytes()) for k, v in reply.arrays.items()},
-    )
 
 
 def order(bench, *program, theta=None, round=0, arrays=None):

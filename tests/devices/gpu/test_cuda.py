@@ -9,8 +9,8 @@ from fedtiny.devices.gpu import step as steps
 from fedtiny.federation.messages import Request, swap, top_gradients, train
 
 from ...runs import tiny as runs
-from ..tiny import TinyNet, lab, seeded
-from .rig import everything, lanes_of
+from ..tiny import TinyNet, everything, lab, seeded
+from .rig import lanes_of
 from .twins import (
     assert_near_until_then,
     assert_the_same_candidate,

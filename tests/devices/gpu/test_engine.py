@@ -12,8 +12,8 @@ from fedtiny.errors import DataError, FedTinyError
 from fedtiny.federation.messages import evaluate, swap, top_gradients, train
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 
-from ..tiny import TinyNet, lab, seeded, settings
-from .rig import NEAR, NETWORKS, answers, assert_near, both, engine_of, everything, order
+from ..tiny import TinyNet, everything, lab, seeded, settings
+from .rig import NEAR, NETWORKS, answers, assert_near, both, engine_of, order
 
 OPTIMIZERS = ["adam", "sgd"]
 

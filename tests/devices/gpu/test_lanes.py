@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from fedtiny.config import GpuConfig
-from fedtiny.devices.crew import Job
 from fedtiny.devices.gpu import lanes as module
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import (
-    Request,
     Verb,
     bn_statistics,
     evaluate,
@@ -24,8 +22,8 @@ from fedtiny.federation.messages import (
 )
 from fedtiny.sparse import mean
 
-from ..tiny import TinyNet, lab, seeded, settings
-from .rig import everything, lanes_of
+from ..tiny import TinyNet, everything, jobs, lab, seeded, settings
+from .rig import lanes_of
 
 SIZES = (20, 3, 12, 2, 9)
 COUNTS = {"conv1.weight": 7, "hidden.weight": 3}
@@ -48,11 +46,6 @@ def hire():
 
 def bench_of(*sizes):
     return lab(sizes=sizes or SIZES, model=seeded(TinyNet, 0.3))
-
-
-def jobs(bench, *program, devices=None, theta=None, arrays=None):
-    request = Request("train", "fedtiny", 0, program, theta or bench.theta(), arrays or {})
-    return [Job(bench.shards[k], request) for k in devices or range(len(bench.shards))]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

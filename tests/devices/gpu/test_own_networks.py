@@ -9,8 +9,8 @@ from fedtiny.devices.node import answer
 from fedtiny.errors import ModelError
 from fedtiny.federation.messages import bn_statistics, evaluate, losses, train
 
-from ..tiny import PlainNet, TinyNet, lab, seeded, settings
-from .rig import answers, assert_near, engine_of, everything, order, select
+from ..tiny import PlainNet, TinyNet, everything, lab, seeded, settings
+from .rig import answers, assert_near, engine_of, order, select
 
 OPTIMIZERS = ["adam", "sgd"]
 

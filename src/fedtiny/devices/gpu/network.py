@@ -145,9 +145,8 @@ class Network:
         """Compute with the values of another network of the same layout, in this precision."""
         self.reserve(other.capacity)
         self.flat.zero_()
-        for mine, others in ((self.vector, other.vector), (self.slots, other.slots)):
-            mine.fill_(0 if mine is self.vector else self.layout.nowhere)
-            mine[: len(others)] = others
+        self.vector.zero_()[: len(other.vector)] = other.vector
+        self.slots.fill_(self.layout.nowhere)[: len(other.slots)] = other.slots
         names = [*self.layout.statistics]
         self.measure(other.measured(names), names)
         self._mask = other.mask
