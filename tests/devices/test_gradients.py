@@ -12,8 +12,10 @@ from torch.utils._pytree import tree_leaves
 
 from fedtiny.devices import torch_gradients
 from fedtiny.devices.torch_gradients import SLAB_PER_COUNT, top_gradients
+from fedtiny.devices.torch_norms import norms
 from fedtiny.errors import ModelError
 from fedtiny.models import dissect
+from fedtiny.sparse.mask import Mask
 
 from .tiny import CLASSES, SIDE, TinyNet, lab, random_mask, seeded
 
@@ -231,6 +233,24 @@ def test_a_device_smaller_than_a_batch_measures_all_it_has():
     bench.model.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     bench.engine.top_gradients(bench.shards[0], bench.moment(), counts={"conv1.weight": 1})
     assert seen == [3]
+
+
+def test_an_empty_filter_s_gradient_is_enlarged_no_more_than_epsilon_allows():
+    """Batch norm divides by the deviation of what a filter gives; of nothing, by sqrt(eps)."""
+    bench, layer = lab(model=seeded(TinyNet)), "conv2.weight"
+    theta, place = bench.theta(), (bench.shards[0], bench.moment())
+    size = theta.anatomy.sizes[layer]
+    filter_size = size // 8
+    kept = {name: theta.mask.indices(name) for name in theta.mask}
+    chosen = kept | {layer: kept[layer][kept[layer] >= filter_size]}
+    bench.engine.load(theta.remasked(Mask(theta.anatomy, chosen)))
+
+    def largest(epsilon):
+        found = bench.engine.top_gradients(*place, counts={layer: size}, epsilon=epsilon)
+        return np.abs(found[layer].dense()[:filter_size]).max()
+
+    assert largest(0.0) / largest(4e-5) == pytest.approx(2, rel=0.1)  # sqrt(4e-5 / 1e-5)
+    assert {norm.eps for norm in norms(bench.model).values()} == {1e-5}
 
 
 def test_the_same_moment_draws_the_same_gradients_whatever_came_before():

@@ -54,7 +54,7 @@ class Diary:
         self.calls.append(("train", shard.device, moment.round, epochs))
         return {"loss": 0.5}, {}
 
-    def top_gradients(self, shard, moment, *, counts):
+    def top_gradients(self, shard, moment, *, counts, epsilon):
         self.calls.append(("top_gradients", shard.device, moment.round, dict(counts)))
         empty = np.empty(0, np.int32), np.empty(0, np.float32)
         return {layer: SparseVector(99, *empty) for layer in counts}

@@ -179,7 +179,8 @@ def test_prunefl_adjusts_all_layers_at_every_event():
 def test_feddst_trains_swaps_and_trains_on(epochs, before, after):
     server, method = server_of(config_of("feddst", train={"local_epochs": epochs}))
     prepare(server, method)
-    assert method.train_locally(server) == (train(before), swap({"a": 1, "b": 2}), train(after))
+    exchange = swap({"a": 1, "b": 2}, server.config.pruning.gradient_epsilon)
+    assert method.train_locally(server) == (train(before), exchange, train(after))
 
 
 def test_feddst_trains_plainly_in_between_and_in_the_end():

@@ -59,7 +59,7 @@ def asked_for(round, **pruning):
     if not program:
         return {}
     (verb,) = program
-    assert verb == top_gradients(verb.options["counts"])
+    assert verb == top_gradients(verb.options["counts"], server.config.pruning.gradient_epsilon)
     return verb.options["counts"]
 
 

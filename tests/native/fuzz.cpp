@@ -184,8 +184,8 @@ void run(Net& net) {
                          &score));
       break;
     case 1:
-      told(fedtiny_measure(net.handle, data, labels.data(), count, seed, &wanted, odd(1) == 1,
-                           &score));
+      told(fedtiny_measure(net.handle, data, labels.data(), count, seed, chance(0.5) ? 0.01 : odd(0),
+                           &wanted, odd(1) == 1, &score));
       break;
     case 2: {
       std::vector<float> logits(real * static_cast<std::size_t>(std::max(1, classes)));

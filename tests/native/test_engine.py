@@ -64,7 +64,8 @@ def test_dense_gradients_are_added_up(both):
         np.testing.assert_allclose(found[name], gradient, atol=1e-3 * np.abs(gradient).max())
 
 
-def test_top_gradients_are_the_references(both):
+@pytest.mark.parametrize("epsilon", [0.0, 0.5])
+def test_top_gradients_are_the_references(both, epsilon):
     made, native = both
     counts = dict.fromkeys(made.anatomy.prunable, 7)
     for engine in (made.engine, native):
@@ -72,8 +73,10 @@ def test_top_gradients_are_the_references(both):
     before = native.theta().vector
     for device in range(3):
         place = made.shards[device], made.moment(device)
-        expected = made.engine.top_gradients(*place, counts=counts)
-        found = native.top_gradients(*place, counts=counts)
+        expected, found = (
+            engine.top_gradients(*place, counts=counts, epsilon=epsilon)
+            for engine in (made.engine, native)
+        )
         for name in counts:
             np.testing.assert_array_equal(found[name].indices, expected[name].indices)
             np.testing.assert_allclose(found[name].values, expected[name].values, rtol=1e-3)

@@ -72,6 +72,11 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
         ),
         (train.lr is None or train.lr > 0, f"--train.lr must be above 0, got {train.lr}"),
         (train.pretrain_epochs >= 0, "--train.pretrain-epochs must not be negative"),
+        (
+            0 <= pruning.gradient_epsilon < 1e6,
+            "--pruning.gradient-epsilon must be a small number that is not negative, "
+            f"got {pruning.gradient_epsilon:g}",
+        ),
         (config.data.cutout >= 0, "--data.cutout must not be negative"),
         (0 <= config.seed < 2**63, f"--seed must lie in [0, 2^63), got {config.seed}"),
     ]

@@ -106,6 +106,8 @@ class PruningConfig:
     """Rounds between two adjustments; default: the preset's."""
     r_stop: int | None = None
     """Last round that may adjust; default: the preset's."""
+    gradient_epsilon: float = 0.01
+    """FedTiny, FedDST: least epsilon of batch norm while pruned weights' gradients are measured."""
     reclaim: bool = False
     """FedTiny: drop weights that reach nothing before others when growing."""
     scope: Literal["uniform", "global"] = "uniform"

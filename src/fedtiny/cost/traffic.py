@@ -118,13 +118,14 @@ def paper_selection(work: Workload) -> int:
 
 def _program(work: Workload, swaps: Swaps) -> Program:
     epochs = work.config.train.local_epochs or 1
+    epsilon = work.config.pruning.gradient_epsilon
     if work.habits.adjusts_by == "full_gradients":
         return (train(epochs, sum_dense_gradients=bool(swaps)),)
     if not swaps:
         return (train(epochs),)
     if work.habits.adjusts_by == "swap":
-        return (train(epochs), swap(swaps), train(epochs))
-    return (train(epochs), top_gradients(swaps))
+        return (train(epochs), swap(swaps, epsilon), train(epochs))
+    return (train(epochs), top_gradients(swaps, epsilon))
 
 
 def _training_reply(work: Workload, swaps: Swaps, positions: Coded) -> int:

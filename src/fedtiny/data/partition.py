@@ -81,9 +81,9 @@ def split(
 def dirichlet(labels: Array, devices: int, alpha: float, seed: int, minimum: int) -> Partition:
     """Each class shared by a Dirichlet(alpha) draw; the smaller alpha, the less alike devices are.
 
-    As is usual in the literature, a device that has its even share of all samples gets no more,
-    and all is drawn again until every device has ``minimum`` samples. After ``REDRAWS`` draws
-    the smallest devices are filled up from the largest.
+    Classes are drawn independently, so no class is treated otherwise than another. All is drawn
+    again until every device has ``minimum`` samples. After ``REDRAWS`` draws the smallest
+    devices are filled up from the largest.
     """
     _check(labels, devices, minimum)
     if not 0 < alpha < np.inf:
@@ -138,24 +138,19 @@ def _check(labels: Array, devices: int, minimum: int) -> None:
 
 def _drawn(labels: Array, devices: int, alpha: float, draw: np.random.Generator) -> list[Array]:
     parts: list[list[Array]] = [[] for _ in range(devices)]
-    sizes = np.zeros(devices, dtype=np.int64)
     for label in np.unique(labels):
         samples = draw.permutation(np.flatnonzero(labels == label))
-        shares = _shares(draw.dirichlet(np.full(devices, alpha)), sizes < len(labels) / devices)
+        shares = _whole(draw.dirichlet(np.full(devices, alpha)))
         cuts = np.rint(np.cumsum(shares)[:-1] * len(samples)).astype(np.int64)
         for device, part in enumerate(np.split(samples, cuts)):
             parts[device].append(part)
-            sizes[device] += len(part)
     return [np.concatenate(of_device) for of_device in parts]
 
 
-def _shares(drawn: Array, has_room: Array) -> Array:
-    """The drawn shares of the devices with room, scaled to 1; even ones where all are 0."""
-    shares = np.where(has_room, drawn, 0.0)
-    if not np.isfinite(shares).all() or shares.sum() <= 0:
-        shares = has_room.astype(np.float64)
-    scaled: Array = shares / shares.sum()
-    return scaled
+def _whole(shares: Array) -> Array:
+    """The drawn shares; even ones where a tiny alpha has drawn nothing but zeros."""
+    drawn = np.isfinite(shares).all() and shares.sum() > 0
+    return shares if drawn else np.full(len(shares), 1 / len(shares))
 
 
 def _filled_up(drawn: Sequence[Array], minimum: int) -> list[Array]:

@@ -53,9 +53,13 @@ class Engine(Protocol):
         """
 
     def top_gradients(
-        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]
+        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
-        """The largest gradients of pruned weights on one mini-batch; changes nothing."""
+        """The largest gradients of pruned weights on one mini-batch; changes nothing.
+
+        Batch norm computes with this epsilon at least, which bounds by how much it enlarges the
+        gradient of a filter that gives nothing.
+        """
 
     def bn_statistics(
         self,

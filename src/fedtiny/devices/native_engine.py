@@ -133,7 +133,7 @@ class NativeEngine:
         return {name: np.zeros(size, dtype=np.float32) for name, size in self.anatomy.sizes.items()}
 
     def top_gradients(
-        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]
+        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
         sizes = self.anatomy.sizes
         most = max((min(a, sizes[n]) for n, a in counts.items()), default=0)
@@ -142,7 +142,8 @@ class NativeEngine:
             shard, moment, self.transform, most=self.batch
         )
         images = self.transform.augment(shard.data.images[samples], draws)
-        found = self.model.top_gradients(images, shard.data.labels[samples], counts, seed=seed)
+        labels = shard.data.labels[samples]
+        found = self.model.top_gradients(images, labels, counts, seed=seed, epsilon=epsilon)
         return {name: SparseVector(sizes[name], *pair) for name, pair in found.items()}
 
     def bn_statistics(

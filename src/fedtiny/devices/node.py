@@ -36,6 +36,10 @@ class Work:
         """The candidates that the request carries."""
         return CandidatePool(self.request.theta, self.request.arrays["pool.counts"])
 
+    def top_gradients(self, counts: Mapping[str, int], epsilon: float) -> dict[str, SparseVector]:
+        """The largest gradients of pruned weights, for the device's model as it is now."""
+        return self.engine.top_gradients(self.shard, self.moment, counts=counts, epsilon=epsilon)
+
 
 def answer(engine: Engine, request: Request, shard: Shard, seed: int) -> Reply:
     """Run a request's program and give the reply."""
@@ -73,14 +77,14 @@ def _finite(theta: Theta, moment: Moment) -> Theta:
     return theta
 
 
-def _swap(work: Work, *, counts: Mapping[str, int]) -> None:
-    gradients = work.engine.top_gradients(work.shard, work.moment, counts=counts)
+def _swap(work: Work, *, counts: Mapping[str, int], epsilon: float = 0.0) -> None:
+    gradients = work.top_gradients(counts, epsilon)
     work.theta, _ = grow_and_drop(work.engine.theta(), gradients, counts)
     work.engine.load(work.theta)
 
 
-def _top_gradients(work: Work, *, counts: Mapping[str, int]) -> None:
-    work.gradients |= work.engine.top_gradients(work.shard, work.moment, counts=counts)
+def _top_gradients(work: Work, *, counts: Mapping[str, int], epsilon: float = 0.0) -> None:
+    work.gradients |= work.top_gradients(counts, epsilon)
 
 
 def _bn_statistics(work: Work, *, batch_size: int, passes: int, moment: SecondMoment) -> None:

@@ -19,7 +19,7 @@ from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment, finite
 from fedtiny.devices.optimizer import Adam, optimizer
 from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_gradients import GradientSums, top_gradients
-from fedtiny.devices.torch_norms import measured_moments, measured_statistics, norms
+from fedtiny.devices.torch_norms import least_epsilon, measured_moments, measured_statistics, norms
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
@@ -145,7 +145,7 @@ class TorchEngine:
             self._grad_masks[layer] = ones.to(self.device, torch.float32)
 
     def top_gradients(
-        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]
+        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
         images, labels = self._data(shard.data)
         most = self.config.batch_size or 64
@@ -153,7 +153,7 @@ class TorchEngine:
         batch = torch.from_numpy(samples).to(self.device)
         inputs = self.transform.augment(images[batch], draws)
         self.model.train()
-        with self._dropout(seed):
+        with self._dropout(seed), least_epsilon(self.model, epsilon):
             return top_gradients(self.model, inputs, labels[batch], self._mask, counts)
 
     def bn_statistics(

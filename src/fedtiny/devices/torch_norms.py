@@ -90,3 +90,16 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
     finally:
         for norm in tracked:
             norm.track_running_stats = True
+
+
+@contextmanager
+def least_epsilon(model: nn.Module, epsilon: float) -> Iterator[None]:
+    """Batch norm computes with this epsilon at least."""
+    before = {norm: norm.eps for norm in norms(model).values()}
+    for norm, own in before.items():
+        norm.eps = max(own, epsilon)
+    try:
+        yield
+    finally:
+        for norm, own in before.items():
+            norm.eps = own

@@ -62,14 +62,19 @@ def train(epochs: int, sum_dense_gradients: bool = False) -> Verb:
     return Verb("train", {"epochs": epochs, **extra})
 
 
-def swap(counts: Mapping[str, int]) -> Verb:
+def swap(counts: Mapping[str, int], epsilon: float = 0.0) -> Verb:
     """Grow and drop so many weights a layer on the device itself, as FedDST does."""
-    return Verb("swap", {"counts": dict(counts)})
+    return Verb("swap", _measured(counts, epsilon))
 
 
-def top_gradients(counts: Mapping[str, int]) -> Verb:
+def top_gradients(counts: Mapping[str, int], epsilon: float = 0.0) -> Verb:
     """Find the largest gradients of pruned weights, so many a layer (Alg. 2, line 12)."""
-    return Verb("top_gradients", {"counts": dict(counts)})
+    return Verb("top_gradients", _measured(counts, epsilon))
+
+
+def _measured(counts: Mapping[str, int], epsilon: float) -> dict[str, Any]:
+    """How many gradients, and the least epsilon of batch norm while they are measured."""
+    return {"counts": dict(counts), **({"epsilon": epsilon} if epsilon else {})}
 
 
 def bn_statistics(batch_size: int, passes: int = 1, moment: str = "var") -> Verb:

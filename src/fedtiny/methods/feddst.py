@@ -45,7 +45,8 @@ class FedDST(Method):
         if not numbers:
             return (train(epochs),)
         before = min(round(BEFORE_SWAP * epochs), epochs - 1)
-        return (train(before), swap(numbers), train(epochs - before))
+        epsilon = self.config.pruning.gradient_epsilon
+        return (train(before), swap(numbers, epsilon), train(epochs - before))
 
     def aggregate(self, server: Server, outcome: Outcome) -> Theta:
         assert outcome.theta is not None

@@ -99,7 +99,8 @@ class FedTiny(Method):
     def score(self, server: Server) -> Program:
         """Ask for the top-a gradients of the layers whose turn it is (Alg. 2, lines 10 to 14)."""
         numbers = self._pruning_numbers(server)
-        return (top_gradients(numbers),) if numbers else ()
+        epsilon = self.config.pruning.gradient_epsilon
+        return (top_gradients(numbers, epsilon),) if numbers else ()
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""

@@ -107,7 +107,17 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "get_input_gradient": (_P, _P, c_int64),
     "start": (_P, POINTER(RatesRecord)),
     "train": (_P, _P, _P, c_int64, ctypes.c_uint64, c_int32, _P, c_int32, POINTER(ScoreRecord)),
-    "measure": (_P, _P, _P, c_int64, ctypes.c_uint64, _P, c_int32, POINTER(ScoreRecord)),
+    "measure": (
+        _P,
+        _P,
+        _P,
+        c_int64,
+        ctypes.c_uint64,
+        c_double,
+        _P,
+        c_int32,
+        POINTER(ScoreRecord),
+    ),
     "forward": (_P, _P, _P, c_int64, c_int32, _P, POINTER(ScoreRecord)),
 }
 

@@ -198,8 +198,12 @@ class NativeModel:
         counts: Mapping[str, int],
         *,
         seed: int = 0,
+        epsilon: float = 0.0,
     ) -> dict[str, tuple[Positions, Floats]]:
-        """The largest gradients of each layer's pruned weights, by position; changes nothing."""
+        """The largest gradients of each layer's pruned weights, by position; changes nothing.
+
+        Batch norm computes with this epsilon at least.
+        """
         images, labels = self._checked(images, labels)
         sizes = {name: min(count, self.size(name)) for name, count in counts.items()}
         found = {
@@ -220,6 +224,7 @@ class NativeModel:
             labels.ctypes.data,
             len(images),
             seed,
+            epsilon,
             wanted,
             len(wanted),
             ctypes.byref(ScoreRecord()),

@@ -25,7 +25,7 @@ from fedtiny.devices.optimizer import optimizer
 from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
 from fedtiny.devices.torch_gradients import offer_gradients
-from fedtiny.devices.torch_norms import MOMENTUM, measured_moments, measuring
+from fedtiny.devices.torch_norms import MOMENTUM, least_epsilon, measured_moments, measuring
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -155,7 +155,7 @@ class GpuEngine:
         }
 
     def top_gradients(
-        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int]
+        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
         images, preparation = self.shared.gallery[shard.data], self.shared.preparation
         (samples, draws), seed = batches.gradient_batch(shard, moment, preparation, most=self.batch)
@@ -167,7 +167,7 @@ class GpuEngine:
             name: DeviceTop(sizes[name], a, mask.indices(name), network.device)
             for name, a in counts.items()
         }
-        with network.computing() as module:
+        with network.computing() as module, least_epsilon(module, epsilon):
             inputs, labels = images.cut(plan)
             offer_gradients(module.train(), inputs, labels, tops)
         return {name: top.result() for name, top in tops.items()}

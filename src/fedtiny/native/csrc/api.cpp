@@ -161,13 +161,13 @@ int fedtiny_train(fedtiny_network* network, const float* images, const std::int6
 }
 
 int fedtiny_measure(fedtiny_network* network, const float* images, const std::int64_t* labels,
-                    std::int64_t count, std::uint64_t seed, fedtiny_wanted* wanted,
-                    std::int32_t wanted_count, fedtiny_score* score) {
+                    std::int64_t count, std::uint64_t seed, double epsilon,
+                    fedtiny_wanted* wanted, std::int32_t wanted_count, fedtiny_score* score) {
   return guarded([&] {
     given(images, "image");
     given(labels, "label");
     given(score, "place for the score") =
-        ready(network).measure(images, labels, count, seed, wanted, wanted_count);
+        ready(network).measure(images, labels, count, seed, epsilon, wanted, wanted_count);
   });
 }
 

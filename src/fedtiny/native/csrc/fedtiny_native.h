@@ -140,10 +140,11 @@ FEDTINY_API int fedtiny_start(fedtiny_network* network, const fedtiny_rates* rat
 FEDTINY_API int fedtiny_train(fedtiny_network* network, const float* images, const int64_t* labels,
                               int64_t count, uint64_t seed, int32_t update,
                               fedtiny_wanted* wanted, int32_t wanted_count, fedtiny_score* score);
-/* Only the wanted gradients: no parameter, statistic or gradient of a kept weight changes. */
+/* Only the wanted gradients: no parameter, statistic or gradient of a kept weight changes. Batch
+ * norm computes with this epsilon at least. */
 FEDTINY_API int fedtiny_measure(fedtiny_network* network, const float* images,
                                 const int64_t* labels, int64_t count, uint64_t seed,
-                                fedtiny_wanted* wanted, int32_t wanted_count,
+                                double epsilon, fedtiny_wanted* wanted, int32_t wanted_count,
                                 fedtiny_score* score);
 /* Without dropout; with the batch's own statistics or the running ones. `labels` and `score`, or
  * `logits`, may be left out. */

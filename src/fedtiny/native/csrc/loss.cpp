@@ -134,11 +134,14 @@ fedtiny_score Network::train(const float* images, const std::int64_t* labels, In
 }
 
 fedtiny_score Network::measure(const float* images, const std::int64_t* labels, Index count,
-                               std::uint64_t seed, fedtiny_wanted* wanted, int wanted_count) {
+                               std::uint64_t seed, double epsilon, fedtiny_wanted* wanted,
+                               int wanted_count) {
+  if (!(epsilon >= 0 && epsilon < HUGE_VAL)) refuse("epsilon must be finite and not negative");
   Pass pass;
   pass.images = count;
   pass.own_statistics = pass.dropout = true;
   pass.seed = seed;
+  pass.epsilon = epsilon;
   return both_ways(pass, images, labels, checked_wanted(wanted, wanted_count));
 }
 

@@ -76,6 +76,7 @@ struct Pass {
   bool update_statistics = false;
   bool keep_gradients = false;
   std::uint64_t seed = 0;
+  double epsilon = 0;  // of batch norm, at least
 };
 
 class Network {
@@ -94,7 +95,8 @@ class Network {
   fedtiny_score train(const float* images, const std::int64_t* labels, Index count,
                       std::uint64_t seed, bool update, fedtiny_wanted* wanted, int wanted_count);
   fedtiny_score measure(const float* images, const std::int64_t* labels, Index count,
-                        std::uint64_t seed, fedtiny_wanted* wanted, int wanted_count);
+                        std::uint64_t seed, double epsilon, fedtiny_wanted* wanted,
+                        int wanted_count);
   fedtiny_score forward(const float* images, const std::int64_t* labels, Index count,
                         bool own_statistics, float* logits);
 

@@ -28,6 +28,7 @@ void Network::finish_norm(int place, Index bands, Index band) {
   const Index channels = me.out.channels;
   const double count = static_cast<double>(pass_.images * me.out.plane());
   if (count < 2) refuse("batch norm cannot measure a single value a channel");
+  const double epsilon = std::max(pass_.epsilon, static_cast<double>(me.epsilon));
   const float *bias = bias_before(place), *scale = norm_scale(place), *shift = norm_shift(place);
   for (Index c = 0; c < channels; ++c) {
     double sum = 0, square = 0;
@@ -46,7 +47,7 @@ void Network::finish_norm(int place, Index bands, Index band) {
     n.mean[w] = mean + (bias != nullptr ? static_cast<double>(bias[w]) : 0.0);
     n.var[w] = var;
     n.batch_mean[c] = static_cast<float>(mean);
-    n.a[c] = static_cast<float>(1.0 / std::sqrt(var + static_cast<double>(me.epsilon)));
+    n.a[c] = static_cast<float>(1.0 / std::sqrt(var + epsilon));
     n.scale[c] = scale[w] * n.a[c];
     n.shift[c] = static_cast<float>(static_cast<double>(shift[w]) - mean * static_cast<double>(n.scale[c]));
     if (pass_.update_statistics) {
@@ -83,6 +84,7 @@ void Network::finish_norm_gradient(int place) {
   const auto index = static_cast<std::size_t>(place);
   const float* scale = norm_scale(place);
   float* all = at<float>(plan_.gradients);
+  const double epsilon = std::max(pass_.epsilon, static_cast<double>(me.epsilon));
   const double count = static_cast<double>(pass_.images * me.out.plane());
   if (pass_.keep_gradients) {  // of what is left out, too
     std::fill_n(all + plan_.norms[index].first_scale, me.whole_channels, 0.0F);
@@ -90,7 +92,7 @@ void Network::finish_norm_gradient(int place) {
   }
   for (Index c = 0; c < me.out.channels; ++c) {
     const Index w = n.numbers[c];
-    const double deviation = 1.0 / std::sqrt(n.var[w] + static_cast<double>(me.epsilon));
+    const double deviation = 1.0 / std::sqrt(n.var[w] + epsilon);
     const double by_scale = n.product[c] * deviation;
     if (pass_.keep_gradients) {
       const double unscale = 1.0 / static_cast<double>(loss_scale_);
