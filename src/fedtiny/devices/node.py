@@ -11,7 +11,7 @@ from fedtiny import methods
 from fedtiny.devices.engine import Engine, Moment, SecondMoment
 from fedtiny.devices.shard import Shard
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.messages import HOPELESS_LOSS, Reply, Request
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
@@ -92,7 +92,8 @@ def _bn_statistics(work: Work, *, batch_size: int, passes: int, moment: SecondMo
 
 def _losses(work: Work) -> None:
     statistics = {k: v for k, v in work.request.arrays.items() if k != "pool.counts"}
-    work.arrays["losses"] = work.engine.losses(work.shard, work.pool(), statistics)
+    found = work.engine.losses(work.shard, work.pool(), statistics)
+    work.arrays["losses"] = np.where(np.isfinite(found), found, np.float32(HOPELESS_LOSS))
     work.samples = len(work.shard.development)
 
 
