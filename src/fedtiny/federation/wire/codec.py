@@ -6,7 +6,7 @@ way it holds at most, beside the bytes themselves,
 - the message's length once more, for values,
 - 8 bytes a prunable weight of the model and 40 bytes a weight of its largest layer, for
   positions (the mask of a full layer takes nothing),
-- 32 MiB for the objects made from text and names.
+- 128 bytes a byte of text and names, for the objects made from them: 32 MiB at most.
 
 A reply longer than the largest honest one (`federation/expected.py`) is refused unread.
 """
