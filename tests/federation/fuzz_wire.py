@@ -3,7 +3,7 @@
     python -m tests.federation.fuzz_wire [--payloads 10000] [--seed 0]
 
 Real requests and replies of FedTiny and FedDST are changed (bits flipped, ends cut off, bytes put
-in, length fields blown up), most of them with a right checksum, and decoded as their receiver would.
+in, length fields blown up), most of them with a right checksum, and decoded as by their receiver.
 Prints what came of them as JSON; anything but the project's own errors ends the process.
 """
 
