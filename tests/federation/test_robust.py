@@ -91,7 +91,7 @@ THETAS = st.lists(
 def test_the_median_of_thetas_is_numpy_s(vectors):
     full = Mask.full(THREE)
     found = reduced([Theta(full, vector) for vector in vectors], mean="median").theta
-    expected = np.median(np.stack(vectors).astype(np.float64), axis=0).astype(np.float32)
+    expected = np.median(np.stack(vectors).astype(np.float64), axis=0).astype(np.float32) + 0
     assert found.vector.tobytes() == expected.tobytes()
 
 
@@ -104,7 +104,7 @@ def test_the_median_over_holders_is_numpy_s_nanmedian(vectors, data):
     replies = [theta(*(None if np.isnan(w) else w for w in row[:3]), var=row[3]) for row in table]
     found = reduced(replies, "mean over holders", mean="median").theta
     held = ~np.isnan(table).all(axis=0)
-    expected = np.nanmedian(table[:, held], axis=0).astype(np.float32)
+    expected = np.nanmedian(table[:, held], axis=0).astype(np.float32) + 0
     assert found.vector.tobytes() == expected.tobytes()
     assert found.mask.indices("w").tolist() == np.flatnonzero(held[:3]).tolist()
 

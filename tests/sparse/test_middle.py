@@ -82,7 +82,7 @@ def test_arrays_beside_the_reference(arrays, share):
 
 @given(st.lists(ARRAYS, min_size=1, max_size=9))
 def test_the_median_is_numpy_s(arrays):
-    expected = np.median(np.stack(arrays).astype(np.float64), axis=0).astype(np.float32)
+    expected = np.median(np.stack(arrays).astype(np.float64), axis=0).astype(np.float32) + 0
     assert middle_of(arrays, median).tobytes() == expected.tobytes()
 
 
@@ -103,6 +103,12 @@ def test_the_order_of_the_devices_does_not_matter(arrays, random, share):
     shuffled = random.sample(arrays, len(arrays))
     cut = trimmed(share)
     assert middle_of(arrays, cut).tobytes() == middle_of(shuffled, cut).tobytes()
+
+
+def test_zeros_of_either_sign_are_one():
+    values = [np.array([value], "f4") for value in (0.0, -0.0, -0.0)]
+    for ordered in (values, values[::-1]):
+        assert str(middle_of(ordered, median)[0]) == "0.0"
 
 
 def test_sums_are_in_float64():

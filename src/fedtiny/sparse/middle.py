@@ -83,20 +83,20 @@ class Middle:
         return SparseVector(vectors[0].size, indices, self._of_rows(list(rows)))
 
     def _of_rows(self, rows: Sequence[NDArray[np.generic]]) -> NDArray[np.float32]:
-        """The middle of each column, a piece at a time."""
+        """The middle of the devices' values at each place, a piece at a time."""
         found = np.empty(len(rows[0]), np.float32)
         for start in range(0, len(found), PIECE):
             piece = slice(start, start + PIECE)
-            found[piece] = _middle(np.stack([row[piece] for row in rows]), self.cut)
+            found[piece] = _middle(np.stack([row[piece] for row in rows], axis=1), self.cut)
         return found
 
 
-def _middle(rows: NDArray[np.generic], cut: Cut) -> NDArray[np.float64]:
-    """The mean of each column without its extremes; NaN stands for no value."""
-    ordered = np.sort(rows.astype(np.float64), axis=0)  # NaN goes to the end
-    counts = len(rows) - np.isnan(ordered).sum(axis=0)
-    found = np.empty(rows.shape[1])
+def _middle(values: NDArray[np.generic], cut: Cut) -> NDArray[np.float64]:
+    """The mean of each row without its extremes; NaN stands for no value."""
+    ordered = np.sort(values, axis=1)  # NaN goes to the end
+    counts = values.shape[1] - np.isnan(ordered).sum(axis=1)
+    found = np.empty(len(values))
     for count in np.unique(counts).tolist():
-        left_out, columns = cut(count), counts == count
-        found[columns] = ordered[left_out : count - left_out, columns].mean(axis=0)
-    return found
+        left_out, own = cut(count), counts == count
+        found[own] = ordered[own, left_out : count - left_out].mean(axis=1, dtype=np.float64)
+    return found + 0.0  # of zeros of either sign makes one
