@@ -32,6 +32,7 @@ class Examiner:
         self.config = config
         self.own_mask = reducer == HOLDERS
         self._parts: Expected = expected(request)
+        self._open = self._parts.open_ended
         self._first: object = None
 
     @cached_property
@@ -51,7 +52,7 @@ class Examiner:
         """Refuse a reply that this device, with at most so many samples, cannot honestly send."""
         if reply.device != device:
             raise ReplyError(f"it is signed by device {reply.device}")
-        most = self.config.trust.most_samples if self._parts.open_ended else most_samples
+        most = self.config.trust.most_samples if self._open else most_samples
         if not 1 <= reply.samples <= most:
             raise ReplyError(f"it claims {reply.samples} samples, and 1 to {most} are possible")
         self._check_theta(reply.theta)
@@ -65,7 +66,7 @@ class Examiner:
             if self._parts.theta:
                 raise ReplyError("it has no theta, which was asked for")
             return
-        if not self._parts.theta and not self._parts.open_ended:
+        if not self._parts.theta and not self._open:
             raise ReplyError("it has a theta, which nobody asked for")
         self._check_mask(theta.mask)
         if not np.isfinite(theta.vector).all():
@@ -78,14 +79,14 @@ class Examiner:
         asked, parts = self.request.theta.mask, self._parts
         if mask is asked or mask == asked:
             return
-        if not self.own_mask or not (parts.own_mask or parts.open_ended):
+        if not self.own_mask or not (parts.own_mask or self._open):
             raise ReplyError("its theta has another mask than it was sent")
         if mask.anatomy.fingerprint != asked.anatomy.fingerprint:
             raise ReplyError("its theta is of another model")
         limit = max(self.config.density, asked.density)
         if mask.density > limit + 1e-9:
             raise ReplyError(f"its mask has density {mask.density:.6g}, above {limit:.6g}")
-        if not parts.open_ended and mask.counts != asked.counts:
+        if not self._open and mask.counts != asked.counts:
             raise ReplyError("its mask keeps more or fewer weights of a layer than it was sent")
 
     def _check_gradients(self, reply: Reply) -> None:
@@ -103,7 +104,7 @@ class Examiner:
     def _check_arrays(self, arrays: Arrays) -> None:
         wanted = self._parts.arrays
         _check_names("the array", arrays, wanted, None if self._open else wanted)
-        for name, array in arrays.items():
+        for name, array in ((name, np.asarray(own)) for name, own in arrays.items()):
             if name in wanted and (array.shape != wanted[name] or array.dtype != np.float32):
                 raise ReplyError(f"the array {name} is {_kind(array)}, not {wanted[name]} float32")
             if not _fits_float32(array):
@@ -128,10 +129,6 @@ class Examiner:
         if self._first is not None and like != self._first:
             raise ReplyError("it holds other things, or in other shapes, than those before it")
         self._first = like
-
-    @property
-    def _open(self) -> bool:
-        return self._parts.open_ended
 
 
 class Claims:

@@ -1,4 +1,4 @@
-"""The one way fedtiny averages: weights, batch-norm statistics, losses and gradients alike."""
+"""The one mean of fedtiny, unless a robust one is asked for: weights, losses, gradients alike."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
