@@ -371,6 +371,19 @@ def test_where_everyone_diverges_the_run_stops_and_says_so():
         played(lab(config))
 
 
+def test_where_gradients_diverge_the_run_stops_with_advice(monkeypatch):
+    bench = bench_of("fedtiny")
+    plain = bench.engine.top_gradients
+
+    def top_gradients(*given, counts):
+        found = plain(*given, counts=counts)
+        return {layer: forged(own, own.indices, own.values * NAN) for layer, own in found.items()}
+
+    monkeypatch.setattr(bench.engine, "top_gradients", top_gradients)
+    with pytest.raises(FedTinyError, match=r"diverged .* its gradients .* lower --train\.lr"):
+        played(bench)
+
+
 # A third party's verb
 
 

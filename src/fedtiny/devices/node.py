@@ -1,6 +1,6 @@
 """One device: it runs the program of a request on its own data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,18 +59,20 @@ def _train(work: Work, *, epochs: int, sum_dense_gradients: bool = False) -> Non
         work.shard, work.moment, epochs=epochs, sum_dense_gradients=sum_dense_gradients
     )
     work.metrics |= metrics
+    _check_finite("gradients", gradients.values(), work.moment)
     work.arrays |= gradients
-    work.theta = _finite(work.engine.theta(), work.moment)
+    work.theta = work.engine.theta()
+    _check_finite("weights", [work.theta.vector], work.moment)
     work.moment = replace(work.moment, part=work.moment.part + 1)
 
 
-def _finite(theta: Theta, moment: Moment) -> Theta:
-    if not np.isfinite(theta.vector).all():
+def _check_finite(what: str, arrays: Iterable[NDArray[np.float32]], moment: Moment) -> None:
+    """A device that diverged says so, with advice; its reply would be refused without any."""
+    if not all(np.isfinite(array).all() for array in arrays):
         raise FedTinyError(
-            f"training diverged on device {moment.device} in round {moment.round}: its weights "
+            f"training diverged on device {moment.device} in round {moment.round}: its {what} "
             "are no longer finite; lower --train.lr"
         )
-    return theta
 
 
 def _swap(work: Work, *, counts: Mapping[str, int]) -> None:
@@ -80,7 +82,9 @@ def _swap(work: Work, *, counts: Mapping[str, int]) -> None:
 
 
 def _top_gradients(work: Work, *, counts: Mapping[str, int]) -> None:
-    work.gradients |= work.engine.top_gradients(work.shard, work.moment, counts=counts)
+    found = work.engine.top_gradients(work.shard, work.moment, counts=counts)
+    _check_finite("gradients", [gradient.values for gradient in found.values()], work.moment)
+    work.gradients |= found
 
 
 def _bn_statistics(work: Work, *, batch_size: int, passes: int, moment: SecondMoment) -> None:
