@@ -23,3 +23,7 @@ class WireError(FedTinyError):
 
 class RunError(FedTinyError):
     """A run folder that cannot be read, written or continued."""
+
+
+class ExportError(FedTinyError):
+    """A model that cannot be exported as asked, or an exported file that is not one."""

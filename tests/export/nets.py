@@ -7,6 +7,9 @@ import torch
 from torch import nn
 
 from fedtiny import models
+from fedtiny.data.draws import Preparation
+from fedtiny.export.lowered import lower
+from fedtiny.export.network import TinyModel
 from fedtiny.models import Anatomy
 from fedtiny.native.description import Description
 from fedtiny.native.translate import describe
@@ -89,3 +92,11 @@ def _random(name, tensor, rng):
 def assert_close(found, expected, relative=1e-5):
     """Within a share of the largest logit."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=relative * np.abs(expected).max())
+
+
+def tiny_model(made, *, fold=True, remove_dead=True):
+    """What is shipped of a sparse model, with all that goes with it."""
+    net = lower(made.description, made.theta, fold=fold, remove_dead=remove_dead)
+    channels = made.shape[0]
+    normalisation = Preparation((0.25, 0.5, 0.4)[:channels], (0.3, 0.2, 0.25)[:channels])
+    return TinyModel(net, normalisation, tuple("abcdefghij"), {"method": "fedtiny"})

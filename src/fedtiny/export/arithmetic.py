@@ -12,8 +12,8 @@ from fedtiny.export.network import Lowered, Norm, Weights
 from fedtiny.native.description import Kind, Node, Pair
 
 Batch = NDArray[Any]
-DENSE_FROM = 0.15  # kept share of a layer from which one dense product is faster
-MOST_GATHERED = 1 << 22  # values that are gathered at a time
+DENSE_FROM = 0.03  # kept share of a layer from which one dense product is faster
+MOST_GATHERED = 1 << 21  # values that are gathered at a time
 
 
 def all_steps(net: Lowered, batch: Batch) -> list[Batch]:
@@ -80,19 +80,22 @@ def _summed(
     weights: Weights, shape: tuple[int, ...], dtype: Any, gather: Callable[[slice], Batch]
 ) -> Batch:
     """Sum up what each filter's kept weights read, some filters at a time."""
-    out = np.zeros((weights.shape[0], *shape), dtype=dtype)
+    out = np.zeros((weights.shape[0], prod(shape)), dtype=dtype)
     found, starts = np.unique(weights.filters, return_index=True)
     ends = np.append(starts[1:], len(weights.values))
+    values = weights.values.astype(dtype, copy=False)
     most = max(1, MOST_GATHERED // max(1, prod(shape)))
     first = 0
     while first < len(found):
-        last = max(first + 1, int(np.searchsorted(ends, starts[first] + most, side="right")))
-        part = slice(int(starts[first]), int(ends[last - 1]))
-        read = gather(part)
-        read *= weights.values[part].reshape(-1, 1, 1, 1)
-        out[found[first:last]] = np.add.reduceat(read, starts[first:last] - starts[first], axis=0)
+        start = int(starts[first])
+        last = max(first + 1, int(np.searchsorted(ends, start + most, side="right")))
+        read = gather(slice(start, int(ends[last - 1]))).reshape(-1, prod(shape))
+        for filter, begin, end in zip(
+            found[first:last], starts[first:last], ends[first:last], strict=True
+        ):
+            np.dot(values[begin:end], read[begin - start : end - start], out=out[filter])
         first = last
-    return _biased(out, weights)
+    return _biased(out.reshape(-1, *shape), weights)
 
 
 def _biased(x: Batch, weights: Weights) -> Batch:

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.data.draws import Preparation
 from fedtiny.native.description import Description, Node
 
 Floats = NDArray[np.float32]
@@ -72,9 +74,27 @@ class Lowered:
     norms: Mapping[str, Norm]
 
 
+@dataclass(frozen=True, eq=False)
+class TinyModel:
+    """A network with what is needed to use it: how pixels are normalised, and its classes' names.
+
+    The card says where it comes from: method, density, accuracy, data, config, version.
+    """
+
+    net: Lowered
+    normalisation: Preparation
+    classes: tuple[str, ...]
+    card: Mapping[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, rows and columns of an image."""
+        first = self.net.description.nodes[0]
+        return first.channels, *first.size
+
+
 def described(nodes: Iterable[Node]) -> Description:
     """The description that holds these nodes."""
-    first, *rest = nodes
-    made = Description((first.channels, *first.size))
-    made.nodes += rest
+    made = Description((1, 1, 1))
+    made.nodes = list(nodes)
     return made
