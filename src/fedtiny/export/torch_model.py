@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedtiny.data.augment import Transform
+from fedtiny.errors import ExportError
 from fedtiny.export import packed
 from fedtiny.export.network import Norm, TinyModel, Weights
 from fedtiny.native.description import Kind, Node
@@ -71,11 +72,16 @@ class PackedNetwork(nn.Module):
 def _put(root: nn.Module, name: str, module: nn.Module) -> None:
     """Place a module under a dotted name, with plain modules in between."""
     *way, last = name.split(".")
-    for part in way:
-        if part not in root._modules:
-            root.add_module(part, nn.Module())
-        root = root.get_submodule(part)
-    root.add_module(last, module)
+    try:
+        for part in way:
+            if part not in root._modules:
+                root.add_module(part, nn.Module())
+            root = root.get_submodule(part)
+        if last in root._modules:
+            raise KeyError(last)
+        root.add_module(last, module)
+    except KeyError as error:
+        raise ExportError(f"torch cannot have a layer of the name '{name}'") from error
 
 
 def _layer(node: Node, weights: Weights) -> nn.Module:
