@@ -25,8 +25,8 @@ class Declarations:
     size: int = 0
 
     def array(self, name: str, values: NDArray[Any] | None) -> str:
-        """Declare an array, if there is one; gives what to call it."""
-        if values is None:
+        """Declare an array, if there is something in it; gives what to call it."""
+        if values is None or not values.size:
             return NOTHING
         self.lines.append(array(name, values))
         self.size += values.nbytes

@@ -14,6 +14,7 @@ TYPES = {"int8": "int8_t", "uint8": "uint8_t", "int32": "int32_t", "float32": "f
 def array(name: str, values: NDArray[Any]) -> str:
     """A constant array.
 
+    >>> import numpy as np
     >>> print(array("scales", np.array([1, 0.1], dtype=np.float32)), end="")
     static const float scales[2] = {
         1.0f, 0.1f,
