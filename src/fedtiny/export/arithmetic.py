@@ -13,6 +13,7 @@ from fedtiny.native.description import Kind, Node, Pair
 
 Batch = NDArray[Any]
 DENSE_FROM = 0.03  # kept share of a layer from which one dense product is faster
+SMALL_RUN = 500  # values of a filter below which a call of its own costs more than it saves
 MOST_GATHERED = 1 << 21  # values that are gathered at a time
 
 
@@ -81,21 +82,32 @@ def _summed(
 ) -> Batch:
     """Sum up what each filter's kept weights read, some filters at a time."""
     out = np.zeros((weights.shape[0], prod(shape)), dtype=dtype)
-    found, starts = np.unique(weights.filters, return_index=True)
+    filters, starts = np.unique(weights.filters, return_index=True)
     ends = np.append(starts[1:], len(weights.values))
     values = weights.values.astype(dtype, copy=False)
     most = max(1, MOST_GATHERED // max(1, prod(shape)))
     first = 0
-    while first < len(found):
+    while first < len(filters):
         start = int(starts[first])
         last = max(first + 1, int(np.searchsorted(ends, start + most, side="right")))
-        read = gather(slice(start, int(ends[last - 1]))).reshape(-1, prod(shape))
-        for filter, begin, end in zip(
-            found[first:last], starts[first:last], ends[first:last], strict=True
-        ):
-            np.dot(values[begin:end], read[begin - start : end - start], out=out[filter])
+        part, some = slice(start, int(ends[last - 1])), slice(first, last)
+        read = gather(part).reshape(-1, prod(shape))
+        _sum_runs(values[part], read, starts[some] - start, out, filters[some])
         first = last
     return _biased(out.reshape(-1, *shape), weights)
+
+
+def _sum_runs(
+    values: Batch, read: Batch, starts: NDArray[Any], out: Batch, filters: NDArray[Any]
+) -> None:
+    """Add up runs of rows, one run a filter; many small ones in one go."""
+    if read.size < SMALL_RUN * len(starts):
+        read *= values[:, np.newaxis]
+        out[filters] = np.add.reduceat(read, starts, axis=0)
+        return
+    ends = [*starts[1:], len(values)]
+    for filter, start, end in zip(filters, starts, ends, strict=True):
+        np.dot(values[start:end], read[start:end], out=out[filter])
 
 
 def _biased(x: Batch, weights: Weights) -> Batch:

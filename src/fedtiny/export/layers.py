@@ -7,7 +7,7 @@ norm has its four parts. Every tensor is flat.
 
 from dataclasses import replace
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from fedtiny.errors import ModelError
 from fedtiny.export import checks
 from fedtiny.export.lowered import quantise
-from fedtiny.export.network import Floats, Lowered, Norm, Weights
+from fedtiny.export.network import Floats, Lowered, Norm, Values, Weights
 from fedtiny.federation.wire.indices import coded, read_positions
 from fedtiny.federation.wire.reader import Reader
 from fedtiny.native.description import Description, Kind
 from fedtiny.native.effective import LAYERS
 
-Values = Literal["fp32", "fp16", "int8"]
 Tensors = dict[str, NDArray[Any]]
 DTYPES = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
 LARGEST_FP16 = np.float32(65504)

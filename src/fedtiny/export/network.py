@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from fedtiny.data.draws import Preparation
 from fedtiny.native.description import Description, Node
 
 Floats = NDArray[np.float32]
+Values = Literal["fp32", "fp16", "int8"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +79,15 @@ class Lowered:
 class TinyModel:
     """A network with what is needed to use it: how pixels are normalised, and its classes' names.
 
-    The card says where it comes from: method, density, accuracy, data, config, version.
+    The card says where it comes from: method, density, accuracy, data, config, version. `held` is
+    how the file it was read from holds its weights.
     """
 
     net: Lowered
     normalisation: Preparation
     classes: tuple[str, ...]
     card: Mapping[str, Any]
+    held: Values = "fp32"
 
     @property
     def shape(self) -> tuple[int, int, int]:

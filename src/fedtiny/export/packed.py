@@ -17,8 +17,8 @@ from safetensors.numpy import load, save
 from fedtiny.data.draws import Preparation
 from fedtiny.errors import ExportError, FedTinyError, ModelError
 from fedtiny.export import checks, layers, steps
-from fedtiny.export.layers import Tensors, Values
-from fedtiny.export.network import Lowered, TinyModel
+from fedtiny.export.layers import Tensors
+from fedtiny.export.network import Lowered, TinyModel, Values
 from fedtiny.export.steps import is_name
 from fedtiny.runs.digest import digest_of
 
@@ -109,6 +109,7 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
         _normalisation(told["input"], channels=shape[0][0]),
         _classes(told["classes"], count=shape[-1][0]),
         _card(told["card"]),
+        told["values"],
     )
 
 
