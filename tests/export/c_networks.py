@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedtiny.data.draws import Preparation
 from fedtiny.export.network import Lowered, Norm, TinyModel, Weights
-from fedtiny.native.description import Description, Kind
+from fedtiny.native.description import Description
 from fedtiny.native.effective import plane_sizes
 
 DENSITIES = (0.0, 0.03, 0.3, 1.0)
@@ -108,8 +108,3 @@ def networks(draw):
     channels = builder.channels[0]
     normalisation = Preparation((0.25, 0.5, 0.4)[:channels], (0.3, 0.2, 0.25)[:channels])
     return TinyModel(builder.finish(), normalisation, ("a", "b", "c", "d"), {})
-
-
-def kinds(model):
-    """The kinds of steps that a model has."""
-    return {Kind(node.kind) for node in model.net.description.nodes}

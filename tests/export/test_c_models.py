@@ -93,7 +93,7 @@ def test_bytes_are_normalised_as_in_training(tmp_path):
 
 
 @given(networks())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_network(tmp_path, model):
     write_c(model, tmp_path, values="fp32")
     images = np.random.default_rng(0).standard_normal((2, *model.shape)).astype(np.float32)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from fedtiny.native.description import Kind, Node, Pair
-from fedtiny.native.effective import WINDOWS, plane_sizes
+from fedtiny.export import checks
+from fedtiny.native.description import Description, Kind, Node, Pair
 
 Dimensions = tuple[int, int, int]
 
@@ -75,29 +75,10 @@ class Program:
         return {**found, self.steps[-1].gives: len(self.steps)}
 
 
-def program(nodes: Sequence[Node]) -> Program:
+def program(description: Description) -> Program:
     """The steps of a network; its last node is its result."""
-    shapes = _shapes(nodes)
-    steps = _Joining(nodes).run()
-    return _with_cuts(steps, shapes)
-
-
-def _shapes(nodes: Sequence[Node]) -> dict[int, Dimensions]:
-    sizes = plane_sizes(list(nodes))
-    shapes: dict[int, Dimensions] = {}
-    for number, node in enumerate(nodes):
-        before = shapes[node.inputs[0]] if node.inputs else (node.channels, *node.size)
-        match node.kind:
-            case Kind.LINEAR:
-                shapes[number] = (node.channels, 1, 1)
-            case Kind.FLATTEN:
-                shapes[number] = (prod(before), 1, 1)
-            case kind if kind in (*WINDOWS, Kind.ADAPTIVE_POOL):
-                channels = node.channels if kind == Kind.CONVOLUTION else before[0]
-                shapes[number] = (channels, *sizes[number])
-            case _:
-                shapes[number] = before
-    return shapes
+    shapes = dict(enumerate(checks.shapes(description)))
+    return _with_cuts(_Joining(description.nodes).run(), shapes)
 
 
 class _Joining:

@@ -68,7 +68,7 @@ class _Source:
 
     def __init__(self, model: TinyModel, values: str) -> None:
         self.tiny, self.values = model, values
-        self.program = program(model.net.description.nodes)
+        self.program = program(model.net.description)
         _check(self.program, model)
         tables = {name: table(weights, values) for name, weights in model.net.weights.items()}
         self.plan = plan(self.program)
