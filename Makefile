@@ -38,9 +38,10 @@ format: $(READY)  ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## Measure the simulator against a plain loop, and native devices against dense ones
+bench: $(READY)  ## Measure the simulator against a plain loop, and native devices against dense ones, exported C against onnxruntime
 	$(BIN)/python benchmarks/simulator_overhead.py
 	$(BIN)/fedtiny bench device
+	$(BIN)/python benchmarks/export.py
 
 fuzz: $(READY)  ## Call the native library 100,000 times with sense and nonsense, sanitized
 	$(BIN)/python tests/native/fuzz.py --calls 100000

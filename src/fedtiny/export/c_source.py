@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from fedtiny.export.c_program import Program, program
 from fedtiny.export.c_tables import FP32, INT8, VALUES, Table, table
 from fedtiny.export.c_text import comment, string
 from fedtiny.export.network import TinyModel
+from fedtiny.runs.folder import write_atomically
 
 # The parts of the runtime that a step needs, in the order in which they come.
 PARTS = {
@@ -59,7 +61,7 @@ def write_c(model: TinyModel, out: Path, *, values: str = INT8) -> CReport:
     texts = {"model.c": source.model(), "model.h": source.header(), "main.c": _runtime("main.c")}
     out.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        (out / name).write_text(text, encoding="ascii")
+        write_atomically(out / name, text.encode("ascii"))
     return CReport(source.table_bytes, source.ram_bytes, tuple(out / name for name in texts))
 
 
@@ -119,7 +121,7 @@ class _Source:
         return [
             "A model made by fedtiny, as C99 that needs nothing but a compiler.",
             "",
-            *(f"{name}: {_told(value)}" for name, value in self.tiny.card.items()),
+            *_told(self.tiny.card),
             f"weights: {kept} as {self.values}; tables: {self.table_bytes} bytes of flash; "
             f"buffers: {self.ram_bytes} bytes of RAM",
             "",
@@ -162,11 +164,11 @@ def _check(program: Program, model: TinyModel) -> None:
         )
 
 
-def _told(value: object) -> str:
-    """A line of the model card."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_told(part)}" for name, part in value.items())
-    return str(value)
+def _told(card: Mapping[str, Any]) -> list[str]:
+    """The lines of a model card, without the whole config."""
+    plain = {name: value for name, value in card.items() if not isinstance(value, Mapping)}
+    shown = {n: f"{v:.4g}" if isinstance(v, float) else v for n, v in plain.items()}
+    return [f"{name}: {value}" for name, value in shown.items()]
 
 
 def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple[int, int]:
