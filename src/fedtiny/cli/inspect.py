@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtiny import config as configs
-from fedtiny.cli.packed_view import show_packed
+from fedtiny.cli.packed_view import show_packed, show_packed_layers
 from fedtiny.config import Config
 from fedtiny.runs import metrics, words
 from fedtiny.runs.folder import RunFolder, quoted, read_json
@@ -51,7 +51,7 @@ def show(folder: RunFolder, console: Console) -> None:
         console.print(_rounds(records))
         console.print(words.layer_table(records[-1]))
     if folder.packed.exists():
-        show_packed(folder.packed, console)
+        show_packed_layers(folder.packed, console)
 
 
 def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from fedtiny.errors import ExportError
 from fedtiny.export import packed
 from fedtiny.export.layers import layer_bytes
 from fedtiny.export.network import TinyModel
@@ -17,22 +18,36 @@ TOLD = ("method", "model", "data", "accuracy", "density", "fedtiny")
 
 
 def show_packed(path: Path, console: Console) -> None:
-    """Print a packed model."""
-    model, size = packed.read(path), path.stat().st_size
-    share = size / dense_bytes(model)
-    console.print(
-        f"packed model {path}: {words.size(size)} ({model.held}), {share:.2%} of dense",
-        style="bold",
-        markup=False,
-    )
+    """Print a packed model: what it is, where it comes from, its layers."""
+    model = packed.read(path)
+    console.print(_headline(path, model), style="bold", markup=False)
     told = (f"{name} {_short(model.card[name])}" for name in TOLD if name in model.card)
     console.print(", ".join(told), markup=False)
-    console.print(
-        f"takes images {_by(model.shape)}, gives {len(model.classes)} classes: "
-        + ", ".join(model.classes[: words.MOST_COLUMNS]),
-        markup=False,
-    )
+    console.print(_use(model), markup=False)
     console.print(layer_table(model))
+
+
+def show_packed_layers(path: Path, console: Console) -> None:
+    """Print the layers of a run's packed model, or what is wrong with the file."""
+    try:
+        model = packed.read(path)
+    except ExportError as error:
+        console.print(str(error), markup=False)
+        return
+    console.print(layer_table(model))
+    console.print(_headline(path, model), markup=False)
+
+
+def _headline(path: Path, model: TinyModel) -> str:
+    size = path.stat().st_size
+    share = size / dense_bytes(model)
+    return f"packed model {path}: {words.size(size)} ({model.held}), {share:.2%} of dense"
+
+
+def _use(model: TinyModel) -> str:
+    named = ", ".join(model.classes[: words.MOST_COLUMNS])
+    more = ", ..." if len(model.classes) > words.MOST_COLUMNS else ""
+    return f"takes images {_by(model.shape)}, gives {len(model.classes)} classes: {named}{more}"
 
 
 def layer_table(model: TinyModel) -> Table:

@@ -16,7 +16,7 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.data import DataSet, ImageSet
 from fedtiny.data.draws import Preparation
-from fedtiny.errors import RunError
+from fedtiny.errors import ExportError, RunError
 from fedtiny.export import packed
 from fedtiny.export.lowered import lower
 from fedtiny.export.network import TinyModel
@@ -131,9 +131,10 @@ def trained(
 
 def _known_data(folder: RunFolder) -> DataSet | None:
     """What the run's packed model tells of its data: everything but the images."""
-    if not folder.packed.exists():
+    try:
+        known = packed.read(folder.packed)
+    except ExportError:
         return None
-    known = packed.read(folder.packed)
     blank = np.zeros((1, *known.shape), dtype=np.uint8)
     images = ImageSet(blank, np.zeros(1, dtype=np.int64), known.classes)
     name, normal = str(known.card.get("data", "")), known.normalisation
@@ -148,9 +149,11 @@ def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def pack_run(path: Path | str) -> Path:
-    """Write the packed model of a finished run into its folder, and give the file."""
-    folder = finished(Path(path))
-    model = trained(path).tiny()
-    write_atomically(folder.packed, packed.packed(model))
-    return folder.packed
+def pack_run(path: Path | str, **own: Any) -> Path:
+    """Write the packed model of a finished run into its folder, and give the file.
+
+    A data set or a model of one's own is given again as `data` and `model`.
+    """
+    run = trained(path, **own)
+    write_atomically(run.folder.packed, packed.packed(run.tiny()))
+    return run.folder.packed
