@@ -6,7 +6,6 @@ checked before anything is made from it, and what does not fit ends in one sente
 
 import json
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from fedtiny.runs.digest import digest_of
 
 FORMAT = 1
 INPUT = ("mean", "std")
+LARGEST = 1e9  # of a mean or std, and of what one divides by
 METADATA, DIGEST = "fedtiny.packed", "digest"
 
 
@@ -118,9 +118,9 @@ def _normalisation(told: Any, channels: int) -> Preparation:
     for numbers in (mean, std):
         if not isinstance(numbers, list) or len(numbers) != channels:
             raise ModelError("its normalisation does not fit its input")
-        if not all(type(n) is float and isfinite(n) for n in numbers):
-            raise ModelError("its normalisation is not made of finite numbers")
-    if min(std) <= 0:
+        if not all(type(n) is float and abs(n) <= LARGEST for n in numbers):
+            raise ModelError("its normalisation is not made of numbers that can be used")
+    if min(std) < 1 / LARGEST:
         raise ModelError("its normalisation divides by nothing")
     return Preparation(tuple(mean), tuple(std))
 
