@@ -8,10 +8,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from fedtiny import models
 from fedtiny.data.array_transform import ArrayTransform
 from fedtiny.errors import ExportError
 from fedtiny.export import numpy_model, packed, torch_model
 from fedtiny.export.layers import layer_bytes
+from fedtiny.export.source import dense_bytes
 
 from .nets import DENSITIES, SHIPPED, assert_close, shipped, sparse, tiny_model
 from .odd import ODD
@@ -103,6 +105,17 @@ def test_the_larger_part_of_a_file_is_its_layers():
         header = 8 + int.from_bytes(data[:8], "little")
         layers = sum(layer_bytes(model.net, values).values())
         assert len(data) == header + layers + 16, "header, layers, digest"
+
+
+def test_resnet18_at_one_percent_is_tiny():
+    made = sparse(models.build("resnet18", (3, 32, 32), 10), (3, 32, 32), 0.01)
+    model = tiny_model(made)
+    dense = dense_bytes(made.theta)
+    assert 44.6e6 < dense < 44.8e6
+    fp32, fp16, int8 = (len(packed.packed(model, v)) for v in ("fp32", "fp16", "int8"))
+    assert fp32 <= 0.025 * dense
+    assert int8 < fp16 < 0.7 * fp32
+    assert int8 <= 300_000
 
 
 def test_unprintable_names_are_made_printable():
