@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedtiny.data.draws import Preparation
 from fedtiny.errors import ExportError
 from fedtiny.export.c_source import write_c
+from fedtiny.export.network import Lowered, TinyModel, Weights
+from fedtiny.native.description import Description
 
 from .c_program import COMPILERS, compiled, needs_compiler, run
 from .nets import shipped, tiny_model
@@ -129,3 +132,19 @@ def test_what_cannot_be_written_is_refused(model, tmp_path):
     with pytest.raises(ExportError, match="3 classes"):
         write_c(replace(model, classes=("a", "b", "c")), tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+@needs_compiler
+@pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-O3", "-Os"])
+def test_no_compiler_fears_for_the_smallest_network(level, tmp_path):
+    net = Description((1, 1, 1))
+    net.linear("head", net.flatten(net.convolution("conv", 0, 1, kernel=(1, 1))), 2, bias=False)
+    held = {
+        "conv": Weights((1, 1, 1, 1), None, np.ones(1, np.float32), None),
+        "head": Weights((2, 1), np.array([1]), np.ones(1, np.float32), None),
+    }
+    model = TinyModel(Lowered(net, held, {}), Preparation((0.0,), (1.0,)), ("a", "b"), {})
+    write_c(model, tmp_path)
+    classes, _, logits = run(compiled(tmp_path, level), np.full((1, 1, 1, 1), 3, np.float32))
+    assert classes.tolist() == [1]
+    np.testing.assert_allclose(logits, [[0, 3]], rtol=1e-6)

@@ -6,7 +6,7 @@ from math import prod
 
 from fedtiny.export.c_program import Dimensions, Program, Step
 
-OVERREAD = 32  # the widest run of sums may read this far behind what it needs
+OVERREAD = 64  # the widest run of sums: it may read and write this far behind what it needs
 
 
 @dataclass(frozen=True)
