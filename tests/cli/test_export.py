@@ -229,6 +229,11 @@ def test_predict_works_where_there_is_no_torch(
     assert timeless[0] == timeless[1]
     seen = say("-m", "fedtiny", "inspect", shipped / "model.packed")
     assert (seen.returncode, seen.stderr) == (0, "")
+    small = shipped.parent / "small.packed"
+    made = say("-m", "fedtiny", "export", shipped, "--values", "int8", "--out", small)
+    assert (made.returncode, made.stderr) == (0, "")
+    assert "onnx is not installed" in " ".join(made.stdout.split())
+    assert packed.read(small).held == "int8"
     told = say("-c", f"import fedtiny; fedtiny.load({str(shipped / 'model.packed')!r})")
     assert "it comes with: pip install 'fedtiny[torch]'" in told.stderr
 

@@ -13,7 +13,7 @@ from fedtiny.export.network import TinyModel
 from fedtiny.export.sizes import dense_bytes
 from fedtiny.runs import words
 
-BAR = 12
+BAR = 10
 TOLD = ("method", "model", "data", "accuracy", "density", "fedtiny")
 
 

@@ -1,8 +1,8 @@
 """Weights and norms of a network as the tensors of a packed file, and back.
 
-A layer has `values` (float32, float16, or int8 with a float32 scale a filter), `positions` unless
-it keeps all its weights (bytes, as `federation.wire.indices` codes them), and perhaps a `bias`; a
-norm has its four parts. Every tensor is flat.
+A layer has `values` (float32, float16, or int8 with a float32 scale for each filter that keeps a
+weight), `positions` unless it keeps all its weights (bytes, as `federation.wire.indices` codes
+them), and perhaps a `bias`; a norm has its four parts. Every tensor is flat.
 """
 
 from dataclasses import replace
@@ -58,7 +58,7 @@ def _parts(weights: Weights, values: Values) -> Tensors:
 def _coded_values(weights: Weights, values: Values) -> Tensors:
     if values == "int8":
         small = quantise(weights)
-        return {"values": small.values, "scales": small.scales}
+        return {"values": small.values, "scales": small.scales[_used(weights)]}
     if values == "fp16":
         return {"values": weights.values.clip(-LARGEST_FP16, LARGEST_FP16).astype(np.float16)}
     return {"values": weights.values}
@@ -104,8 +104,15 @@ def _weights(
     )
     if values != "int8":
         return found
-    scales = _taken(tensors, f"{name}.scales", np.float32, shape[0])
+    used = _used(found)
+    scales = np.zeros(shape[0], dtype=np.float32)
+    scales[used] = _taken(tensors, f"{name}.scales", np.float32, len(used))
     return replace(found, values=found.values * scales[found.filters])
+
+
+def _used(weights: Weights) -> NDArray[np.int64]:
+    """The filters that keep a weight; the others need no scale."""
+    return np.unique(weights.filters)
 
 
 def _norm(tensors: Tensors, name: str, size: int, epsilon: float) -> Norm:
