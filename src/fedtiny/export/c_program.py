@@ -1,6 +1,5 @@
 """A network as the few calls that C code makes: steps that belong together are one call."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -137,23 +136,19 @@ def _needed(nodes: Sequence[Node]) -> set[int]:
 def _with_cuts(steps: Sequence[Step], shapes: dict[int, Dimensions]) -> Program:
     """Put a step before convolutions with a stride that cuts the planes which they read."""
     groups: dict[tuple[int, Pair], list[Step]] = {}
-    for step in steps:
-        if is_strided(step):
-            groups.setdefault((step.reads[0], step.node.stride), []).append(step)
+    for step in filter(is_strided, steps):
+        groups.setdefault((step.reads[0], step.node.stride), []).append(step)
+    values = {group: len(shapes) + i for i, group in enumerate(groups)}
     made: list[Step] = []
-    shapes, done = dict(shapes), Counter[tuple[int, Pair]]()
-    numbers = {group: len(shapes) + i for i, group in enumerate(groups)}
     for step in steps:
         if not is_strided(step):
             made.append(step)
             continue
         source, group = step.reads[0], (step.reads[0], step.node.stride)
-        cut, value = _cut(groups[group], shapes), numbers[group]
-        if not done[group]:
-            parts = prod(cut.stride)
-            shapes[value] = (shapes[source][0], parts * cut.size[0], cut.size[1])
+        cut, value = _cut(groups[group], shapes), values[group]
+        if value not in shapes:
+            shapes[value] = (shapes[source][0], prod(cut.stride) * cut.size[0], cut.size[1])
             made.append(Step("split", step.node, (source,), value, cut=cut))
-        done[group] += 1
         made.append(replace(step, reads=(value, *step.reads[1:]), cut=cut))
     return Program(tuple(made), shapes)
 

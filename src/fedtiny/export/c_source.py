@@ -88,7 +88,7 @@ class _Source:
     def ram_bytes(self) -> int:
         """Bytes of static buffers."""
         floats = self.plan.arena + self.most_sums
-        return BYTES_OF_FLOAT * floats + BYTES_OF_KEPT * (self.most_kept + 1)
+        return BYTES_OF_FLOAT * floats + BYTES_OF_KEPT * self.most_kept
 
     def header(self) -> str:
         """The text of model.h."""
@@ -172,12 +172,12 @@ def _told(card: Mapping[str, Any]) -> list[str]:
 
 
 def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple[int, int]:
-    """The most kept weights of a filter and the most sums of a plane that are held at once."""
+    """Room for the kept weights of a filter and their end, and for the sums of a plane."""
     kept, sums = 0, 0
     for step in program.steps:
         if step.action == "convolve":
             read, given = plan.tensors[step.reads[0]], plan.tensors[step.gives]
-            kept = max(kept, 1, tables[step.node.name].most_kept)
+            kept = max(kept, tables[step.node.name].most_kept + 1)
             sums = max(sums, (given.rows - 1) * read.pitch + given.columns + OVERREAD)
     return kept, sums
 

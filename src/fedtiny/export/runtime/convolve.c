@@ -7,7 +7,7 @@ typedef struct {
 
 #define END INT32_MIN
 
-static Kept kept_weights[MOST_KEPT + 1];
+static Kept kept_weights[MOST_KEPT];
 static float sums[MOST_SUMS];
 
 static void list_kept(const Layer *layer, Reader *reader, int plane)
