@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 from fedtiny.data.array_transform import ArrayTransform
-from fedtiny.export.onnx_file import onnx_bytes
+from fedtiny.export.onnx_file import onnx_bytes, plain_size
 
 from .nets import SHIPPED, assert_close, shipped, sparse, tiny_model
 from .odd import ODD
@@ -48,3 +48,4 @@ def test_sparse_initializers_are_small_and_there():
     assert {each.values.name for each in graph.sparse_initializer} > {"layer1.0.conv1.weight"}
     assert not onnx.load_from_string(plain).graph.sparse_initializer
     assert len(small) < 0.2 * len(plain)
+    assert plain_size(model) == pytest.approx(len(plain), abs=100 * len(model.net.weights))

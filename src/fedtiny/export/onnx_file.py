@@ -27,6 +27,18 @@ def onnx_bytes(model: TinyModel, *, plain: bool = False) -> bytes:
     return data
 
 
+def plain_size(model: TinyModel) -> int:
+    """Bytes of the plain file, give or take a few dozen a layer; it is too large to be made twice."""
+    sparse = [weights for weights in model.net.weights.values() if is_sparse(weights)]
+    more = sum(4 * weights.size - 12 * len(weights.values) for weights in sparse)
+    return len(onnx_bytes(model)) + more
+
+
+def is_sparse(weights: Weights) -> bool:
+    """Whether values with positions are smaller than all the weights of a layer."""
+    return len(weights.values) < SPARSE_BELOW * weights.size
+
+
 class _Graph:
     """An ONNX graph under construction."""
 
@@ -108,10 +120,10 @@ class _Graph:
 
     def _weights(self, name: str, weights: Weights) -> list[str]:
         weight = f"{name}.weight"
-        if self.plain or len(weights.values) >= SPARSE_BELOW * weights.size:
-            self._array(weight, weights.dense())
-        else:
+        if is_sparse(weights) and not self.plain:
             self._sparse(weight, weights)
+        else:
+            self._array(weight, weights.dense())
         if weights.bias is None:
             return [weight]
         return [weight, self._array(f"{name}.bias", weights.bias)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedtiny.errors import FedTinyError
 from fedtiny.export import checks
 from fedtiny.export.network import TinyModel, Values
-from fedtiny.export.onnx_file import onnx_bytes
+from fedtiny.export.onnx_file import onnx_bytes, plain_size
 from fedtiny.export.packed import packed
 
 BYTES = 4  # of a float32
@@ -40,7 +40,7 @@ def all_sizes(model: TinyModel) -> Iterator[Size]:
     """The size of every format, the dense model's first."""
     dense = dense_bytes(model)
     yield Size("dense (torch)", dense, "every weight in float32")
-    yield _size("onnx --plain", lambda: len(onnx_bytes(model, plain=True)))
+    yield _size("onnx --plain", lambda: plain_size(model))
     yield _size("onnx", lambda: len(onnx_bytes(model)), "made dense by runtimes")
     for values in VALUES:
         yield _size(f"packed --values {values}", partial(_packed_size, model, values))
