@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from fedtiny.errors import ExportError
-from fedtiny.export import packed
+from fedtiny.data.draws import Preparation
+from fedtiny.errors import ExportError, ModelError
+from fedtiny.export import checks, packed
+from fedtiny.export.network import Lowered, TinyModel, Weights
 from fedtiny.export.numpy_model import NumpyModel
+from fedtiny.native.description import Description
 from fedtiny.runs.digest import digest_of
 
 from .nets import shipped, tiny_model
@@ -230,6 +233,20 @@ def test_memory_stays_within_a_multiple_of_the_file(whole):
         finally:
             tracemalloc.stop()
         assert peak < 60 * len(bomb) + 1_000_000
+
+
+def test_a_small_network_that_takes_huge_work_is_refused(monkeypatch):
+    net = Description((1, 64, 64))
+    wide = net.convolution("wide", 0, 1, kernel=(60, 60), padding=(200, 200))
+    net.flatten(net.adaptive_pool(wide, (1, 1)))
+    weights = Weights((1, 1, 60, 60), np.array([7]), np.float32([1]), None)
+    model = TinyModel(Lowered(net, {"wide": weights}, {}), Preparation((0.5,), (0.5,)), ("a",), {})
+    with pytest.raises(ModelError, match="reads more than"):
+        packed.packed(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "MOST_READ", 1 << 40)
+        data = packed.packed(model)
+    assert "reads more than" in refused(data)
 
 
 def test_a_whole_file_is_read_within_a_small_multiple_of_itself():

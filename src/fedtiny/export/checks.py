@@ -11,6 +11,7 @@ NAMED = (*LAYERS, Kind.BATCH_NORM)
 MOST_STEPS = 10_000
 MOST_VALUES = 1 << 24  # of one image, in what a step gives
 MOST_WEIGHTS = 1 << 28  # of a network, kept or not
+MOST_READ = 1 << 27  # values of an image that the windows of a step read, each as often as it is
 MOST_SIDE = 4096  # of a kernel, stride or padding
 
 
@@ -27,10 +28,21 @@ def shapes(description: Description) -> list[Shape]:
         found.append(_shape(node, found))
         if not 1 <= prod(found[-1]) <= MOST_VALUES:
             raise ModelError(f"step {number} gives {prod(found[-1])} values for an image")
+    if largest_read(description, found) > MOST_READ:
+        raise ModelError(f"a step reads more than {MOST_READ} values of an image")
     if found[-1][1:] != (1, 1):
         raise ModelError("the last step must give one logit a class")
     _check_names([node.name for node in nodes if node.kind in NAMED])
     return found
+
+
+def largest_read(description: Description, given: list[Shape]) -> int:
+    """Values of one image that all windows of a step hold, of the step that has the most."""
+    most = 1
+    for node, (_, rows, columns) in zip(description.nodes, given, strict=True):
+        if node.kind in WINDOWS:
+            most = max(most, given[node.inputs[0]][0] * prod(node.kernel) * rows * columns)
+    return most
 
 
 def _check_names(names: list[str]) -> None:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from fedtiny.data.array_transform import ArrayTransform
 from fedtiny.errors import ExportError
-from fedtiny.export import packed
+from fedtiny.export import checks, packed
 from fedtiny.export.arithmetic import Batch, step
 from fedtiny.export.network import Floats, TinyModel
 
-AT_ONCE = 64  # images that are computed together
+MOST_AT_ONCE = 64  # images that are computed together
+MOST_READ = 1 << 25  # values that the windows of a layer read at a time
 
 
 def load(path: Path | str) -> "NumpyModel":
@@ -31,6 +32,8 @@ class NumpyModel:
         self.model = model
         self._prepare = ArrayTransform(model.normalisation.mean, model.normalisation.std)
         self._last_use = _last_uses(model)
+        read = checks.largest_read(model.net.description, checks.shapes(model.net.description))
+        self._at_once = max(1, min(MOST_AT_ONCE, MOST_READ // read))
 
     def __call__(self, images: NDArray[Any]) -> Floats:
         """Logits [N, classes] of images [N, C, H, W]: uint8 from 0 to 255, or float from 0 to 1."""
@@ -38,7 +41,8 @@ class NumpyModel:
             raise ExportError(
                 f"the model takes images of shape {self.model.shape}, not {images.shape[1:]}"
             )
-        parts = [images[start : start + AT_ONCE] for start in range(0, len(images), AT_ONCE)]
+        starts = range(0, len(images), self._at_once)
+        parts = [images[start : start + self._at_once] for start in starts]
         logits = [self.logits(self._prepare.normalise(part)) for part in parts]
         return np.concatenate([np.empty((0, len(self.model.classes)), np.float32), *logits])
 

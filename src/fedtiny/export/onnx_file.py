@@ -28,7 +28,7 @@ def onnx_bytes(model: TinyModel, *, plain: bool = False) -> bytes:
 
 
 def plain_size(model: TinyModel) -> int:
-    """Bytes of the plain file, give or take a few dozen a layer; it is too large to be made twice."""
+    """Bytes of the plain file, give or take a few dozen a layer, without making it."""
     sparse = [weights for weights in model.net.weights.values() if is_sparse(weights)]
     more = sum(4 * weights.size - 12 * len(weights.values) for weights in sparse)
     return len(onnx_bytes(model)) + more

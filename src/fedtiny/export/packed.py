@@ -29,6 +29,7 @@ METADATA, DIGEST = "fedtiny.packed", "digest"
 
 def packed(model: TinyModel, values: Values = "fp32") -> bytes:
     """The bytes of a packed file; the same model always gives the same."""
+    checks.weight_shapes(model.net.description)  # what could not be read is not written
     tensors = layers.to_tensors(model.net, values)
     text = json.dumps(_told(model, values), separators=(",", ":"))
     tensors[DIGEST] = np.frombuffer(bytes.fromhex(digest_of(tensors, text)), np.uint8)
