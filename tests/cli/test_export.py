@@ -109,9 +109,10 @@ def test_runs_that_have_no_model_yet(fedtiny, stopped, tmp_path):
     assert_one_sentence(said.code, said.err, "is not a run folder")
 
 
-def test_torch_files_need_the_run(fedtiny, shipped):
-    said = fedtiny("export", shipped / "model.packed", "--format", "torch")
-    assert_one_sentence(said.code, said.err, "needs the run folder")
+@pytest.mark.parametrize("flags", [["--format", "torch"], ["--no-fold"]])
+def test_what_a_packed_model_no_longer_has_needs_the_run(fedtiny, shipped, flags):
+    said = fedtiny("export", shipped / "model.packed", *flags)
+    assert_one_sentence(said.code, said.err, " ".join(flags), "needs the run folder")
 
 
 def test_a_damaged_packed_model_is_told_by_every_command(fedtiny, shipped, pictures):

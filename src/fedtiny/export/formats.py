@@ -33,8 +33,9 @@ class Order:
             raise ExportError(f"--values {self.values} is for packed and c; {self.format} has fp32")
         if self.plain and self.format != "onnx":
             raise ExportError("--plain is for --format onnx")
-        if self.format == "torch" and self.source.is_file():
-            raise ExportError("--format torch needs the run folder, not its packed model")
+        if self.source.is_file() and (self.format == "torch" or not self.fold):
+            asked = "--format torch" if self.fold else "--no-fold"
+            raise ExportError(f"{asked} needs the run folder, not its packed model")
         if self.out is not None and self.out.exists():
             raise ExportError(f"{self.out} exists already; choose another --out")
 
