@@ -7,10 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.data.draws import Preparation
 from fedtiny.export.arithmetic import all_steps
 from fedtiny.export.c_source import write_c
 from fedtiny.export.lowered import quantise
-from fedtiny.export.network import Lowered
+from fedtiny.export.network import Lowered, TinyModel, Weights
+from fedtiny.native.description import Description
 
 from .c_networks import networks
 from .c_program import COMPILERS, SANITIZED, compiled, needs_compiler, run
@@ -81,6 +83,40 @@ def test_odd_networks(network, fold, values, tmp_path):
     write_c(model, tmp_path, values=values)
     _, _, found = run(compiled(tmp_path, *SANITIZED), images)
     assert_close(found, logits(as_held(model.net, values), images), RELATIVE)
+
+
+def dense(*shape):
+    values = np.random.default_rng(shape).standard_normal(int(np.prod(shape)))
+    return Weights(shape, None, values.astype(np.float32), None)
+
+
+def a_layer_added_to_what_it_reads():
+    net = Description((1, 5, 4))
+    first = net.convolution("first", 0, 3, kernel=(3, 3), padding=(1, 1))
+    second = net.convolution("second", first, 3, kernel=(3, 3), padding=(1, 1))
+    net.linear("head", net.flatten(net.add(second, first)), 4, bias=False)
+    held = {"first": dense(3, 1, 3, 3), "second": dense(3, 3, 3, 3), "head": dense(4, 60)}
+    return Lowered(net, held, {})
+
+
+def more_padding_than_kernel():
+    net = Description((1, 3, 3))
+    one = net.convolution("one", 0, 2, kernel=(1, 2), padding=(2, 3), bias=True)
+    other = net.convolution("other", 0, 2, kernel=(1, 2), padding=(2, 3))
+    net.linear("head", net.flatten(net.add(one, other)), 4, bias=False)
+    biased = replace(dense(2, 1, 1, 2), bias=np.ones(2, dtype=np.float32))
+    held = {"one": biased, "other": dense(2, 1, 1, 2), "head": dense(4, 112)}
+    return Lowered(net, held, {})
+
+
+@pytest.mark.parametrize("made", [a_layer_added_to_what_it_reads, more_padding_than_kernel])
+def test_sums(made, tmp_path):
+    net = made()
+    shape = (1, *net.description.nodes[0].size)
+    images = np.random.default_rng(0).standard_normal((5, *shape)).astype(np.float32)
+    write_c(TinyModel(net, Preparation((0.0,), (1.0,)), tuple("abcd"), {}), tmp_path, values="fp32")
+    _, _, found = run(compiled(tmp_path, *SANITIZED), images)
+    assert_close(found, logits(net, images), RELATIVE)
 
 
 def test_bytes_are_normalised_as_in_training(tmp_path):
