@@ -1,6 +1,7 @@
 """What the generated files say of themselves, and what is refused."""
 
 import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -124,6 +125,16 @@ def test_the_firmware_of_the_docs_compiles_and_runs(model, tmp_path):
     image = np.arange(0, 192, 3, dtype=np.uint8).reshape(1, 1, 8, 8)
     _, names, _ = run(compiled(tmp_path), image)
     assert shown == names[0]
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_the_files_tell_the_command_of_the_docs(model, tmp_path):
+    write_c(model, tmp_path)
+    (command,) = re.findall(r"^cc .*$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert f"compile: {command}" in (tmp_path / "model.h").read_text()
+    subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
+    classes, _, _ = run(tmp_path / "model", np.zeros((2, 1, 8, 8), dtype=np.uint8))
+    assert len(classes) == 2
 
 
 def test_what_cannot_be_written_is_refused(model, tmp_path):
