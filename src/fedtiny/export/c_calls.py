@@ -51,7 +51,7 @@ class Calls:
                     self._layer(step, made)
                 case "normalise":
                     self._norm(step, made)
-        made.lines += self._tensors()
+        made.lines.append(self._tensors())
         return made
 
     def _layer(self, step: Step, made: Declarations) -> None:
@@ -90,13 +90,13 @@ class Calls:
         made.array(f"{_name(step)}_scales", scales.astype(np.float32))
         made.array(f"{_name(step)}_shifts", shifts.astype(np.float32))
 
-    def _tensors(self) -> list[str]:
+    def _tensors(self) -> str:
         tensors = {tensor.name: tensor for tensor in self.plan.tensors.values()}
-        return [
+        return "".join(
             f"static const Tensor {t.name} = {{arena + {t.start}, {t.channels}, {t.rows}, "
             f"{t.columns}, {t.pitch}, {t.plane}, {t.origin}}};\n"
             for t in tensors.values()
-        ]
+        )
 
     def statements(self) -> list[str]:
         """What happens after the image is loaded."""
