@@ -38,10 +38,11 @@ format: $(READY)  ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## Measure the simulator, the bytes of a round and native devices against plain, dense ones
+bench: $(READY)  ## Measure the simulator, the bytes of a round, native devices and exported C
 	$(BIN)/python benchmarks/simulator_overhead.py
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/fedtiny bench device
+	$(BIN)/python benchmarks/export.py
 
 fuzz: $(READY)  ## Call the native library 100,000 times with sense and nonsense, sanitized
 	$(BIN)/python tests/native/fuzz.py --calls 100000

@@ -52,6 +52,7 @@ FILES = {
     "model.safetensors",
     "result.json",
 }
+FILES_OF_COMMAND = FILES | {"model.packed"}
 
 
 def tiny(**changes) -> Config:

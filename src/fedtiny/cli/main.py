@@ -10,6 +10,14 @@ COMMANDS = {
     "run": ("fedtiny.cli.run", "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]"),
     "resume": ("fedtiny.cli.resume", "continue a run that was stopped: fedtiny resume DIR"),
     "inspect": ("fedtiny.cli.inspect", "show what a run did: fedtiny inspect DIR"),
+    "export": (
+        "fedtiny.cli.export",
+        "take the tiny model away: fedtiny export DIR --format packed|onnx|torch|c",
+    ),
+    "predict": (
+        "fedtiny.cli.predict",
+        "classify images with a packed model: fedtiny predict MODEL image.png ...",
+    ),
     "compare": (
         "fedtiny.cli.compare",
         "methods side by side: fedtiny compare --methods all --density 0.05 0.01 --seeds 0 1",

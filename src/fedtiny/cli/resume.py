@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from fedtiny.cli.packing import tell_packed
 from fedtiny.runs.runner import resume
 
 
@@ -25,4 +26,5 @@ def command(arguments: list[str]) -> int:
     """Parse and resume."""
     parsed = tyro.cli(Arguments, prog="fedtiny resume", args=arguments)
     resume(parsed.path, root=parsed.root, workers=parsed.workers)
+    tell_packed(parsed.path)
     return 0

@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from fedtiny import config as configs
+from fedtiny.cli.packing import tell_packed
 from fedtiny.config import Config
 from fedtiny.runs.runner import run
 
@@ -33,5 +34,5 @@ def command(arguments: list[str]) -> int:
     parsed = tyro.cli(
         Arguments, prog="fedtiny run", args=arguments, default=Arguments(config=default)
     )
-    run(parsed.config, out=parsed.out)
+    tell_packed(run(parsed.config, out=parsed.out).path)
     return 0

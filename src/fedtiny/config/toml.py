@@ -7,8 +7,6 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import tomli_w
-
 from fedtiny.config.settings import Config
 from fedtiny.errors import ConfigError
 
@@ -29,6 +27,8 @@ def load(path: Path) -> Config:
 
 def dumps(config: Config) -> str:
     """The config as TOML; a value of None is left out."""
+    import tomli_w
+
     return tomli_w.dumps(to_dict(config))
 
 

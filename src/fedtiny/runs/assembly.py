@@ -249,11 +249,17 @@ def build_model(config: Config, data: DataSet) -> "nn.Module":
             f"this run used a model of your own ({config.model.removeprefix(OWN)}); "
             "continue it from Python with fedtiny.resume(path, model=...)"
         )
-    width = config.width
-    if config.model == "small" and config.parameters is not None:
-        small = require("fedtiny.models.small", extra="torch")
-        width = small.width_for(config.parameters, data.shape[0], len(data.classes))
+    width = model_width(config, data)
     return models.build(config.model, data.shape, len(data.classes), width=width, seed=config.seed)
+
+
+def model_width(config: Config, data: DataSet) -> int | None:
+    """The width of the network that a config names, or None for its usual one."""
+    if config.model != "small" or config.parameters is None:
+        return config.width
+    small = require("fedtiny.models.small", extra="torch")
+    width: int = small.width_for(config.parameters, data.shape[0], len(data.classes))
+    return width
 
 
 def _engine(

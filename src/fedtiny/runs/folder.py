@@ -24,6 +24,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
         self.model = path / "model.safetensors"
+        self.packed = path / "model.packed"
         self.result = path / "result.json"
         self.lock = path / ".lock"
 
