@@ -10,6 +10,10 @@ COMMANDS = {
     "run": ("fedtiny.cli.run", "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]"),
     "resume": ("fedtiny.cli.resume", "continue a run that was stopped: fedtiny resume DIR"),
     "inspect": ("fedtiny.cli.inspect", "show what a run did: fedtiny inspect DIR"),
+    "report": (
+        "fedtiny.cli.report",
+        "what runs did, as one HTML page with figures: fedtiny report DIR... [--out PAGE.html]",
+    ),
     "compare": (
         "fedtiny.cli.compare",
         "methods side by side: fedtiny compare --methods all --density 0.05 0.01 --seeds 0 1",
