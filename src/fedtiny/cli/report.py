@@ -15,7 +15,7 @@ class Arguments:
     """Write what runs did as one HTML page to open from disk, and its figures beside it.
 
     Of several runs the page compares accuracy over density first. A folder that holds run
-    folders stands for all of them. Runs may be unfinished.
+    folders stands for all of them; figures of single runs come with a report of that run alone.
     """
 
     paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="DIR")]

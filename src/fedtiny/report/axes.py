@@ -93,14 +93,15 @@ def draw_x(canvas: Canvas, x: Scale, bottom: float, numbers: Sequence[float], ti
     canvas.add(Words((x.start + x.end) / 2, bottom + 35, title, "middle", SMALL))
 
 
-def legend(canvas: Canvas, entries: Sequence[tuple[str, str]], left: float = 4) -> float:
+def legend(canvas: Canvas, entries: Sequence[tuple[str, str]], dashed: Sequence[str] = ()) -> float:
     """Names with a line of their colour, in as many rows as they need; gives the height."""
+    left = 4.0
     x, y = left, 14.0
     for name, colour in entries:
         width = 24 + text_width(name) + 14
         if x + width > canvas.width + 14 and x > left:
             x, y = left, y + LINE_HEIGHT
-        canvas.add(Line(((x, y - 4), (x + 16, y - 4)), colour, 3))
+        canvas.add(Line(((x, y - 4), (x + 16, y - 4)), colour, 3, name in dashed))
         canvas.add(Words(x + 23, y, name, size=TEXT, colour="ink"))
         x += width
     return y + 12

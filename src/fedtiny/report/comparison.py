@@ -116,17 +116,31 @@ def _series(method: str, place: int, by_density: dict[float, list[float]]) -> Se
 
 
 def accuracies_by_round(group: Group) -> Figure | None:
-    """Learning curves of all runs in one picture, if they are not too many."""
-    series = []
-    for place, run in enumerate(group.runs[:MOST_LINES]):
-        points = points_of(run, "accuracy")
-        if points:
-            series.append(Series(run.name, f"series{place % MOST_LINES}", points))
+    """Learning curves, the mean over seeds; of many only those of the lowest density."""
+    kinds: dict[tuple[str, float], list[Run]] = {}
+    for run in group.runs:
+        kinds.setdefault((run.config.method, run.config.density), []).append(run)
+    lowest, many = min(density for _, density in kinds), len(kinds) > MOST_LINES
+    if many:
+        kinds = {kind: runs for kind, runs in kinds.items() if kind[1] in (lowest, 1.0)}
+    shown = list(kinds.items())[:MOST_LINES]
+    by_method = len({method for (method, _), _ in shown}) == len(shown)
+    series = [_curve(kind, runs, place, by_method) for place, (kind, runs) in enumerate(shown)]
+    series = [one for one in series if one.points]
     if len(series) < 2:
         return None
-    more = len(group.runs) - MOST_LINES
-    caption = "Test accuracy after each round of every run" + (
-        f" (the first {MOST_LINES}; {more} more are not drawn)." if more > 0 else "."
+    caption = "Test accuracy after each round, the mean over seeds" + (
+        f"; of the densities the lowest, {lowest:g}, and dense." if many else "."
     )
     drawn = over_rounds(series, bounds=(0.0, 1.0))
-    return Figure("accuracies", "Accuracy by round, all runs", caption, drawn)
+    return Figure("accuracies", "Accuracy by round", caption, drawn)
+
+
+def _curve(kind: tuple[str, float], runs: Sequence[Run], place: int, by_method: bool) -> Series:
+    """The mean over the runs of one method and density, in rounds that all of them measured."""
+    curves = [dict(points_of(run, "accuracy")) for run in runs]
+    rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
+    points = tuple((round, fmean(curve[round] for curve in curves)) for round in rounds)
+    label = labels.value(kind[0])
+    colour = palette.series(label, place) if by_method else f"series{place % MOST_LINES}"
+    return Series(f"{label} {kind[1]:g}", colour, points)

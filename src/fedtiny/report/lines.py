@@ -31,7 +31,8 @@ def over_rounds(
 ) -> Canvas:
     """Values by round; rounds count from 1. `marks` are rounds to point out."""
     canvas = Canvas()
-    top = legend(canvas, [(one.name, one.colour) for one in series])
+    dashed = [one.name for one in series if one.dashed]
+    top = legend(canvas, [(one.name, one.colour) for one in series], dashed)
     xs = [x for one in series for x, _ in one.points]
     y, left = _y(canvas, series, top, bounds)
     x = Scale(min(xs), max(max(xs), min(xs) + 1), left, canvas.width - 10)
@@ -46,14 +47,15 @@ def over_densities(series: Sequence[Series], level: float | None = None) -> Canv
     """Accuracy over density on a logarithmic axis; `level` is that of the dense model."""
     canvas = Canvas()
     entries = [(one.name, one.colour) for one in series]
-    top = legend(canvas, [*entries, *([("dense", "muted")] if level is not None else [])])
+    entries += [("dense", "ink")] if level is not None else []
+    top = legend(canvas, entries, dashed=("dense",))
     levels = () if level is None else (Series("", "muted", ((1.0, level),)),)
     y, left = _y(canvas, (*series, *levels), top, None)
     densities = sorted({x for one in series for x, _ in one.points})
     x = Scale(*(densities[0] / 1.2, densities[-1] * 1.2, left, canvas.width - 10), log=True)
     if level is not None:
         at = y.at(level)
-        canvas.add(Line(((x.start, at), (x.end, at)), "muted", 1.5, dashed=True))
+        canvas.add(Line(((x.start, at), (x.end, at)), "ink", 1.5, dashed=True))
     draw_x(canvas, x, y.start, densities, "density (share of prunable weights kept)")
     _draw(canvas, series, x, y)
     return canvas

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from re import sub
 
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.report import page, svg
@@ -69,13 +68,11 @@ def _default(folders: Sequence[RunFolder]) -> Path:
 
 
 def _named(runs: Sequence[Run]) -> dict[str, Figure]:
-    """Every figure by the name of its files."""
+    """Every figure by the name of its files; of several runs those that compare them."""
     if len(runs) == 1:
         return {f.name: f for drawn in figures(runs[0]).values() for f in drawn}
-    found: dict[str, Figure] = {}
-    for number, group in enumerate(groups(runs), start=1):
-        found |= {f"comparison{number}-{f.name}": f for f in comparison_figures(group)}
-    for number, run in enumerate(runs, start=1):
-        stem = f"{number}-{sub(r'[^A-Za-z0-9._-]+', '_', run.name)}"
-        found |= {f"{stem}-{f.name}": f for drawn in figures(run).values() for f in drawn}
-    return found
+    return {
+        f"comparison{number}_{figure.name}": figure
+        for number, group in enumerate(groups(runs), start=1)
+        for figure in comparison_figures(group)
+    }
