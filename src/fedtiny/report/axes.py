@@ -35,7 +35,7 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
     """About so many round numbers between two.
 
     >>> ticks(0, 1), ticks(1, 16, whole=True)
-    ([0.0, 0.25, 0.5, 0.75, 1.0], [5.0, 10.0, 15.0])
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [5.0, 10.0, 15.0])
     """
     if high <= low:
         return [low]

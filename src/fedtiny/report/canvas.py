@@ -8,7 +8,7 @@ from typing import Literal
 
 TEXT = 13.0
 SMALL = 12.0
-LETTER = 0.57  # mean width of a letter, in sizes of the font
+LETTER = 0.6  # width of a letter, in sizes of the font
 
 Anchor = Literal["start", "middle", "end"]
 Point = tuple[float, float]
@@ -94,7 +94,7 @@ def text_width(text: str, size: float = TEXT) -> float:
 def shortened(text: str, width: float, size: float = SMALL) -> str:
     """A text that fits, its middle left out if need be.
 
-    >>> shortened("features.14.weight", 60, 10)
+    >>> shortened("features.14.weight", 54, 10)
     'featu…ght'
     """
     room = max(3, int(width / (LETTER * size)))

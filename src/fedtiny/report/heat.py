@@ -140,7 +140,7 @@ def _column_labels(canvas: Canvas, shown: Map, left: float, bottom: float, width
     every = max(1, -(-int(room) // max(1, int(width))))
     for number in range(0, len(shown.columns), every):
         x = left + (number + 0.5) * width
-        name = shortened(shown.columns[number], room)
+        name = shortened(shown.columns[number], 0.85 * room)
         canvas.add(Words(x, bottom + 14, name, "middle", SMALL))
     middle = left + width * len(shown.columns) / 2
     canvas.add(Words(middle, bottom + 33, shown.title, "middle", SMALL))

@@ -52,9 +52,9 @@ def _totals(run: Run, key: str) -> dict[int, int]:
 def adjusted_layers(run: Run) -> Figure | None:
     """Which layers changed when, as a share of what they keep."""
     layers, sizes = layers_of(run, "adjusted"), numbers(run.about, "layers")
-    if not layers or not sizes:
-        return None
     ordered = [layer for layer in sizes if layer in layers]
+    if not ordered:
+        return None
     values = [
         [_swapped(record, layer, sizes[layer]) for record in run.records] for layer in ordered
     ]

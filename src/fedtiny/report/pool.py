@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log10
+from math import ceil, floor, log10
 
 from fedtiny.report.axes import Scale, draw_x, draw_y, legend, number_room, padded, ticks
 from fedtiny.report.canvas import SMALL, Canvas, Dot, Line, Words, shortened, text_width
@@ -97,7 +97,12 @@ def _key(canvas: Canvas, left: float) -> None:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten with twos and fives, as many as lie between."""
-    first, last = int(log10(low)) - 2, int(log10(high)) + 2
-    every = [step * 10.0**power for power in range(first, last) for step in (1, 2, 5)]
-    return [round(value, 12) for value in every if low <= value <= high] or [low]
+    """Powers of ten with twos and fives, or plain round numbers where fewer than two lie between.
+
+    >>> _log_ticks(0.004, 0.03), _log_ticks(0.22, 0.38)
+    ([0.005, 0.01, 0.02], [0.25, 0.3, 0.35])
+    """
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    every = [round(step * 10.0**power, 12) for power in powers for step in (1, 2, 5)]
+    found = [value for value in every if low <= value <= high]
+    return found if len(found) > 1 else ticks(low, high, 4)

@@ -4,8 +4,8 @@ import shlex
 from typing import Any
 
 from fedtiny import config as configs
-from fedtiny.compare.settings import flat
-from fedtiny.config import Config, DataConfig
+from fedtiny.compare.settings import flat, nested
+from fedtiny.config import Config
 from fedtiny.report.run import Run
 from fedtiny.runs.folder import quoted
 from fedtiny.runs.settle import OWN
@@ -34,17 +34,13 @@ def commands(run: Run) -> list[tuple[str, str]]:
 
 
 def flags(config: Config) -> list[str]:
-    """The flags of `fedtiny run` that ask for this config."""
-    plain = flat(configs.resolve(Config(data=DataConfig(name=config.data.name))))
-    if config.data.name != DataConfig.name:
-        plain.pop("data.name")
-    asked = flat(config)
-    return [
-        word
-        for name, value in asked.items()
-        if name not in NO_MATTER and plain.get(name) != value
-        for word in _flag(name, value)
-    ]
+    """The flags of `fedtiny run` that ask for this config, without what presets say anyway."""
+    asked = {name: value for name, value in flat(config).items() if name not in NO_MATTER}
+    chosen: dict[str, Any] = {}
+    for names in (("data.name",), ("rounds",), tuple(asked)):  # presets follow from the first two
+        preset = flat(configs.resolve(configs.from_dict(nested(chosen))))
+        chosen |= {k: asked[k] for k in names if k in asked and preset.get(k) != asked[k]}
+    return [word for name, value in chosen.items() for word in _flag(name, value)]
 
 
 def _flag(name: str, value: Any) -> list[str]:
