@@ -45,6 +45,7 @@ FLAGS = [
 FILES = {
     "config.toml",
     "versions.json",
+    "about.json",
     "partition.safetensors",
     "selection.json",
     "metrics.jsonl",
