@@ -1,6 +1,11 @@
 """The page in a real browser: nothing complains, nothing is fetched, nothing sticks out."""
 
+import json
+import shutil
+
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from fedtiny.report.run import read
 from fedtiny.report.write import write_page
@@ -45,10 +50,30 @@ def page(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pages(_finished_once, several, evil, tmp_path_factory):
-    """A page of one run, one of several, and one with hostile names."""
+def large(_finished_once, tmp_path_factory):
+    """The run as if it had 300 rounds, 100 devices, 40 candidates and classes with long names."""
+    path = shutil.copytree(_finished_once, tmp_path_factory.mktemp("large") / "run")
+    record = json.loads((path / "metrics.jsonl").read_text().splitlines()[0])
+    lines = (json.dumps({**record, "round": number}) for number in range(300))
+    (path / "metrics.jsonl").write_text("\n".join(lines))
+    split = load_file(path / "partition.safetensors")
+    split["table"] = np.random.default_rng(0).integers(0, 900, (100, 12))
+    save_file(split, path / "partition.safetensors")
+    about = json.loads((path / "about.json").read_text())
+    about["classes"] = [f"a long name of class {number}" for number in range(12)]
+    (path / "about.json").write_text(json.dumps(about))
+    found = json.loads((path / "selection.json").read_text())
+    found["selection"]["losses"] = [2 + number / 100 for number in range(40)]
+    (path / "selection.json").write_text(json.dumps(found))
+    return path
+
+
+@pytest.fixture(scope="module")
+def pages(_finished_once, several, evil, large, tmp_path_factory):
+    """A page of one run, one of several, one with hostile names, and one with a lot on it."""
     out = tmp_path_factory.mktemp("pages")
-    folders = {"one": [_finished_once], "several": sorted(several.iterdir()), "evil": [evil]}
+    folders = {"one": [_finished_once], "several": sorted(several.iterdir())}
+    folders |= {"evil": [evil], "large": [large]}
     return {
         name: write_page([read(RunFolder(path)) for path in paths], out / f"{name}.html")
         for name, paths in folders.items()
@@ -56,7 +81,7 @@ def pages(_finished_once, several, evil, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS)
-@pytest.mark.parametrize("name", ["one", "several", "evil"])
+@pytest.mark.parametrize("name", ["one", "several", "evil", "large"])
 def test_the_page_is_quiet_whole_and_fits(page, pages, name, width, dark):
     page.open(pages[name], width, dark)
     page.value("document.querySelectorAll('details').forEach(each => each.open = true)")

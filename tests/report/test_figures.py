@@ -8,7 +8,7 @@ import pytest
 
 from fedtiny.report import svg
 from fedtiny.report.axes import Scale, ticks
-from fedtiny.report.canvas import Canvas, Cells, Dot, Line, Words
+from fedtiny.report.canvas import MARGIN, Canvas, Cells, Dot, Line, Words
 from fedtiny.report.costs import costs
 from fedtiny.report.figures import figures
 from fedtiny.report.png import png
@@ -137,7 +137,7 @@ def test_files_of_figures_are_whole(drawn):
         data = png(figure.canvas)
         assert data[:8] == b"\x89PNG\r\n\x1a\n"
         width = int.from_bytes(data[16:20])
-        assert width == 2 * figure.canvas.width
+        assert width == 2 * (figure.canvas.width + 2 * MARGIN)
 
 
 def test_a_long_run_stays_small_on_the_page(run):

@@ -8,6 +8,7 @@ from fedtiny.report.canvas import SMALL, TEXT, Canvas, Line, Words, text_width
 
 STEPS = (1, 2, 2.5, 5, 10)
 LINE_HEIGHT = 18
+RIGHT = 16  # free at the right of a plot, for half a number
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedtiny.report.axes import Scale, draw_x, draw_y, legend, number_room, ticks
+from fedtiny.report.axes import RIGHT, Scale, draw_x, draw_y, legend, number_room, ticks
 from fedtiny.report.canvas import SMALL, Box, Canvas, Line, Words, text_width
 
 ROW, BAR = 66.0, 15.0
@@ -62,7 +62,7 @@ def grown_and_dropped(grown: dict[int, int], dropped: dict[int, int], rounds: in
     y = Scale(-1.08 * least, 1.08 * most, top + 190, top + 4)
     numbers = ticks(y.low, y.high, 5)
     left = number_room([abs(number) for number in numbers])
-    x = Scale(0.5, rounds + 0.5, left, canvas.width - 10)
+    x = Scale(0.5, rounds + 0.5, left, canvas.width - RIGHT)
     _mirrored(canvas, y, left, numbers)
     width = max(1.5, 0.7 * (x.end - x.start) / rounds)
     for round, count in grown.items():
@@ -76,7 +76,7 @@ def grown_and_dropped(grown: dict[int, int], dropped: dict[int, int], rounds: in
 
 def _mirrored(canvas: Canvas, y: Scale, left: float, numbers: Sequence[float]) -> None:
     """Counts upwards and downwards: none is negative."""
-    draw_y(canvas, y, left, canvas.width - 10, numbers)
+    draw_y(canvas, y, left, canvas.width - RIGHT, numbers)
     canvas.shapes = [
         Words(s.x, s.y, s.text.removeprefix("-"), s.anchor, s.size, s.colour)
         if isinstance(s, Words) and s.anchor == "end"

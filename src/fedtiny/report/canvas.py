@@ -8,6 +8,7 @@ from typing import Literal
 
 TEXT = 13.0
 SMALL = 12.0
+MARGIN = 14  # around a drawing that stands by itself
 LETTER = 0.6  # width of a letter, in sizes of the font
 
 Anchor = Literal["start", "middle", "end"]
@@ -68,6 +69,8 @@ class Words:
     size: float = TEXT
     colour: str = "muted"
     bold: bool = False
+    turned: bool = False
+    """Read from below."""
 
 
 Shape = Box | Cells | Line | Dot | Words

@@ -1,7 +1,7 @@
 """Tables of numbers as shades of one colour."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite, log10
 
 from fedtiny.report.canvas import SMALL, Canvas, Cells, Words, shortened, text_width
@@ -12,6 +12,8 @@ LEVELS = 12
 FAINT = 0.09
 TALL, LOW = 20.0, 5.0  # pixels of a row
 MOST_HEIGHT = 520
+MOST_BELOW = 84  # pixels of a name below a column
+LEAST_WIDTH = 2.5  # of a cell, so that one among hundreds is seen
 NUMBER_ROOM = 22  # pixels of a cell that can hold a number
 SHADE_FOR_WHITE = 0.55
 
@@ -33,7 +35,8 @@ class Map:
     numbers: bool = False
     """Write numbers into cells that are large enough."""
     colour: str = "accent"
-    notes: Sequence[str] = field(default=())
+    first: int = 0
+    """The number of the first column, so that round numbers are named."""
 
 
 def heat(shown: Map) -> Canvas:
@@ -43,7 +46,7 @@ def heat(shown: Map) -> Canvas:
     ends = ends if shown.ends else 6
     height = max(LOW, min(TALL, MOST_HEIGHT / len(shown.rows)))
     top, width = 44.0, (canvas.width - label - ends) / max(1, len(shown.columns))
-    canvas.height = top + height * len(shown.rows) + 42
+    canvas.height = top + height * len(shown.rows) + _below(shown, width)
     _scale(canvas, shown, label, canvas.width - ends)
     _cells(canvas, shown, label, top, width, height)
     _row_labels(canvas, shown, label, top, height)
@@ -72,9 +75,12 @@ def _cells(
     by_shade: dict[float, list[tuple[float, float, float, float]]] = {}
     gap = 1.0 if width > 4 and height > 4 else 0.0
     for number, row in enumerate(shown.values):
-        for start, end, value in _stretches(row, gap > 0):
+        stretches = _stretches(row, gap > 0)
+        limits = [*(start for start, _, _ in stretches[1:]), len(row)]
+        for (start, end, value), limit in zip(stretches, limits, strict=True):
             box = (left + start * width, top + number * height)
-            size = ((end - start) * width - gap, height - gap)
+            least = min(LEAST_WIDTH, (limit - start) * width - gap)
+            size = (max(least, (end - start) * width - gap), height - gap)
             by_shade.setdefault(shade(value, low, high, shown.log), []).append((*box, *size))
     canvas.add(*(Cells(tuple(boxes), shown.colour, s) for s, boxes in sorted(by_shade.items())))
     if shown.numbers and width >= NUMBER_ROOM and height >= 14:
@@ -134,13 +140,38 @@ def _row_labels(canvas: Canvas, shown: Map, left: float, top: float, height: flo
 
 
 def _column_labels(canvas: Canvas, shown: Map, left: float, bottom: float, width: float) -> None:
-    """As many names as there is room for, and what they are."""
-    longest = max(text_width(name, SMALL) for name in shown.columns) + 6
-    room = max(longest if longest < 60 else 34, width)
-    every = max(1, -(-int(room) // max(1, int(width))))
-    for number in range(0, len(shown.columns), every):
-        x = left + (number + 0.5) * width
-        name = shortened(shown.columns[number], 0.85 * room)
-        canvas.add(Words(x, bottom + 14, name, "middle", SMALL))
+    """Names below the columns, turned where they are long; as many as there is room for."""
+    turned = _turned(shown, width)
+    longest = max(text_width(name, SMALL) for name in shown.columns)
+    every = _step((SMALL + 2 if turned else longest + 8) / width)
+    for number in range((every - shown.first) % every, len(shown.columns), every):
+        x, name = left + (number + 0.5) * width, shown.columns[number]
+        if turned:
+            name = shortened(name, MOST_BELOW)
+            canvas.add(Words(x + 4, bottom + 6, name, "end", SMALL, turned=True))
+        else:
+            canvas.add(Words(x, bottom + 14, name, "middle", SMALL))
     middle = left + width * len(shown.columns) / 2
-    canvas.add(Words(middle, bottom + 33, shown.title, "middle", SMALL))
+    canvas.add(Words(middle, bottom + _below(shown, width) - 9, shown.title, "middle", SMALL))
+
+
+def _turned(shown: Map, width: float) -> bool:
+    longest = max(text_width(name, SMALL) for name in shown.columns)
+    return not all(name.isdigit() for name in shown.columns) and longest + 4 > width
+
+
+def _below(shown: Map, width: float) -> float:
+    """Room for the names and for what they are."""
+    if not _turned(shown, width):
+        return 42.0
+    return 34 + min(MOST_BELOW, max(text_width(name, SMALL) for name in shown.columns))
+
+
+def _step(least: float) -> int:
+    """A round number of columns from one name to the next.
+
+    >>> _step(0.8), _step(7), _step(12)
+    (1, 10, 20)
+    """
+    steps = (round(step * 10.0**power) for power in range(6) for step in (1, 2, 5))
+    return next(step for step in steps if step >= least)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedtiny.report.axes import Scale, draw_x, draw_y, legend, number_room, padded, ticks
+from fedtiny.report.axes import RIGHT, Scale, draw_x, draw_y, legend, number_room, padded, ticks
 from fedtiny.report.canvas import Canvas, Dot, Line, Point
 
 PLOT = 190
@@ -35,7 +35,7 @@ def over_rounds(
     top = legend(canvas, [(one.name, one.colour) for one in series], dashed)
     xs = [x for one in series for x, _ in one.points]
     y, left = _y(canvas, series, top, bounds)
-    x = Scale(min(xs), max(max(xs), min(xs) + 1), left, canvas.width - 10)
+    x = Scale(min(xs), max(max(xs), min(xs) + 1), left, canvas.width - RIGHT)
     for mark in marks:
         canvas.add(Line(((x.at(mark), top), (x.at(mark), y.start)), "grid", 1, dashed=True))
     draw_x(canvas, x, y.start, ticks(x.low, x.high, 6, whole=True), "round")
@@ -52,7 +52,7 @@ def over_densities(series: Sequence[Series], level: float | None = None) -> Canv
     levels = () if level is None else (Series("", "muted", ((1.0, level),)),)
     y, left = _y(canvas, (*series, *levels), top, None)
     densities = sorted({x for one in series for x, _ in one.points})
-    x = Scale(*(densities[0] / 1.2, densities[-1] * 1.2, left, canvas.width - 10), log=True)
+    x = Scale(*(densities[0] / 1.2, densities[-1] * 1.2, left, canvas.width - RIGHT), log=True)
     if level is not None:
         at = y.at(level)
         canvas.add(Line(((x.start, at), (x.end, at)), "ink", 1.5, dashed=True))
@@ -74,7 +74,7 @@ def _y(
     y = Scale(low, high, top + PLOT, top + 4)
     numbers = ticks(low, high)
     left = number_room(numbers)
-    draw_y(canvas, y, left, canvas.width - 10, numbers)
+    draw_y(canvas, y, left, canvas.width - RIGHT, numbers)
     return y, left
 
 

@@ -18,7 +18,7 @@ def layer_densities(run: Run) -> Figure | None:
     last = [f"{by_round[-1].get(layer, 0):.4f}" for layer in layers]
     shown = Map(
         [short(layer) for layer in layers], values, rounds_of(run), "round", last, "at the end",
-        form="{:.2g}", log=wide,
+        form="{:.2g}", first=1, log=wide,
     )  # fmt: skip
     caption = (
         "Density of each prunable layer after each round; the stronger, the denser"
@@ -64,7 +64,7 @@ def adjusted_layers(run: Run) -> Figure | None:
     ]
     shown = Map(
         [short(layer) for layer in ordered], values, rounds_of(run), "round", totals, "swapped",
-        form="{:.2g}", colour="third",
+        form="{:.2g}", first=1, colour="third",
     )  # fmt: skip
     caption = (
         "Which layers each adjustment changed, as a share of the weights that the layer keeps; "

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from fedtiny.extras import require
 from fedtiny.report import palette
-from fedtiny.report.canvas import Box, Canvas, Cells, Dot, Line, Shape, Words
+from fedtiny.report.canvas import MARGIN, Box, Canvas, Cells, Dot, Line, Shape, Words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,10 +20,11 @@ def png(canvas: Canvas) -> bytes:
     """The drawing on white."""
     figures = require("matplotlib.figure", extra="plot")
     agg = require("matplotlib.backends.backend_agg", extra="plot")
-    size = (canvas.width / PIXELS_PER_INCH, canvas.height / PIXELS_PER_INCH)
-    figure = figures.Figure(figsize=size, dpi=PIXELS_PER_INCH * SCALE, facecolor="white")
+    width, height = canvas.width + 2 * MARGIN, canvas.height + 2 * MARGIN
+    inches = (width / PIXELS_PER_INCH, height / PIXELS_PER_INCH)
+    figure = figures.Figure(figsize=inches, dpi=PIXELS_PER_INCH * SCALE, facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, canvas.width), ylim=(canvas.height, 0))
+    axes.set(xlim=(-MARGIN, width - MARGIN), ylim=(height - MARGIN, -MARGIN))
     axes.axis("off")
     for order, shape in enumerate(canvas.shapes):
         _draw(axes, shape, order)
@@ -82,6 +83,8 @@ def _write(axes: "Axes", words: Words, colour: str, order: int) -> None:
         ha=ALIGN[words.anchor],
         va="baseline",
         weight="bold" if words.bold else "normal",
+        rotation=90 if words.turned else 0,
+        rotation_mode="anchor",
         parse_math=False,
         zorder=order,
     )

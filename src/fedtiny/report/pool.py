@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-from fedtiny.report.axes import Scale, draw_x, draw_y, legend, number_room, padded, ticks
+from fedtiny.report.axes import RIGHT, Scale, draw_x, draw_y, legend, number_room, padded, ticks
 from fedtiny.report.canvas import SMALL, Canvas, Dot, Line, Words, shortened, text_width
 
 ROW = 20.0
@@ -26,7 +26,7 @@ def losses(candidates: Sequence[Candidate], chosen: int) -> Canvas:
     y = Scale(low, high, 246, 36)
     numbers = ticks(low, high)
     left = number_room(numbers)
-    x = Scale(0.4, len(ordered) + 0.6, left, canvas.width - 10)
+    x = Scale(0.4, len(ordered) + 0.6, left, canvas.width - RIGHT)
     winner = next((one for one in ordered if one.number == chosen), ordered[0])
     legend(
         canvas,
@@ -35,7 +35,7 @@ def losses(candidates: Sequence[Candidate], chosen: int) -> Canvas:
             ("others", "dense"),
         ],
     )
-    draw_y(canvas, y, left, canvas.width - 10, numbers)
+    draw_y(canvas, y, left, canvas.width - RIGHT, numbers)
     draw_x(canvas, x, y.start, ticks(1, len(ordered), 6, whole=True), "candidates, best first")
     radius = max(2.0, min(5.0, 120 / len(ordered)))
     for place, candidate in enumerate(ordered, start=1):

@@ -3,28 +3,31 @@
 from html import escape
 
 from fedtiny.report import palette
-from fedtiny.report.canvas import Box, Canvas, Cells, Dot, Line, Shape, Words
+from fedtiny.report.canvas import MARGIN, Box, Canvas, Cells, Dot, Line, Shape, Words
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
 def inline(canvas: Canvas, title: str) -> str:
     """The drawing for a page that has the palette's rules, with its title for screen readers."""
-    drawn = "".join(_shape(shape) for shape in canvas.shapes)
-    return (
-        f'<svg viewBox="0 0 {_n(canvas.width)} {_n(canvas.height)}" role="img" '
-        f'aria-label="{escape(title)}" xmlns="http://www.w3.org/2000/svg">{drawn}</svg>'
-    )
+    view = f"0 0 {_n(canvas.width)} {_n(canvas.height)}"
+    return _svg(f'viewBox="{view}"', title, "".join(_shape(shape) for shape in canvas.shapes))
 
 
 def standalone(canvas: Canvas, title: str) -> str:
     """The drawing as a file: with a ground, a size and its own rules."""
-    ground = Canvas(canvas.width, canvas.height)
-    ground.add(Box(0, 0, canvas.width, canvas.height, "paper"), *canvas.shapes)
-    style = f"<style>\ntext {{ font-family: {FONT}; }}\n{palette.rules()}\n</style>"
-    opening, _, rest = inline(ground, title).partition(">")
-    size = f' width="{_n(canvas.width)}" height="{_n(canvas.height)}"'
-    return f"{opening}{size}>{style}{rest}\n"
+    width, height = canvas.width + 2 * MARGIN, canvas.height + 2 * MARGIN
+    size = f'width="{_n(width)}" height="{_n(height)}"'
+    view = f'viewBox="{-MARGIN} {-MARGIN} {_n(width)} {_n(height)}"'
+    ground = Box(-MARGIN, -MARGIN, width, height, "paper")
+    style = f"<style>\ntext {{ font-family: {FONT}; }}\n{palette.rules()}\n</style>\n"
+    drawn = "\n".join(_shape(shape) for shape in (ground, *canvas.shapes))
+    return _svg(f"{view} {size}", title, f"\n{style}{drawn}\n") + "\n"
+
+
+def _svg(attributes: str, title: str, content: str) -> str:
+    label = f'role="img" aria-label="{escape(title)}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {attributes} {label}>{content}</svg>'
 
 
 def _shape(shape: Shape) -> str:
@@ -65,9 +68,10 @@ def _dot(dot: Dot) -> str:
 def _words(words: Words) -> str:
     anchor = "" if words.anchor == "start" else f' text-anchor="{words.anchor}"'
     weight = ' font-weight="600"' if words.bold else ""
+    turn = f' transform="rotate(-90 {_n(words.x)} {_n(words.y)})"' if words.turned else ""
     return (
         f'<text x="{_n(words.x)}" y="{_n(words.y)}" font-size="{_n(words.size)}" '
-        f'class="f-{words.colour}"{anchor}{weight}>{escape(words.text)}</text>'
+        f'class="f-{words.colour}"{anchor}{weight}{turn}>{escape(words.text)}</text>'
     )
 
 

@@ -1,5 +1,6 @@
 """Weights & Biases; WANDB_MODE=offline keeps everything in the run folder, for `wandb sync`."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from fedtiny.runs.tracking.tracker import Subject
 
 
 class WeightsAndBiases:
-    """Figures by round in the project `fedtiny`; a resumed run goes on under the same id."""
+    """Figures by round in WANDB_PROJECT, or `fedtiny`; a resumed run goes on under the same id."""
 
     def __init__(self) -> None:
         self.wandb = require("wandb", extra="wandb")
@@ -16,7 +17,7 @@ class WeightsAndBiases:
 
     def open(self, subject: Subject) -> None:
         self.run = self.wandb.init(
-            project="fedtiny",
+            project=os.environ.get("WANDB_PROJECT", "fedtiny"),
             name=subject.name,
             id=subject.key,
             dir=str(subject.folder),
