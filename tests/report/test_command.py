@@ -73,11 +73,15 @@ def test_a_report_that_fails_leaves_the_run_finished(finished, monkeypatch, caps
     )
 
 
-def test_runs_with_other_settings_stand_in_tables_of_their_own(several, tmp_path):
+def test_runs_with_other_settings_stand_in_tables_of_their_own(fedtiny, several, tmp_path):
     other = train(tiny(rounds=1, fleet={"devices": 2}), tmp_path / "other").path
     paths = [*sorted(several.iterdir()), other]
     found = comparison.groups([read(RunFolder(path)) for path in paths])
     assert [len(group.runs) for group in found] == [6, 1]
+    assert fedtiny("report", several, other, "--out", tmp_path / "both.html").code == 0
+    page = (tmp_path / "both.html").read_text()
+    assert "Comparison: small on the digits, 3 devices, Dirichlet(0.5), 2 rounds" in page
+    assert "Comparison: small on the digits, 2 devices, Dirichlet(0.5), 1 rounds" in page
 
 
 def test_a_run_that_cannot_be_costed_is_left_out_with_a_word(several, evil, tmp_path):

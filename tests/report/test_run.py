@@ -83,6 +83,23 @@ def test_a_run_that_has_only_just_begun_has_a_report(finished):
     assert "not finished (0 of 4 rounds)" in run.missing[0]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layer_counts": [[1], [2, 3]]},
+        {"layer_counts": "many"},
+        {"layers": ["another"]},
+        {"chosen": 99},
+        {"layer_counts": [["1", None]]},
+    ],
+)
+def test_a_pool_that_makes_no_sense_has_no_picture_by_layer(finished, change):
+    found = json.loads((finished / "selection.json").read_text())
+    found["selection"] |= change
+    (finished / "selection.json").write_text(json.dumps(found))
+    assert names(finished) == EVERY_FIGURE - {"pool_layers"}
+
+
 def test_wrong_types_are_no_numbers():
     values = {"a": 1, "b": "1", "c": True, "d": float("nan"), "e": None, "f": {"x": 2, "y": "z"}}
     assert [number(values, key) for key in "abcdef"] == [1.0, None, None, None, None, None]
@@ -96,5 +113,7 @@ def test_a_folder_of_runs_stands_for_all_of_them(several, finished):
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path):
+    with pytest.raises(RunError, match="name a run folder"):
+        open_runs([])
     with pytest.raises(RunError, match=r"is not a run folder: it has no config\.toml"):
         open_runs([tmp_path])

@@ -72,13 +72,20 @@ def padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
     return low - room, high + room
 
 
-def draw_y(canvas: Canvas, y: Scale, left: float, right: float, numbers: Sequence[float]) -> None:
-    """Grid lines with their numbers at the left."""
+def draw_y(
+    canvas: Canvas,
+    y: Scale,
+    left: float,
+    right: float,
+    numbers: Sequence[float],
+    mirrored: bool = False,
+) -> None:
+    """Grid lines with their numbers at the left; a mirrored scale counts downwards as well."""
     for number in numbers:
         at = y.at(number)
         canvas.add(
             Line(((left, at), (right, at)), "grid", 1),
-            Words(left - 7, at + 4, told(number), "end", SMALL),
+            Words(left - 7, at + 4, told(abs(number) if mirrored else number), "end", SMALL),
         )
 
 

@@ -63,7 +63,7 @@ def grown_and_dropped(grown: dict[int, int], dropped: dict[int, int], rounds: in
     numbers = ticks(y.low, y.high, 5)
     left = number_room([abs(number) for number in numbers])
     x = Scale(0.5, rounds + 0.5, left, canvas.width - RIGHT)
-    _mirrored(canvas, y, left, numbers)
+    draw_y(canvas, y, left, canvas.width - RIGHT, numbers, mirrored=True)
     width = max(1.5, 0.7 * (x.end - x.start) / rounds)
     for round, count in grown.items():
         canvas.add(Box(x.at(round) - width / 2, y.at(count), width, y.at(0) - y.at(count), "good"))
@@ -72,14 +72,3 @@ def grown_and_dropped(grown: dict[int, int], dropped: dict[int, int], rounds: in
     canvas.add(Line(((x.start, y.at(0)), (x.end, y.at(0))), "muted", 1))
     draw_x(canvas, x, y.start, ticks(1, rounds, 6, whole=True), "round")
     return canvas
-
-
-def _mirrored(canvas: Canvas, y: Scale, left: float, numbers: Sequence[float]) -> None:
-    """Counts upwards and downwards: none is negative."""
-    draw_y(canvas, y, left, canvas.width - RIGHT, numbers)
-    canvas.shapes = [
-        Words(s.x, s.y, s.text.removeprefix("-"), s.anchor, s.size, s.colour)
-        if isinstance(s, Words) and s.anchor == "end"
-        else s
-        for s in canvas.shapes
-    ]

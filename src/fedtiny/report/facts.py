@@ -20,13 +20,14 @@ class Fact:
 
 def title(run: Run) -> str:
     """What was trained, in a few words."""
-    config = run.config
-    return f"{labels.value(config.method)}: {labels.value(config.model)} on {_data(run)}"
+    return f"{labels.value(run.config.method)}: {task(run)}"
 
 
-def _data(run: Run) -> str:
+def task(run: Run) -> str:
+    """The network and the data."""
     name = run.config.data.name
-    return "the digits" if name == "digits" else labels.value(name)
+    data = "the digits" if name == "digits" else labels.value(name)
+    return f"{labels.value(run.config.model)} on {data}"
 
 
 def facts(run: Run) -> list[Fact]:
@@ -79,9 +80,8 @@ def _rounds(run: Run) -> Fact:
 
 def _devices(run: Run) -> Fact:
     fleet = run.config.fleet
-    spread = f"Dirichlet({fleet.alpha:g})" if fleet.partition == "dirichlet" else fleet.partition
     images = "" if run.table is None else f", {run.table.sum():,} images"
-    return Fact("Devices", str(fleet.devices), spread + images)
+    return Fact("Devices", str(fleet.devices), words.spread(fleet) + images)
 
 
 def _traffic(run: Run) -> Fact | None:

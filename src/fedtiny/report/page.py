@@ -7,7 +7,7 @@ from fedtiny import config as configs
 from fedtiny.compare import tables
 from fedtiny.report import palette, svg
 from fedtiny.report.comparison import Group, comparison_figures, table_rows
-from fedtiny.report.facts import Fact, facts, title
+from fedtiny.report.facts import Fact, facts, task, title
 from fedtiny.report.figure import Figure
 from fedtiny.report.figures import figures
 from fedtiny.report.html import Html, element, joined, sheet_table, table
@@ -88,9 +88,14 @@ def _group(group: Group, alone: bool) -> Html:
             "device in a round, and in selection."
         )
         parts += [sheet_table(tables.sheet(rows)), element("p", told, class_="caption")]
-    what = words.headline(group.runs[0].config).partition(" to density")[0].partition(": ")[2]
-    fleet = words.headline(group.runs[0].config).partition(" on ")[2]
-    return _section("Comparison" if alone else f"Comparison: {what} on {fleet}", *parts)
+    return _section("Comparison" if alone else f"Comparison: {_what(group.runs[0])}", *parts)
+
+
+def _what(run: Run) -> str:
+    fleet = run.config.fleet
+    return (
+        f"{task(run)}, {fleet.devices} devices, {words.spread(fleet)}, {run.config.rounds} rounds"
+    )
 
 
 def _in_a_word(run: Run) -> str:

@@ -52,6 +52,8 @@ class Run:
 
 def open_runs(paths: list[Path]) -> list[RunFolder]:
     """The run folders among these; a folder that holds run folders stands for all of them."""
+    if not paths:
+        raise RunError("name a run folder: fedtiny report DIR")
     found: dict[Path, RunFolder] = {}
     for path in paths:
         inner = [] if RunFolder(path).config.is_file() else sorted(path.glob("*/config.toml"))

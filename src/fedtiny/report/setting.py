@@ -1,5 +1,8 @@
 """What a run stands on: the data of its devices, the first mask, and what it costs."""
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedtiny.report.bars import Pair, pairs
 from fedtiny.report.costs import costs
 from fedtiny.report.figure import Figure, short
@@ -65,20 +68,28 @@ def pool(run: Run) -> Figure | None:
 
 def pool_by_layer(run: Run) -> Figure | None:
     """How the chosen candidate spreads its weights over the layers."""
-    sizes, found = numbers(run.about, "layers"), _pool(run)
-    names = strings(run.selection.get("selection"), "layers")
-    counts = run.selection.get("selection", {}).get("layer_counts") if found else None
-    if not found or not counts or not names or any(name not in sizes for name in names):
+    found, names = _pool(run), strings(run.selection.get("selection"), "layers")
+    densities = _pool_densities(run, names)
+    if not found or densities is None or found[1] >= len(densities):
         return None
-    densities = [
-        [count / sizes[name] for name, count in zip(names, row, strict=True)] for row in counts
-    ]
     caption = (
         "What a candidate is: a density for each layer. The bar spans all candidates, the dot is "
         "the chosen one."
     )
-    drawn = pool_layers([short(name) for name in names], densities, found[1])
+    drawn = pool_layers([short(name) for name in names], densities.tolist(), found[1])
     return Figure("pool_layers", "The chosen candidate by layer", caption, drawn)
+
+
+def _pool_densities(run: Run, names: list[str]) -> NDArray[np.float64] | None:
+    """By candidate and layer; nothing where counts or sizes are not known."""
+    sizes, selection = numbers(run.about, "layers"), run.selection.get("selection")
+    counts = selection.get("layer_counts") if isinstance(selection, dict) else None
+    try:
+        densities = np.array(counts, dtype=np.float64) / [sizes[name] for name in names]
+    except (KeyError, TypeError, ValueError):
+        return None
+    usable = densities.ndim == 2 and bool((densities > 0).any()) and np.isfinite(densities).all()
+    return densities if usable else None
 
 
 def cost(run: Run) -> Figure | None:
