@@ -40,7 +40,7 @@ def test_the_accuracy_of_every_round_is_a_point(run, drawn):
     accuracies = [record["accuracy"] for record in run.records]
     told = [tip for tip in tips(drawn["accuracy"]) if tip.startswith("test set")]
     assert [float(tip.rpartition(" ")[2]) for tip in told] == pytest.approx(accuracies, abs=1e-3)
-    assert f"{accuracies[0]:.4f} after round 1, {accuracies[-1]:.4f} at the end" in (
+    assert f"{accuracies[0]:.4f} after round 1, {accuracies[-1]:.4f} after round 4" in (
         drawn["accuracy"].caption
     )
     assert any(text.startswith("worst device") for text in texts(drawn["accuracy"]))

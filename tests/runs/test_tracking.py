@@ -5,6 +5,7 @@ import json
 import sqlite3
 import struct
 import sys
+import time
 
 import pytest
 
@@ -178,14 +179,22 @@ def test_wandb_writes_every_round_offline(tmp_path, monkeypatch):
 
 def offline_history(file):
     """The rows that `wandb sync` would send."""
-    messages, rows = importlib.import_module("wandb.proto.wandb_internal_pb2"), []
-    for data in log_records(file.read_bytes()):
-        record = messages.Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            items = record.history.item
-            rows.append({i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in items})
-    return rows
+    return [
+        {i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
+        for record in whole_records(file)
+        if record.WhichOneof("record_type") == "history"
+    ]
+
+
+def whole_records(file):
+    """Everything up to the record of the run's exit, which wandb's own process writes in time."""
+    kind = importlib.import_module("wandb.proto.wandb_internal_pb2").Record
+    for _ in range(300):
+        found = [kind.FromString(data) for data in log_records(file.read_bytes())]
+        if any(record.WhichOneof("record_type") == "exit" for record in found):
+            return found
+        time.sleep(0.1)
+    raise AssertionError("wandb did not write its file to the end")
 
 
 def log_records(data, block=32768, full=1, first=2, last=4):

@@ -83,7 +83,7 @@ def accuracy_over_density(group: Group) -> Figure | None:
         if by_density
     ]
     dense = [a for run in group.runs for a in [_accuracy(run)] if a and run.config.density == 1]
-    if not series:
+    if sum(len(one.points) for one in series) < 2:
         return None
     repeated = any(len(one.dots) > len(one.points) for one in series)
     seeds = " and each seed as a small dot" if repeated else ""

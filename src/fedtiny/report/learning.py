@@ -19,9 +19,10 @@ def accuracy(run: Run) -> Figure | None:
         return None
     points = points_of(run, "accuracy") or series[0].points
     best_round, best = max(points, key=lambda point: point[1])
+    (first_round, first), (last_round, last) = points[0], points[-1]
     caption = (
-        f"Accuracy of the global model after each round: {points[0][1]:.4f} after round "
-        f"{points[0][0]:.0f}, {points[-1][1]:.4f} at the end. The highest on the way was "
+        f"Accuracy of the global model after each round: {first:.4f} after round "
+        f"{first_round:.0f}, {last:.4f} after round {last_round:.0f}. The highest on the way was "
         f"{best:.4f} (round {best_round:.0f}); the run keeps the last model, not the best."
     )
     values = [y for one in series for _, y in one.points]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedtiny.report.axes import RIGHT, Scale, draw_x, draw_y, legend, number_room, padded, ticks
-from fedtiny.report.canvas import Canvas, Dot, Line, Point
+from fedtiny.report.canvas import SMALL, Canvas, Dot, Line, Point, text_width
 
 PLOT = 190
 BELOW = 42
@@ -26,18 +26,15 @@ class Series:
 def over_rounds(
     series: Sequence[Series],
     *,
-    bounds: tuple[float, float] | None = None,
-    marks: Sequence[float] = (),
+    bounds: tuple[float, float],
 ) -> Canvas:
-    """Values by round; rounds count from 1. `marks` are rounds to point out."""
+    """Values by round; rounds count from 1."""
     canvas = Canvas()
     dashed = [one.name for one in series if one.dashed]
     top = legend(canvas, [(one.name, one.colour) for one in series], dashed)
     xs = [x for one in series for x, _ in one.points]
-    y, left = _y(canvas, series, top, bounds)
+    y, left = _y(canvas, top, bounds)
     x = Scale(min(xs), max(max(xs), min(xs) + 1), left, canvas.width - RIGHT)
-    for mark in marks:
-        canvas.add(Line(((x.at(mark), top), (x.at(mark), y.start)), "grid", 1, dashed=True))
     draw_x(canvas, x, y.start, ticks(x.low, x.high, 6, whole=True), "round")
     _draw(canvas, series, x, y)
     return canvas
@@ -45,34 +42,34 @@ def over_rounds(
 
 def over_densities(series: Sequence[Series], level: float | None = None) -> Canvas:
     """Accuracy over density on a logarithmic axis; `level` is that of the dense model."""
-    canvas = Canvas()
+    canvas, levels = Canvas(), [] if level is None else [level]
     entries = [(one.name, one.colour) for one in series]
-    entries += [("dense", "ink")] if level is not None else []
-    top = legend(canvas, entries, dashed=("dense",))
-    levels = () if level is None else (Series("", "muted", ((1.0, level),)),)
-    y, left = _y(canvas, (*series, *levels), top, None)
+    top = legend(canvas, [*entries, *(("dense", "ink") for _ in levels)], dashed=("dense",))
+    low, high = padded([*levels, *(y for one in series for _, y in (*one.points, *one.dots))])
+    y, left = _y(canvas, top, (max(0.0, low), min(1.0, high)))
     densities = sorted({x for one in series for x, _ in one.points})
-    x = Scale(*(densities[0] / 1.2, densities[-1] * 1.2, left, canvas.width - RIGHT), log=True)
-    if level is not None:
-        at = y.at(level)
-        canvas.add(Line(((x.start, at), (x.end, at)), "ink", 1.5, dashed=True))
-    draw_x(canvas, x, y.start, densities, "density (share of prunable weights kept)")
+    x = Scale(densities[0] / 1.2, densities[-1] * 1.2, left, canvas.width - RIGHT, log=True)
+    for height in map(y.at, levels):
+        canvas.add(Line(((x.start, height), (x.end, height)), "ink", 1.5, dashed=True))
+    draw_x(canvas, x, y.start, _apart(densities, x), "density (share of prunable weights kept)")
     _draw(canvas, series, x, y)
     return canvas
 
 
-def _y(
-    canvas: Canvas,
-    series: Sequence[Series],
-    top: float,
-    bounds: tuple[float, float] | None,
-) -> tuple[Scale, float]:
+def _apart(numbers: Sequence[float], x: Scale) -> list[float]:
+    """Those that can stand side by side on the axis."""
+    kept: list[float] = []
+    for number in numbers:
+        if not kept or x.at(number) - x.at(kept[-1]) >= text_width(f"{number:g}", SMALL) + 6:
+            kept.append(number)
+    return kept
+
+
+def _y(canvas: Canvas, top: float, bounds: tuple[float, float]) -> tuple[Scale, float]:
     """The scale upwards and where the plot begins, its numbers being drawn at the left of that."""
-    values = [y for one in series for _, y in (*one.points, *one.dots)]
-    low, high = bounds or padded(values)
     canvas.height = top + PLOT + BELOW
-    y = Scale(low, high, top + PLOT, top + 4)
-    numbers = ticks(low, high)
+    y = Scale(*bounds, top + PLOT, top + 4)
+    numbers = ticks(*bounds)
     left = number_room(numbers)
     draw_y(canvas, y, left, canvas.width - RIGHT, numbers)
     return y, left
