@@ -80,15 +80,17 @@ def test_ten_kills_at_random_moments(fedtiny, whole, tmp_path):
 
 TORN = {
     3: "versions",
-    5: "partition",
-    7: "metrics",
-    9: "selection",
-    11: "checkpoint",
-    13: "a line of metrics",
-    14: "checkpoint",
-    19: "model",
-    21: "result",
-    23: "model",  # packed
+    5: "about",
+    7: "partition",
+    9: "metrics",
+    11: "selection",
+    13: "checkpoint",
+    15: "a line of metrics",
+    16: "checkpoint",
+    21: "model",
+    23: "result",
+    25: "report",
+    27: "model",  # packed
 }
 
 

@@ -18,6 +18,10 @@ COMMANDS = {
         "fedtiny.cli.predict",
         "classify images with a packed model: fedtiny predict MODEL image.png ...",
     ),
+    "report": (
+        "fedtiny.cli.report",
+        "what runs did, as one HTML page with figures: fedtiny report DIR... [--out PAGE.html]",
+    ),
     "compare": (
         "fedtiny.cli.compare",
         "methods side by side: fedtiny compare --methods all --density 0.05 0.01 --seeds 0 1",

@@ -19,6 +19,7 @@ class RunFolder:
         self.path = path
         self.config = path / "config.toml"
         self.versions = path / "versions.json"
+        self.about = path / "about.json"
         self.partition = path / "partition.safetensors"
         self.selection = path / "selection.json"
         self.metrics = path / "metrics.jsonl"
@@ -26,6 +27,7 @@ class RunFolder:
         self.model = path / "model.safetensors"
         self.packed = path / "model.packed"
         self.result = path / "result.json"
+        self.report = path / "report.html"
         self.lock = path / ".lock"
 
     @classmethod

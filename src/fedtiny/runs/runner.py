@@ -18,7 +18,7 @@ from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.folder import RunFolder, read_json, write_atomically, write_json
 from fedtiny.runs.metrics import Record
-from fedtiny.runs.records import result_record, round_record, selection_record
+from fedtiny.runs.records import about_record, result_record, round_record, selection_record
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.settle import settled
 from fedtiny.runs.split import load_split, save_split
@@ -172,6 +172,7 @@ def _describe(folder: RunFolder, assembly: Assembly) -> None:
     """Write what the run is, before it does anything."""
     write_atomically(folder.config, configs.dumps(assembly.asked).encode())
     write_json(folder.versions, _versions())
+    write_json(folder.about, about_record(assembly))
     save_split(folder, assembly.split)
 
 
