@@ -11,7 +11,7 @@ from fedtiny.config.settings import (
     SelectionConfig,
     TrainConfig,
 )
-from fedtiny.config.toml import dumps, from_dict, load, to_dict
+from fedtiny.config.toml import dumps, from_dict, load, parse, to_dict
 
 __all__ = [
     "Config",
@@ -25,6 +25,7 @@ __all__ = [
     "dumps",
     "from_dict",
     "load",
+    "parse",
     "resolve",
     "to_dict",
 ]

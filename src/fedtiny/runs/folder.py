@@ -25,6 +25,8 @@ class RunFolder:
         self.checkpoint = path / "checkpoint.safetensors"
         self.model = path / "model.safetensors"
         self.result = path / "result.json"
+        self.nodes = path / "nodes.json"
+        self.spool = path / ".spool"
         self.lock = path / ".lock"
 
     @classmethod
