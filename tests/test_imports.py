@@ -107,3 +107,8 @@ def test_everything_light_together_still_leaves_torch_out():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "'torch'" not in run.stdout
     assert "'fedtiny.methods.fedtiny'" in run.stdout
+
+
+def test_flwr_is_named_in_its_own_part_only():
+    naming = {p for p in MODULES if "flwr" in {name.partition(".")[0] for name in imported(p)}}
+    assert {part_of(path) for path in naming} == {"flower"}

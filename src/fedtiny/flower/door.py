@@ -22,7 +22,7 @@ from fedtiny.sparse.theta import Theta
 
 UNAVAILABLE = 5  # Flower's code for a node that is gone
 LOST = (3, 4)  # its codes for a message or a reply that nobody has any more
-MOST_SENDINGS = 3  # of one question to one node: it may lack the kit, then the mask
+MOST_SENDINGS = 2  # of one question to one node: what it should hold left out, then all of it
 
 
 @dataclass
