@@ -12,7 +12,7 @@ NODES = list(parts(3))
 BYTES = ("bytes_down", "bytes_up")
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """The server is gone."""
 
 
@@ -21,13 +21,13 @@ def kill_in_round(round):
 
     def trouble(grid, node, message):
         if node == NODES[1] and grid.kinds(node).count("train") == round:
-            raise Killed
+            raise KilledError
 
     return trouble
 
 
 def without_bytes(found):
-    """A resumed run sends masks once more, since to Flower it is a new run; nothing else differs."""
+    """To Flower a resumed run is a new one, so masks are sent once more; nothing else differs."""
     lines = [{k: v for k, v in line.items() if k not in BYTES} for line in found["metrics"]]
     result = {k: v for k, v in found["result"].items() if k not in BYTES}
     return {**found, "metrics": lines, "result": result}
@@ -38,7 +38,7 @@ def test_killed_in_mid_round_it_ends_as_if_nothing_had_happened(method, tmp_path
     config = tiny(method=method, rounds=4)
     whole = federate(Grid(), config, tmp_path / "whole")
     path = tmp_path / "killed"
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         federate(Grid(trouble=kill_in_round(2)), config, path)
     assert not (path / "result.json").exists()
     federate(Grid(), config, path, resume=True)
@@ -51,9 +51,9 @@ def test_killed_before_the_first_checkpoint_it_starts_over(tmp_path):
 
     def at_selection(grid, node, message):
         if message.metadata.message_type == "query.losses":
-            raise Killed
+            raise KilledError
 
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         federate(Grid(trouble=at_selection), config, tmp_path / "killed")
     federate(Grid(), config, tmp_path / "killed", resume=True)
     assert essence(tmp_path / "killed") == essence(whole)
