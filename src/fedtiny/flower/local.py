@@ -36,14 +36,12 @@ Say = Callable[[str], None]
 
 @dataclass
 class Federation:
-    """A SuperLink, its nodes, and how to reach them."""
+    """A SuperLink and its nodes, and how to reach them."""
 
     home: Path
     port: int
     keys: Keys | None
     processes: Processes
-    link: Started
-    nodes: list[Started]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -60,18 +58,20 @@ class Federation:
             check=False,
         )
 
+    def start_link(self) -> Started:
+        """Start the SuperLink, or start it again where it was, and wait until it listens."""
+        flags = _link_flags(self.home, self.port, self.keys)
+        link = self.processes.start("superlink", "flower-superlink", flags)
+        _wait_for(link, self.port)
+        return link
+
     def add_node(self, number: int, node_config: str, key: Path | None = None) -> Started:
         """Start a SuperNode."""
         trust = ["--root-certificates", str(self.keys.authority)] if self.keys else ["--insecure"]
         own = ["--auth-supernode-private-key", str(key)] if key else []
         to = ["--superlink", f"{HOST}:{self.port}", "--port", str(free_port())]
-        started = self.processes.start(
-            f"supernode-{number}",
-            "flower-supernode",
-            [*trust, *own, *to, "--node-config", node_config],
-        )
-        self.nodes.append(started)
-        return started
+        flags = [*trust, *own, *to, "--node-config", node_config]
+        return self.processes.start(f"supernode-{number}", "flower-supernode", flags)
 
     def run_command(self, app: Path, run_config: str) -> list[str]:
         """The command that runs an app here and follows it."""
@@ -88,9 +88,8 @@ def federation(home: Path, nodes: int, tls: bool, say: Say) -> Iterator[Federati
     _write_config(home, port, keys)
     processes = Processes(home / "logs", _environment(home))
     try:
-        link = processes.start("superlink", "flower-superlink", _link_flags(home, port, keys))
-        found = Federation(home, port, keys, processes, link, [])
-        _wait_for(link, port)
+        found = Federation(home, port, keys, processes)
+        link = found.start_link()
         say(f"SuperLink at {HOST}:{port} (process {link.process.pid}), {_protection(keys)}")
         for number in range(nodes):
             _add_part(found, number, nodes, say)

@@ -19,7 +19,7 @@ LAST_WORDS = 1000
 
 @dataclass(frozen=True)
 class Started:
-    """A process and those it starts: they form a group, which bears its id."""
+    """A process, and those that it has started in turn."""
 
     name: str
     process: "subprocess.Popen[bytes]"
@@ -30,10 +30,14 @@ class Started:
         """Whether it is still there."""
         return self.process.poll() is None
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the process and to those it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+    def family(self) -> list[int]:
+        """The ids of the process and of all below it, the eldest first."""
+        return descendants(self.process.pid) if self.is_alive else []
+
+    def kill(self) -> None:
+        """End the process and all below it at once, without a chance to say anything."""
+        send(signal.SIGKILL, self.family())
+        self.process.wait()
 
     def last_words(self) -> str:
         """The end of its log."""
@@ -49,10 +53,14 @@ class Processes:
         self.environment = dict(environment)
         self._started: list[Started] = []
 
+    def named(self, name: str) -> Started:
+        """The one that was started last under this name."""
+        return next(started for started in reversed(self._started) if started.name == name)
+
     def start(self, name: str, program: str, arguments: Sequence[str]) -> Started:
         """Start a program of this Python's environment."""
         log = self._logs / f"{name}.log"
-        with log.open("wb") as output:
+        with log.open("ab") as output:
             process = subprocess.Popen(
                 [executable(program), *arguments],
                 stdin=subprocess.DEVNULL,
@@ -71,16 +79,38 @@ class Processes:
                 raise FedTinyError(f"{started.name} ended by itself:\n{started.last_words()}")
 
     def stop(self) -> None:
-        """End all, the last started first: politely, then by force."""
+        """End all, the last started first: politely, then by force with all that they started."""
+        families = [started.family() for started in self._started]
         for started in reversed(self._started):
-            started.signal(signal.SIGTERM)
+            if started.is_alive:
+                started.process.terminate()
         until = time.monotonic() + PATIENCE
         for started in reversed(self._started):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 started.process.wait(max(0.1, until - time.monotonic()))
-            started.signal(signal.SIGKILL)
+        for started, family in zip(self._started, families, strict=True):
+            send(signal.SIGKILL, [*family, *started.family()])
             started.process.wait()
         self._started.clear()
+
+
+def descendants(ancestor: int) -> list[int]:
+    """A process and all below it, the eldest first."""
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False
+    )
+    parents = [tuple(map(int, line.split())) for line in listed.stdout.splitlines()]
+    found = [ancestor]
+    for known in found:
+        found += [child for child, parent in parents if parent == known]
+    return found
+
+
+def send(number: int, processes: Sequence[int]) -> None:
+    """Send a signal to those of these that are still there."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
 
 
 def executable(program: str) -> str:
