@@ -143,12 +143,20 @@ def test_a_killed_server_resumes_to_the_same_end(federation, start, whole, tmp_p
     assert ours["result"]["accuracy"] == theirs["result"]["accuracy"]
 
 
+def wait_for_work(node):
+    """Until a ClientApp is at work on a node, which idles as two processes."""
+    end = time.monotonic() + PATIENCE
+    while len(node.family()) < 3:
+        assert time.monotonic() < end, "the node has nothing to do"
+        time.sleep(0.1)
+
+
 def test_a_run_completes_without_a_node_that_dies_in_mid_round(federation, start, tmp_path):
-    path = tmp_path / "bereft"
+    path, node = tmp_path / "bereft", federation.processes.named("supernode-1")
     run = start(path, 'rounds=1 method="feddst" train.local_epochs=2000')
     run.until("2 devices, Dirichlet")
-    time.sleep(5)  # the first round begins at once
-    federation.processes.named("supernode-1").kill()
+    wait_for_work(node)
+    node.kill()
     said = run.until("round 1/1")
     assert "devices missing: 1 " in said
     run.until("done: accuracy")

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -94,18 +93,23 @@ class Up:
         home = Path(tempfile.mkdtemp(prefix="fedtiny-flower-")) / "flower"
         signal.signal(signal.SIGTERM, _interrupted)
         console.print(f"Flower's telemetry is off; logs and keys are in {home}")
-        with local.federation(home, self.nodes, self.tls, console.print) as federation:
-            code = self._run(federation) if self.app else self._wait(federation, console)
-        if code == 0:
-            shutil.rmtree(home.parent)
-        console.print("all stopped" if code == 0 else f"all stopped; see the logs in {home}/logs")
+        failed = True
+        try:
+            with local.federation(home, self.nodes, self.tls, console.print) as federation:
+                code = self._run(federation) if self.app else self._wait(federation, console)
+            failed = code != 0
+        except KeyboardInterrupt:
+            failed = False
+            raise
+        finally:
+            if not failed:
+                shutil.rmtree(home.parent)
+            console.print(f"all stopped; see the logs in {home}/logs" if failed else "all stopped")
         return code
 
     def _run(self, federation: "Federation") -> int:
         assert self.app
-        settings = f"fleet.devices={self.nodes} {self.run_config}"
-        command = federation.run_command(self.app, settings)
-        return subprocess.run(command, env=federation.environment, check=False).returncode
+        return 0 if federation.run(self.app, f"fleet.devices={self.nodes} {self.run_config}") else 1
 
     def _wait(self, federation: "Federation", console: Console) -> int:
         console.print("run an app from another terminal, Ctrl-C here stops all:")

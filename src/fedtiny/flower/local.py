@@ -77,6 +77,13 @@ class Federation:
         """The command that runs an app here and follows it."""
         return [executable("flwr"), "run", str(app), NAME, "--stream", "--run-config", run_config]
 
+    def run(self, app: Path, run_config: str) -> bool:
+        """Run an app to its end; gives whether it completed, which Flower's exit code does not."""
+        command = self.run_command(app, run_config)
+        ran = subprocess.run(command, env=self.environment, check=False)
+        listed = self.flwr("list", NAME, "--format", "json")
+        return ran.returncode == 0 and "finished:completed" in listed.stdout
+
 
 @contextmanager
 def federation(home: Path, nodes: int, tls: bool, say: Say) -> Iterator[Federation]:

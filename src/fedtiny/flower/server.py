@@ -26,15 +26,19 @@ class Told(Lines):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Play a run from its start, or continue the one in its folder."""
-    settings, config = run_settings.read(context.run_config)
     console = Console(highlight=False, soft_wrap=True)
-    folder = RunFolder(Path(settings.run).expanduser().absolute())
-    fleet = FlowerFleet(grid, settings, folder, lambda line: console.print(line, markup=False))
     try:
-        if settings.resume:
-            resume(folder.path, reporter=Told(console), fleet=fleet)
-        else:
-            run(config, out=folder.path, reporter=Told(console), fleet=fleet)
+        _play(grid, context, console)
     except FedTinyError as error:
         console.print(f"fedtiny: error: {error}", markup=False)
         raise
+
+
+def _play(grid: Grid, context: Context, console: Console) -> None:
+    settings, config = run_settings.read(context.run_config)
+    folder = RunFolder(Path(settings.run).expanduser().absolute())
+    fleet = FlowerFleet(grid, settings, folder, lambda line: console.print(line, markup=False))
+    if settings.resume:
+        resume(folder.path, reporter=Told(console), fleet=fleet)
+    else:
+        run(config, out=folder.path, reporter=Told(console), fleet=fleet)
