@@ -100,7 +100,7 @@ class _SparseSum:
             self._take_in()
 
     def _take_in(self) -> None:
-        indices = np.unique(np.concatenate([self.indices, *(own for own, _ in self.waiting)]))
+        indices = _united([self.indices, *(own for own, _ in self.waiting)])
         sums = np.zeros(len(indices))
         sums[np.searchsorted(indices, self.indices)] = self.sums
         for own, weighted in self.waiting:
@@ -110,3 +110,11 @@ class _SparseSum:
     def mean(self, weight: float) -> SparseVector:
         self._take_in()
         return SparseVector(self.size, self.indices, (self.sums / weight).astype(np.float32))
+
+
+def _united(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """All positions of sorted lists, each once: sorting what is sorted in parts is merging."""
+    merged = np.sort(np.concatenate(parts), kind="stable")
+    first = np.ones(len(merged), dtype=np.bool_)
+    np.not_equal(merged[1:], merged[:-1], out=first[1:])
+    return merged[first]
