@@ -8,6 +8,7 @@ from flwr.app import Error, RecordDict
 from fedtiny.errors import FedTinyError
 from fedtiny.flower import client
 from fedtiny.flower.in_process import InProcessGrid
+from fedtiny.flower.messages import told
 
 from ..runs.tiny import lines
 from .federation import Grid, federate, parts, tiny
@@ -176,3 +177,26 @@ def test_a_node_cannot_speak_for_another(tmp_path):
 
     found = lines(federate(Grid(trouble=impostor), tiny(rounds=1), tmp_path / "run"))
     assert found[0]["failed"] == {"1": "refused: it speaks for device 0"}
+
+
+def test_a_node_that_was_turned_away_may_come_back(tmp_path):
+    """It left with three parts in mind and comes back, under the same id, with the right number."""
+    nodes = parts(3) | {NODES[2]: {"partition-id": 2, "num-partitions": 4}}
+
+    def trouble(grid, node, message):
+        done = grid.kinds(NODES[0]).count("train")
+        if done == 1 and NODES[2] in grid.contexts and not grid.left:
+            grid.left = grid.contexts.pop(NODES[2])
+        if done == 2 and NODES[2] not in grid.contexts:
+            grid.left.node_config["num-partitions"] = 3
+            grid.contexts[NODES[2]] = grid.left
+
+    grid = Grid(nodes, trouble)
+    grid.left = None
+    found = lines(federate(grid, tiny(rounds=4), tmp_path / "run"))
+    assert [line["answered"] for line in found] == [[0, 1], [0, 1], [0, 1, 2], [0, 1, 2]]
+
+
+def test_words_of_a_node_are_shown_in_one_printable_line():
+    assert told("Traceback\n  File\nOops: \x1b[31m" + "x" * 999).startswith("Oops: ?[31mxxx")
+    assert len(told("x" * 999)) == 300

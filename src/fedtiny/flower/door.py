@@ -89,7 +89,9 @@ class FlowerDoor:
             asking.sendings[device] = asking.sendings.get(device, 0) + 1
             self._known[device] = Known.of(theta)
         lost = asking.exchange.send(messages.kind(asking.request), contents)
-        asking.failed |= {device: ABSENT for device in devices if asking.nodes[device] in lost}
+        for device in devices:
+            if asking.nodes[device] in lost:
+                self._fail(asking, device, ABSENT)
 
     def _collect(self, asking: Asking) -> None:
         """Spool every reply; a node that lacks something gets it and is asked again."""
@@ -169,8 +171,4 @@ def _answer(message: Message) -> Answer:
         raise FedTinyError(ABSENT)
     if code in LOST:
         raise FedTinyError(LATE)
-    raise FedTinyError(f"its ClientApp failed: {_last_line(reason or f'code {code}')}")
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2][: messages.MOST_WORDS]
+    raise FedTinyError(f"its ClientApp failed: {messages.told(reason or f'code {code}')}")

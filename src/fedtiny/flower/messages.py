@@ -104,6 +104,12 @@ class Arrival:
         return cls(name[:60], samples, claim if claim >= 0 else None)
 
 
+def told(words: str) -> str:
+    """Words of a node as they can be shown: one line, not too long, nothing unprintable."""
+    line = words.strip().rpartition("\n")[2]
+    return "".join(c if c.isprintable() else "?" for c in line)[:MOST_WORDS]
+
+
 def kind(request: Request) -> str:
     """The message type of a request: the moment of a round that it stands for."""
     first = request.program[0].name if request.program else TRAIN

@@ -10,7 +10,7 @@ from fedtiny.errors import FedTinyError
 from fedtiny.federation.door import Traffic
 from fedtiny.flower.exchange import Exchange
 from fedtiny.flower.kit import Kit
-from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question
+from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question, told
 from fedtiny.flower.roster import Roster
 from fedtiny.flower.settings import FlowerSettings
 
@@ -50,6 +50,7 @@ class Reception:
 
     def _look(self) -> dict[int, int]:
         online = list(self.grid.get_node_ids())
+        self.roster.forgive(online)
         strangers = self.roster.strangers(online)
         if strangers:
             self._welcome(strangers, online)
@@ -69,7 +70,7 @@ class Reception:
     def _arrival(self, reply: Message) -> Arrival | str:
         """Who has come, or why that cannot be told."""
         if reply.has_error():
-            return reply.error.reason or "its ClientApp failed"
+            return f"its ClientApp failed: {told(reply.error.reason or '')}"
         try:
             answer = Answer.read(reply.content, with_reply=False)
             return answer.words if answer.status == FAILED else Arrival.read(reply.content)

@@ -35,6 +35,10 @@ class Roster:
         seated = {seat.node for seat in self.seats.values()}
         return sorted(set(online) - seated - self.turned_away.keys())
 
+    def forgive(self, online: Iterable[int]) -> None:
+        """Who was turned away and has left is a stranger when it comes back, perhaps mended."""
+        self.turned_away = {k: why for k, why in self.turned_away.items() if k in set(online)}
+
     def present(self, online: Iterable[int]) -> dict[int, int]:
         """The devices whose node is there, and that node."""
         there = set(online)

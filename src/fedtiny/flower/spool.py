@@ -20,17 +20,17 @@ class Spool:
     def within(cls, folder: Path) -> Iterator["Spool"]:
         """An empty spool, gone in the end; what a killed server left there goes too."""
         shutil.rmtree(folder, ignore_errors=True)
-        try:
+        with _told(folder):
             folder.mkdir(parents=True)
+        try:
             yield cls(folder)
-        except OSError as error:
-            raise RunError(f"cannot keep replies in {folder}: {error.strerror}") from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def put(self, device: int, reply: bytes) -> None:
         """Keep the reply of a device."""
-        self._place(device).write_bytes(reply)
+        with _told(self._folder):
+            self._place(device).write_bytes(reply)
         self._devices.add(device)
 
     def in_order(self) -> Iterator[tuple[int, bytes]]:
@@ -40,3 +40,11 @@ class Spool:
 
     def _place(self, device: int) -> Path:
         return self._folder / f"{device}.reply"
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot keep replies in {folder}: {error.strerror}") from error
