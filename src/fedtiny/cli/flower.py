@@ -62,8 +62,10 @@ class Keys:
         """Write the keys."""
         certificates = require("fedtiny.flower.certificates", extra="flower")
         certificates.make(self.folder, self.host, self.nodes, self.days)
-        print(f"{quoted(self.folder)} has ca.crt for everyone, server.pem and server.key for the ")
-        print(f"SuperLink, and node0 to node{self.nodes - 1} with their public keys (.pub)")
+        print(
+            f"in {quoted(self.folder)}: ca.crt for every machine; server.pem and server.key for the"
+        )
+        print(f"SuperLink; {self.nodes} node keys, node0 and so on, with their public keys (.pub)")
         return 0
 
 
