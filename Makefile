@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench fuzz clean
+.PHONY: help setup run test federation lint format bench fuzz clean
 
 help:  ## Show this help
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(READY)  ## Make the virtual environment and install the package
 
@@ -28,6 +28,9 @@ run: $(READY)  ## Train a 1%-density ResNet18 over ten native devices on the dig
 
 test: lint  ## Check style and types, and run the tests
 	$(BIN)/pytest --numprocesses 2
+
+federation: $(READY)  ## Test a SuperLink and two SuperNodes with TLS on this machine (minutes)
+	$(BIN)/pytest -m federation tests/flower
 
 lint: $(READY)  ## Check style and types
 	$(BIN)/ruff check .

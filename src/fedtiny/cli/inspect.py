@@ -42,7 +42,9 @@ def show(folder: RunFolder, console: Console) -> None:
     console.print(words.headline(config), style="bold", markup=False)
     console.print(_state(folder, config, records), markup=False)
     if folder.partition.exists():
-        console.print(words.partition_table(load_split(folder).table))
+        table = load_split(folder).table
+        if table.any():
+            console.print(words.partition_table(table))
     if folder.selection.exists():
         selection = read_json(folder.selection)
         if "selection" in selection:

@@ -38,6 +38,10 @@ COMMANDS = {
         "fedtiny.cli.bench",
         "time and memory of a device's training step: fedtiny bench device --density 0.05 0.01",
     ),
+    "flower": (
+        "fedtiny.cli.flower",
+        "real devices over Flower: fedtiny flower init DIR; fedtiny flower up DIR --nodes 3 --tls",
+    ),
     "list": ("fedtiny.cli.names", "what can be named: fedtiny list methods|models|datasets"),
     "data": ("fedtiny.cli.data", "fetch a data set: fedtiny data get NAME"),
 }

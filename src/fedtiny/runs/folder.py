@@ -28,6 +28,8 @@ class RunFolder:
         self.packed = path / "model.packed"
         self.result = path / "result.json"
         self.report = path / "report.html"
+        self.nodes = path / "nodes.json"
+        self.spool = path / ".spool"
         self.lock = path / ".lock"
 
     @classmethod
