@@ -8,7 +8,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedtiny.federation.messages import Reply
-from fedtiny.flower import door, exchange
+from fedtiny.federation.trust import Examiner
+from fedtiny.flower import exchange
 from fedtiny.flower.exchange import AT_ONCE, Exchange
 from fedtiny.flower.in_process import InProcessGrid
 from fedtiny.flower.spool import Spool
@@ -105,8 +106,8 @@ def test_the_server_has_one_reply_in_memory_at_a_time(tmp_path, monkeypatch):
         most = max(most, len(alive))
         return reply
 
-    real = door.decode_reply
-    monkeypatch.setattr(door, "decode_reply", decoded)
+    real = Examiner.decoded
+    monkeypatch.setattr(Examiner, "decoded", decoded)
     config = tiny(rounds=1, fleet={"devices": 5}, data={"limit_train": 200})
     federate(Grid(parts(5)), config, tmp_path / "run")
     assert most <= 2, "one that is being averaged in, and the next"

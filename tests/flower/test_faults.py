@@ -167,7 +167,7 @@ def test_a_reply_that_cannot_be_read_is_refused(tmp_path):
     grid.answer = lambda message: damage(grid, message)
     found = lines(federate(grid, tiny(rounds=1), tmp_path / "run"))
     assert found[0]["answered"] == [0, 2]
-    assert found[0]["failed"]["1"].startswith("refused: the message was damaged")
+    assert found[0]["failed"]["1"].startswith("reply refused: the message was damaged")
 
 
 def test_a_node_cannot_speak_for_another(tmp_path):
@@ -176,7 +176,7 @@ def test_a_node_cannot_speak_for_another(tmp_path):
             message.content["order"]["device"] = 0
 
     found = lines(federate(Grid(trouble=impostor), tiny(rounds=1), tmp_path / "run"))
-    assert found[0]["failed"] == {"1": "refused: it speaks for device 0"}
+    assert found[0]["failed"] == {"1": "reply refused: it is signed by device 0"}
 
 
 def test_a_node_that_was_turned_away_may_come_back(tmp_path):

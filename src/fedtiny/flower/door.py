@@ -125,7 +125,7 @@ class FlowerDoor:
             try:
                 reply = self._accepted(device, data, examiner)
             except ReplyError as refusal:
-                self._fail(asking, device, f"refused: {refusal}")
+                self._fail(asking, device, str(refusal))
             else:
                 replies.add(reply)
         return replies.outcome(dict(sorted(asking.failed.items())), asking.traffic)

@@ -281,7 +281,7 @@ def build_model(config: Config, data: Images) -> "nn.Module":
     return models.build(config.model, data.shape, len(data.classes), width=width, seed=config.seed)
 
 
-def model_width(config: Config, data: DataSet) -> int | None:
+def model_width(config: Config, data: Images) -> int | None:
     """The width of the network that a config names, or None for its usual one."""
     if config.model != "small" or config.parameters is None:
         return config.width
