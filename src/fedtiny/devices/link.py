@@ -2,14 +2,13 @@
 
 from typing import Protocol
 
-from fedtiny.errors import ReplyError, WireError
+from fedtiny.errors import ReplyError
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.trust import Examiner
 from fedtiny.federation.wire import (
     NOTHING_KNOWN,
     Known,
     MissingVersion,
-    check_length,
     decode_request,
     encode_reply,
     encode_request,
@@ -68,9 +67,9 @@ class CountingLink:
     def up(self, reply: Reply, examiner: Examiner) -> tuple[Reply | ReplyError, int]:
         size = reply_size(reply, examiner.request.theta.mask)
         try:
-            check_length(size, examiner.limit)
-        except WireError as error:
-            return ReplyError(str(error)), size
+            examiner.check_length(size)
+        except ReplyError as refusal:
+            return refusal, size
         return reply, size
 
     def restore(self, known: Known, theta: Theta) -> None:

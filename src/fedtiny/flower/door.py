@@ -35,6 +35,7 @@ class Asking:
     """The node of each device that is asked and there."""
     exchange: Exchange
     spool: Spool
+    examiner: Examiner
     payloads: dict[Known, bytes] = field(default_factory=dict)
     sendings: dict[int, int] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
@@ -73,7 +74,8 @@ class FlowerDoor:
         exchange = Exchange(self.reception.grid, self.reception.settings.timeout)
         with Spool.within(self.folder.spool) as spool:
             nodes = {device: there[device] for device in sorted(devices) if device in there}
-            asking = Asking(request, nodes, exchange, spool)
+            examiner = Examiner(request, reducer, self.kit.config)
+            asking = Asking(request, nodes, exchange, spool, examiner)
             asking.failed |= {device: ABSENT for device in devices if device not in there}
             self._send(asking, list(nodes))
             self._collect(asking)
@@ -106,8 +108,7 @@ class FlowerDoor:
                 self._fail(asking, device, str(error))
                 continue
             if answer.status == DONE:
-                asking.spool.put(device, answer.reply)
-                asking.traffic += Traffic(up=len(answer.reply))
+                self._keep(asking, device, answer.reply)
             elif answer.status == LACKS and asking.sendings[device] < MOST_SENDINGS:
                 self._known[device] = NOTHING_KNOWN
                 self._send(asking, [device], with_kit=answer.words == messages.KIT)
@@ -116,14 +117,21 @@ class FlowerDoor:
         for node in asking.exchange.awaited:
             self._fail(asking, devices[node], LATE)
 
+    def _keep(self, asking: Asking, device: int, reply: bytes) -> None:
+        """Put a reply by until all are there, unless no honest one is as long."""
+        asking.traffic += Traffic(up=len(reply))
+        try:
+            asking.examiner.check_length(len(reply))
+            asking.spool.put(device, reply)
+        except ReplyError as refusal:
+            self._fail(asking, device, str(refusal))
+
     def _folded(self, asking: Asking, reducer: str) -> Outcome:
         """The replies, averaged in device order, one in memory at a time."""
-        request, config = asking.request, self.kit.config
-        replies = reducer_for(reducer, config.trust, request.theta)
-        examiner = Examiner(request, reducer, config)
+        replies = reducer_for(reducer, self.kit.config.trust, asking.request.theta)
         for device, data in asking.spool.in_order():
             try:
-                reply = self._accepted(device, data, examiner)
+                reply = self._accepted(device, data, asking.examiner)
             except ReplyError as refusal:
                 self._fail(asking, device, str(refusal))
             else:
