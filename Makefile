@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench fuzz clean
+.PHONY: help setup run test docs lint format bench fuzz clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -28,6 +28,9 @@ run: $(READY)  ## Train a 1%-density ResNet18 over ten native devices on the dig
 
 test: lint  ## Check style and types, and run the tests
 	$(BIN)/pytest --numprocesses 2
+
+docs: $(READY)  ## Build the documentation site into build/docs
+	$(BIN)/sphinx-build --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 
 lint: $(READY)  ## Check style and types
 	$(BIN)/ruff check .
