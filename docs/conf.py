@@ -6,6 +6,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
 import source_pages
+from pygments.lexers import BashLexer
+from sphinx.application import Sphinx
 
 from fedtiny import __version__
 
@@ -53,3 +55,16 @@ linkcode_resolve = source_pages.of_object
 # What lies outside fedtiny has no page here: Python, NumPy, PyTorch, and names within fedtiny
 # that stand for types of theirs.
 nitpick_ignore_regex = [("py:.*", r"(?!fedtiny\.).*")]
+
+
+def setup(app: Sphinx) -> None:
+    """Commands are shown without a prompt, so that they can be copied."""
+    app.add_lexer("console", BashLexer)
+    app.connect("autodoc-process-docstring", escape_bars)
+
+
+def escape_bars(
+    app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]
+) -> None:
+    """An amount like |g w| in a docstring is no substitution."""
+    lines[:] = [line.replace("|", r"\|") for line in lines]
