@@ -1,8 +1,10 @@
 """Optional dependencies, imported only where they are used."""
 
 import importlib
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
+import fedtiny
 from fedtiny.errors import FedTinyError
 
 
@@ -19,3 +21,13 @@ def require(module: str, extra: str) -> ModuleType:
         raise FedTinyError(
             f"{package} is not installed; it comes with: pip install 'fedtiny[{extra}]'"
         ) from missing
+
+
+def version_of(package: str) -> str:
+    """The version of a package that is installed; fedtiny's own wherever it runs from."""
+    if package == "fedtiny":
+        return fedtiny.__version__
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,6 +1,7 @@
 """Local training is a plain PyTorch loop with masked gradients, and nothing leaks."""
 
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -15,6 +16,7 @@ from fedtiny.data import ImageSet
 from fedtiny.data.augment import Transform
 from fedtiny.devices.engine import Moment
 from fedtiny.devices.node import answer
+from fedtiny.devices.optimizer import optimizer
 from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.errors import DataError, FedTinyError
@@ -107,6 +109,17 @@ def test_a_weight_dropped_between_rounds_stays_zero_in_the_next(optimizer):
     for layer in second.mask:
         weights = bench.model.state_dict()[layer].numpy()
         assert not weights[~second.mask.array(layer)].any()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_decay_is_the_optimizer_s_own_unless_one_is_given(name):
+    own, none, given = (
+        optimizer(TrainConfig(optimizer=name, weight_decay=decay))
+        for decay in (None, 0.0, 0.25)
+    )
+    assert own.weight_decay == OPTIMIZERS[name].keywords["weight_decay"]
+    assert (none.weight_decay, given.weight_decay) == (0.0, 0.25)
+    assert replace(given, weight_decay=own.weight_decay) == own
 
 
 def test_what_is_loaded_comes_back():

@@ -71,6 +71,10 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
             "--selection.variance pooled takes one pass; leave --selection.passes at 1",
         ),
         (train.lr is None or train.lr > 0, f"--train.lr must be above 0, got {train.lr}"),
+        (
+            train.weight_decay is None or 0 <= train.weight_decay < 1,
+            f"--train.weight-decay must lie in [0, 1), got {train.weight_decay}",
+        ),
         (train.pretrain_epochs >= 0, "--train.pretrain-epochs must not be negative"),
         (
             0 <= pruning.gradient_epsilon < 1e6,

@@ -70,6 +70,8 @@ class TrainConfig:
     """adam: lr 1e-3, decay 1e-4. sgd: lr 0.05, momentum 0.9, decay 5e-4. Fresh every round."""
     lr: float | None = None
     """Learning rate; default: the optimizer's own."""
+    weight_decay: float | None = None
+    """Added to the gradient, times the weight; default: the optimizer's own."""
     pretrain_epochs: int = 3
     """Epochs on the public one-shot set before anything is pruned."""
 

@@ -1,6 +1,6 @@
 """The optimizers of a device, as numbers: the same for every engine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedtiny.config import TrainConfig
 
@@ -26,4 +26,6 @@ class Sgd:
 
 def optimizer(config: TrainConfig) -> Adam | Sgd:
     """The optimizer that a config names; every local training starts it anew."""
-    return Sgd(config.lr or 0.05) if config.optimizer == "sgd" else Adam(config.lr or 1e-3)
+    chosen = Sgd(config.lr or 0.05) if config.optimizer == "sgd" else Adam(config.lr or 1e-3)
+    decay = config.weight_decay
+    return chosen if decay is None else replace(chosen, weight_decay=decay)

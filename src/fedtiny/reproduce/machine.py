@@ -3,11 +3,10 @@
 import os
 import platform
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedtiny.extras import require
+from fedtiny.extras import require, version_of
 from fedtiny.runs.folder import RunFolder, read_json, write_json
 
 FILE = "machines.json"
@@ -25,7 +24,7 @@ def here(command: str) -> Machine:
         "cores": os.cpu_count(),
         "gpu": _gpus(),
         "python": platform.python_version(),
-        **{package: _version(package) for package in PACKAGES},
+        **{package: version_of(package) for package in PACKAGES},
     }
 
 
@@ -56,10 +55,3 @@ def _gpus() -> list[str]:
     cuda = require("torch", extra="torch").cuda
     count = cuda.device_count() if cuda.is_initialized() else 0
     return [cuda.get_device_name(number) for number in range(count)]
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

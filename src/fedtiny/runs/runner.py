@@ -5,14 +5,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.data import DataSet
-from fedtiny.extras import require
+from fedtiny.extras import require, version_of
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.runs import display, metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
@@ -177,10 +176,5 @@ def _describe(folder: RunFolder, assembly: Assembly) -> None:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    system = {"python": platform.python_version(), "platform": platform.platform()}
+    return {**system, **{package: version_of(package) for package in PACKAGES}}

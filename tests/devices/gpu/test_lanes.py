@@ -222,3 +222,13 @@ def test_values_that_lie_turned_in_memory_are_averaged_like_any_others(monkeypat
     average.add({"x": np.ascontiguousarray(values) * 2}, 1)
     average.add({"x": values * 3}, 2)
     assert np.array_equal(average.dense()["x"], values * 2.25)
+
+
+def test_a_full_memory_says_what_to_do(hire, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(module, "reply_or_error", full)
+    bench = bench_of()
+    with pytest.raises(FedTinyError, match=r"memory is full with 2 devices.*fewer with --gpu\.la"):
+        [*hire(bench, 2).answers(jobs(bench, train(1)))]

@@ -82,6 +82,11 @@ class Lanes:
         try:
             with engine.on_its_stream():
                 return reply_or_error(engine, job, self.recipe.seed)
+        except torch.OutOfMemoryError as error:
+            raise FedTinyError(
+                f"the GPU's memory is full with {self.count} devices side by side; "
+                "take fewer with --gpu.lanes"
+            ) from error
         finally:
             self._engines.put(engine)
 
