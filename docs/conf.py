@@ -54,7 +54,8 @@ linkcode_resolve = source_pages.of_object
 
 # What lies outside fedtiny has no page here: Python, NumPy, PyTorch, and names within fedtiny
 # that stand for types of theirs.
-nitpick_ignore_regex = [("py:.*", r"(?!fedtiny\.).*")]
+# Neither have the inner parts of the native engine.
+nitpick_ignore_regex = [("py:.*", r"(?!fedtiny\.).*"), ("py:class", r"fedtiny\.native\..*")]
 
 
 def setup(app: Sphinx) -> None:
