@@ -85,6 +85,8 @@ def _presets() -> list[str]:
 def _flat(preset: dict[str, object], prefix: str = "") -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in preset.items():
-        inner = _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        inner = (
+            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
         found |= inner
     return found

@@ -1,0 +1,74 @@
+"""Every command and all Python of the pages is played: run in a smaller form, or parsed."""
+
+import pytest
+
+from .markdown import PAGES, blocks, command_lines, inline_commands, name, words
+from .stage import Stage, make_data, make_photos
+
+NOT_RUN = {
+    "fedtiny data get": "needs the network",
+    "fedtiny reproduce table1 --scale mini --data": "needs a GPU and the paper's data sets",
+    "fedtiny reproduce table1 --scale mini --models": "needs a GPU and the paper's data sets",
+    "fedtiny reproduce all": "needs a GPU, and hours",
+    "fedtiny run --method erk": "its package is installed first: tests/methods has that",
+    "fedtiny compare --methods erk": "its package is installed first: tests/methods has that",
+}
+BEFORE = {
+    "README.md": """
+import numpy as np
+from torch import nn
+
+images = test_images = np.random.default_rng(0).integers(0, 256, (120, 8, 8), dtype=np.uint8)
+labels = test_labels = np.arange(120) % 4
+my_module = nn.Sequential(
+    nn.Conv2d(1, 4, 3),
+    nn.BatchNorm2d(4),
+    nn.Conv2d(4, 4, 3),
+    nn.Flatten(),
+    nn.Linear(64, 4),
+)
+""",
+}
+PLAYED = ("console", "python", "toml")
+WITH_BLOCKS = [page for page in PAGES if {b.language for b in blocks(page)} & set(PLAYED)]
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch):
+    return Stage(tmp_path, monkeypatch, NOT_RUN)
+
+
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=name)
+def test_what_a_page_tells_to_do_can_be_done(page, stage):
+    make_data(stage.folder / "DATA")
+    make_photos(stage.folder / "photos")
+    exec(BEFORE.get(name(page), ""), stage.names)
+    for block in blocks(page):
+        stage.play(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_within_sentences_can_be_parsed(page, stage):
+    for program, *arguments in inline_commands(page):
+        if program != "fedtiny":
+            stage.command(" ".join([program, *arguments]))
+        elif "COMMAND" not in arguments:
+            flags = [word for word in arguments if word.startswith("-")]
+            stage.parse(arguments if flags else [*arguments, "--help"])
+
+
+def test_a_wrong_flag_is_noticed(stage):
+    with pytest.raises(AssertionError, match="cannot be parsed"):
+        stage.parse(["run", "--densty", "0.1"])
+
+
+def test_every_reason_not_to_run_a_command_is_needed():
+    lines = [
+        " ".join(words(line)) + " "
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "console"
+        for line in command_lines(block)
+    ]
+    unused = [start for start in NOT_RUN if not any(line.startswith(start) for line in lines)]
+    assert unused == []
