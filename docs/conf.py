@@ -47,6 +47,7 @@ myst_url_schemes = {
 }
 
 default_role = "code"
+smartquotes = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True

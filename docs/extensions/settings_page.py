@@ -25,7 +25,7 @@ def _tables(section: type, prefix: str) -> list[str]:
             plain.append(_row(section, field, prefix, words))
     heading = f"## [{prefix.rstrip('.')}]" if prefix else "## The run"
     about = (section.__doc__ or "").strip()
-    head = ["| flag | TOML key | values | default | what it does |", "|---|---|---|---|---|"]
+    head = ["| flag | values | default | what it does |", "|---|---|---|---|"]
     return [heading, "", about, "", *head, *plain, "", *parts]
 
 
@@ -35,13 +35,11 @@ def _row(
     prefix: str,
     words: dict[tuple[str, str], list[str]],
 ) -> str:
-    name = f"{prefix}{field.name}"
     about = " ".join(words[section.__name__, field.name]).strip()
     cells = [
-        f"`--{name.replace('_', '-')}`",
-        f"`{name}`",
+        f"`--{prefix}{field.name.replace('_', '-')}`",
         _values(str(field.type)),
-        "preset or none" if field.default is None else f"`{_default(field)}`",
+        "open" if field.default is None else f"`{_default(field)}`",
         about,
     ]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
@@ -85,8 +83,6 @@ def _presets() -> list[str]:
 def _flat(preset: dict[str, object], prefix: str = "") -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in preset.items():
-        inner = (
-            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-        )
-        found |= inner
+        inside = isinstance(value, dict)
+        found |= _flat(value, f"{prefix}{name}.") if inside else {prefix + name: value}
     return found
