@@ -41,8 +41,9 @@ format: $(READY)  ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## Measure the simulator against a plain loop, and native devices against dense ones
+bench: $(READY)  ## Measure the simulator, the bytes of a round and native devices against plain, dense ones
 	$(BIN)/python benchmarks/simulator_overhead.py
+	$(BIN)/python benchmarks/wire.py
 	$(BIN)/fedtiny bench device
 
 fuzz: $(READY)  ## Call the native library 100,000 times with sense and nonsense, sanitized

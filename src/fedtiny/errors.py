@@ -21,5 +21,12 @@ class WireError(FedTinyError):
     """Bytes from another party that are not what they claim to be."""
 
 
+class ReplyError(FedTinyError):
+    """A device's reply that is not what an honest device would send."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"reply refused: {why}")
+
+
 class RunError(FedTinyError):
     """A run folder that cannot be read, written or continued."""

@@ -9,6 +9,7 @@ from fedtiny.config import (
     PruningConfig,
     SelectionConfig,
     TrainConfig,
+    TrustConfig,
 )
 
 COUNTS = st.integers(1, 2**40)
@@ -100,5 +101,12 @@ def configs():
             r_stop=maybe(COUNTS),
             scope=st.sampled_from(["uniform", "global"]),
             iterations=COUNTS,
+        ),
+        trust=st.builds(
+            TrustConfig,
+            mean=st.sampled_from(["weighted", "median", "trimmed"]),
+            trim=st.floats(0, 0.5, exclude_min=True, exclude_max=True),
+            clip_norm=st.floats(0, 1e9),
+            most_samples=COUNTS,
         ),
     )

@@ -11,6 +11,7 @@ from fedtiny.config import (
     PruningConfig,
     SelectionConfig,
     TrainConfig,
+    TrustConfig,
 )
 from fedtiny.errors import ConfigError
 
@@ -24,6 +25,7 @@ SECTIONS = {
     "train": TrainConfig,
     "selection": SelectionConfig,
     "pruning": PruningConfig,
+    "trust": TrustConfig,
 }
 BAD = {
     "density": NOT_A_SHARE,
@@ -37,6 +39,9 @@ BAD = {
     "train.lr": [0.0, -0.1, NAN],
     "train.pretrain-epochs": [-1],
     "data.cutout": [-1],
+    "trust.trim": [0.0, -0.1, 0.5, 1.0, NAN],
+    "trust.clip-norm": [-0.1, NAN, math.inf],
+    "trust.most-samples": BELOW_ONE,
     "seed": [-1, 2**63, 2**64],
     "pruning.iterations": BELOW_ONE,
     **dict.fromkeys(["rounds", "width", "parameters", "threads", "workers"], BELOW_ONE),
@@ -69,6 +74,9 @@ def test_what_cannot_work_is_refused_by_name(flag, value):
         ("train.pretrain-epochs", 0),
         ("train.batch-size", 2),
         ("selection.pool-size", 1),
+        ("trust.clip-norm", 0.0),
+        ("trust.trim", 0.49),
+        ("trust.most-samples", 1),
         ("seed", 0),
         ("seed", 2**63 - 1),
         ("fleet.fraction", 1e-12),

@@ -77,6 +77,14 @@ def test_a_whole_run_is_that_of_native_devices_at_home(hire, count):
     assert far.server.memory == near.server.memory
 
 
+def test_replies_from_far_away_are_averaged_robustly_too(hire):
+    config = settings(fleet={"devices": 3}, trust={"mean": "trimmed", "clip_norm": 0.5})
+    near, far, plain = lab(config), lab(config), lab(settings(fleet={"devices": 3}))
+    near.door.crew, plain.door.crew = at_home(near), at_home(plain)
+    hire(far, 2)
+    assert whole_run(far) == whole_run(near) != whole_run(plain)
+
+
 @pytest.mark.parametrize(
     "choices", [{"threads": 2, "remove_dead": True}, {"storage": "float16", "recompute": True}]
 )

@@ -114,8 +114,7 @@ def test_a_weight_dropped_between_rounds_stays_zero_in_the_next(optimizer):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_decay_is_the_optimizer_s_own_unless_one_is_given(name):
     own, none, given = (
-        optimizer(TrainConfig(optimizer=name, weight_decay=decay))
-        for decay in (None, 0.0, 0.25)
+        optimizer(TrainConfig(optimizer=name, weight_decay=decay)) for decay in (None, 0.0, 0.25)
     )
     assert own.weight_decay == OPTIMIZERS[name].keywords["weight_decay"]
     assert (none.weight_decay, given.weight_decay) == (0.0, 0.25)

@@ -7,6 +7,7 @@ import shlex
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 import fedtiny
@@ -69,6 +70,17 @@ def test_missing_devices_are_named_with_the_reason(tmp_path):
     (line,) = [line for line in text.splitlines() if line.startswith("round 1/1")]
     assert "(devices missing: 0, 1, 2 out of reach - too few replies, the round does not" in line
     assert "chosen candidate" not in text
+
+
+def test_a_gpu_simulator_without_a_gpu_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    told = "there is no GPU here: the GPU simulator computes on the CPU, slowly"
+    slow, usual = (
+        shown(tiny(rounds=1, simulator=simulator, gpu={"precision": "fp32"}), tmp_path / simulator)
+        for simulator in ("gpu", "auto")
+    )
+    assert told in slow
+    assert told not in usual
 
 
 def test_devices_own_accuracy_is_told(tmp_path):

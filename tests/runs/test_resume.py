@@ -52,6 +52,18 @@ def test_other_ways_of_choosing_resume_too(tmp_path, kind):
     assert differences(whole, path) == []
 
 
+@pytest.mark.parametrize("method", ["fedtiny", "feddst"])
+@pytest.mark.parametrize("trust", [{"mean": "median"}, {"mean": "trimmed", "clip_norm": 0.5}])
+def test_robust_means_resume_too(tmp_path, method, trust):
+    config = tiny(method=method, trust=trust)
+    whole = train(config, tmp_path / "whole").path
+    path = stop(config, tmp_path / "stopped", 1)
+    resume(path)
+    assert differences(whole, path) == []
+    plain = train(tiny(method=method), tmp_path / "plain").path
+    assert "model" in differences(whole, plain), "or the settings were not followed"
+
+
 @pytest.mark.parametrize("method", sorted(methods.names().keys() - {"fedtiny"}))
 def test_every_method_resumes_to_the_same_end(tmp_path, method):
     density = 0.9 if method == "small_model" else 0.3  # a third of this small one is none

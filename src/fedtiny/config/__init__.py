@@ -10,6 +10,7 @@ from fedtiny.config.settings import (
     PruningConfig,
     SelectionConfig,
     TrainConfig,
+    TrustConfig,
 )
 from fedtiny.config.toml import dumps, from_dict, load, to_dict
 
@@ -22,6 +23,7 @@ __all__ = [
     "PruningConfig",
     "SelectionConfig",
     "TrainConfig",
+    "TrustConfig",
     "dumps",
     "from_dict",
     "load",

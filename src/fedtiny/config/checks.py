@@ -1,5 +1,6 @@
 """What makes a config impossible, each with one clear sentence."""
 
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
         "pruning.iterations": pruning.iterations,
         "gpu.lanes": config.gpu.lanes,
         "gpu.cards": config.gpu.cards,
+        "trust.most-samples": config.trust.most_samples,
     }
     at_least_two = {
         "train.batch-size": train.batch_size,
@@ -69,6 +71,14 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
         (
             selection.variance == "mean" or selection.passes == 1,
             "--selection.variance pooled takes one pass; leave --selection.passes at 1",
+        ),
+        (
+            0 < config.trust.trim < 0.5,
+            f"--trust.trim must lie in (0, 0.5), got {config.trust.trim:g}",
+        ),
+        (
+            0 <= config.trust.clip_norm < inf,
+            f"--trust.clip-norm must be 0 or above and finite, got {config.trust.clip_norm:g}",
         ),
         (train.lr is None or train.lr > 0, f"--train.lr must be above 0, got {train.lr}"),
         (

@@ -153,6 +153,21 @@ class GpuConfig:
 
 
 @dataclass(frozen=True)
+class TrustConfig:
+    """How far devices are trusted; every reply is checked in any case."""
+
+    mean: Literal["weighted", "median", "trimmed"] = "weighted"
+    """How replies become one: weighted by samples, or value by value the median or the mean without
+    extremes, where every device counts the same."""
+    trim: float = 0.1
+    """Share of the devices, rounded up, whose values `trimmed` leaves out at each end."""
+    clip_norm: float = 0.0
+    """Largest norm of a device's update, theta_k - theta; a larger one is scaled down; 0 is off."""
+    most_samples: int = 1_000_000
+    """Most samples that a device may claim to have where the server cannot know."""
+
+
+@dataclass(frozen=True)
 class Config:
     """One run."""
 
@@ -198,6 +213,7 @@ class Config:
     pruning: PruningConfig = field(default_factory=PruningConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     gpu: GpuConfig = field(default_factory=GpuConfig)
+    trust: TrustConfig = field(default_factory=TrustConfig)
 
     def __post_init__(self) -> None:
         from fedtiny.config.checks import checks

@@ -13,7 +13,7 @@ from typing import Protocol
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.node import answer
 from fedtiny.devices.shard import Shard
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.wire import (
     NOTHING_KNOWN,
@@ -65,7 +65,10 @@ class Dialogue:
         found = self.outcome()
         if isinstance(found, FedTinyError):
             return found
-        return decode_reply(found, self.anatomy, request.theta.mask)
+        try:
+            return decode_reply(found, self.anatomy, request.theta.mask)
+        except WireError as error:
+            return ReplyError(str(error))
 
     def tell(self, message: bytes) -> None:
         """Send the child a message."""

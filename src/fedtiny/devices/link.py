@@ -2,12 +2,14 @@
 
 from typing import Protocol
 
+from fedtiny.errors import ReplyError, WireError
 from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.trust import Examiner
 from fedtiny.federation.wire import (
     NOTHING_KNOWN,
     Known,
     MissingVersion,
-    decode_reply,
+    check_length,
     decode_request,
     encode_reply,
     encode_request,
@@ -30,8 +32,8 @@ class Link(Protocol):
     def down(self, request: Request) -> tuple[Request, int]:
         """The request as the device receives it."""
 
-    def up(self, reply: Reply, mask: Mask) -> tuple[Reply, int]:
-        """The reply as the server receives it."""
+    def up(self, reply: Reply, examiner: Examiner) -> tuple[Reply | ReplyError, int]:
+        """The reply as the server receives it, or why it cannot be read."""
 
     def restore(self, known: Known, theta: Theta) -> None:
         """Go on where a run stopped with the server at this theta."""
@@ -48,8 +50,13 @@ class CountingLink:
         self.known = _held(request.theta)
         return request, size
 
-    def up(self, reply: Reply, mask: Mask) -> tuple[Reply, int]:
-        return reply, reply_size(reply, mask)
+    def up(self, reply: Reply, examiner: Examiner) -> tuple[Reply | ReplyError, int]:
+        size = reply_size(reply, examiner.request.theta.mask)
+        try:
+            check_length(size, examiner.limit)
+        except WireError as error:
+            return ReplyError(str(error)), size
+        return reply, size
 
     def restore(self, known: Known, theta: Theta) -> None:
         self.known = known
@@ -79,9 +86,15 @@ class EncodingLink:
     def _decode(self, data: bytes, request: Request) -> Request:
         return decode_request(data, request.theta.anatomy, self.mask, self.theta)
 
-    def up(self, reply: Reply, mask: Mask) -> tuple[Reply, int]:
-        data = encode_reply(reply, mask)
-        return decode_reply(data, mask.anatomy, mask), len(data)
+    def up(self, reply: Reply, examiner: Examiner) -> tuple[Reply | ReplyError, int]:
+        return self.received(encode_reply(reply, examiner.request.theta.mask), examiner)
+
+    def received(self, data: bytes, examiner: Examiner) -> tuple[Reply | ReplyError, int]:
+        """What the server makes of a device's bytes."""
+        try:
+            return examiner.decoded(data), len(data)
+        except ReplyError as refusal:
+            return refusal, len(data)
 
     def restore(self, known: Known, theta: Theta) -> None:
         """A device keeps what it holds while the server is away, as far as it is still of use."""

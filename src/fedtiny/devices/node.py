@@ -1,6 +1,6 @@
 """One device: it runs the program of a request on its own data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from fedtiny import methods
 from fedtiny.devices.engine import Engine, Moment, SecondMoment
 from fedtiny.devices.shard import Shard
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.messages import HOPELESS_LOSS, Reply, Request
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
@@ -63,18 +63,20 @@ def _train(work: Work, *, epochs: int, sum_dense_gradients: bool = False) -> Non
         work.shard, work.moment, epochs=epochs, sum_dense_gradients=sum_dense_gradients
     )
     work.metrics |= metrics
+    _check_finite("gradients", gradients.values(), work.moment)
     work.arrays |= gradients
-    work.theta = _finite(work.engine.theta(), work.moment)
+    work.theta = work.engine.theta()
+    _check_finite("weights", [work.theta.vector], work.moment)
     work.moment = replace(work.moment, part=work.moment.part + 1)
 
 
-def _finite(theta: Theta, moment: Moment) -> Theta:
-    if not np.isfinite(theta.vector).all():
+def _check_finite(what: str, arrays: Iterable[NDArray[np.float32]], moment: Moment) -> None:
+    """A device that diverged says so, with advice; its reply would be refused without any."""
+    if not all(np.isfinite(array).all() for array in arrays):
         raise FedTinyError(
-            f"training diverged on device {moment.device} in round {moment.round}: its weights "
+            f"training diverged on device {moment.device} in round {moment.round}: its {what} "
             "are no longer finite; lower --train.lr"
         )
-    return theta
 
 
 def _swap(work: Work, *, counts: Mapping[str, int], epsilon: float = 0.0) -> None:
@@ -84,7 +86,9 @@ def _swap(work: Work, *, counts: Mapping[str, int], epsilon: float = 0.0) -> Non
 
 
 def _top_gradients(work: Work, *, counts: Mapping[str, int], epsilon: float = 0.0) -> None:
-    work.gradients |= work.top_gradients(counts, epsilon)
+    found = work.top_gradients(counts, epsilon)
+    _check_finite("gradients", [gradient.values for gradient in found.values()], work.moment)
+    work.gradients |= found
 
 
 def _bn_statistics(work: Work, *, batch_size: int, passes: int, moment: SecondMoment) -> None:
@@ -96,7 +100,8 @@ def _bn_statistics(work: Work, *, batch_size: int, passes: int, moment: SecondMo
 
 def _losses(work: Work) -> None:
     statistics = {k: v for k, v in work.request.arrays.items() if k != "pool.counts"}
-    work.arrays["losses"] = work.engine.losses(work.shard, work.pool(), statistics)
+    found = work.engine.losses(work.shard, work.pool(), statistics)
+    work.arrays["losses"] = np.where(np.isfinite(found), found, np.float32(HOPELESS_LOSS))
     work.samples = len(work.shard.development)
 
 

@@ -8,10 +8,11 @@ from fedtiny.config import Config
 from fedtiny.devices.crew import Crew, Job
 from fedtiny.devices.link import CountingLink, EncodingLink, Link
 from fedtiny.devices.shard import Shard
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation.door import ABSENT, LATE, Outcome, Traffic
-from fedtiny.federation.messages import Request
-from fedtiny.federation.reduce import REDUCERS
+from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.robust import reducer_for
+from fedtiny.federation.trust import Examiner
 from fedtiny.federation.wire import Known
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
@@ -31,8 +32,8 @@ class Simulator:
     """A door behind which a crew plays the devices.
 
     There is one model for each process of the crew, whatever the number of devices, and a reply
-    is averaged in, in device order, as soon as it comes. Failing and late devices are drawn as
-    the config says.
+    is examined and averaged in, in device order, as soon as it comes. Failing and late devices
+    are drawn as the config says.
     """
 
     def __init__(self, crew: Crew, shards: Sequence[Shard], config: Config) -> None:
@@ -54,14 +55,15 @@ class Simulator:
             for sent in deliveries
             if sent.received is not None
         ]
-        replies, up = REDUCERS[reducer](), 0
-        for job, reply in zip(jobs, self.crew.answers(jobs), strict=True):
-            if isinstance(reply, FedTinyError):
-                failed[job.shard.device] = str(reply)
-                continue
-            received, size = self.links[reply.device].up(reply, job.request.theta.mask)
-            replies.add(received)
+        examiner = Examiner(request, reducer, self.config)
+        replies, up = reducer_for(reducer, self.config.trust, request.theta), 0
+        for job, answer in zip(jobs, self.crew.answers(jobs), strict=True):
+            received, size = self._receive(job.shard, answer, examiner)
             up += size
+            if isinstance(received, FedTinyError):
+                failed[job.shard.device] = str(received)
+            else:
+                replies.add(received)
         traffic = Traffic(down=sum(sent.size for sent in deliveries), up=up)
         return replies.outcome(dict(sorted(failed.items())), traffic)
 
@@ -72,6 +74,21 @@ class Simulator:
             return Delivery(device, 0, None, trouble)
         received, size = self.links[device].down(request)
         return Delivery(device, size, None if trouble else received, trouble)
+
+    def _receive(
+        self, shard: Shard, answer: Reply | FedTinyError, examiner: Examiner
+    ) -> tuple[Reply | FedTinyError, int]:
+        """A reply that counts, or why it does not; with its bytes."""
+        if isinstance(answer, FedTinyError):
+            return answer, 0
+        received, size = self.links[shard.device].up(answer, examiner)
+        if isinstance(received, ReplyError):
+            return received, size
+        try:
+            examiner.check(received, shard.device, len(shard))
+        except ReplyError as refusal:
+            return refusal, size
+        return received, size
 
     def _trouble(self, device: int, request: Request) -> str:
         """Whether the device is simulated to be out of reach or late this time."""

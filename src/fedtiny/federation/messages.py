@@ -11,6 +11,8 @@ from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
 Arrays = Mapping[str, NDArray[Any]]
+HOPELESS_LOSS = 1e38
+"""What a device sends in place of a candidate's loss that is not finite: no reply may hold such."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ from fedtiny.federation.door import Outcome, Traffic
 from fedtiny.federation.messages import Reply
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.mask import Mask
-from fedtiny.sparse.mean import WeightedMean
+from fedtiny.sparse.mean import Mean, WeightedMean
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
+
+MEAN, HOLDERS = "mean", "mean over holders"
 
 
 class Reducer(Protocol):
@@ -36,10 +38,10 @@ class ThetaMean(Protocol):
 
 
 class UnderOneMask:
-    """The plain weighted mean of parameters that share a mask."""
+    """The mean of parameters that share a mask."""
 
-    def __init__(self) -> None:
-        self._mean = WeightedMean()
+    def __init__(self, mean: Mean) -> None:
+        self._mean = mean
         self._mask: Mask | None = None
 
     def add(self, theta: Theta, samples: int) -> None:
@@ -62,7 +64,7 @@ class OverHolders:
     def add(self, theta: Theta, samples: int) -> None:
         self._anatomy = theta.anatomy
         self._others.add({"dense": theta.vector[theta.mask.count :]}, samples)
-        values = {layer: _sparse(theta, layer, theta.kept(layer)) for layer in theta.mask}
+        values = by_layer(theta)
         held = {layer: _sparse(theta, layer, np.ones_like(v.values)) for layer, v in values.items()}
         self._values.add(values, samples)
         self._holders.add(held, samples)
@@ -72,10 +74,22 @@ class OverHolders:
         if self._anatomy is None:
             return None
         values, shares = self._values.sparse(), self._holders.sparse()
-        union = {layer: vector.indices for layer, vector in values.items()}
-        kept = [vector.values / shares[layer].values for layer, vector in values.items()]
-        mask = Mask(self._anatomy, union)
-        return Theta(mask, np.concatenate([*kept, self._others.dense()["dense"]]))
+        kept = {
+            layer: SparseVector(vector.size, vector.indices, vector.values / shares[layer].values)
+            for layer, vector in values.items()
+        }
+        return united(self._anatomy, kept, self._others.dense()["dense"])
+
+
+def by_layer(theta: Theta) -> dict[str, SparseVector]:
+    """The kept weights of each prunable layer."""
+    return {layer: _sparse(theta, layer, theta.kept(layer)) for layer in theta.mask}
+
+
+def united(anatomy: Anatomy, kept: Mapping[str, SparseVector], dense: NDArray[np.float32]) -> Theta:
+    """The parameters that keep, in each layer, the weights that a vector has."""
+    mask = Mask(anatomy, {layer: vector.indices for layer, vector in kept.items()})
+    return Theta(mask, np.concatenate([*(vector.values for vector in kept.values()), dense]))
 
 
 def _sparse(theta: Theta, layer: str, values: NDArray[np.float32]) -> SparseVector:
@@ -83,11 +97,14 @@ def _sparse(theta: Theta, layer: str, values: NDArray[np.float32]) -> SparseVect
 
 
 class MeanOfReplies:
-    """Everything averaged by samples; what a reply's gradients leave out counts as zero."""
+    """Everything averaged; what a reply's gradients leave out counts as zero.
 
-    def __init__(self, thetas: ThetaMean) -> None:
+    Metrics are always weighted by samples: they are only shown.
+    """
+
+    def __init__(self, thetas: ThetaMean, mean: Callable[[], Mean] = WeightedMean) -> None:
         self._thetas = thetas
-        self._gradients, self._arrays, self._metrics = (WeightedMean() for _ in range(3))
+        self._gradients, self._arrays, self._metrics = mean(), mean(), WeightedMean()
         self._by_device: dict[int, Mapping[str, float]] = {}
 
     def add(self, reply: Reply) -> None:
@@ -113,6 +130,6 @@ class MeanOfReplies:
 
 
 REDUCERS: dict[str, Callable[[], Reducer]] = {
-    "mean": lambda: MeanOfReplies(UnderOneMask()),
-    "mean over holders": lambda: MeanOfReplies(OverHolders()),
+    MEAN: lambda: MeanOfReplies(UnderOneMask(WeightedMean())),
+    HOLDERS: lambda: MeanOfReplies(OverHolders()),
 }

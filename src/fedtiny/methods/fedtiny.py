@@ -10,6 +10,7 @@ from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, ModelError
 from fedtiny.federation.door import Outcome
 from fedtiny.federation.messages import (
+    HOPELESS_LOSS,
     Program,
     bn_statistics,
     losses,
@@ -27,6 +28,7 @@ from fedtiny.sparse.densities import uniform, uniform_noise
 from fedtiny.sparse.schedule import Schedule
 
 Statistics = Mapping[str, NDArray[np.float32]]
+SMALLEST_SHARE = 1e-8  # of one device in a mean, for a hopeless loss to show in it
 
 
 class FedTiny(Method):
@@ -92,9 +94,10 @@ class FedTiny(Method):
         outcome = server.ask("select", (losses(),), theta=pool.theta, arrays=arrays)
         _require_enough(server, outcome)
         scores = outcome.arrays["losses"]
-        if not np.isfinite(scores).any():
+        finite = scores < HOPELESS_LOSS * SMALLEST_SHARE
+        if not finite.any():
             raise FedTinyError("no candidate has a finite loss; lower --train.lr")
-        return np.where(np.isfinite(scores), scores, np.inf).astype(np.float32)
+        return np.where(finite, scores, np.inf).astype(np.float32)
 
     def score(self, server: Server) -> Program:
         """Ask for the top-a gradients of the layers whose turn it is (Alg. 2, lines 10 to 14)."""

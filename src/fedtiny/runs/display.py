@@ -17,6 +17,7 @@ from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.reporter import Reporter, Silent
+from fedtiny.runs.settle import has_gpu
 
 
 def automatic() -> Reporter:
@@ -44,6 +45,8 @@ class Lines:
         planned = config.memory_model == "device" and config.device_backend == "native"
         if config.memory_budget and planned:
             self._say(words.memory_line(config))
+        if config.simulator == "gpu" and not has_gpu():
+            self._say("there is no GPU here: the GPU simulator computes on the CPU, slowly")
         if records:
             self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
 

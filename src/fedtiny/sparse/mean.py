@@ -1,7 +1,7 @@
-"""The one way fedtiny averages: weights, batch-norm statistics, losses and gradients alike."""
+"""The one mean of fedtiny, unless a robust one is asked for: weights, losses, gradients alike."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,19 @@ from fedtiny.sparse.vector import SparseVector
 
 PIECE = 1 << 15
 Value = NDArray[Any] | SparseVector
+
+
+class Mean(Protocol):
+    """Makes one of many devices' named values."""
+
+    def add(self, values: Mapping[str, Value], weight: float) -> None:
+        """Count one device's values in."""
+
+    def dense(self) -> dict[str, NDArray[np.float32]]:
+        """The means of arrays."""
+
+    def sparse(self) -> dict[str, SparseVector]:
+        """The means of sparse vectors."""
 
 
 class WeightedMean:
@@ -35,10 +48,7 @@ class WeightedMean:
         """Count one device's values in."""
         if not 0 < weight < np.inf:
             raise ValueError(f"a weight must be above zero and finite, got {weight}")
-        shapes = {name: _shape(value) for name, value in values.items()}
-        if self.weight and shapes != self._shapes:
-            raise ValueError("every device must give the same values in the same shapes")
-        self._shapes = shapes
+        self._shapes = checked_shapes(values, self._shapes if self.weight else None)
         for name, value in values.items():
             self._add(name, value, weight)
         self.weight += weight
@@ -75,6 +85,16 @@ def _add_weighted(total: NDArray[np.float64], value: NDArray[Any], weight: float
     for start in range(0, len(sums), PIECE):
         part = slice(start, start + PIECE)
         sums[part] += np.multiply(values[part], weight, dtype=np.float64)
+
+
+def checked_shapes(
+    values: Mapping[str, Value], known: dict[str, object] | None
+) -> dict[str, object]:
+    """The shapes of a device's values, which must be those of the devices before it."""
+    shapes = {name: _shape(value) for name, value in values.items()}
+    if known is not None and shapes != known:
+        raise ValueError("every device must give the same values in the same shapes")
+    return shapes
 
 
 def _shape(value: Value) -> object:

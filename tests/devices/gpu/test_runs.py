@@ -9,8 +9,11 @@ import torch
 import fedtiny
 from fedtiny import methods, models
 from fedtiny.config import Config
+from fedtiny.devices.crew import Job
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.federation.messages import Request
+from fedtiny.federation.messages import train as train_verb
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.runs import assembly, settle
@@ -124,6 +127,23 @@ def test_messages_that_are_really_encoded_change_nothing(tmp_path, method):
         for wire in ("count", "encode")
     )
     assert set(differences(counted, encoded)) <= {"config"}
+
+
+def test_replies_of_lanes_are_clipped_and_averaged_robustly():
+    ready = assembly.assemble(small(trust={"mean": "median", "clip_norm": 0.01}))
+    server, sent = ready.server, ready.server.theta
+    request = Request("train", "fedtiny", 0, (train_verb(1),), sent)
+    try:
+        shards = server.door.shards.values()
+        replies = list(ready.crew.answers([Job(shard, request) for shard in shards]))
+        found = server.door.ask(range(3), request, "mean").theta
+    finally:
+        server.door.close()
+    steps = np.stack([reply.theta.vector.astype(np.float64) - sent.vector for reply in replies])
+    lengths = np.linalg.norm(steps, axis=1, keepdims=True)
+    assert (lengths > 0.01).all()
+    own = sent.vector + steps * (0.01 / lengths)
+    np.testing.assert_array_equal(found.vector, np.median(own.astype(np.float32), axis=0))
 
 
 def test_runs_resumed_in_a_new_process_come_to_the_same_end(tmp_path):

@@ -6,7 +6,9 @@ way it holds at most, beside the bytes themselves,
 - the message's length once more, for values,
 - 8 bytes a prunable weight of the model and 40 bytes a weight of its largest layer, for
   positions (the mask of a full layer takes nothing),
-- 32 MiB for the objects made from text and names.
+- 128 bytes a byte of text and names, for the objects made from them: 32 MiB at most.
+
+A reply longer than the largest honest one (`federation/expected.py`) is refused unread.
 """
 
 from fedtiny.errors import WireError
@@ -69,8 +71,16 @@ def reply_size(reply: Reply, mask: Mask) -> int:
     return envelope.sealed_size(out)
 
 
-def decode_reply(data: bytes, anatomy: Anatomy, mask: Mask) -> Reply:
-    """The reply to a request under this mask."""
+def check_length(size: int, limit: int) -> None:
+    """Refuse a reply of more bytes than the largest honest one."""
+    if size > limit:
+        raise WireError(f"it has {size} bytes, and no honest reply has more than {limit}")
+
+
+def decode_reply(data: bytes, anatomy: Anatomy, mask: Mask, limit: int | None = None) -> Reply:
+    """The reply to a request under this mask; one of more bytes than the limit is not read."""
+    if limit is not None:
+        check_length(len(data), limit)
     reader = envelope.unsealed(data, envelope.REPLY, anatomy)
     device, samples = reader.numbers("<QQ", "the device")
     metrics = read_metrics(reader)

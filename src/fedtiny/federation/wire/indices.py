@@ -9,6 +9,7 @@ the i-th gap; the k low bits go to k planes of one bit a position.
 
 import struct
 from collections.abc import Iterator
+from math import ceil, log2
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,20 @@ _RICE_HEAD = struct.Struct("<II")
 def coded_size(positions: Indices | None, size: int) -> int:
     """Number of bytes `coded` takes; None stands for all positions."""
     return _choose(positions, size)[0]
+
+
+def most_coded_size(count: int, size: int) -> int:
+    """Number of bytes that `coded` never exceeds for at most so many positions.
+
+    Of a gap's bits k are low ones, and 2^k is above 0.35 of the mean gap: so the unary part has
+    less than four bits a position, and k is at most log2 of 0.7 of the largest mean gap.
+
+    >>> most_coded_size(0, 1000), most_coded_size(1000, 1000)
+    (40, 126)
+    """
+    low_bits = max(0.0, log2(0.7 * size / count)) if count else 0.0
+    rice = 1 + _RICE_HEAD.size + MOST_LOW_BITS + 1 + ceil(count * (4 + low_bits) / 8)
+    return min(1 + bytes_for(size), rice)
 
 
 def coded(positions: Indices | None, size: int) -> Iterator[bytes]:

@@ -1,0 +1,119 @@
+"""What an honest reply to a request holds, and how many bytes it has at most."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.wire import reply_size
+from fedtiny.federation.wire.indices import most_coded_size
+from fedtiny.federation.wire.plain import MOST_TEXT_BYTES
+from fedtiny.models.anatomy import Shape
+
+VALUE_BYTES = 4
+LONGEST_NUMBER = -2.2250738585072014e-308  # a metric travels as text; this one has the most digits
+
+
+@dataclass
+class Expected:
+    """The parts of an honest reply, as the verbs of a program give them.
+
+    A program with a third party's own verb is `open_ended`: anything may come beside what the
+    known verbs give.
+    """
+
+    theta: bool = False
+    own_mask: bool = False
+    gradients: dict[str, int] = field(default_factory=dict)
+    """Most entries by layer."""
+    arrays: dict[str, Shape] = field(default_factory=dict)
+    metrics: set[str] = field(default_factory=set)
+    open_ended: bool = False
+
+
+def expected(request: Request) -> Expected:
+    """What an honest device answers to a request."""
+    found = Expected()
+    for verb in request.program:
+        add = _PARTS.get(verb.name, _anything)
+        add(found, request, verb.options)
+    return found
+
+
+def reply_limit(request: Request, parts: Expected) -> int:
+    """Number of bytes of the largest honest reply; one with any more need not be looked at."""
+    mask, sizes = request.theta.mask, request.theta.anatomy.sizes
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in parts.arrays.items()}
+    metrics = dict.fromkeys(parts.metrics, LONGEST_NUMBER)
+    framework = Reply(0, 0, request.theta if parts.theta else None, {}, arrays, metrics)
+    gradients = sum(
+        2 + most_coded_size(count, sizes[layer]) + VALUE_BYTES * count
+        for layer, count in parts.gradients.items()
+    )
+    positions = sum(most_coded_size(mask.kept(layer), sizes[layer]) for layer in mask)
+    return (
+        reply_size(framework, mask)
+        + gradients
+        + (positions if parts.own_mask else 0)
+        + (_most_of_a_third_party(request) if parts.open_ended else 0)
+    )
+
+
+def _most_of_a_third_party(request: Request) -> int:
+    """A dense model and as many values again, their positions, and a text."""
+    anatomy = request.theta.anatomy
+    values = anatomy.prunable_count + anatomy.dense_count
+    positions = sum(most_coded_size(size, size) for size in anatomy.sizes.values())
+    return 2 * VALUE_BYTES * values + 2 * positions + MOST_TEXT_BYTES
+
+
+Options = Mapping[str, Any]
+
+
+def _train(found: Expected, request: Request, options: Options) -> None:
+    found.theta = True
+    found.metrics.add("loss")
+    if options.get("sum_dense_gradients"):
+        found.arrays |= request.theta.anatomy.prunable
+
+
+def _swap(found: Expected, request: Request, options: Options) -> None:
+    found.theta = found.own_mask = True
+
+
+def _top_gradients(found: Expected, request: Request, options: Options) -> None:
+    found.gradients |= options["counts"]
+
+
+def _bn_statistics(found: Expected, request: Request, options: Options) -> None:
+    second = "running_square" if options.get("moment") == "square" else "running_var"
+    for name, shape in request.theta.anatomy.statistics.items():
+        found.arrays[name.replace("running_var", second)] = (_candidates(request), *shape)
+
+
+def _losses(found: Expected, request: Request, options: Options) -> None:
+    found.arrays["losses"] = (_candidates(request),)
+
+
+def _evaluate(found: Expected, request: Request, options: Options) -> None:
+    found.metrics |= {"loss", "accuracy"}
+
+
+def _anything(found: Expected, request: Request, options: Options) -> None:
+    found.open_ended = True
+
+
+def _candidates(request: Request) -> int:
+    return len(request.arrays["pool.counts"])
+
+
+_PARTS: dict[str, Callable[[Expected, Request, Options], None]] = {
+    "train": _train,
+    "swap": _swap,
+    "top_gradients": _top_gradients,
+    "bn_statistics": _bn_statistics,
+    "losses": _losses,
+    "evaluate": _evaluate,
+}

@@ -1,0 +1,193 @@
+"""Replies are not trusted: each is held against what was asked before it counts."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.config import Config
+from fedtiny.errors import ReplyError, WireError
+from fedtiny.federation.expected import Expected, expected, reply_limit
+from fedtiny.federation.messages import Arrays, Reply, Request
+from fedtiny.federation.reduce import HOLDERS
+from fedtiny.federation.wire import decode_reply
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.vector import SparseVector, is_position_list
+
+LARGEST = float(np.finfo(np.float32).max)
+NEVER_NEGATIVE = ("running_var", "running_square")
+
+
+class Examiner:
+    """Examines the replies to one question; whatever an honest device never sends is refused.
+
+    The reply stays as it is: nothing is mended. What cannot be told from a single reply (values
+    that are possible, yet wrong) is left to clipping and to robust means.
+    """
+
+    def __init__(self, request: Request, reducer: str, config: Config) -> None:
+        self.request = request
+        self.config = config
+        self.own_mask = reducer == HOLDERS
+        self._parts: Expected = expected(request)
+        self._open = self._parts.open_ended
+        self._first: object = None
+
+    @cached_property
+    def limit(self) -> int:
+        """Most bytes of an honest reply."""
+        return reply_limit(self.request, self._parts)
+
+    def decoded(self, data: bytes) -> Reply:
+        """The reply that these bytes hold; too many of them are not looked at."""
+        theta = self.request.theta
+        try:
+            return decode_reply(data, theta.anatomy, theta.mask, self.limit)
+        except WireError as error:
+            raise ReplyError(str(error)) from error
+
+    def check(self, reply: Reply, device: int, most_samples: int) -> None:
+        """Refuse a reply that this device, with at most so many samples, cannot honestly send."""
+        if reply.device != device:
+            raise ReplyError(f"it is signed by device {reply.device}")
+        most = self.config.trust.most_samples if self._open else most_samples
+        if not 1 <= reply.samples <= most:
+            raise ReplyError(f"it claims {reply.samples} samples, and 1 to {most} are possible")
+        self._check_theta(reply.theta)
+        self._check_gradients(reply)
+        self._check_arrays(reply.arrays)
+        self._check_metrics(reply.metrics)
+        self._check_like_the_first(reply)
+
+    def _check_theta(self, theta: Theta | None) -> None:
+        if theta is None:
+            if self._parts.theta:
+                raise ReplyError("it has no theta, which was asked for")
+            return
+        if not self._parts.theta and not self._open:
+            raise ReplyError("it has a theta, which nobody asked for")
+        self._check_mask(theta.mask)
+        if not np.isfinite(theta.vector).all():
+            raise ReplyError("its theta holds NaN or infinity")
+        for name in theta.anatomy.statistics:
+            if name.endswith(NEVER_NEGATIVE) and (theta.vector[theta.places[name]] < 0).any():
+                raise ReplyError(f"a variance in {name} is negative")
+
+    def _check_mask(self, mask: Mask) -> None:
+        asked, parts = self.request.theta.mask, self._parts
+        if mask is asked or mask == asked:
+            return
+        if not self.own_mask or not (parts.own_mask or self._open):
+            raise ReplyError("its theta has another mask than it was sent")
+        if mask.anatomy.fingerprint != asked.anatomy.fingerprint:
+            raise ReplyError("its theta is of another model")
+        limit = max(self.config.density, asked.density)
+        if mask.density > limit + 1e-9:
+            raise ReplyError(f"its mask has density {mask.density:.6g}, above {limit:.6g}")
+        if not self._open and mask.counts != asked.counts:
+            raise ReplyError("its mask keeps more or fewer weights of a layer than it was sent")
+
+    def _check_gradients(self, reply: Reply) -> None:
+        wanted, mask = self._parts.gradients, (reply.theta or self.request.theta).mask
+        sizes = mask.anatomy.sizes
+        _check_names("gradients of", reply.gradients, wanted, sizes if self._open else wanted)
+        for layer, gradient in reply.gradients.items():
+            most = wanted.get(layer, sizes[layer])
+            if gradient.size != sizes[layer] or len(gradient) > most:
+                raise ReplyError(f"it has {len(gradient)} gradients of {layer}, not up to {most}")
+            _check_gradient(layer, gradient)
+            if layer in wanted and _any_kept(mask, layer, gradient.indices):
+                raise ReplyError(f"it has the gradient of a kept weight of {layer}")
+
+    def _check_arrays(self, arrays: Arrays) -> None:
+        wanted = self._parts.arrays
+        _check_names("the array", arrays, wanted, None if self._open else wanted)
+        for name, array in ((name, np.asarray(own)) for name, own in arrays.items()):
+            if name in wanted and (array.shape != wanted[name] or array.dtype != np.float32):
+                raise ReplyError(f"the array {name} is {_kind(array)}, not {wanted[name]} float32")
+            if not _fits_float32(array):
+                raise ReplyError(f"the array {name} holds NaN, infinity or what is as good as that")
+            if name.endswith(NEVER_NEGATIVE) and (array < 0).any():
+                raise ReplyError(f"a variance in {name} is negative")
+
+    def _check_metrics(self, metrics: Mapping[str, float]) -> None:
+        wanted = dict.fromkeys(self._parts.metrics)
+        _check_names("the metric", metrics, wanted, None if self._open else wanted)
+        for name, value in metrics.items():
+            if not abs(value) <= LARGEST:
+                raise ReplyError(f"its {name} is {value:g}")
+
+    def _check_like_the_first(self, reply: Reply) -> None:
+        """Where anything may come, it must at least be the same from every device."""
+        if not self._open:
+            return
+        gradients = {layer: vector.size for layer, vector in reply.gradients.items()}
+        shapes = {name: np.shape(array) for name, array in reply.arrays.items()}
+        like = (reply.theta is None, gradients, shapes, set(reply.metrics))
+        if self._first is not None and like != self._first:
+            raise ReplyError("it holds other things, or in other shapes, than those before it")
+        self._first = like
+
+
+class Claims:
+    """How many samples each device said it had, the first time it was asked a kind of question.
+
+    For a door that cannot know: a device's data do not grow, so its first claim holds for good.
+    `first` is plain JSON.
+    """
+
+    def __init__(self, most: int, first: Mapping[str, int] | None = None) -> None:
+        self.most = most
+        self.first = dict(first or {})
+
+    def limit(self, device: int, action: str) -> int:
+        """Most samples that the device may claim now."""
+        return self.first.get(f"{action} {device}", self.most)
+
+    def note(self, reply: Reply, action: str) -> None:
+        """Remember what a reply that was found honest claims."""
+        self.first.setdefault(f"{action} {reply.device}", reply.samples)
+
+
+def _check_names(
+    what: str,
+    found: Mapping[str, object],
+    wanted: Mapping[str, object],
+    allowed: Mapping[str, object] | None,
+) -> None:
+    missing = wanted.keys() - found.keys()
+    if missing:
+        raise ReplyError(f"it lacks {what} {min(missing)}, which was asked for")
+    unasked = found.keys() - allowed.keys() if allowed is not None else set()
+    if unasked:
+        raise ReplyError(f"it has {what} {min(unasked)}, which nobody asked for")
+
+
+def _check_gradient(layer: str, gradient: SparseVector) -> None:
+    if not is_position_list(gradient.indices, gradient.size):
+        raise ReplyError(f"a gradient of {layer} is out of range, out of order or there twice")
+    if gradient.values.shape != gradient.indices.shape or not _fits_float32(gradient.values):
+        raise ReplyError(f"a gradient of {layer} is NaN or infinite")
+
+
+def _any_kept(mask: Mask, layer: str, indices: NDArray[np.int32]) -> bool:
+    """Whether any of these sorted positions is one of a kept weight."""
+    if mask.is_full(layer) or not len(indices):
+        return len(indices) > 0
+    kept = mask.indices(layer)
+    places = np.searchsorted(kept, indices)
+    inside = places < len(kept)
+    return bool((kept[places[inside]] == indices[inside]).any())
+
+
+def _fits_float32(values: NDArray[np.generic]) -> bool:
+    """Whether all values are finite, and stay so as float32."""
+    if values.dtype.kind not in "iuf":
+        return False
+    return values.dtype.kind != "f" or bool((np.abs(values) <= LARGEST).all())
+
+
+def _kind(array: NDArray[np.generic]) -> str:
+    return f"{array.shape} {array.dtype}"
