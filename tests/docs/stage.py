@@ -1,6 +1,7 @@
 """A folder in which the commands and the Python of one page are played, in order."""
 
 import argparse
+import os
 import re
 import runpy
 import shutil
@@ -37,6 +38,7 @@ SMALLER = {
 }
 SMALLER["compare"] = f"{SMALLER['run']} --seeds 0 --density 0.05"
 SHELL = ("export", "mkdir", "printf")
+PLAIN = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "FLWR_TELEMETRY_ENABLED": "0"}
 
 
 class Parsed(Exception):  # noqa: N818
@@ -101,16 +103,19 @@ class Stage:
 
     def parse(self, arguments: list[str]) -> None:
         """Let the command read its flags, and stop it there."""
+        assert self.understood(arguments), f"fedtiny {' '.join(arguments)} cannot be parsed"
+
+    def understood(self, arguments: list[str]) -> bool:
+        """Whether a command takes these flags."""
         arguments = [self._meant(word) for word in arguments]
         with self.monkeypatch.context() as patch:
             patch.setattr(tyro, "cli", _stopping(tyro.cli))
             whole = tyro.extras.subcommand_cli_from_dict
             patch.setattr(tyro.extras, "subcommand_cli_from_dict", _stopping(whole))
             try:
-                code = _code_of(arguments)
+                return _code_of(arguments) == 0
             except Parsed:
-                return
-        assert code == 0, f"fedtiny {' '.join(arguments)} cannot be parsed"
+                return True
 
     def python(self, arguments: list[str], program: str) -> None:
         """A benchmark's flags are parsed by itself; a module must be there."""
@@ -152,8 +157,14 @@ class Stage:
             subprocess.run(["cc", *arguments], check=True)
 
     def _another(self, arguments: list[str], program: str) -> None:
-        """A program of somebody else's, which its table must know."""
+        """A program of somebody else's is not run, for a reason given; but it has these flags."""
         assert self.reason([program, *arguments]), f"nothing is known of the program {program}"
+        flags = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+        if flags and (found := shutil.which(program, path=Path(sys.executable).parent)):
+            names = [word for word in arguments if re.fullmatch("[a-z]+", word)][:1]
+            asked = [found, *(names if program == "flwr" else []), "--help"]
+            told = subprocess.run(asked, capture_output=True, text=True, env=PLAIN, check=True)
+            assert [flag for flag in flags if flag not in told.stdout] == []
 
     def _meant(self, word: str) -> str:
         """What stands for a path of the reader's."""
