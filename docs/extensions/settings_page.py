@@ -16,7 +16,8 @@ def settings() -> str:
 
 def _tables(section: type, prefix: str) -> list[str]:
     words = ModuleAnalyzer.for_module(section.__module__).find_attr_docs()
-    plain, parts = [], []
+    plain: list[str] = []
+    parts: list[str] = []
     for field in dataclasses.fields(section):
         inner = field.default_factory
         if isinstance(inner, type) and dataclasses.is_dataclass(inner):
@@ -49,7 +50,7 @@ def _default(field: "dataclasses.Field[object]") -> str:
     value = field.default
     if value is dataclasses.MISSING and callable(field.default_factory):
         value = field.default_factory()
-    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else str(value)
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
 def _values(hint: str) -> str:
@@ -83,6 +84,8 @@ def _presets() -> list[str]:
 def _flat(preset: dict[str, object], prefix: str = "") -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in preset.items():
-        inside = isinstance(value, dict)
-        found |= _flat(value, f"{prefix}{name}.") if inside else {prefix + name: value}
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
     return found
