@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test docs lint format bench fuzz clean
+.PHONY: help setup run test docs federation lint format bench fuzz clean
 
 help:  ## Show this help
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(READY)  ## Make the virtual environment and install the package
 
@@ -32,6 +32,9 @@ test: lint  ## Check style and types, and run the tests
 docs: $(READY)  ## Build the documentation site into build/docs
 	$(BIN)/sphinx-build --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 
+federation: $(READY)  ## Test a SuperLink and two SuperNodes with TLS on this machine (minutes)
+	$(BIN)/pytest -m federation tests/flower
+
 lint: $(READY)  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,10 +44,11 @@ format: $(READY)  ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## Measure the simulator, the bytes of a round and native devices against plain, dense ones
+bench: $(READY)  ## Measure the simulator, the bytes of a round, native devices and exported C
 	$(BIN)/python benchmarks/simulator_overhead.py
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/fedtiny bench device
+	$(BIN)/python benchmarks/export.py
 
 fuzz: $(READY)  ## Call the native library 100,000 times with sense and nonsense, sanitized
 	$(BIN)/python tests/native/fuzz.py --calls 100000

@@ -13,7 +13,7 @@ SOURCE = Path(fedtiny.__file__).parent
 BELOW_ALL = ("config", "errors", "extras", "randomness")
 ORDER = (
     *("data", "models", "sparse", "native", "federation", "methods"),
-    *("devices", "runs", "bench", "compare", "reproduce", "report", "export", "cli"),
+    *("devices", "runs", "flower", "bench", "compare", "reproduce", "report", "export", "cli"),
 )
 BESIDE = {"cost": ("methods", "runs")}  # sees what comes up to the one, is seen from the other on
 WITHOUT_TORCH = ("sparse", "federation", "config", "methods", "errors")
@@ -107,3 +107,8 @@ def test_everything_light_together_still_leaves_torch_out():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "'torch'" not in run.stdout
     assert "'fedtiny.methods.fedtiny'" in run.stdout
+
+
+def test_flwr_is_named_in_its_own_part_only():
+    naming = {p for p in MODULES if "flwr" in {name.partition(".")[0] for name in imported(p)}}
+    assert {part_of(path) for path in naming} == {"flower"}

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedtiny.config import Config
     from fedtiny.data import from_arrays, from_torch
+    from fedtiny.export.loading import load
     from fedtiny.runs.runner import Result, resume, run
 
 __version__ = "0.1.0"
-__all__ = ["Config", "Result", "__version__", "from_arrays", "from_torch", "resume", "run"]
+__all__ = ["Config", "Result", "__version__", "from_arrays", "from_torch", "load", "resume", "run"]
 
 _HOMES = {
     "Config": "fedtiny.config",
     "Result": "fedtiny.runs.runner",
     "from_arrays": "fedtiny.data",
     "from_torch": "fedtiny.data",
+    "load": "fedtiny.export.loading",
     "resume": "fedtiny.runs.runner",
     "run": "fedtiny.runs.runner",
 }

@@ -30,3 +30,7 @@ class ReplyError(FedTinyError):
 
 class RunError(FedTinyError):
     """A run folder that cannot be read, written or continued."""
+
+
+class ExportError(FedTinyError):
+    """A model that cannot be exported as asked, or an exported file that is not one."""

@@ -13,7 +13,7 @@ from fedtiny.cli.main import COMMANDS
 from fedtiny.config import Config, load, resolve
 from fedtiny.federation.server import Server
 
-from ..runs.tiny import FILES, FLAGS, TINY, differences, locked_elsewhere
+from ..runs.tiny import FILES_OF_COMMAND, FLAGS, TINY, differences, locked_elsewhere
 
 
 def test_a_run_from_start_to_end(fedtiny, finished, tmp_path):
@@ -269,7 +269,7 @@ def test_a_reader_that_goes_away_gets_no_traceback(finished):
 
 def test_a_run_folder_holds_what_flags_said(fedtiny, tmp_path):
     fedtiny("run", *FLAGS, "--rounds", "1", "--data.no-augment", "--out", tmp_path / "run")
-    assert {file.name for file in (tmp_path / "run").iterdir()} - {".lock"} == FILES
+    assert {file.name for file in (tmp_path / "run").iterdir()} - {".lock"} == FILES_OF_COMMAND
     config = load(tmp_path / "run" / "config.toml")
     assert config.data.augment is False
     assert config.fleet == TINY.fleet

@@ -375,8 +375,8 @@ def test_where_gradients_diverge_the_run_stops_with_advice(monkeypatch):
     bench = bench_of("fedtiny")
     plain = bench.engine.top_gradients
 
-    def top_gradients(*given, counts):
-        found = plain(*given, counts=counts)
+    def top_gradients(*given, **named):
+        found = plain(*given, **named)
         return {layer: forged(own, own.indices, own.values * NAN) for layer, own in found.items()}
 
     monkeypatch.setattr(bench.engine, "top_gradients", top_gradients)

@@ -74,9 +74,9 @@ def fedtiny():
 
 KILLS = {
     3: (None, "in the set-up of the first cell"),
-    8: ("goes on after round 1 of 3", "after its first round"),
-    11: ("goes on after round 3 of 3", "before its result"),
-    20: ("goes on after round 1 of 3", "in the second cell"),
+    9: ("goes on after round 1 of 3", "after its first round"),
+    12: ("goes on after round 3 of 3", "before its result"),
+    22: ("goes on after round 1 of 3", "in the second cell"),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .tiny import FILES, FLAGS, differences
+from .tiny import FILES_OF_COMMAND, FLAGS, differences
 
 KILLED = -9
 COMMAND = ["run", *FLAGS, "--rounds", "2"]
@@ -58,6 +58,7 @@ def whole(fedtiny, tmp_path_factory):
     fedtiny.to_the_end(*COMMAND, "--out", str(path.with_name("first")))
     seconds = fedtiny.to_the_end(*COMMAND, "--out", str(path))["seconds"]
     assert differences(path, path.with_name("first")) == []
+    assert packed(path) == packed(path.with_name("first"))
     return path, seconds
 
 
@@ -79,15 +80,22 @@ def test_ten_kills_at_random_moments(fedtiny, whole, tmp_path):
 
 TORN = {
     3: "versions",
-    5: "partition",
-    7: "metrics",
-    9: "selection",
-    11: "checkpoint",
-    13: "a line of metrics",
-    14: "checkpoint",
-    19: "model",
-    21: "result",
+    5: "about",
+    7: "partition",
+    9: "metrics",
+    11: "selection",
+    13: "checkpoint",
+    15: "a line of metrics",
+    16: "checkpoint",
+    21: "model",
+    23: "result",
+    25: "report",
+    27: "model",  # packed
 }
+
+
+def packed(path):
+    return (path / "model.packed").read_bytes()
 
 
 def test_a_kill_in_the_middle_of_every_kind_of_write(fedtiny, whole, tmp_path):
@@ -103,7 +111,9 @@ def test_a_kill_in_the_middle_of_every_kind_of_write(fedtiny, whole, tmp_path):
         assert [name.split(".")[1] for name in torn] == ([] if " " in what else [what])
         fedtiny.to_the_end("resume", str(path))
         assert differences(whole[0], path) == [], what
-        assert {file.name for file in path.iterdir()} - {".lock"} == FILES, "nothing torn is left"
+        left = {file.name for file in path.iterdir()} - {".lock"}
+        assert left == FILES_OF_COMMAND, "nothing torn is left"
+        assert packed(path) == packed(whole[0]), what
 
 
 def test_ctrl_c_at_a_write_resumes_as_well(fedtiny, whole, tmp_path):

@@ -29,7 +29,7 @@ KEYS = {
     *("round", "accuracy", "loss", "train_loss", "density", "densities", "mask_change"),
     *("bytes_down", "bytes_up", "seconds", "answered", "failed", "counted"),
     *("bytes_evaluation", "adjusted", "flops", "memory_paper", "memory_device"),
-    *("effective_density", "effective_densities"),
+    *("effective_density", "effective_densities", "grown", "dropped"),
 }
 
 
@@ -101,6 +101,7 @@ def test_a_line_of_metrics_for_each_round(finished):
         assert record["train_loss"] > 0
         assert record["density"] <= 0.3
         assert record["mask_change"] == sum(record["adjusted"].values()) > 0
+        assert record["grown"] == record["dropped"] == record["adjusted"], "as much of each"
         assert record["bytes_down"] > 0
         assert record["bytes_up"] > 0
         assert record["seconds"] >= 0
@@ -108,6 +109,31 @@ def test_a_line_of_metrics_for_each_round(finished):
         assert 0 < record["memory_paper"] < record["memory_device"]
         assert (record["answered"], record["failed"]) == ([0, 1, 2], {})
         assert record["counted"] is True
+
+
+def test_what_no_config_tells_is_written_down(finished):
+    about = read_json(finished.path / "about.json")
+    assert about["classes"] == [str(digit) for digit in range(10)]
+    assert about["layers"] == {"4.weight": 2 * 4 * 9, "8.weight": 4 * 8 * 9}
+    result = read_json(finished.path / "result.json")
+    assert result["model_bytes"] < about["dense"]["model_bytes"]
+    assert about["dense"]["model_bytes"] == 4 * parameters_of(finished.network)
+
+
+def parameters_of(network):
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def test_the_dense_costs_are_those_of_a_dense_run(finished, tmp_path):
+    """Recorded by a sparse run without training, and by a dense run in each of its rounds."""
+    dense = train(tiny(method="fedavg", density=1.0, rounds=2), tmp_path / "dense")
+    told = read_json(finished.path / "about.json")["dense"]
+    last = dense.metrics[-1]
+    for key in ("flops", "memory_paper", "memory_device"):
+        assert told[key] == last[key]
+    for way in ("bytes_down", "bytes_up"):
+        assert told[way] == pytest.approx(last[way] / 3, rel=0.01)
+    assert read_json(dense.path / "about.json")["dense"] == told
 
 
 def test_densities_by_layer_add_up_to_the_density(finished):

@@ -45,6 +45,7 @@ FLAGS = [
 FILES = {
     "config.toml",
     "versions.json",
+    "about.json",
     "partition.safetensors",
     "selection.json",
     "metrics.jsonl",
@@ -52,6 +53,7 @@ FILES = {
     "model.safetensors",
     "result.json",
 }
+FILES_OF_COMMAND = FILES | {"model.packed", "report.html"}
 
 
 def tiny(**changes) -> Config:

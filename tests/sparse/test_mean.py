@@ -162,3 +162,17 @@ def test_a_first_device_that_gives_nothing_counts_as_a_device():
     mean.add({}, 1)
     with pytest.raises(ValueError, match="every device must give the same values"):
         mean.add({"x": np.ones(1)}, 1)
+
+
+def test_many_sparse_vectors_are_summed_in_their_order_to_the_bit():
+    draw, size = np.random.default_rng(0), 500
+    mean, sums, weights = WeightedMean(), np.zeros(size), 0
+    for _ in range(60):
+        own = np.sort(draw.choice(size, draw.integers(1, 30), replace=False)).astype(np.int32)
+        values, weight = draw.standard_normal(len(own)).astype(np.float32), int(draw.integers(1, 9))
+        mean.add({"x": SparseVector(size, own, values)}, weight)
+        sums[own] += values.astype(np.float64) * weight
+        weights += weight
+    found = mean.sparse()["x"]
+    assert found.values.tobytes() == (sums[found.indices] / weights).astype(np.float32).tobytes()
+    assert not np.delete(sums, found.indices).any()

@@ -4,9 +4,9 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 from fedtiny.bench.contender import Contender
+from fedtiny.bench.resident import peak_resident_bytes
 from fedtiny.bench.task import Task
 from fedtiny.errors import FedTinyError
 
@@ -31,17 +31,6 @@ def main() -> None:
     for _ in range(STEPS):
         step()
     sys.stdout.write(str(peak_resident_bytes()))
-
-
-def peak_resident_bytes() -> int:
-    """Of this process alone: on Linux, what `getrusage` tells is at least that of its parent."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        lines = status.read_text(encoding="utf-8").splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtiny import config as configs
+from fedtiny.cli.packed_view import show_packed, show_packed_layers
 from fedtiny.config import Config
 from fedtiny.runs import metrics, words
 from fedtiny.runs.folder import RunFolder, quoted, read_json
@@ -18,12 +19,20 @@ from fedtiny.runs.split import load_split
 def command(arguments: list[str]) -> int:
     """Parse and show."""
     path = tyro.cli(
-        Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="DIR", help="The run folder.")],
+        Annotated[
+            Path,
+            tyro.conf.Positional,
+            tyro.conf.arg(name="DIR", help="The run folder, or a packed model."),
+        ],
         prog="fedtiny inspect",
-        description="Show what a run did, finished or not.",
+        description="Show what a run did, finished or not, or what a packed model is.",
         args=arguments,
     )
-    show(RunFolder.open(path), Console(highlight=False))
+    console = Console(highlight=False)
+    if path.is_file():
+        show_packed(path, console)
+    else:
+        show(RunFolder.open(path), console)
     return 0
 
 
@@ -33,7 +42,9 @@ def show(folder: RunFolder, console: Console) -> None:
     console.print(words.headline(config), style="bold", markup=False)
     console.print(_state(folder, config, records), markup=False)
     if folder.partition.exists():
-        console.print(words.partition_table(load_split(folder).table))
+        table = load_split(folder).table
+        if table.any():
+            console.print(words.partition_table(table))
     if folder.selection.exists():
         selection = read_json(folder.selection)
         if "selection" in selection:
@@ -41,6 +52,8 @@ def show(folder: RunFolder, console: Console) -> None:
     if records:
         console.print(_rounds(records))
         console.print(words.layer_table(records[-1]))
+    if folder.packed.exists():
+        show_packed_layers(folder.packed, console)
 
 
 def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:

@@ -10,6 +10,18 @@ COMMANDS = {
     "run": ("fedtiny.cli.run", "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]"),
     "resume": ("fedtiny.cli.resume", "continue a run that was stopped: fedtiny resume DIR"),
     "inspect": ("fedtiny.cli.inspect", "show what a run did: fedtiny inspect DIR"),
+    "export": (
+        "fedtiny.cli.export",
+        "take the tiny model away: fedtiny export DIR --format packed|onnx|torch|c",
+    ),
+    "predict": (
+        "fedtiny.cli.predict",
+        "classify images with a packed model: fedtiny predict MODEL image.png ...",
+    ),
+    "report": (
+        "fedtiny.cli.report",
+        "what runs did, as one HTML page with figures: fedtiny report DIR... [--out PAGE.html]",
+    ),
     "compare": (
         "fedtiny.cli.compare",
         "methods side by side: fedtiny compare --methods all --density 0.05 0.01 --seeds 0 1",
@@ -25,6 +37,10 @@ COMMANDS = {
     "bench": (
         "fedtiny.cli.bench",
         "time and memory of a device's training step: fedtiny bench device --density 0.05 0.01",
+    ),
+    "flower": (
+        "fedtiny.cli.flower",
+        "real devices over Flower: fedtiny flower init DIR; fedtiny flower up DIR --nodes 3 --tls",
     ),
     "list": ("fedtiny.cli.names", "what can be named: fedtiny list methods|models|datasets"),
     "data": ("fedtiny.cli.data", "fetch a data set: fedtiny data get NAME"),

@@ -6,7 +6,10 @@ from typing import Annotated
 
 import tyro
 
+from fedtiny.cli.packing import tell_packed
+from fedtiny.report.after import report_on
 from fedtiny.runs.runner import resume
+from fedtiny.runs.tracking import reporting
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,18 @@ class Arguments:
     """Where the data lies now; default: where it lay."""
     workers: int | None = None
     """Processes that play the devices; default: as many as before."""
+    track: tuple[str, ...] = ()
+    """Where each round's figures go too: tensorboard, trackio, wandb."""
+    report: bool = True
+    """Write report.html into the run folder at the end."""
 
 
 def command(arguments: list[str]) -> int:
     """Parse and resume."""
     parsed = tyro.cli(Arguments, prog="fedtiny resume", args=arguments)
-    resume(parsed.path, root=parsed.root, workers=parsed.workers)
+    reporter = reporting(parsed.track)
+    result = resume(parsed.path, root=parsed.root, workers=parsed.workers, reporter=reporter)
+    if parsed.report:
+        report_on(result.path)
+    tell_packed(parsed.path)
     return 0

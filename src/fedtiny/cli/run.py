@@ -7,8 +7,11 @@ from typing import Annotated
 import tyro
 
 from fedtiny import config as configs
+from fedtiny.cli.packing import tell_packed
 from fedtiny.config import Config
+from fedtiny.report.after import report_on
 from fedtiny.runs.runner import run
+from fedtiny.runs.tracking import reporting
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,10 @@ class Arguments:
     config: Annotated[Config, tyro.conf.arg(name="")]
     out: Path | None = None
     """New folder for the run; default: one under runs/."""
+    track: tuple[str, ...] = ()
+    """Where each round's figures go too: tensorboard, trackio, wandb."""
+    report: bool = True
+    """Write report.html into the run folder at the end."""
 
 
 def command(arguments: list[str]) -> int:
@@ -33,5 +40,8 @@ def command(arguments: list[str]) -> int:
     parsed = tyro.cli(
         Arguments, prog="fedtiny run", args=arguments, default=Arguments(config=default)
     )
-    run(parsed.config, out=parsed.out)
+    result = run(parsed.config, out=parsed.out, reporter=reporting(parsed.track))
+    if parsed.report:
+        report_on(result.path)
+    tell_packed(result.path)
     return 0

@@ -12,7 +12,7 @@ from fedtiny.config.settings import (
     TrainConfig,
     TrustConfig,
 )
-from fedtiny.config.toml import dumps, from_dict, load, to_dict
+from fedtiny.config.toml import dumps, from_dict, load, parse, to_dict
 
 __all__ = [
     "Config",
@@ -27,6 +27,7 @@ __all__ = [
     "dumps",
     "from_dict",
     "load",
+    "parse",
     "resolve",
     "to_dict",
 ]

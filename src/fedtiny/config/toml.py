@@ -7,8 +7,6 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import tomli_w
-
 from fedtiny.config.settings import Config
 from fedtiny.errors import ConfigError
 
@@ -29,6 +27,8 @@ def load(path: Path) -> Config:
 
 def dumps(config: Config) -> str:
     """The config as TOML; a value of None is left out."""
+    import tomli_w
+
     return tomli_w.dumps(to_dict(config))
 
 
@@ -39,10 +39,11 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(values: Mapping[str, Any]) -> Config:
     """A config from plain data; an unknown key or a wrong type is an error that says where."""
-    return _parse(Config, values, "")
+    return parse(Config, values)
 
 
-def _parse(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+def parse(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
+    """A section of settings from plain data; `where` is what its keys are called before a dot."""
     known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
     parsed: dict[str, Any] = {}
     for key, value in values.items():
@@ -59,7 +60,7 @@ def _parse_value(kind: Any, value: Any, where: str) -> Any:
     if is_dataclass(kind):
         if not isinstance(value, Mapping):
             raise ConfigError(f"'{where}' is a table of settings, not a single value")
-        return _parse(kind, value, f"{where}.")  # type: ignore[arg-type]
+        return parse(kind, value, f"{where}.")  # type: ignore[arg-type]
     for choice in _choices(kind):
         if choice is float and type(value) is int:
             return float(value)

@@ -3,6 +3,15 @@
 from fedtiny.data.images import DataSet, ImageSet
 from fedtiny.data.memory import from_arrays, from_torch
 from fedtiny.data.partition import Partition
-from fedtiny.data.sources import load, names
+from fedtiny.data.sources import load, load_own, names
 
-__all__ = ["DataSet", "ImageSet", "Partition", "from_arrays", "from_torch", "load", "names"]
+__all__ = [
+    "DataSet",
+    "ImageSet",
+    "Partition",
+    "from_arrays",
+    "from_torch",
+    "load",
+    "load_own",
+    "names",
+]

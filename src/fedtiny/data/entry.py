@@ -47,10 +47,11 @@ def read_entry(folder: Path) -> ImageSet | None:
     """The images of a whole entry, memory-mapped copy-on-write; None for anything else."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        images = np.load(folder / IMAGES, mmap_mode="c")
+        images = np.load(folder / IMAGES, mmap_mode="c", allow_pickle=False)
         if manifest != _manifest(folder, images.shape, tuple(manifest["classes"])):
             return None
-        return ImageSet(images, np.load(folder / LABELS), tuple(manifest["classes"]))
+        labels = np.load(folder / LABELS, allow_pickle=False)
+        return ImageSet(images, labels, tuple(manifest["classes"]))
     except (OSError, ValueError, KeyError, TypeError, EOFError, DataError):
         return None
 

@@ -42,6 +42,14 @@ def folder(root: Path, cache: Cache) -> DataSet:
     return DataSet("folder", train, test, mean, std, flips=True, crop_padding=padding)
 
 
+def own_images(root: Path, classes: tuple[str, ...], cache: Cache) -> ImageSet:
+    """All images of ROOT/CLASS, with the labels that these classes have elsewhere."""
+    unknown = sorted(set(_class_names(root)) - set(classes))
+    if unknown:
+        raise DataError(f"{root} has a class {unknown[0]!r}; known are {', '.join(classes)}")
+    return _decoded(root, _listed(root, classes), classes, cache)
+
+
 def _samples(root: Path) -> tuple[tuple[str, ...], list[Sample], list[Sample]]:
     if not root.is_dir():
         raise DataError(f"there is no folder {root}; point --data.root at a folder of images")

@@ -1,13 +1,15 @@
 """Load a data set by its name."""
 
 import difflib
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from fedtiny.data import parquet
 from fedtiny.data.cache import Cache, content_key
 from fedtiny.data.digits import digits
-from fedtiny.data.folder import folder
+from fedtiny.data.folder import folder, own_images
 from fedtiny.data.images import DataSet, ImageSet
 from fedtiny.data.known import KNOWN
 from fedtiny.data.layout import root_folder, split_files
@@ -49,8 +51,28 @@ def _known_set(name: str, root: Path, cache: Cache) -> DataSet:
 def _split(name: str, root: Path, split: str, cache: Cache) -> ImageSet:
     known = KNOWN[name]
     files = split_files(root, name, split, known.config)
-    key = content_key(f"parquet {known.n_classes}", ((str(i), f) for i, f in enumerate(files)))
-    return cache.get(key, partial(parquet.decoding, files, f"{name} {split}", known.n_classes))
+    return _rows(files, f"{name} {split}", known.n_classes, cache)
+
+
+def _rows(files: Sequence[Path], what: str, n_classes: int, cache: Cache) -> ImageSet:
+    key = content_key(f"parquet {n_classes}", ((str(i), f) for i, f in enumerate(files)))
+    return cache.get(key, partial(parquet.decoding, files, what, n_classes))
+
+
+def load_own(path: Path, classes: tuple[str, ...], cache: str | Path | None = None) -> ImageSet:
+    """The images that a device has itself: a Parquet file, a folder of such, or one by class.
+
+    Labels mean these classes; a folder need not have all of them.
+    """
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if path.is_dir() and not files:
+        return own_images(path, classes, Cache.at(cache))
+    if not all(file.is_file() and file.suffix == ".parquet" for file in files):
+        raise DataError(f"{path} is neither a Parquet file nor a folder")
+    found = _rows(files, path.name, len(classes), Cache.at(cache))
+    if found.classes not in (classes, tuple(map(str, range(len(classes))))):
+        raise DataError(f"{path} names other classes than {', '.join(classes)}")
+    return replace(found, classes=classes)
 
 
 def _unknown(name: str) -> str:

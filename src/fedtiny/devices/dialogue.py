@@ -7,10 +7,11 @@ it announces: a reply in the wire format, a failure that a user can mend, or a t
 import contextlib
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from fedtiny.devices.engine import Engine
+from fedtiny.devices.link import Receiver
 from fedtiny.devices.node import answer
 from fedtiny.devices.shard import Shard
 from fedtiny.errors import FedTinyError, ReplyError, WireError
@@ -19,12 +20,10 @@ from fedtiny.federation.wire import (
     NOTHING_KNOWN,
     Known,
     decode_reply,
-    decode_request,
     encode_reply,
     encode_request,
 )
 from fedtiny.models.anatomy import Anatomy
-from fedtiny.sparse.theta import Theta
 
 DONE, FAILED, BROKEN = b"\0", b"\1", b"\2"
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)
@@ -58,7 +57,7 @@ class Dialogue:
     def ask(self, device: int, request: Request) -> None:
         """Give the child a job."""
         self.tell(device.to_bytes(4, "little") + encode_request(request, self.known))
-        self.known = Known(request.theta.mask.version, request.theta.version)
+        self.known = Known.of(request.theta)
 
     def reply(self, request: Request) -> Reply | FedTinyError:
         """What came of the job that the child was given last."""
@@ -100,13 +99,13 @@ def serve(pipe: Pipe, engine: Engine, anatomy: Anatomy, shards: Sequence[Shard],
 
 @dataclass
 class _Child:
-    """The child's side. It holds the theta that it was sent last."""
+    """The child's side."""
 
     engine: Engine
     anatomy: Anatomy
     shards: Mapping[int, Shard]
     seed: int
-    held: Theta | None = None
+    link: Receiver = field(default_factory=Receiver)
 
     def outcome(self, job: bytes) -> bytes:
         try:
@@ -115,9 +114,7 @@ class _Child:
             return trouble(error)
 
     def _reply(self, shard: Shard, data: bytes) -> bytes:
-        mask = self.held.mask if self.held else None
-        request = decode_request(data, self.anatomy, mask, self.held)
-        self.held = request.theta
+        request = self.link.receive(data, self.anatomy)
         reply = answer(self.engine, request, shard, self.seed)
         return encode_reply(reply, request.theta.mask)
 

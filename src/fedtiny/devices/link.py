@@ -2,20 +2,20 @@
 
 from typing import Protocol
 
-from fedtiny.errors import ReplyError, WireError
+from fedtiny.errors import ReplyError
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.trust import Examiner
 from fedtiny.federation.wire import (
     NOTHING_KNOWN,
     Known,
     MissingVersion,
-    check_length,
     decode_request,
     encode_reply,
     encode_request,
     reply_size,
     request_size,
 )
+from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -39,6 +39,20 @@ class Link(Protocol):
         """Go on where a run stopped with the server at this theta."""
 
 
+class Receiver:
+    """The device's end of a link: it holds the mask and the theta that it was sent last."""
+
+    def __init__(self, mask: Mask | None = None, theta: Theta | None = None) -> None:
+        self.mask = mask
+        self.theta = theta
+
+    def receive(self, data: bytes, anatomy: Anatomy) -> Request:
+        """The request, or a `MissingVersion` where it builds on what is not held here."""
+        request = decode_request(data, anatomy, self.mask, self.theta)
+        self.mask, self.theta = request.theta.mask, request.theta
+        return request
+
+
 class CountingLink:
     """Hands messages over as they are and counts what their bytes would be."""
 
@@ -47,15 +61,15 @@ class CountingLink:
 
     def down(self, request: Request) -> tuple[Request, int]:
         size = request_size(request, self.known)
-        self.known = _held(request.theta)
+        self.known = Known.of(request.theta)
         return request, size
 
     def up(self, reply: Reply, examiner: Examiner) -> tuple[Reply | ReplyError, int]:
         size = reply_size(reply, examiner.request.theta.mask)
         try:
-            check_length(size, examiner.limit)
-        except WireError as error:
-            return ReplyError(str(error)), size
+            examiner.check_length(size)
+        except ReplyError as refusal:
+            return refusal, size
         return reply, size
 
     def restore(self, known: Known, theta: Theta) -> None:
@@ -67,24 +81,19 @@ class EncodingLink:
 
     def __init__(self) -> None:
         self.known = NOTHING_KNOWN
-        self.mask: Mask | None = None
-        self.theta: Theta | None = None
+        self.receiver = Receiver()
 
     def down(self, request: Request) -> tuple[Request, int]:
         data = encode_request(request, self.known)
         size = len(data)
         try:
-            received = self._decode(data, request)
+            received = self.receiver.receive(data, request.theta.anatomy)
         except MissingVersion:
             data = encode_request(request, NOTHING_KNOWN)
             size += len(data)
-            received = self._decode(data, request)
-        self.mask, self.theta = received.theta.mask, received.theta
-        self.known = _held(received.theta)
+            received = self.receiver.receive(data, request.theta.anatomy)
+        self.known = Known.of(received.theta)
         return received, size
-
-    def _decode(self, data: bytes, request: Request) -> Request:
-        return decode_request(data, request.theta.anatomy, self.mask, self.theta)
 
     def up(self, reply: Reply, examiner: Examiner) -> tuple[Reply | ReplyError, int]:
         return self.received(encode_reply(reply, examiner.request.theta.mask), examiner)
@@ -99,9 +108,7 @@ class EncodingLink:
     def restore(self, known: Known, theta: Theta) -> None:
         """A device keeps what it holds while the server is away, as far as it is still of use."""
         self.known = known
-        self.mask = theta.mask if known.mask == theta.mask.version else None
-        self.theta = theta if known.theta == theta.version else None
-
-
-def _held(theta: Theta) -> Known:
-    return Known(theta.mask.version, theta.version)
+        self.receiver = Receiver(
+            theta.mask if known.mask == theta.mask.version else None,
+            theta if known.theta == theta.version else None,
+        )

@@ -52,19 +52,19 @@ class Outfit:
         plain = json.loads(text)
         return cls(
             Description.from_plain(plain["description"]),
-            Anatomy(**_tuples(plain["anatomy"])),
-            Preparation(**_tuples(plain["preparation"])),
+            Anatomy(**tuples(plain["anatomy"])),
+            Preparation(**tuples(plain["preparation"])),
             TrainConfig(**plain["train"]),
             NativeChoices(**plain["choices"]),
             plain["seed"],
         )
 
 
-def _tuples(value: Any) -> Any:
+def tuples(value: Any) -> Any:
     """JSON has lists only; ours are tuples, at any depth."""
     if isinstance(value, Mapping):
-        return {name: _tuples(part) for name, part in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+        return {name: tuples(part) for name, part in value.items()}
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 def pack(shard: Shard) -> bytes:

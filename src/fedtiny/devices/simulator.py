@@ -8,7 +8,7 @@ from fedtiny.config import Config
 from fedtiny.devices.crew import Crew, Job
 from fedtiny.devices.link import CountingLink, EncodingLink, Link
 from fedtiny.devices.shard import Shard
-from fedtiny.errors import FedTinyError, ReplyError
+from fedtiny.errors import FedTinyError, ReplyError, RunError
 from fedtiny.federation.door import ABSENT, LATE, Outcome, Traffic
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.robust import reducer_for
@@ -105,6 +105,11 @@ class Simulator:
         return {str(k): [link.known.mask, link.known.theta] for k, link in self.links.items()}
 
     def restore(self, state: Mapping[str, Any], theta: Theta) -> None:
+        if state.get("flower"):
+            raise RunError(
+                "the devices of this run are real; continue it with flwr run and "
+                "--run-config 'flower.resume=true'"
+            )
         for device, versions in state.items():
             self.links[int(device)].restore(Known(*versions), theta)
 

@@ -11,7 +11,7 @@ from fedtiny.errors import ReplyError, WireError
 from fedtiny.federation.expected import Expected, expected, reply_limit
 from fedtiny.federation.messages import Arrays, Reply, Request
 from fedtiny.federation.reduce import HOLDERS
-from fedtiny.federation.wire import decode_reply
+from fedtiny.federation.wire import check_length, decode_reply
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector, is_position_list
@@ -39,6 +39,13 @@ class Examiner:
     def limit(self) -> int:
         """Most bytes of an honest reply."""
         return reply_limit(self.request, self._parts)
+
+    def check_length(self, size: int) -> None:
+        """Refuse a reply of too many bytes, before anything is done with it."""
+        try:
+            check_length(size, self.limit)
+        except WireError as error:
+            raise ReplyError(str(error)) from error
 
     def decoded(self, data: bytes) -> Reply:
         """The reply that these bytes hold; too many of them are not looked at."""

@@ -53,7 +53,7 @@ class Paths:
     def __init__(self, description: Description, mask: Mask) -> None:
         self.mask = mask
         self.nodes = description.nodes
-        self._sizes = _sizes(self.nodes)
+        self._sizes = plane_sizes(self.nodes)
         self._links: dict[int, _Links] = {}
         self._fed = self._follow_forward()
         self._heard = self._follow_backward()
@@ -118,7 +118,7 @@ class Paths:
         return heard
 
     def _links_of(self, node: Node, channels: int) -> "_Links":
-        taps = self._taps(node, channels)
+        taps = inside_taps(node, self._sizes[node.inputs[0]])
         layer = _weight(node)
         if layer not in self.mask.anatomy.prunable:
             return _Full(node.channels, channels, taps)
@@ -127,14 +127,6 @@ class Paths:
         if self.mask.is_full(layer):
             return _Full(node.channels, channels, taps)
         return _Sparse.of(self.mask.indices(layer), node.channels, channels, taps)
-
-    def _taps(self, node: Node, channels: int) -> Flags:
-        """Of one filter's weights for one channel, those that ever read something but padding."""
-        size = self._sizes[node.inputs[0]]
-        if node.kind == Kind.LINEAR:
-            return np.ones(prod(size), dtype=np.bool_)
-        rows, columns = (_inside(node, side, axis) for axis, side in enumerate(size))
-        return np.logical_and.outer(rows, columns).reshape(-1)
 
 
 class _Links(Protocol):
@@ -218,6 +210,14 @@ def _check_alike(shapes: list[tuple[int, ...]]) -> None:
         raise ModelError(f"tensors of different shapes are added: {shapes}")
 
 
+def inside_taps(node: Node, size: Pair) -> Flags:
+    """Of one filter's weights for one channel, those that ever read something but padding."""
+    if node.kind == Kind.LINEAR:
+        return np.ones(prod(size), dtype=np.bool_)
+    rows, columns = (_inside(node, side, axis) for axis, side in enumerate(size))
+    return np.logical_and.outer(rows, columns).reshape(-1)
+
+
 def _inside(node: Node, side: int, axis: int) -> Flags:
     """Along one axis, the places in a kernel that ever lie within the image."""
     kernel, padding, step = node.kernel[axis], node.padding[axis], node.stride[axis]
@@ -232,7 +232,7 @@ def _slid(node: Node, side: int, axis: int) -> int:
     return (side + 2 * node.padding[axis] - node.kernel[axis]) // node.stride[axis] + 1
 
 
-def _sizes(nodes: list[Node]) -> list[Pair]:
+def plane_sizes(nodes: list[Node]) -> list[Pair]:
     """Rows and columns of every node's channels; a flattened one keeps those of its source."""
     sizes: list[Pair] = []
     for node in nodes:

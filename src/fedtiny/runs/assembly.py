@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -21,11 +21,13 @@ from fedtiny.devices.shard import Shard, shard
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import ConfigError, FedTinyError, ModelError
 from fedtiny.extras import require
+from fedtiny.federation.door import Door
 from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import backend as backends
+from fedtiny.runs.fleet import Fleet, Premises
 from fedtiny.runs.settle import OWN, cost_inputs, has_gpu, settled, within_budget
 from fedtiny.runs.split import Split, checked, share_out
 
@@ -59,6 +61,8 @@ class Assembly:
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy of the global model on the test set."""
         server = self.server
+        if not self.test:
+            return self._evaluated_by_devices()
         request = Request("evaluate", self.config.method, server.round, (evaluate(),), server.theta)
         sums = {"loss": 0.0, "accuracy": 0.0}
         for reply in self.crew.answers([Job(part, request) for part in self.test]):
@@ -67,6 +71,13 @@ class Assembly:
             for name in sums:
                 sums[name] += reply.metrics[name] * reply.samples
         return {name: total / len(self.data.test) for name, total in sums.items()}
+
+    def _evaluated_by_devices(self) -> dict[str, float]:
+        """The mean over the devices' own data, by samples, where the server has no test set."""
+        outcome = self.server.ask("evaluate", (evaluate(),))
+        if not outcome.answered:
+            raise FedTinyError("no device was there to measure the model; continue the run later")
+        return {name: outcome.metrics[name] for name in ("loss", "accuracy")}
 
     def pretrain(self) -> None:
         """Train the dense model on the server's public one-shot set; every method starts here."""
@@ -82,15 +93,20 @@ def assemble(
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
     split: Split | None = None,
+    fleet: Fleet | None = None,
 ) -> Assembly:
-    """Load the data, build the model, share the data out and open the door to the devices."""
+    """Load the data, build the model, share the data out and open the door to the devices.
+
+    Devices are simulated, unless a fleet of real ones is given.
+    """
     asked = settled(config, data, model)
     dataset = load_data(asked, data)
     planning = backends.plans_memory(asked)
     asked = asked if planning else within_budget(asked, dataset, model)
     method = methods.create(asked)
     config = method.settle(asked, lambda: parameters(asked, dataset, model))
-    split = share_out(dataset, config) if split is None else checked(split, dataset)
+    sharing = fleet.share_out if fleet else share_out
+    split = sharing(dataset, config) if split is None else checked(split, dataset)
     replaced = config.model != asked.model
     network = copy.deepcopy(model) if model and not replaced else build_model(config, dataset)
     anatomy = models.dissect(network, dataset.shape)
@@ -101,10 +117,8 @@ def assemble(
     if planning:
         asked, config = _planned(asked, config, anatomy, network, dataset)
     engine = _engine(network, anatomy, dataset, config)
-    devices = len(split.table)
-    given = cost_inputs(asked, dataset, model) | {"samples": int(split.table.sum()) // devices}
-    workload = Workload.of(asked, **given)
-    shards, test = _shards(dataset, split, config), _test_parts(dataset)
+    shards = () if fleet else _shards(dataset, split, config)
+    test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
     if config.simulator == "gpu":
         crew = _gpu_crew(engine, anatomy, dataset, config)
     elif backend == "native":
@@ -112,14 +126,16 @@ def assemble(
         crew = _native_crew(outfit, (*shards, *test), config)
     else:
         crew = _crew(engine, anatomy, (*shards, *test), config)
+    door: Door = Simulator(crew, shards, config)
+    if fleet is not None:
+        description = backends.describe(network, dataset) if backend == "native" else None
+        door = fleet.open_door(Premises(config, dataset, anatomy, description))
+    samples = int(split.table.sum()) // len(split.table) if fleet is None else fleet.samples
+    given = cost_inputs(asked, dataset, model) | {"samples": samples}
+    workload = Workload.of(asked, **given)
     public = Shard(SERVER, dataset.train, split.public, split.public)
     publics = require("fedtiny.devices.torch_public", extra="torch")
-    server = Server(
-        config,
-        Simulator(crew, shards, config),
-        engine.theta(),
-        publics.TorchPublicSet(engine, public),
-    )
+    server = Server(config, door, engine.theta(), publics.TorchPublicSet(engine, public))
     return Assembly(
         asked, config, dataset, split, network, engine, method, server, crew, test, workload
     )
@@ -242,18 +258,36 @@ def parameters(config: Config, data: DataSet, own: "nn.Module | None" = None) ->
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def build_model(config: Config, data: DataSet) -> "nn.Module":
-    """The network that a config names, for this data set."""
+class Images(Protocol):
+    """What a network must know of the images it is for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+
+
+def build_model(config: Config, data: Images) -> "nn.Module":
+    """The network that a config names, for such images."""
     if config.model.startswith(OWN):
         raise ConfigError(
             f"this run used a model of your own ({config.model.removeprefix(OWN)}); "
             "continue it from Python with fedtiny.resume(path, model=...)"
         )
-    width = config.width
-    if config.model == "small" and config.parameters is not None:
-        small = require("fedtiny.models.small", extra="torch")
-        width = small.width_for(config.parameters, data.shape[0], len(data.classes))
+    width = model_width(config, data)
     return models.build(config.model, data.shape, len(data.classes), width=width, seed=config.seed)
+
+
+def model_width(config: Config, data: Images) -> int | None:
+    """The width of the network that a config names, or None for its usual one."""
+    if config.model != "small" or config.parameters is None:
+        return config.width
+    small = require("fedtiny.models.small", extra="torch")
+    width: int = small.width_for(config.parameters, data.shape[0], len(data.classes))
+    return width
 
 
 def _engine(

@@ -108,13 +108,19 @@ def fitted(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet) 
 
 def outfit(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet) -> Outfit:
     """All that native devices need beside their data."""
-    transform = ArrayTransform.of(data, config.data.augment, config.data.cutout)
+    preparation = ArrayTransform.of(data, config.data.augment, config.data.cutout)
+    return Outfit(
+        describe(model, data), anatomy, preparation, config.train, choices(config), config.seed
+    )
+
+
+def choices(config: Config) -> NativeChoices:
+    """How native devices spend their memory and cores."""
     device = config.device
-    choices = NativeChoices(
+    return NativeChoices(
         threads=config.threads or 1,
         storage=device.storage,
         recompute=device.recompute,
         remove_dead=device.remove_dead,
         budget=parse_size(config.memory_budget or "") if plans_memory(config) else 0,
     )
-    return Outfit(describe(model, data), anatomy, transform, config.train, choices, config.seed)

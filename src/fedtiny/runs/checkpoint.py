@@ -1,6 +1,5 @@
 """The state of a run on disk, small because it is sparse."""
 
-import hashlib
 import json
 from typing import Any
 
@@ -12,6 +11,7 @@ from safetensors.numpy import load, save
 from fedtiny.errors import RunError
 from fedtiny.federation.server import Server
 from fedtiny.models.anatomy import Anatomy
+from fedtiny.runs.digest import digest_of
 from fedtiny.runs.folder import RunFolder, quoted, write_atomically
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -32,7 +32,7 @@ def save_checkpoint(folder: RunFolder, server: Server) -> None:
         "door": server.door.state(),
     }
     text = json.dumps(state)
-    sealed = json.dumps({"state": text, "digest": _digest(tensors, text)})
+    sealed = json.dumps({"state": text, "digest": digest_of(tensors, text)})
     write_atomically(folder.checkpoint, save(tensors, {"fedtiny": sealed}))
 
 
@@ -85,7 +85,7 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         raise RunError(f"cannot read {folder.checkpoint}: {error.strerror}") from error
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunError(_damaged(folder)) from error
-    if digest != _digest(tensors, text):
+    if digest != digest_of(tensors, text):
         raise RunError(_damaged(folder))
     if state["format"] != FORMAT:
         raise RunError(
@@ -99,11 +99,3 @@ def _damaged(folder: RunFolder) -> str:
         f"{folder.checkpoint} is damaged; put back a copy of it, or run its config again with: "
         f"fedtiny run {quoted(folder.config)}"
     )
-
-
-def _digest(tensors: dict[str, NDArray[Any]], text: str) -> str:
-    digest = hashlib.blake2b(text.encode(), digest_size=16)
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(tensors[name]).tobytes())
-    return digest.hexdigest()

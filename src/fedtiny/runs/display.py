@@ -40,8 +40,9 @@ class Lines:
         config, self.unfinished = assembly.config, folder
         self.rounds = config.rounds or 0
         self.console.print(words.headline(config), style="bold", markup=False)
-        table = words.partition_table(assembly.split.table, assembly.data.classes)
-        self.console.print(table, soft_wrap=False)
+        if assembly.split.table.any():
+            table = words.partition_table(assembly.split.table, assembly.data.classes)
+            self.console.print(table, soft_wrap=False)
         planned = config.memory_model == "device" and config.device_backend == "native"
         if config.memory_budget and planned:
             self._say(words.memory_line(config))
@@ -71,7 +72,10 @@ class Lines:
 
     def close(self) -> None:
         if self.unfinished:
-            self._say(f"stopped; continue with: fedtiny resume {quoted(self.unfinished.path)}")
+            self._say(f"stopped; continue with: {self._way_on(self.unfinished)}")
+
+    def _way_on(self, folder: RunFolder) -> str:
+        return f"fedtiny resume {quoted(folder.path)}"
 
     def _say(self, line: str) -> None:
         self.console.print(line, markup=False)

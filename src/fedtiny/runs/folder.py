@@ -19,12 +19,17 @@ class RunFolder:
         self.path = path
         self.config = path / "config.toml"
         self.versions = path / "versions.json"
+        self.about = path / "about.json"
         self.partition = path / "partition.safetensors"
         self.selection = path / "selection.json"
         self.metrics = path / "metrics.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
         self.model = path / "model.safetensors"
+        self.packed = path / "model.packed"
         self.result = path / "result.json"
+        self.report = path / "report.html"
+        self.nodes = path / "nodes.json"
+        self.spool = path / ".spool"
         self.lock = path / ".lock"
 
     @classmethod

@@ -1,19 +1,46 @@
 """What is written down about a round and about a run."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
-from fedtiny.cost import flops, memory
+from fedtiny.cost import Workload, flops, memory, traffic
 from fedtiny.federation.messages import evaluate
 from fedtiny.federation.rounds import RoundResult
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.metrics import Record
 
 
+def about_record(assembly: Assembly) -> dict[str, Any]:
+    """What a reader of the run cannot tell from its config: classes, layers, costs of a dense run.
+
+    The costs are those of a round for a device of mean size, as in the lines of rounds.
+    """
+    return {
+        "classes": list(assembly.data.classes),
+        "shape": list(assembly.data.shape),
+        "layers": dict(assembly.server.anatomy.sizes),
+        "dense": _dense_cost(assembly.workload),
+    }
+
+
+def _dense_cost(work: Workload) -> dict[str, int]:
+    dense = replace(work, config=replace(work.config, method="fedavg")).at(1.0)
+    sent = traffic.training_round(dense, round=1)
+    return {
+        "flops": flops.dense_round(dense),
+        "memory_paper": memory.total(dense, "paper"),
+        "memory_device": memory.total(dense, "device"),
+        "bytes_down": sent.down,
+        "bytes_up": sent.up,
+        "model_bytes": traffic.VALUE * dense.large.profile.parameters,
+    }
+
+
 def round_record(assembly: Assembly, result: RoundResult, started: float) -> Record:
     """The line of a round that began at this time; it tells of the model after the round."""
     mask = assembly.server.theta.mask
-    traffic, failed = assembly.server.take_account()
+    sent, failed = assembly.server.take_account()
     measured = _measured(assembly, result)
     evaluation, _ = assembly.server.take_account()
     return {
@@ -25,8 +52,10 @@ def round_record(assembly: Assembly, result: RoundResult, started: float) -> Rec
         **_effective(assembly),
         "mask_change": sum(len(change) for change in result.changes.values()),
         "adjusted": {layer: len(change) for layer, change in result.changes.items()},
-        "bytes_down": traffic.down,
-        "bytes_up": traffic.up,
+        "grown": {layer: len(change.grown) for layer, change in result.changes.items()},
+        "dropped": {layer: len(change.dropped) for layer, change in result.changes.items()},
+        "bytes_down": sent.down,
+        "bytes_up": sent.up,
         "bytes_evaluation": evaluation.down + evaluation.up,
         **_cost(assembly, result),
         "answered": list(result.outcome.answered),
@@ -79,13 +108,13 @@ def _on_devices(assembly: Assembly) -> Record:
 def selection_record(assembly: Assembly) -> dict[str, Any]:
     """What coarse pruning chose and the bytes it cost; empty where it asked nobody."""
     summary = assembly.method.summary(assembly.server)
-    traffic, failed = assembly.server.take_account()
-    if not summary and not traffic.down:
+    sent, failed = assembly.server.take_account()
+    if not summary and not sent.down:
         return {}
     return {
         **summary,
-        "bytes_down": traffic.down,
-        "bytes_up": traffic.up,
+        "bytes_down": sent.down,
+        "bytes_up": sent.up,
         "failed": {str(device): why for device, why in failed.items()},
     }
 
@@ -94,7 +123,8 @@ def result_record(
     assembly: Assembly, records: list[Record], selection: dict[str, Any]
 ) -> dict[str, Any]:
     """The outcome of a run: the last round's model, never the best one on the test set."""
-    last, mask = records[-1], assembly.server.theta.mask
+    last, theta = records[-1], assembly.server.theta
+    mask = theta.mask
     return {
         "accuracy": last["accuracy"],
         "loss": last["loss"],
@@ -102,6 +132,7 @@ def result_record(
         "effective_density": _effective(assembly)["effective_density"],
         "kept_weights": mask.count,
         "prunable_weights": mask.anatomy.prunable_count,
+        "model_bytes": theta.vector.nbytes + sum(traffic.coded_mask(mask).values()),
         "rounds": assembly.server.round,
         "bytes_down": sum(part.get("bytes_down", 0) for part in (selection, *records)),
         "bytes_up": sum(part.get("bytes_up", 0) for part in (selection, *records)),

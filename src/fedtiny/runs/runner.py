@@ -16,9 +16,10 @@ from fedtiny.federation.rounds import federate, prepare
 from fedtiny.runs import display, metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
+from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, read_json, write_atomically, write_json
 from fedtiny.runs.metrics import Record
-from fedtiny.runs.records import result_record, round_record, selection_record
+from fedtiny.runs.records import about_record, result_record, round_record, selection_record
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.settle import settled
 from fedtiny.runs.split import load_split, save_split
@@ -26,7 +27,7 @@ from fedtiny.runs.split import load_split, save_split
 if TYPE_CHECKING:
     from torch import nn
 
-PACKAGES = ("fedtiny", "torch", "numpy", "safetensors")
+PACKAGES = ("fedtiny", "torch", "numpy", "safetensors", "flwr")
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,11 @@ def run(
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
     reporter: Reporter | None = None,
+    fleet: Fleet | None = None,
 ) -> Result:
     """Run a config in a new folder; a data set and a model of one's own may be given."""
     config = settled(config, data, model)
-    with _assembled(config, data=data, model=model) as assembly:
+    with _assembled(config, data=data, model=model, fleet=fleet) as assembly:
         folder = _new_folder(assembly.config, out)
         with folder.locked():
             _describe(folder, assembly)
@@ -68,6 +70,7 @@ def resume(
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
     reporter: Reporter | None = None,
+    fleet: Fleet | None = None,
 ) -> Result:
     """Continue a run from its last checkpoint, to the same end as if it had never stopped.
 
@@ -80,7 +83,7 @@ def resume(
     config = replace(config, workers=workers or config.workers, gpu=replace(config.gpu, cards=None))
     with folder.locked():
         split = load_split(folder) if folder.partition.exists() else None
-        with _assembled(config, data=data, model=model, split=split) as assembly:
+        with _assembled(config, data=data, model=model, split=split, fleet=fleet) as assembly:
             if folder.checkpoint.exists():
                 load_checkpoint(folder, assembly.server)
             else:
@@ -172,6 +175,7 @@ def _describe(folder: RunFolder, assembly: Assembly) -> None:
     """Write what the run is, before it does anything."""
     write_atomically(folder.config, configs.dumps(assembly.asked).encode())
     write_json(folder.versions, _versions())
+    write_json(folder.about, about_record(assembly))
     save_split(folder, assembly.split)
 
 

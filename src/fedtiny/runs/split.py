@@ -28,12 +28,23 @@ class Split:
     table: NDArray[np.int64]
 
 
+def hold_back(data: DataSet, config: Config) -> Split:
+    """Hold the public one-shot set back; the devices have data of their own, unknown here."""
+    devices = Partition((np.empty(0, dtype=np.int64),) * config.fleet.devices)
+    return Split(
+        _public(data, config), devices, devices.table(data.train.labels, len(data.classes))
+    )
+
+
+def _public(data: DataSet, config: Config) -> NDArray[np.int64]:
+    size = config.data.n_shots * len(data.classes)
+    return balanced_choice(data.train.labels, size, generator(config.seed, "public"))
+
+
 def share_out(data: DataSet, config: Config) -> Split:
     """Hold the public one-shot set back, and spread the rest over the devices."""
     labels, fleet = data.train.labels, config.fleet
-    public = balanced_choice(
-        labels, config.data.n_shots * len(data.classes), generator(config.seed, "public")
-    )
+    public = _public(data, config)
     rest = np.setdiff1d(np.arange(len(labels)), public)
     if fleet.devices * fleet.min_samples > len(rest):
         raise DataError(
@@ -57,7 +68,7 @@ def share_out(data: DataSet, config: Config) -> Split:
 def checked(split: Split, data: DataSet) -> Split:
     """The split of a run that goes on, which must fit the data it is given."""
     indices, _ = split.devices.flat()
-    fits = max(indices.max(), split.public.max(initial=0)) < len(data.train)
+    fits = max(indices.max(initial=0), split.public.max(initial=0)) < len(data.train)
     if not fits or not np.array_equal(
         split.devices.table(data.train.labels, len(data.classes)), split.table
     ):

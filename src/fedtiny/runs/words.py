@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedtiny.config import Config
+from fedtiny.config import Config, FleetConfig
 from fedtiny.runs.metrics import Record
 
 MOST_COLUMNS = 20
@@ -28,14 +28,18 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
+def spread(fleet: FleetConfig) -> str:
+    """How images are spread over the devices."""
+    return f"Dirichlet({fleet.alpha:g})" if fleet.partition == "dirichlet" else fleet.partition
+
+
 def headline(config: Config) -> str:
     """A run in one line."""
     fleet = config.fleet
-    spread = f"Dirichlet({fleet.alpha:g})" if fleet.partition == "dirichlet" else fleet.partition
     width = f" (width {config.width})" if config.width else ""
     return (
         f"{config.method}: {config.model}{width} to density {config.density:g} on "
-        f"{config.data.name}, {fleet.devices} devices, {spread}, {config.rounds} rounds"
+        f"{config.data.name}, {fleet.devices} devices, {spread(fleet)}, {config.rounds} rounds"
     )
 
 

@@ -102,17 +102,39 @@ def _shape(value: Value) -> object:
 
 
 class _SparseSum:
+    """Sums by position, for as many devices as come.
+
+    Positions pile up with the devices, and taking new ones in costs a pass over all. So vectors
+    wait until they have as many positions as the sums; then all are added, in their order.
+    """
+
     def __init__(self, size: int) -> None:
         self.size = size
         self.indices = np.empty(0, dtype=np.int32)
         self.sums = np.empty(0, dtype=np.float64)
+        self.waiting: list[tuple[NDArray[np.int32], NDArray[np.float64]]] = []
 
     def add(self, vector: SparseVector, weight: float) -> None:
-        indices = np.union1d(self.indices, vector.indices)
+        self.waiting.append((vector.indices, vector.values.astype(np.float64) * weight))
+        if sum(len(indices) for indices, _ in self.waiting) >= len(self.indices):
+            self._take_in()
+
+    def _take_in(self) -> None:
+        indices = _united([self.indices, *(own for own, _ in self.waiting)])
         sums = np.zeros(len(indices))
         sums[np.searchsorted(indices, self.indices)] = self.sums
-        sums[np.searchsorted(indices, vector.indices)] += vector.values.astype(np.float64) * weight
-        self.indices, self.sums = indices, sums
+        for own, weighted in self.waiting:
+            sums[np.searchsorted(indices, own)] += weighted
+        self.indices, self.sums, self.waiting = indices, sums, []
 
     def mean(self, weight: float) -> SparseVector:
+        self._take_in()
         return SparseVector(self.size, self.indices, (self.sums / weight).astype(np.float32))
+
+
+def _united(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """All positions of sorted lists, each once: sorting what is sorted in parts is merging."""
+    merged = np.sort(np.concatenate(parts), kind="stable")
+    first = np.ones(len(merged), dtype=np.bool_)
+    np.not_equal(merged[1:], merged[:-1], out=first[1:])
+    return merged[first]

@@ -26,6 +26,11 @@ class Known:
     mask: int | None = None
     theta: int | None = None
 
+    @classmethod
+    def of(cls, theta: Theta) -> "Known":
+        """What a receiver holds once it was sent this theta."""
+        return cls(theta.mask.version, theta.version)
+
 
 NOTHING_KNOWN = Known()
 

@@ -1,0 +1,142 @@
+"""fedtiny flower."""
+
+import shutil
+import signal
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import tyro
+from rich.console import Console
+
+from fedtiny import config as configs
+from fedtiny.config import Config
+from fedtiny.errors import FedTinyError
+from fedtiny.extras import require
+from fedtiny.runs.folder import quoted
+
+if TYPE_CHECKING:
+    from fedtiny.flower.local import Federation
+
+
+@dataclass(frozen=True)
+class Init:
+    """Write a small Flower app; its pyproject holds every setting of the run."""
+
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="DIR")]
+    """Folder for the app."""
+    config: Path | None = None
+    """Config file of fedtiny to start from; default: the digits."""
+    nodes: int = 3
+    """Number of nodes: the devices of the run."""
+
+    def carry_out(self) -> int:
+        """Write the app."""
+        from fedtiny.flower import folder
+        from fedtiny.flower.settings import FlowerSettings
+
+        config = configs.load(self.config) if self.config else Config()
+        config = replace(config, fleet=replace(config.fleet, devices=self.nodes))
+        folder.write(self.folder, config, FlowerSettings())
+        print(f"{quoted(self.folder)} is a Flower app; its README.md has the commands")
+        print(f"try it here: fedtiny flower up {quoted(self.folder)} --nodes {self.nodes} --tls")
+        return 0
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Make a certificate authority, the SuperLink's certificate and a key for every node."""
+
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="DIR")]
+    """New folder for the keys."""
+    host: tuple[str, ...]
+    """Names and addresses at which machines reach the SuperLink."""
+    nodes: int = 3
+    """Number of node keys."""
+    days: int = 365
+    """How long the certificates are valid."""
+
+    def carry_out(self) -> int:
+        """Write the keys."""
+        certificates = require("fedtiny.flower.certificates", extra="flower")
+        certificates.make(self.folder, self.host, self.nodes, self.days)
+        print(
+            f"in {quoted(self.folder)}: ca.crt for every machine; server.pem and server.key for the"
+        )
+        print(f"SuperLink; {self.nodes} node keys, node0 and so on, with their public keys (.pub)")
+        return 0
+
+
+@dataclass(frozen=True)
+class Up:
+    """Start a SuperLink and SuperNodes on this machine for a trial, and stop them in the end.
+
+    With an app, run it and stop when it is over; without one, stop at Ctrl-C. Flower's telemetry
+    is off.
+    """
+
+    app: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(name="APP")] = None
+    """App folder to run."""
+    nodes: int = 3
+    """Number of SuperNodes, and of devices of the run."""
+    tls: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Make a certificate authority, certificates and node keys; unknown nodes are refused."""
+    run_config: str = ""
+    """More settings of the run, as in `flwr run --run-config`."""
+
+    def carry_out(self) -> int:
+        """Start all, wait, stop all; logs are kept where something went wrong."""
+        local = require("fedtiny.flower.local", extra="flower")
+        if self.app and not (self.app / "pyproject.toml").is_file():
+            raise FedTinyError(f"{self.app} is no app; make one with: fedtiny flower init DIR")
+        console = Console(highlight=False, soft_wrap=True)
+        home = Path(tempfile.mkdtemp(prefix="fedtiny-flower-")) / "flower"
+        signal.signal(signal.SIGTERM, _interrupted)
+        console.print(f"Flower's telemetry is off; logs and keys are in {home}")
+        failed = True
+        try:
+            with local.federation(home, self.nodes, self.tls, console.print) as federation:
+                code = self._run(federation) if self.app else self._wait(federation, console)
+            failed = code != 0
+        except KeyboardInterrupt:
+            failed = False
+            raise
+        finally:
+            if not failed:
+                shutil.rmtree(home.parent)
+            console.print(f"all stopped; see the logs in {home}/logs" if failed else "all stopped")
+        return code
+
+    def _run(self, federation: "Federation") -> int:
+        assert self.app
+        return 0 if federation.run(self.app, f"fleet.devices={self.nodes} {self.run_config}") else 1
+
+    def _wait(self, federation: "Federation", console: Console) -> int:
+        console.print("run an app from another terminal, Ctrl-C here stops all:")
+        flags = f"FLWR_HOME={quoted(federation.home)} FLWR_TELEMETRY_ENABLED=0 "
+        flags += "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1"
+        own = f"--run-config 'fleet.devices={self.nodes}'"
+        console.print(f"  {flags} flwr run APP trial --stream {own}", markup=False)
+        try:
+            while True:
+                federation.processes.check()
+                time.sleep(1)
+        except KeyboardInterrupt:
+            return 0
+
+
+def _interrupted(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def command(arguments: list[str]) -> int:
+    """Parse and carry out."""
+    asked: Init | Keys | Up = tyro.extras.subcommand_cli_from_dict(
+        {"init": Init, "up": Up, "keys": Keys},
+        prog="fedtiny flower",
+        description="Real devices over Flower.",
+        args=arguments,
+    )
+    return asked.carry_out()

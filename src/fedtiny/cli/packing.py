@@ -1,0 +1,28 @@
+"""The last lines of a run: the packed model that it leaves."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from fedtiny.errors import ModelError
+from fedtiny.export import packed
+from fedtiny.export.sizes import dense_bytes
+from fedtiny.export.source import pack_run
+from fedtiny.runs import words
+from fedtiny.runs.folder import quoted
+
+
+def tell_packed(run: Path) -> None:
+    """Write the packed model of a finished run and name it, with its size."""
+    console = Console(highlight=False, soft_wrap=True)
+    try:
+        path = pack_run(run)
+    except ModelError as error:
+        console.print(f"no packed model: {error}", markup=False)
+        return
+    size, dense = path.stat().st_size, dense_bytes(packed.read(path))
+    console.print(
+        f"packed model: {path} ({words.size(size)}, {size / dense:.2%} of dense); "
+        f"classify with: fedtiny predict {quoted(path)} IMAGE",
+        markup=False,
+    )

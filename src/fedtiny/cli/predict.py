@@ -1,0 +1,73 @@
+"""fedtiny predict: needs NumPy and Pillow, and no torch."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+
+from fedtiny.bench.resident import peak_resident_bytes
+from fedtiny.errors import ExportError
+from fedtiny.export import numpy_model
+from fedtiny.export.network import Floats
+from fedtiny.export.numpy_model import NumpyModel
+from fedtiny.export.pictures import read_image
+from fedtiny.runs import words
+from fedtiny.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Classify images with a packed model, on a machine with NumPy and Pillow."""
+
+    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="MODEL")]
+    """A packed model, or the folder of a run that has one."""
+    images: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="IMAGE")]
+    """Image files, of any size; they are brought to the model's."""
+    top: int = 3
+    """How many classes to show."""
+
+
+def command(arguments: list[str]) -> int:
+    """Parse and classify."""
+    parsed = tyro.cli(Arguments, prog="fedtiny predict", args=arguments)
+    if not parsed.images:
+        raise ExportError("name at least one image: fedtiny predict MODEL image.png ...")
+    if parsed.top < 1:
+        raise ExportError(f"--top must be 1 or more, not {parsed.top}")
+    model = numpy_model.load(_packed(parsed.model))
+    pixels = [read_image(path, model.model.shape) for path in parsed.images]
+    model(np.zeros((1, *model.model.shape), dtype=np.uint8))
+    console = Console(highlight=False, soft_wrap=True)
+    for path, image in zip(parsed.images, pixels, strict=True):
+        _show(path, image, model, parsed.top, console)
+    console.print(f"[dim]resident memory {words.size(peak_resident_bytes())} at most[/dim]")
+    return 0
+
+
+def _packed(path: Path) -> Path:
+    return RunFolder(path).packed if path.is_dir() else path
+
+
+def _show(
+    path: Path, image: NDArray[np.uint8], model: NumpyModel, top: int, console: Console
+) -> None:
+    started = time.perf_counter()
+    (logits,) = model(image[np.newaxis])
+    elapsed = 1000 * (time.perf_counter() - started)
+    shares = shares_of(logits)
+    best = np.argsort(-shares)[:top]
+    told = "  ".join(f"{escape(model.model.classes[i])} {shares[i]:.1%}" for i in best)
+    console.print(f"{escape(str(path))}: [bold]{told}[/bold]  [dim]{elapsed:.1f} ms[/dim]")
+
+
+def shares_of(logits: Floats) -> Floats:
+    """Softmax: how sure the model is of each class."""
+    raised = np.exp(logits - logits.max())
+    shares: Floats = raised / raised.sum()
+    return shares

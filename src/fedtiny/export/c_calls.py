@@ -1,0 +1,164 @@
+"""A program's steps as C: the tables that they read, and a statement each."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.export.c_plan import Plan, is_in_place
+from fedtiny.export.c_program import Program, Step
+from fedtiny.export.c_tables import Table
+from fedtiny.export.c_text import array, name_of
+from fedtiny.export.lowered import Norm
+from fedtiny.native.description import Node
+
+NOTHING = "NULL"
+
+
+@dataclass
+class Declarations:
+    """Constant tables as C text, and how many bytes they take."""
+
+    lines: list[str] = field(default_factory=list)
+    size: int = 0
+
+    def array(self, name: str, values: NDArray[Any] | None) -> str:
+        """Declare an array, if there is something in it; gives what to call it."""
+        if values is None or not values.size:
+            return NOTHING
+        self.lines.append(array(name, values))
+        self.size += values.nbytes
+        return name
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Writes the tables and statements of a program that has its place in memory."""
+
+    program: Program
+    plan: Plan
+    tables: Mapping[str, Table]
+    norms: Mapping[str, Norm]
+
+    def declarations(self) -> Declarations:
+        """The tables of all steps."""
+        made = Declarations()
+        for step in self.program.steps:
+            match step.action:
+                case "convolve" | "connect":
+                    self._layer(step, made)
+                case "normalise":
+                    self._norm(step, made)
+        made.lines.append(self._tensors())
+        return made
+
+    def _layer(self, step: Step, made: Declarations) -> None:
+        name, table = _name(step), self.tables[step.node.name]
+        offsets = self._offsets(step) if step.action == "convolve" else None
+        fields = (
+            *(table.inputs, table.taps, made.array(f"{name}_offsets", offsets)),
+            *(made.array(f"{name}_steps", table.steps), table.escape),
+            made.array(f"{name}_weights", table.weights),
+            made.array(f"{name}_scales", table.scales),
+            made.array(f"{name}_biases", table.biases),
+        )
+        inner = ", ".join(map(str, fields))
+        made.lines.append(f"static const Layer {name} = {{\n    {inner},\n}};\n")
+
+    def _offsets(self, step: Step) -> NDArray[np.int32]:
+        """What each tap reads for the first output, counted from the first pixel of a plane."""
+        rows, columns = (np.arange(k) - p for k, p in _window(step.node))
+        pitch = self.plan.tensors[step.reads[0]].pitch
+        if step.cut is None:
+            found = np.add.outer(rows * pitch, columns)
+        else:
+            (down, right), (top, left), size = step.cut.stride, step.cut.margin, step.cut.size
+            (row, row_part), (column, column_part) = (
+                np.divmod(rows + top, down),
+                np.divmod(columns + left, right),
+            )
+            parts = np.add.outer(row_part * right, column_part)
+            found = parts * (size[0] * size[1]) + np.add.outer(row * pitch, column)
+        return found.reshape(-1).astype(np.int32)
+
+    def _norm(self, step: Step, made: Declarations) -> None:
+        norm = self.norms[step.node.name]
+        scales = norm.gamma / np.sqrt(norm.variance.astype(np.float64) + norm.epsilon)
+        shifts = norm.beta - norm.mean * scales
+        made.array(f"{_name(step)}_scales", scales.astype(np.float32))
+        made.array(f"{_name(step)}_shifts", shifts.astype(np.float32))
+
+    def _tensors(self) -> str:
+        tensors = {tensor.name: tensor for tensor in self.plan.tensors.values()}
+        return "".join(
+            f"static const Tensor {t.name} = {{arena + {t.start}, {t.channels}, {t.rows}, "
+            f"{t.columns}, {t.pitch}, {t.plane}, {t.origin}}};\n"
+            for t in tensors.values()
+        )
+
+    def statements(self) -> list[str]:
+        """What happens after the image is loaded."""
+        lines = []
+        for step in self.program.steps[1:]:
+            if is_in_place(step, self.plan):
+                continue
+            lines += self.clearing(step)
+            lines.append(f"{self._call(step)};")
+        return [*lines, f"flatten({self._tensor(self.program.steps[-1].gives)}, logits);"]
+
+    def clearing(self, step: Step) -> list[str]:
+        """What must be done before a step whose planes are surrounded by zeros."""
+        size = self.plan.cleared.get(step.gives)
+        return [f"clear({self._tensor(step.gives)}, {size});"] if size else []
+
+    def _call(self, step: Step) -> str:
+        name, given = _name(step), self._tensor(step.gives)
+        read, *others = (self._tensor(value) for value in step.reads)
+        floor = "RELU" if step.relu or step.action == "rectify" else "LINEAR"
+        match step.action:
+            case "convolve":
+                (other,) = others or [NOTHING]
+                return f"convolve(&{name}, {read}, {other}, {given}, {floor})"
+            case "connect":
+                return f"connect(&{name}, {read}, {given}, {floor})"
+            case "normalise":
+                return f"normalise({name}_scales, {name}_shifts, {read}, {given}, {floor})"
+            case "add":
+                return f"add({read}, {others[0]}, {given}, {floor})"
+            case "rectify":
+                return f"rectify({read}, {given}, {floor})"
+            case "flatten":
+                return f"flatten({read}, {given[1:]}.values)"
+            case "split":
+                assert step.cut is not None
+                return f"split({read}, {given}, {_numbers(*step.cut.stride, *step.cut.margin)})"
+        return _pool(step, read, given)
+
+    def _tensor(self, value: int) -> str:
+        return f"&{self.plan.tensors[value].name}"
+
+
+def _pool(step: Step, read: str, given: str) -> str:
+    node = step.node
+    window = f"&(const Window){{{_numbers(*node.kernel, *node.stride, *node.padding)}}}"
+    match step.action:
+        case "max_pool":
+            return f"max_pool({window}, {read}, {given})"
+        case "mean_pool":
+            return f"mean_pool({window}, {read}, {given}, {int(node.count_padding)})"
+    return f"adaptive_pool({read}, {given})"
+
+
+def _window(node: Node) -> Iterator[tuple[int, int]]:
+    """Kernel and padding along each axis."""
+    return zip(node.kernel, node.padding, strict=True)
+
+
+def _numbers(*numbers: int) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _name(step: Step) -> str:
+    return name_of(step.gives, step.node.name)

@@ -1,0 +1,72 @@
+"""From a run's model to what is shipped: steps that only training needs are worked in or left out.
+
+Everything here is NumPy; no torch.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.export.dead import without_dead
+from fedtiny.export.folding import LAYERS, folded, without_dropout
+from fedtiny.export.network import Lowered, Norm, Weights, described
+from fedtiny.native.description import Description, Kind, Node
+from fedtiny.sparse.theta import Theta
+
+__all__ = ["Lowered", "Norm", "Quantised", "Weights", "lower", "quantise"]
+
+LARGEST_INT8 = 127
+
+
+def lower(description: Description, theta: Theta, *, fold: bool, remove_dead: bool) -> Lowered:
+    """The network as it is shipped: the same logits from fewer steps and channels.
+
+    `fold` makes batch norm part of the layer before it. `remove_dead` takes out channels that
+    nothing reads, weights that only add a constant (which joins a bias), and those that only read
+    padding.
+    """
+    nodes = without_dropout(description.nodes)
+    net = Lowered(
+        described(nodes),
+        {node.name: _weights(node, theta) for node in nodes if node.kind in LAYERS},
+        {node.name: _norm(node, theta) for node in nodes if node.kind == Kind.BATCH_NORM},
+    )
+    net = folded(net) if fold else net
+    return without_dead(net) if remove_dead else net
+
+
+def _weights(node: Node, theta: Theta) -> Weights:
+    name = f"{node.name}.weight"
+    bias = theta.tensor(f"{node.name}.bias") if node.bias else None
+    if name in theta.anatomy.dense:
+        return Weights(theta.anatomy.dense[name], None, theta.tensor(name).reshape(-1), bias)
+    full = theta.mask.is_full(name)
+    indices = None if full else theta.mask.indices(name).astype(np.int64)
+    return Weights(theta.anatomy.prunable[name], indices, theta.kept(name), bias)
+
+
+def _norm(node: Node, theta: Theta) -> Norm:
+    gamma, beta, mean, variance = (
+        theta.tensor(f"{node.name}.{part}")
+        for part in ("weight", "bias", "running_mean", "running_var")
+    )
+    return Norm(gamma, beta, mean, variance, node.epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class Quantised:
+    """Weights in eight bits: a filter's weights are its values times its scale."""
+
+    values: NDArray[np.int8]
+    scales: NDArray[np.float32]
+
+
+def quantise(weights: Weights) -> Quantised:
+    """The nearest whole numbers from -127 to 127, where 127 is the largest weight of a filter."""
+    filters = weights.filters
+    largest = np.zeros(weights.shape[0], dtype=np.float32)
+    np.maximum.at(largest, filters, np.abs(weights.values))
+    scales = np.where(largest > 0, largest / np.float32(LARGEST_INT8), np.float32(1))
+    values = np.rint(weights.values / scales[filters]).clip(-LARGEST_INT8, LARGEST_INT8)
+    return Quantised(values.astype(np.int8), scales.astype(np.float32))

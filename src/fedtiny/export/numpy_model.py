@@ -1,0 +1,66 @@
+"""A packed model that runs with NumPy alone: no torch, nothing to compile.
+
+>>> model = load("model.packed")  # doctest: +SKIP
+>>> model(images).argmax(axis=1)  # doctest: +SKIP
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.errors import ExportError
+from fedtiny.export import checks, packed
+from fedtiny.export.arithmetic import Batch, step
+from fedtiny.export.network import Floats, TinyModel
+
+MOST_AT_ONCE = 64  # images that are computed together
+MOST_READ = 1 << 25  # values that the windows of a layer read at a time
+
+
+def load(path: Path | str) -> "NumpyModel":
+    """The model of a packed file."""
+    return NumpyModel(packed.read(path))
+
+
+class NumpyModel:
+    """Gives logits for images; `model` has the classes' names, the shape and the model card."""
+
+    def __init__(self, model: TinyModel) -> None:
+        self.model = model
+        self._prepare = ArrayTransform(model.normalisation.mean, model.normalisation.std)
+        self._last_use = _last_uses(model)
+        read = checks.largest_read(model.net.description, checks.shapes(model.net.description))
+        self._at_once = max(1, min(MOST_AT_ONCE, MOST_READ // read))
+
+    def __call__(self, images: NDArray[Any]) -> Floats:
+        """Logits [N, classes] of images [N, C, H, W]: uint8 from 0 to 255, or float from 0 to 1."""
+        if images.shape[1:] != self.model.shape:
+            raise ExportError(
+                f"the model takes images of shape {self.model.shape}, not {images.shape[1:]}"
+            )
+        starts = range(0, len(images), self._at_once)
+        parts = [images[start : start + self._at_once] for start in starts]
+        logits = [self.logits(self._prepare.normalise(part)) for part in parts]
+        return np.concatenate([np.empty((0, len(self.model.classes)), np.float32), *logits])
+
+    def logits(self, normalised: Floats) -> Floats:
+        """Logits of images that are normalised already, all at once."""
+        given: dict[int, Batch] = {}
+        batch = np.ascontiguousarray(normalised.swapaxes(0, 1))
+        nodes = self.model.net.description.nodes
+        for number, node in enumerate(nodes):
+            read = [given[i] for i in node.inputs] or [batch]
+            given[number] = step(self.model.net, node, read)
+            for source in set(node.inputs):
+                if self._last_use[source] == number:
+                    del given[source]
+        return given[len(nodes) - 1][:, :, 0, 0].T
+
+
+def _last_uses(model: TinyModel) -> dict[int, int]:
+    """The last step that reads each step."""
+    nodes = model.net.description.nodes
+    return {source: number for number, node in enumerate(nodes) for source in node.inputs}

@@ -1,0 +1,138 @@
+"""The packed model: one small file with everything that is needed to use a model.
+
+A safetensors file; `docs/packed.md` has its layout. Reading one trusts nothing in it: a length is
+checked before anything is made from it, and what does not fit ends in one sentence.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedtiny.data.draws import Preparation
+from fedtiny.errors import ExportError, FedTinyError, ModelError
+from fedtiny.export import checks, layers, steps
+from fedtiny.export.layers import Tensors
+from fedtiny.export.network import Lowered, TinyModel, Values
+from fedtiny.export.steps import is_name
+from fedtiny.runs.digest import digest_of
+
+FORMAT = 1
+INPUT = ("mean", "std")
+LARGEST = 1e9  # of a mean or std, and of what one divides by
+METADATA, DIGEST = "fedtiny.packed", "digest"
+
+
+def packed(model: TinyModel, values: Values = "fp32") -> bytes:
+    """The bytes of a packed file; the same model always gives the same."""
+    checks.weight_shapes(model.net.description)  # what could not be read is not written
+    tensors = layers.to_tensors(model.net, values)
+    text = json.dumps(_told(model, values), separators=(",", ":"))
+    tensors[DIGEST] = np.frombuffer(bytes.fromhex(digest_of(tensors, text)), np.uint8)
+    data: bytes = save(tensors, {METADATA: text})
+    return data
+
+
+def read(path: Path | str) -> TinyModel:
+    """The model of a packed file."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ExportError(f"cannot read {path}: {error.strerror}") from error
+    return unpacked(data, str(path))
+
+
+def unpacked(data: bytes, name: str = "the file") -> TinyModel:
+    """The model that these bytes hold."""
+    tensors, text = _opened(data, name)
+    try:
+        return _checked(tensors, text)
+    except (FedTinyError, KeyError, TypeError, ValueError, RecursionError) as error:
+        told = str(error) if isinstance(error, FedTinyError) else "its description is not whole"
+        raise ExportError(f"{name} is a damaged packed model ({told}); export it again") from error
+
+
+def _told(model: TinyModel, values: Values) -> dict[str, Any]:
+    """What stands beside the tensors."""
+    return {
+        "format": FORMAT,
+        "values": values,
+        "steps": steps.to_records(model.net.description),
+        "input": {part: list(map(float, getattr(model.normalisation, part))) for part in INPUT},
+        "classes": [_printable(name) for name in model.classes],
+        "card": _printable_all(model.card),
+    }
+
+
+def _printable(text: str) -> str:
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return shown[: steps.MOST_NAME]
+
+
+def _printable_all(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_printable(str(name)): _printable_all(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printable_all(each) for each in value]
+    return _printable(value) if isinstance(value, str) else value
+
+
+def _opened(data: bytes, name: str) -> tuple[Tensors, str]:
+    """The tensors and the text of something that may be no packed file at all."""
+    try:
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        text = header["__metadata__"][METADATA]
+    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ExportError(
+            f"{name} is not a packed model, or only a part of one; make one with: "
+            "fedtiny export DIR --format packed"
+        ) from error
+    return tensors, text
+
+
+def _checked(tensors: Tensors, text: str) -> TinyModel:
+    told = json.loads(text)
+    if told["format"] != FORMAT:
+        raise ModelError(f"it has format {told['format']!r:.20}; this version reads {FORMAT}")
+    seal = tensors.pop(DIGEST)
+    if seal.tobytes().hex() != digest_of(tensors, text):
+        raise ModelError("its checksum does not fit")
+    description = steps.from_records(told["steps"])
+    weights, norms = layers.from_tensors(tensors, description, told["values"])
+    shape = checks.shapes(description)
+    return TinyModel(
+        Lowered(description, weights, norms),
+        _normalisation(told["input"], channels=shape[0][0]),
+        _classes(told["classes"], count=shape[-1][0]),
+        _card(told["card"]),
+        told["values"],
+    )
+
+
+def _normalisation(told: Any, channels: int) -> Preparation:
+    mean, std = (told[part] for part in INPUT)
+    for numbers in (mean, std):
+        if not isinstance(numbers, list) or len(numbers) != channels:
+            raise ModelError("its normalisation does not fit its input")
+        if not all(type(n) is float and abs(n) <= LARGEST for n in numbers):
+            raise ModelError("its normalisation is not made of numbers that can be used")
+    if min(std) < 1 / LARGEST:
+        raise ModelError("its normalisation divides by nothing")
+    return Preparation(tuple(mean), tuple(std))
+
+
+def _classes(told: Any, count: int) -> tuple[str, ...]:
+    if not isinstance(told, list) or len(told) != count or not all(map(is_name, told)):
+        raise ModelError(f"it does not name its {count} classes")
+    return tuple(told)
+
+
+def _card(told: Any) -> Mapping[str, Any]:
+    if not isinstance(told, dict) or _printable_all(told) != told:
+        raise ModelError("its model card cannot be shown")
+    return told

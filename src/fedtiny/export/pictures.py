@@ -1,0 +1,36 @@
+"""Image files as what a model takes."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.errors import DataError, ExportError
+from fedtiny.extras import require
+
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+MOST_PIXELS = 1 << 26
+
+
+def read_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """The image of a file, of any size and colours, as [C, H, W] of this shape."""
+    channels, height, width = shape
+    if channels not in MODES:
+        raise ExportError(f"the model takes images of {channels} channels, which no image file has")
+    pillow = require("PIL.Image", extra="data")
+    try:
+        with pillow.open(path) as file:
+            if file.width * file.height > MOST_PIXELS:
+                raise DataError(f"{path} has more than {MOST_PIXELS} pixels")
+            image = file.convert(MODES[channels])
+            if image.size != (width, height):
+                image = image.resize((width, height), pillow.Resampling.BILINEAR)
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+        raise DataError(f"{path} cannot be read as an image: {_why(error)}") from error
+    pixels: NDArray[np.uint8] = np.asarray(image, dtype=np.uint8).reshape(height, width, channels)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _why(error: BaseException) -> str:
+    told = getattr(error, "strerror", None) or str(error)
+    return " ".join(str(told).split())

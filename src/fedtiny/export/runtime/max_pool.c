@@ -1,0 +1,21 @@
+static float largest(const Tensor *in, int channel, Span rows, Span columns)
+{
+    float found = -INFINITY;
+    for (int row = rows.begin; row < rows.end; ++row)
+        for (int column = columns.begin; column < columns.end; ++column)
+            found = at_least(found, row_of(in, channel, row)[column]);
+    return found;
+}
+
+static void max_pool(const Window *window, const Tensor *in, const Tensor *out)
+{
+    for (int channel = 0; channel < out->channels; ++channel)
+        for (int row = 0; row < out->rows; ++row) {
+            const Span rows = span_of(row, window->rows, window->down, window->top, in->rows);
+            float *to = row_of(out, channel, row);
+            for (int column = 0; column < out->columns; ++column)
+                to[column] = largest(in, channel, rows,
+                                     span_of(column, window->columns, window->right, window->left,
+                                             in->columns));
+        }
+}

@@ -1,0 +1,21 @@
+const char *const model_class_names[MODEL_CLASSES] = {
+$names
+};
+
+static int compute(float *logits)
+{
+$body
+    return largest_of(logits);
+}
+
+int model_run(const uint8_t *image, float *logits)
+{
+$clear    load_pixels(image, &$image);
+    return compute(logits);
+}
+
+int model_run_values(const float *image, float *logits)
+{
+$clear    load_values(image, &$image);
+    return compute(logits);
+}

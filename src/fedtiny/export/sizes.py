@@ -1,0 +1,67 @@
+"""How large a model is in every format, beside the dense model."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+
+from fedtiny.errors import FedTinyError
+from fedtiny.export import checks
+from fedtiny.export.network import TinyModel, Values
+from fedtiny.export.onnx_file import onnx_bytes, plain_size
+from fedtiny.export.packed import packed
+
+BYTES = 4  # of a float32
+VALUES: tuple[Values, ...] = ("fp32", "fp16", "int8")
+C_VALUES = ("fp32", "int8")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A format, its number of bytes, or why it is not to be had."""
+
+    format: str
+    bytes: int | None
+    remark: str = ""
+
+
+def dense_bytes(model: TinyModel) -> int:
+    """Bytes of the model before pruning, as its card tells them, or else of its own full shape."""
+    told = model.card.get("dense_bytes")
+    if type(told) is int and told > 0:
+        return told
+    shapes = checks.weight_shapes(model.net.description).values()
+    return BYTES * sum(prod(shape) for shape in shapes)
+
+
+def all_sizes(model: TinyModel) -> Iterator[Size]:
+    """The size of every format, the dense model's first."""
+    dense = dense_bytes(model)
+    yield Size("dense (torch)", dense, "every weight in float32")
+    yield _size("onnx --plain", lambda: plain_size(model))
+    yield _size("onnx", lambda: len(onnx_bytes(model)), "made dense by runtimes")
+    for values in VALUES:
+        yield _size(f"packed --values {values}", partial(_packed_size, model, values))
+    for held in C_VALUES:
+        yield _size(f"c --values {held}", partial(_c_flash, model, held), "flash")
+
+
+def _size(format: str, measure: Callable[[], int], remark: str = "") -> Size:
+    try:
+        return Size(format, measure(), remark)
+    except FedTinyError as error:
+        return Size(format, None, str(error))
+
+
+def _packed_size(model: TinyModel, values: Values) -> int:
+    return len(packed(model, values))
+
+
+def _c_flash(model: TinyModel, values: str) -> int:
+    """Bytes of constant tables of the C code."""
+    from fedtiny.export.c_source import write_c
+
+    with tempfile.TemporaryDirectory() as folder:
+        return write_c(model, Path(folder), values=values).flash_bytes

@@ -1,0 +1,159 @@
+"""The model of a finished run, and all that goes with it into an export."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from fedtiny import __version__, methods, models
+from fedtiny import config as configs
+from fedtiny.config import Config
+from fedtiny.data import DataSet, ImageSet
+from fedtiny.data.draws import Preparation
+from fedtiny.errors import ExportError, RunError
+from fedtiny.export import packed
+from fedtiny.export.lowered import lower
+from fedtiny.export.network import TinyModel
+from fedtiny.runs.assembly import build_model, load_data, parameters
+from fedtiny.runs.backend import describe
+from fedtiny.runs.folder import RunFolder, quoted, read_json, write_atomically
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Floats, Theta
+
+if TYPE_CHECKING:
+    from torch import nn
+
+BYTES = 4  # of a float32
+LOCAL = ("workers", "threads", "checkpoint_every")  # how and where a run computed, not what
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A finished run: its folder, its config as its method ran it, its data set and its network."""
+
+    folder: RunFolder
+    config: Config
+    data: DataSet
+    network: "nn.Module"
+
+    @cached_property
+    def state(self) -> dict[str, Floats]:
+        """The trained values, by name."""
+        try:
+            return dict(load_file(self.folder.model))
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{self.folder.model} is missing or damaged") from error
+
+    def theta(self) -> Theta:
+        """The trained values under the mask of those that are not zero."""
+        anatomy = models.dissect(self.network, self.data.shape)
+        if any(self.state.get(n, np.empty(0)).shape != s for n, s in anatomy.prunable.items()):
+            raise RunError(f"{self.folder.model} belongs to another model than its config names")
+        mask = Mask(anatomy, {n: np.flatnonzero(self.state[n]) for n in anatomy.prunable})
+        return Theta.from_tensors(self.state, mask)
+
+    def tiny(self, *, fold: bool = True) -> TinyModel:
+        """What is shipped of it."""
+        theta = self.theta()
+        net = lower(describe(self.network, self.data), theta, fold=fold, remove_dead=True)
+        normalisation = Preparation(self.data.mean, self.data.std)
+        return TinyModel(net, normalisation, self.data.classes, self.card(theta))
+
+    def card(self, theta: Theta) -> dict[str, Any]:
+        """Where the model comes from; the same for a run that was stopped and resumed."""
+        result = read_json(self.folder.result)
+        return {
+            "fedtiny": __version__,
+            "method": self.config.method,
+            "model": self.config.model,
+            "data": self.data.name,
+            "accuracy": result["accuracy"],
+            "density": result["density"],
+            "kept_weights": result["kept_weights"],
+            "dense_bytes": dense_bytes(theta),
+            "config": _shared(configs.to_dict(self.config)),
+        }
+
+
+def dense_bytes(theta: Theta) -> int:
+    """Number of bytes of the model with every weight kept, in float32."""
+    return BYTES * (theta.anatomy.prunable_count + theta.anatomy.dense_count)
+
+
+def tiny_model(
+    path: Path | str,
+    *,
+    fold: bool = True,
+    data: DataSet | None = None,
+    model: "nn.Module | None" = None,
+) -> TinyModel:
+    """The model of a packed file or of a run folder.
+
+    A finished run holds its packed model, so that neither its data nor torch is needed here; with
+    `fold` False, or where that file is missing, the run's network is built again.
+    """
+    place = Path(path)
+    if place.is_file():
+        return packed.read(place)
+    folder = finished(place)
+    if fold and folder.packed.exists() and model is None:
+        return packed.read(folder.packed)
+    return trained(place, data=data, model=model).tiny(fold=fold)
+
+
+def finished(path: Path) -> RunFolder:
+    """The folder of a run that has come to its end."""
+    folder = RunFolder.open(path)
+    if not folder.result.exists():
+        raise RunError(f"{path} is not finished; continue it with: fedtiny resume {quoted(path)}")
+    return folder
+
+
+def trained(
+    path: Path | str, *, data: DataSet | None = None, model: "nn.Module | None" = None
+) -> Trained:
+    """A finished run with its network; a data set or a model of one's own must be given again."""
+    folder = finished(Path(path))
+    asked = configs.load(folder.config)
+    data = data or _known_data(folder) or load_data(asked)
+    own = copy.deepcopy(model)
+    config = methods.create(asked).settle(asked, lambda: parameters(asked, data, own))
+    replaced = config.model != asked.model
+    network = own if own and not replaced else build_model(config, data)
+    return Trained(folder, config, data, network)
+
+
+def _known_data(folder: RunFolder) -> DataSet | None:
+    """What the run's packed model tells of its data: everything but the images."""
+    try:
+        known = packed.read(folder.packed)
+    except ExportError:
+        return None
+    blank = np.zeros((1, *known.shape), dtype=np.uint8)
+    images = ImageSet(blank, np.zeros(1, dtype=np.int64), known.classes)
+    name, normal = str(known.card.get("data", "")), known.normalisation
+    return DataSet(name, images, images, normal.mean, normal.std, flips=False, crop_padding=0)
+
+
+def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without what only concerns the machine of the run."""
+    told = {name: value for name, value in config.items() if name not in LOCAL}
+    told["data"] = {name: value for name, value in told["data"].items() if name != "root"}
+    told["device"] = {name: v for name, v in told.get("device", {}).items() if name != "python"}
+    return told
+
+
+def pack_run(path: Path | str, **own: Any) -> Path:
+    """Write the packed model of a finished run into its folder, and give the file.
+
+    A data set or a model of one's own is given again as `data` and `model`.
+    """
+    run = trained(path, **own)
+    write_atomically(run.folder.packed, packed.packed(run.tiny()))
+    return run.folder.packed

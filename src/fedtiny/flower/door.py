@@ -1,0 +1,188 @@
+"""The door to real devices: the same questions as in a simulation, over a Flower grid."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Message
+
+from fedtiny.errors import FedTinyError, ReplyError
+from fedtiny.federation.door import ABSENT, LATE, Outcome, Traffic
+from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.robust import reducer_for
+from fedtiny.federation.trust import Claims, Examiner
+from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
+from fedtiny.flower import messages
+from fedtiny.flower.exchange import Exchange
+from fedtiny.flower.kit import Kit
+from fedtiny.flower.messages import DONE, LACKS, Answer, Question
+from fedtiny.flower.reception import Reception
+from fedtiny.flower.spool import Spool
+from fedtiny.runs.folder import RunFolder, write_json
+from fedtiny.sparse.theta import Theta
+
+UNAVAILABLE = 5  # Flower's code for a node that is gone
+LOST = (3, 4)  # its codes for a message or a reply that nobody has any more
+MOST_SENDINGS = 2  # of one question to one node: what it should hold left out, then all of it
+
+
+@dataclass
+class Asking:
+    """A question on its way: what was sent to whom, and who failed."""
+
+    request: Request
+    nodes: Mapping[int, int]
+    """The node of each device that is asked and there."""
+    exchange: Exchange
+    spool: Spool
+    examiner: Examiner
+    payloads: dict[Known, bytes] = field(default_factory=dict)
+    sendings: dict[int, int] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def payload(self, known: Known) -> bytes:
+        """The request for a device that holds this; encoded once, however many do."""
+        if known not in self.payloads:
+            self.payloads[known] = encode_request(self.request, known)
+        return self.payloads[known]
+
+
+class FlowerDoor:
+    """Asks nodes through the SuperLink, spools their replies and folds them in device order."""
+
+    def __init__(self, reception: Reception, folder: RunFolder) -> None:
+        self.reception = reception
+        self.folder = folder
+        self.claims = Claims(self.kit.config.trust.most_samples)
+        self._known: dict[int, Known] = {}
+        self._noted: dict[str, Any] = {}
+
+    @property
+    def kit(self) -> Kit:
+        """What nodes were given."""
+        return self.reception.kit
+
+    @property
+    def devices(self) -> Sequence[int]:
+        return range(self.reception.roster.size)
+
+    def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
+        least = self.kit.config.fleet.min_replies
+        there = self.reception.present(wanted=least, least=least)
+        self._note()
+        exchange = Exchange(self.reception.grid, self.reception.settings.timeout)
+        with Spool.within(self.folder.spool) as spool:
+            nodes = {device: there[device] for device in sorted(devices) if device in there}
+            examiner = Examiner(request, reducer, self.kit.config)
+            asking = Asking(request, nodes, exchange, spool, examiner)
+            asking.failed |= {device: ABSENT for device in devices if device not in there}
+            self._send(asking, list(nodes))
+            self._collect(asking)
+            return self._folded(asking, reducer)
+
+    def _send(self, asking: Asking, devices: Sequence[int], with_kit: bool = False) -> None:
+        """Send each device what it lacks of the request, and count it."""
+        contents, theta = {}, asking.request.theta
+        kit = self.kit.text if with_kit else ""
+        for device in devices:
+            payload = asking.payload(self._known.get(device, NOTHING_KNOWN))
+            question = Question(self.kit.key, device, payload, kit)
+            contents[asking.nodes[device]] = question.records()
+            asking.traffic += Traffic(down=len(payload))
+            asking.sendings[device] = asking.sendings.get(device, 0) + 1
+            self._known[device] = Known.of(theta)
+        lost = asking.exchange.send(messages.kind(asking.request), contents)
+        for device in devices:
+            if asking.nodes[device] in lost:
+                self._fail(asking, device, ABSENT)
+
+    def _collect(self, asking: Asking) -> None:
+        """Spool every reply; a node that lacks something gets it and is asked again."""
+        devices = {node: device for device, node in asking.nodes.items()}
+        for node, message in asking.exchange.replies():
+            device = devices[node]
+            try:
+                answer = _answer(message)
+            except FedTinyError as error:
+                self._fail(asking, device, str(error))
+                continue
+            if answer.status == DONE:
+                self._keep(asking, device, answer.reply)
+            elif answer.status == LACKS and asking.sendings[device] < MOST_SENDINGS:
+                self._known[device] = NOTHING_KNOWN
+                self._send(asking, [device], with_kit=answer.words == messages.KIT)
+            else:
+                self._fail(asking, device, answer.words)
+        for node in asking.exchange.awaited:
+            self._fail(asking, devices[node], LATE)
+
+    def _keep(self, asking: Asking, device: int, reply: bytes) -> None:
+        """Put a reply by until all are there, unless no honest one is as long."""
+        asking.traffic += Traffic(up=len(reply))
+        try:
+            asking.examiner.check_length(len(reply))
+            asking.spool.put(device, reply)
+        except ReplyError as refusal:
+            self._fail(asking, device, str(refusal))
+
+    def _folded(self, asking: Asking, reducer: str) -> Outcome:
+        """The replies, averaged in device order, one in memory at a time."""
+        replies = reducer_for(reducer, self.kit.config.trust, asking.request.theta)
+        for device, data in asking.spool.in_order():
+            try:
+                reply = self._accepted(device, data, asking.examiner)
+            except ReplyError as refusal:
+                self._fail(asking, device, str(refusal))
+            else:
+                replies.add(reply)
+        return replies.outcome(dict(sorted(asking.failed.items())), asking.traffic)
+
+    def _accepted(self, device: int, data: bytes, examiner: Examiner) -> Reply:
+        """A reply that may be averaged in: decoded, and examined before it counts."""
+        action = examiner.request.action
+        reply = examiner.decoded(data)
+        examiner.check(reply, device, self.claims.limit(device, action))
+        self.claims.note(reply, action)
+        return reply
+
+    def _fail(self, asking: Asking, device: int, why: str) -> None:
+        """Leave a device out; what it holds now is not known, so it gets all next time."""
+        asking.failed[device] = why
+        self._known.pop(device, None)
+        name, action = self.reception.roster.name(device), asking.request.action
+        self.reception.say(f"{name} is left out of '{action}': {why}")
+
+    def _note(self) -> None:
+        """Write down who plays what, whenever that has changed."""
+        roster, traffic = self.reception.roster, self.reception.traffic
+        noted = {
+            "devices": roster.plain(),
+            "turned_away": {str(node): why for node, why in roster.turned_away.items()},
+            "bytes_joining": traffic.down,
+        }
+        if noted != self._noted:
+            write_json(self.folder.nodes, noted)
+            self._noted = noted
+
+    def state(self) -> dict[str, Any]:
+        return {"flower": True, "claims": self.claims.first}
+
+    def restore(self, state: Mapping[str, Any], theta: Theta) -> None:
+        """To Flower a resumed run is a new one, in which no node remembers anything."""
+        self.claims = Claims(self.claims.most, state.get("claims"))
+
+    def close(self) -> None:
+        pass
+
+
+def _answer(message: Message) -> Answer:
+    """What a node answered; a FedTinyError says why there is no answer."""
+    if not message.has_error():
+        return Answer.read(message.content)
+    code, reason = message.error.code, message.error.reason
+    if code == UNAVAILABLE:
+        raise FedTinyError(ABSENT)
+    if code in LOST:
+        raise FedTinyError(LATE)
+    raise FedTinyError(f"its ClientApp failed: {messages.told(reason or f'code {code}')}")

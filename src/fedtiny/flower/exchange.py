@@ -1,0 +1,62 @@
+"""Messages to many nodes and their replies, a few at a time."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+AT_ONCE = 16  # messages in memory at a time, whatever the number of nodes
+PAUSE = 0.2  # seconds between two looks for replies
+
+T = TypeVar("T")
+
+
+class Exchange:
+    """Sends messages and gives each reply as it comes, until all came or the time is up.
+
+    More may be sent while replies come in. A reply is known by the message it answers, since an
+    error that the SuperLink reports carries the SuperLink's own node id.
+    """
+
+    def __init__(self, grid: Grid, timeout: float) -> None:
+        self._grid = grid
+        self._until = time.monotonic() + timeout
+        self._awaited: dict[str, int] = {}
+
+    @property
+    def awaited(self) -> set[int]:
+        """The nodes that have not answered."""
+        return set(self._awaited.values())
+
+    def send(self, kind: str, contents: Mapping[int, RecordDict]) -> set[int]:
+        """Send to each node what is meant for it; gives the nodes that could not be reached."""
+        lost = set()
+        for part in _parts(list(contents)):
+            time_left = max(1.0, self._until - time.monotonic())
+            messages = [Message(contents[node], node, kind, ttl=time_left) for node in part]
+            ids = list(self._grid.push_messages(messages)) or [""] * len(part)
+            self._awaited |= {id: node for id, node in zip(ids, part, strict=True) if id}
+            lost |= {node for id, node in zip(ids, part, strict=True) if not id}
+        return lost
+
+    def replies(self) -> Iterator[tuple[int, Message]]:
+        """Each reply with the node that was asked."""
+        while self._awaited:
+            for part in _parts(list(self._awaited)):
+                for reply in self._grid.pull_messages(part):
+                    node = self._awaited.pop(reply.metadata.reply_to_message_id, None)
+                    if node is not None:
+                        yield node, reply
+            if time.monotonic() >= self._until:
+                return
+            if self._awaited:
+                time.sleep(PAUSE)
+
+
+def _parts(items: Sequence[T]) -> Iterator[list[T]]:
+    rest = iter(items)
+    while part := list(islice(rest, AT_ONCE)):
+        yield part

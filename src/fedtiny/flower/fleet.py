@@ -1,0 +1,52 @@
+"""The nodes of a Flower federation as the fleet of a run."""
+
+from dataclasses import dataclass, field
+
+from flwr.serverapp import Grid
+
+from fedtiny.config import Config
+from fedtiny.data import DataSet
+from fedtiny.flower.door import FlowerDoor
+from fedtiny.flower.kit import Kit
+from fedtiny.flower.reception import Reception, Say
+from fedtiny.flower.roster import Roster, recalled
+from fedtiny.flower.settings import FlowerSettings
+from fedtiny.runs.fleet import Premises
+from fedtiny.runs.folder import RunFolder, read_json
+from fedtiny.runs.split import Split, hold_back, share_out
+
+
+@dataclass
+class FlowerFleet:
+    """The nodes behind a grid; who they are is known once the door is open."""
+
+    grid: Grid
+    settings: FlowerSettings
+    folder: RunFolder
+    say: Say
+    roster: Roster = field(default_factory=lambda: Roster(0))
+
+    @property
+    def tested_here(self) -> bool:
+        return self.settings.test == "server"
+
+    @property
+    def samples(self) -> int:
+        return self.roster.samples
+
+    def share_out(self, data: DataSet, config: Config) -> Split:
+        sharing = hold_back if self._own_data else share_out
+        return sharing(data, config)
+
+    def open_door(self, premises: Premises) -> FlowerDoor:
+        """Wait until every device has its node, or for as long as the settings say."""
+        fleet, kit = premises.config.fleet, Kit.of(premises, self._own_data)
+        known = read_json(self.folder.nodes)["devices"] if self.folder.nodes.exists() else {}
+        self.roster = Roster(fleet.devices, recalled(known))
+        reception = Reception(self.grid, kit, self.roster, self.settings, self.say)
+        reception.present(wanted=fleet.devices, least=fleet.min_replies)
+        return FlowerDoor(reception, self.folder)
+
+    @property
+    def _own_data(self) -> bool:
+        return self.settings.data == "own"

@@ -1,0 +1,78 @@
+"""The data of a node: its own, or its part of a named set for trials."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtiny.data import ImageSet, load_own
+from fedtiny.data.resize import resize
+from fedtiny.devices.shard import Shard, shard
+from fedtiny.errors import DataError
+from fedtiny.flower.kit import Kit
+from fedtiny.runs.assembly import load_data
+from fedtiny.runs.split import Split, share_out
+
+NodeConfig = Mapping[str, Any]
+
+
+def shard_of(kit: Kit, device: int, node: NodeConfig) -> Shard:
+    """The device's data; its development set is the same for every message of a run."""
+    if kit.own_data:
+        images = _own_set(kit, _path(node))
+        own = np.arange(len(images))
+    else:
+        part = _part(kit, node)
+        images, split = _shared_set(kit, str(node.get("data-root", "")))
+        own = split.devices.devices[part]
+    return shard(device, images, own, kit.config.selection.development_ratio, kit.config.seed)
+
+
+def claim(node: NodeConfig) -> int | None:
+    """The device that a node wants to be, if it says so."""
+    number = node.get("partition-id")
+    return number if type(number) is int and number >= 0 else None
+
+
+def _path(node: NodeConfig) -> Path:
+    if "data" not in node:
+        raise DataError(
+            "this run takes nodes with data of their own: start them with "
+            "--node-config 'data=\"PATH\"'"
+        )
+    return Path(str(node["data"])).expanduser()
+
+
+def _part(kit: Kit, node: NodeConfig) -> int:
+    """Which part of the named set is the node's."""
+    part, devices = claim(node), kit.config.fleet.devices
+    parts = node.get("num-partitions", devices)
+    if part is None or parts != devices or part >= devices:
+        raise DataError(
+            f"this run shares {kit.config.data.name} among {devices} nodes: start each with "
+            f"--node-config 'partition-id=K num-partitions={devices}', K from 0 to {devices - 1}"
+        )
+    return part
+
+
+@lru_cache(maxsize=1)  # a process of many nodes, as in a simulation, loads once
+def _shared_set(kit: Kit, root: str) -> tuple[ImageSet, Split]:
+    config = kit.config
+    if root:
+        config = replace(config, data=replace(config.data, root=root))
+    data = load_data(config)
+    return data.train, share_out(data, config)
+
+
+@lru_cache(maxsize=1)
+def _own_set(kit: Kit, path: Path) -> ImageSet:
+    """The node's own images, at the size that the run's model takes."""
+    found, (channels, height, width) = load_own(path, kit.classes), kit.shape
+    if found.shape != kit.shape and found.shape[0] == channels and height == width:
+        found = replace(found, images=resize(found.images, height))
+    if found.shape != kit.shape:
+        raise DataError(f"the images in {path} are {found.shape}, but the run's are {kit.shape}")
+    return found

@@ -1,0 +1,143 @@
+"""What the server and a node say to each other, as Flower's records and back.
+
+A question names the kit it belongs to and the device that the node plays, and holds a request in
+the wire format; it brings the kit itself to a node that lacks it. An answer holds a reply in the
+wire format, or says what the node lacks or why it failed. Whatever a node sends is read as bytes
+that may lie.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedtiny.errors import WireError
+from fedtiny.federation.messages import Request
+
+STYPE = "fedtiny.wire.v1"
+JOIN = "query.join"
+TRAIN, EVALUATE = "train", "evaluate"
+QUERIES = ("bn_statistics", "losses")
+
+DONE, LACKS, FAILED = "done", "lacks", "failed"
+KIT, THETA = "kit", "theta"
+MOST_WORDS = 300
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a node is asked; `kit` is empty where the node should have it."""
+
+    kit_key: str
+    device: int
+    request: bytes
+    kit: str = ""
+
+    def records(self) -> RecordDict:
+        """As Flower carries it."""
+        found = RecordDict({"order": ConfigRecord({"kit": self.kit_key, "device": self.device})})
+        if self.kit:
+            found["kit"] = _blob(self.kit.encode())
+        if self.request:
+            found["request"] = _blob(self.request)
+        return found
+
+    @classmethod
+    def read(cls, records: RecordDict) -> "Question":
+        """What a node was sent."""
+        order = records.config_records["order"]
+        kit = _bytes(records, "kit") if "kit" in records else b""
+        request = _bytes(records, "request") if "request" in records else b""
+        return cls(str(order["kit"]), _whole(order, "device"), request, kit.decode())
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a node says: a reply, or in words what it lacks or why it failed."""
+
+    status: str
+    words: str = ""
+    reply: bytes = b""
+
+    def records(self) -> RecordDict:
+        """As Flower carries it."""
+        found = RecordDict(
+            {"answer": ConfigRecord({"status": self.status, "words": self.words[:MOST_WORDS]})}
+        )
+        if self.reply:
+            found["reply"] = _blob(self.reply)
+        return found
+
+    @classmethod
+    def read(cls, records: RecordDict, with_reply: bool = True) -> "Answer":
+        """What a node sent, if it is an answer."""
+        status, words = (_text(records, "answer", name) for name in ("status", "words"))
+        if status not in (DONE, LACKS, FAILED):
+            raise WireError(f"a node answered with the unknown status {ascii(status)[:30]}")
+        return cls(
+            status, words, _bytes(records, "reply") if status == DONE and with_reply else b""
+        )
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What a node says of itself when it joins; without a claim it plays any free device."""
+
+    name: str
+    samples: int
+    claim: int | None
+
+    def records(self) -> RecordDict:
+        """As Flower carries it."""
+        claim = -1 if self.claim is None else self.claim
+        own = ConfigRecord({"name": self.name, "samples": self.samples, "claim": claim})
+        return RecordDict({"answer": ConfigRecord({"status": DONE, "words": ""}), "arrival": own})
+
+    @classmethod
+    def read(cls, records: RecordDict) -> "Arrival":
+        """What a node sent, if it says who it is."""
+        name = _text(records, "arrival", "name")
+        own = records.config_records["arrival"]
+        samples, claim = _whole(own, "samples"), _whole(own, "claim")
+        if not name.isprintable() or not 0 < samples < 2**40:
+            raise WireError(f"a node says that it is {ascii(name)[:30]} with {samples} samples")
+        return cls(name[:60], samples, claim if claim >= 0 else None)
+
+
+def told(words: str) -> str:
+    """Words of a node as they can be shown: one line, not too long, nothing unprintable."""
+    line = words.strip().rpartition("\n")[2]
+    return "".join(c if c.isprintable() else "?" for c in line)[:MOST_WORDS]
+
+
+def kind(request: Request) -> str:
+    """The message type of a request: the moment of a round that it stands for."""
+    first = request.program[0].name if request.program else TRAIN
+    return f"query.{first}" if first in QUERIES else EVALUATE if first == EVALUATE else TRAIN
+
+
+def _blob(data: bytes) -> ArrayRecord:
+    return ArrayRecord({"data": Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)})
+
+
+def _bytes(records: RecordDict, name: str) -> bytes:
+    record = records.array_records.get(name)
+    array = record.get("data") if record is not None else None
+    if array is None or array.stype != STYPE:
+        raise WireError(f"a message lacks its {name}")
+    return array.data
+
+
+def _text(records: RecordDict, record: str, name: str) -> str:
+    found = records.config_records.get(record)
+    value = found.get(name) if found is not None else None
+    if not isinstance(value, str):
+        raise WireError(f"a message lacks the {name} of its {record}")
+    return value
+
+
+def _whole(record: Any, name: str) -> int:
+    value = record.get(name)
+    if type(value) is not int:
+        raise WireError(f"a message lacks the number '{name}'")
+    return value

@@ -1,0 +1,70 @@
+"""What a run over Flower is told by the app's run config."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from fedtiny import config as configs
+from fedtiny.config import Config
+from fedtiny.errors import ConfigError
+
+SECTION = "flower"
+
+
+@dataclass(frozen=True)
+class FlowerSettings:
+    """The table `flower` of the run config; everything else in it is the run's own config."""
+
+    run: str = "runs/flower"
+    """The run folder; a relative path counts from where the SuperLink was started."""
+    resume: bool = False
+    """Continue the run in that folder."""
+    data: Literal["partition", "own"] = "partition"
+    """Nodes take a part each of the named data set, for trials, or have data of their own."""
+    test: Literal["server", "devices"] = "server"
+    """Who measures accuracy: the server on its test set, or the devices on their own data."""
+    wait: float = 300.0
+    """Seconds to wait for nodes to appear."""
+    timeout: float = 600.0
+    """Seconds that a question may take; who is later is left out of it."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("wait", self.wait), ("timeout", self.timeout)):
+            if not 0 < value < float("inf"):
+                raise ConfigError(f"'{SECTION}.{name}' must be above 0 seconds, got {value:g}")
+
+
+def read(run_config: Mapping[str, Any]) -> tuple[FlowerSettings, Config]:
+    """The settings and the config of a run, from Flower's flat run config.
+
+    >>> settings, config = read({"rounds": 3, "fleet.devices": 2, "flower.timeout": 60})
+    >>> settings.timeout, config.rounds, config.fleet.devices
+    (60.0, 3, 2)
+    """
+    values = nested(run_config)
+    settings = configs.parse(FlowerSettings, values.pop(SECTION, {}), f"{SECTION}.")
+    return settings, _for_nodes(configs.from_dict(values))
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables again, of keys with dots."""
+    found: dict[str, Any] = {}
+    for key, value in flat.items():
+        *tables, name = key.split(".")
+        place = found
+        for table in tables:
+            place = place.setdefault(table, {})
+        place[name] = value
+    return found
+
+
+def _for_nodes(config: Config) -> Config:
+    """The same config without what only simulated devices have."""
+    fleet = config.fleet
+    if fleet.fail_rate or fleet.late_rate:
+        raise ConfigError("fleet.fail_rate and fleet.late_rate are for simulated devices")
+    if config.device.python:
+        raise ConfigError("device.python is for simulated devices")
+    if config.simulator == "gpu":
+        raise ConfigError("simulator is 'gpu', but the devices are real; leave it out")
+    return replace(config, simulator="reference", workers=1, threads=config.threads or 1)

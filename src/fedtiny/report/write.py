@@ -1,0 +1,78 @@
+"""Writing the page, and its figures beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedtiny.errors import FedTinyError, RunError
+from fedtiny.report import page, svg
+from fedtiny.report.comparison import comparison_figures, groups
+from fedtiny.report.figure import Figure
+from fedtiny.report.figures import figures
+from fedtiny.report.png import png
+from fedtiny.report.run import Run, read
+from fedtiny.runs.folder import RunFolder, write_atomically
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and why some of it was not."""
+
+    page: Path
+    figures: Path | None = None
+    count: int = 0
+    lacking: str = ""
+
+
+def write_page(runs: Sequence[Run], out: Path) -> Path:
+    """Write the page alone, which takes a moment."""
+    text = page.one_run(runs[0]) if len(runs) == 1 else page.several_runs(runs, groups(runs))
+    write_atomically(out, text.encode())
+    return out
+
+
+def write_report(folders: Sequence[RunFolder], out: Path | None = None) -> Written:
+    """Write the page and every figure as SVG and, with the extra `plot`, as PNG."""
+    runs = [read(folder) for folder in folders]
+    place = out or _default(folders)
+    beside = place.with_name(f"{place.stem}_figures")
+    try:
+        beside.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {beside}: {error.strerror}") from error
+    write_page(runs, place)
+    named = _named(runs)
+    for name, figure in named.items():
+        drawn = svg.standalone(figure.canvas, figure.title)
+        write_atomically(beside / f"{name}.svg", drawn.encode())
+    return Written(place, beside, len(named), _write_pngs(named, beside))
+
+
+def _write_pngs(named: dict[str, Figure], beside: Path) -> str:
+    """Gives the reason where there can be none."""
+    try:
+        for name, figure in named.items():
+            write_atomically(beside / f"{name}.png", png(figure.canvas))
+    except RunError:
+        raise
+    except FedTinyError as error:
+        return f"no PNG files: {error}"
+    return ""
+
+
+def _default(folders: Sequence[RunFolder]) -> Path:
+    """In the run's folder; of several in the folder that holds the first."""
+    if len(folders) == 1:
+        return folders[0].report
+    return folders[0].path.resolve().parent / folders[0].report.name
+
+
+def _named(runs: Sequence[Run]) -> dict[str, Figure]:
+    """Every figure by the name of its files; of several runs those that compare them."""
+    if len(runs) == 1:
+        return {f.name: f for drawn in figures(runs[0]).values() for f in drawn}
+    return {
+        f"comparison{number}_{figure.name}": figure
+        for number, group in enumerate(groups(runs), start=1)
+        for figure in comparison_figures(group)
+    }

@@ -1,0 +1,40 @@
+"""Trackers by name."""
+
+import difflib
+from collections.abc import Iterable
+
+from fedtiny.errors import ConfigError
+from fedtiny.extras import require
+from fedtiny.runs import display
+from fedtiny.runs.reporter import Reporter
+from fedtiny.runs.tracking.tracked import Tracked
+from fedtiny.runs.tracking.tracker import Tracker
+
+TRACKERS = {
+    "tensorboard": ("fedtiny.runs.tracking.tensorboard", "TensorBoard"),
+    "trackio": ("fedtiny.runs.tracking.trackio", "Trackio"),
+    "wandb": ("fedtiny.runs.tracking.wandb", "WeightsAndBiases"),
+}
+
+
+def reporting(names: Iterable[str]) -> Reporter:
+    """The reporter that fits where the output goes, which also tells these trackers."""
+    trackers = create(names)
+    shown = display.automatic()
+    return Tracked(shown, trackers) if trackers else shown
+
+
+def create(names: Iterable[str]) -> dict[str, Tracker]:
+    """The trackers of these names; a missing package says at once which extra brings it."""
+    return {name: _create(name) for name in dict.fromkeys(names)}
+
+
+def _create(name: str) -> Tracker:
+    if name not in TRACKERS:
+        near = difflib.get_close_matches(name, TRACKERS, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise ConfigError(f"no tracker '{name}' (known: {', '.join(TRACKERS)}){hint}")
+    require(name, extra=name)
+    module, kind = TRACKERS[name]
+    tracker: Tracker = getattr(require(module, extra=name), kind)()
+    return tracker

@@ -1,0 +1,110 @@
+"""A reporter that tells trackers too."""
+
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from fedtiny import config as configs
+from fedtiny.errors import RunError
+from fedtiny.runs.assembly import Assembly
+from fedtiny.runs.folder import RunFolder, read_json, write_json
+from fedtiny.runs.metrics import Record
+from fedtiny.runs.reporter import Reporter
+from fedtiny.runs.tracking.tracker import Subject, Tracker
+
+STATE = "trackers.json"
+
+
+class Tracked:
+    """Passes everything on to a reporter, and each round's figures to trackers.
+
+    Which rounds a tracker has is kept in the run folder, so that a resumed run sends none twice
+    and none too few. A tracker that fails is left out from then on; the run never notices.
+    """
+
+    def __init__(self, reporter: Reporter, trackers: Mapping[str, Tracker]) -> None:
+        self.reporter = reporter
+        self.trackers = dict(trackers)
+        self.state: dict[str, Any] = {}
+        self.path: Path | None = None
+        self.summary: dict[str, float] = {}
+
+    def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
+        self.reporter.started(assembly, folder, records)
+        self.path = folder.path / STATE
+        self.state = _state(self.path, self.trackers)
+        settings = configs.to_dict(assembly.asked)
+        for name, tracker in list(self.trackers.items()):
+            own = self.state[name]
+            run = folder.path.resolve()
+            subject = Subject(run.name, own["key"], run, settings, own["rounds"])
+            self._try(name, tracker.open, subject)
+        for record in records:
+            self._log(record)
+
+    def selected(self, selection: dict[str, Any]) -> None:
+        self.reporter.selected(selection)
+
+    def round_done(self, record: Record) -> None:
+        self.reporter.round_done(record)
+        self._log(record)
+
+    def finished(self, result: dict[str, Any]) -> None:
+        self.summary = figures(result)
+        self.reporter.finished(result)
+
+    def close(self) -> None:
+        for name, tracker in list(self.trackers.items()):
+            self._try(name, tracker.close, self.summary)
+        self.reporter.close()
+
+    def _log(self, record: Record) -> None:
+        """Tell the trackers that do not have this round yet."""
+        step, news = record["round"] + 1, False
+        for name, tracker in list(self.trackers.items()):
+            new = step > self.state[name]["rounds"]
+            if new and self._try(name, tracker.log, step, figures(record)):
+                self.state[name]["rounds"], news = step, True
+        if news and self.path:
+            write_json(self.path, self.state)
+
+    def _try(self, name: str, call: Callable[..., None], *arguments: Any) -> bool:
+        try:
+            call(*arguments)
+        except Exception as error:
+            del self.trackers[name]
+            what = f"{type(error).__name__}: {error}".partition("\n")[0]
+            print(f"fedtiny: tracker '{name}' failed and is left out ({what})", file=sys.stderr)
+            return False
+        return True
+
+
+def figures(record: Mapping[str, Any]) -> dict[str, float]:
+    """Every finite number of a record, with the density of each layer.
+
+    >>> figures({"round": 3, "accuracy": 0.5, "loss": None, "densities": {"a.weight": 0.1}})
+    {'accuracy': 0.5, 'layer_density/a.weight': 0.1}
+    """
+    layers = record.get("densities") or {}
+    flat = {**record, **{f"layer_density/{layer}": value for layer, value in layers.items()}}
+    return {
+        name: value
+        for name, value in flat.items()
+        if name != "round"
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and isfinite(value)
+    }
+
+
+def _state(path: Path, names: Mapping[str, Tracker]) -> dict[str, Any]:
+    """What each tracker has of this run, from before; one that is new has nothing."""
+    try:
+        known = read_json(path)
+    except RunError:
+        known = {}
+    fresh = {name: {"key": uuid.uuid4().hex[:12], "rounds": 0} for name in names}
+    return {**fresh, **known}

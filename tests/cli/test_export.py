@@ -1,0 +1,253 @@
+"""fedtiny export, predict and inspect of a packed model, as a user meets them."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fedtiny as package
+from fedtiny.cli.predict import shares_of
+from fedtiny.data.digits import digits
+from fedtiny.export import numpy_model, packed
+from fedtiny.export.source import pack_run
+
+from ..runs.tiny import FLAGS, assert_one_sentence
+
+
+@pytest.fixture
+def shipped(finished):
+    """The folder of a finished run with its packed model."""
+    pack_run(finished)
+    return finished
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """Ten digits as files: as they are, larger and in colours, and of other formats."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for number, image in enumerate(digits().test.images[:10, 0]):
+        picture = Image.fromarray(image)
+        if number % 2:
+            picture = picture.resize((40, 40)).convert("RGBA")
+        picture.save(folder / f"{number}.png")
+    return sorted(folder.iterdir())
+
+
+# Export
+
+
+def test_a_run_names_its_packed_model_last(fedtiny, tmp_path):
+    said = fedtiny("run", *FLAGS, "--rounds", "1", "--out", tmp_path / "run")
+    last = said.out.splitlines()[-1]
+    path = tmp_path / "run" / "model.packed"
+    assert re.match(rf"packed model: {path} \([\d.]+ kB, [\d.]+% of dense\); classify with", last)
+    assert packed.read(path).card["method"] == "fedtiny"
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ([], ["model.packed"]),
+        (["--values", "int8"], ["model.int8.packed"]),
+        (["--values", "fp16", "--no-fold"], ["model.fp16.unfolded.packed"]),
+        (["--format", "onnx"], ["model.onnx"]),
+        (["--format", "onnx", "--plain"], ["model.plain.onnx"]),
+        (["--format", "torch"], ["model.torch.safetensors", "model.torch.json"]),
+        (["--format", "c"], ["model_c/model.c", "model_c/model.h"]),
+        (["--format", "c", "--values", "fp32"], ["model_c/model.c", "model_c/model.h"]),
+    ],
+)
+def test_every_format_is_written_and_told(fedtiny, shipped, flags, names):
+    said = fedtiny("export", shipped, *flags)
+    assert (said.code, said.err) == (0, "")
+    for name in names:
+        assert f"wrote {shipped / name} (" in said.out
+        assert (shipped / name).stat().st_size > 100
+    for format in ("dense", "onnx", "packed --values int8", "c --values int8"):
+        assert re.search(rf"{format}.* [\d.]+ k?B +[\d.]+%", said.out), format
+
+
+def test_a_packed_model_can_be_exported_again(fedtiny, shipped, tmp_path):
+    out = tmp_path / "elsewhere" / "tiny.packed"
+    assert fedtiny("export", shipped / "model.packed", "--values", "int8", "--out", out).code == 0
+    assert packed.read(out).held == "int8"
+    assert fedtiny("export", out, "--format", "onnx").code == 0
+    assert (tmp_path / "elsewhere" / "tiny.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        (["--format", "onnx", "--values", "int8"], ["--values int8 is for packed and c"]),
+        (["--plain"], ["--plain is for --format onnx"]),
+        (["--format", "c", "--values", "fp16"], ["fp16"]),
+    ],
+)
+def test_what_does_not_go_together_is_told(fedtiny, shipped, flags, parts):
+    before = sorted(shipped.iterdir())
+    said = fedtiny("export", shipped, *flags)
+    assert_one_sentence(said.code, said.err, *parts)
+    assert sorted(shipped.iterdir()) == before
+
+
+def test_nothing_that_exists_is_written_over(fedtiny, shipped, tmp_path):
+    (tmp_path / "thesis.tex").write_text("my work")
+    said = fedtiny("export", shipped, "--out", tmp_path / "thesis.tex")
+    assert_one_sentence(said.code, said.err, "exists already; choose another --out")
+    assert (tmp_path / "thesis.tex").read_text() == "my work"
+
+
+def test_runs_that_have_no_model_yet(fedtiny, stopped, tmp_path):
+    said = fedtiny("export", stopped)
+    assert_one_sentence(said.code, said.err, "is not finished", f"fedtiny resume {stopped}")
+    said = fedtiny("export", tmp_path / "nowhere")
+    assert_one_sentence(said.code, said.err, "is not a run folder")
+
+
+@pytest.mark.parametrize("flags", [["--format", "torch"], ["--no-fold"]])
+def test_what_a_packed_model_no_longer_has_needs_the_run(fedtiny, shipped, flags):
+    said = fedtiny("export", shipped / "model.packed", *flags)
+    assert_one_sentence(said.code, said.err, " ".join(flags), "needs the run folder")
+
+
+def test_a_damaged_packed_model_is_told_by_every_command(fedtiny, shipped, pictures):
+    path = shipped / "model.packed"
+    path.write_bytes(path.read_bytes()[:-10])
+    for order in (["export", path], ["inspect", path], ["predict", path, pictures[0]]):
+        said = fedtiny(*order)
+        assert_one_sentence(said.code, said.err, str(path), "not a packed model")
+    said = fedtiny("inspect", shipped)
+    assert said.code == 0, "what the run did can still be seen"
+    assert "not a packed model" in said.out.replace("\n", " ")
+
+
+# Inspect
+
+
+def test_inspect_draws_a_packed_model(fedtiny, shipped):
+    fedtiny("export", shipped, "--values", "int8")
+    said = fedtiny("inspect", shipped / "model.int8.packed")
+    assert (said.code, said.err) == (0, "")
+    assert "(int8)" in said.out
+    assert "method fedtiny, model small, data digits" in said.out
+    assert "takes images 1x8x8, gives 10 classes: 0, 1, 2" in said.out
+    for name, weights in packed.read(shipped / "model.int8.packed").net.weights.items():
+        shape = "x".join(map(str, weights.shape))
+        assert re.search(rf"{name} +{shape} +{len(weights.values)} +\d\.\d+ +\d+ B +█", said.out)
+
+
+def test_inspect_of_a_run_shows_its_packed_layers(fedtiny, shipped):
+    said = fedtiny("inspect", shipped)
+    assert "Packed layers" in said.out
+    assert "Density by layer" in said.out
+
+
+# Predict
+
+
+def test_predict_says_what_the_model_says(fedtiny, shipped, pictures):
+    said = fedtiny("predict", shipped, *pictures, "--top", "2")
+    assert (said.code, said.err) == (0, "")
+    *lines, memory = said.out.splitlines()
+    assert re.fullmatch(r"resident memory [\d.]+ [MG]B at most", memory)
+    model = numpy_model.load(shipped / "model.packed")
+    shares = shares_of(model(digits().test.images[:1])[0])
+    best, second = np.argsort(-shares)[:2]
+    found = re.fullmatch(rf"{pictures[0]}: (\d) ([\d.]+)%  (\d) ([\d.]+)%  [\d.]+ ms", lines[0])
+    assert found.group(1, 3) == (str(best), str(second))
+    assert float(found.group(2)) == pytest.approx(100 * shares[best], abs=0.06)
+    assert len(lines) == len(pictures)
+
+
+def test_an_image_of_any_size_and_colours_is_taken(shipped, tmp_path):
+    from fedtiny.export.pictures import read_image
+
+    Image.new("CMYK", (300, 20), (0, 0, 0, 0)).save(tmp_path / "wide.jpg")
+    for shape in ((1, 8, 8), (3, 32, 16), (4, 5, 5)):
+        image = read_image(tmp_path / "wide.jpg", shape)
+        assert image.shape == shape
+        assert image.dtype == np.uint8
+        assert image.min() > 250, "white stays white"
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n" + b"\0" * 50])
+def test_what_is_no_image_is_told(fedtiny, shipped, tmp_path, content):
+    (tmp_path / "a.png").write_bytes(content)
+    said = fedtiny("predict", shipped, tmp_path / "a.png")
+    assert_one_sentence(said.code, said.err, "a.png cannot be read as an image")
+
+
+def test_predict_without_what_it_needs(fedtiny, finished, shipped, pictures, tmp_path):
+    said = fedtiny("predict", shipped)
+    assert_one_sentence(said.code, said.err, "name at least one image")
+    said = fedtiny("predict", shipped, pictures[0], "--top", "0")
+    assert_one_sentence(said.code, said.err, "--top must be 1 or more")
+    said = fedtiny("predict", shipped, tmp_path / "none.png")
+    assert_one_sentence(said.code, said.err, "No such file")
+    (finished / "model.packed").unlink()
+    said = fedtiny("predict", finished, pictures[0])
+    assert_one_sentence(said.code, said.err, "model.packed: No such file")
+
+
+NEEDED = ("numpy", "numpy.libs", "PIL", "pillow.libs", "safetensors", "rich", "pygments")
+NEEDED += ("markdown_it", "mdurl", "tyro", "docstring_parser", "typeguard", "typing_extensions.py")
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory):
+    """A Python environment with NumPy, Pillow and what the command line takes; no torch."""
+    place = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+    (site,) = place.glob("lib/python*/site-packages")
+    home = Path(np.__file__).parents[1]
+    for name in NEEDED:
+        if (home / name).exists():
+            (site / name).symlink_to(home / name)
+    (site / "fedtiny.pth").write_text(f"{Path(package.__file__).parents[1]}\n")
+    return place / "bin" / "python"
+
+
+def test_predict_works_where_there_is_no_torch(
+    fedtiny, bare_python, shipped, pictures, monkeypatch
+):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+    def say(*arguments):
+        order = [bare_python, "-W", "error", *map(str, arguments)]
+        return subprocess.run(order, capture_output=True, text=True, check=False)
+
+    assert "No module named 'torch'" in say("-c", "import torch").stderr
+    assert "No module named 'sklearn'" in say("-c", "import sklearn").stderr
+    bare = say("-m", "fedtiny", "predict", shipped / "model.packed", *pictures)
+    assert (bare.returncode, bare.stderr) == (0, "")
+    here = fedtiny("predict", shipped / "model.packed", *pictures).out
+    timeless = [re.sub(r"[\d.]+ ms|memory .*", "", text) for text in (bare.stdout, here)]
+    assert timeless[0] == timeless[1]
+    seen = say("-m", "fedtiny", "inspect", shipped / "model.packed")
+    assert (seen.returncode, seen.stderr) == (0, "")
+    small = shipped.parent / "small.packed"
+    made = say("-m", "fedtiny", "export", shipped, "--values", "int8", "--out", small)
+    assert (made.returncode, made.stderr) == (0, "")
+    assert "onnx is not installed" in " ".join(made.stdout.split())
+    assert packed.read(small).held == "int8"
+    told = say("-c", f"import fedtiny; fedtiny.load({str(shipped / 'model.packed')!r})")
+    assert "it comes with: pip install 'fedtiny[torch]'" in told.stderr
+
+
+def test_predict_loads_no_torch_even_where_it_is(shipped, pictures):
+    code = (
+        "import sys; from fedtiny.cli.main import dispatch; "
+        f"dispatch(['predict', {str(shipped)!r}, {str(pictures[0])!r}]); "
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", f"import json; {code}"], capture_output=True, text=True, check=True
+    )
+    modules = json.loads(run.stdout.splitlines()[-1])
+    assert not {"torch", "onnx", "sklearn", "pyarrow"} & set(modules)
+    assert "fedtiny.export.numpy_model" in modules

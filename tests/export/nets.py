@@ -1,0 +1,102 @@
+"""Sparse models with random values and batch-norm statistics, in torch and as theta."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedtiny import models
+from fedtiny.data.draws import Preparation
+from fedtiny.export.lowered import lower
+from fedtiny.export.network import TinyModel
+from fedtiny.models import Anatomy
+from fedtiny.native.description import Description
+from fedtiny.native.translate import describe
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+
+SHIPPED = {
+    "resnet18": ((3, 16, 16), 8),
+    "vgg11": ((1, 32, 32), 4),
+    "vgg11_small": ((3, 32, 32), 8),
+    "small": ((1, 8, 8), 16),
+}
+DENSITIES = (1.0, 0.1, 0.01, 0.001)
+
+
+@dataclass
+class Sparse:
+    """A torch network and the same as an export takes it."""
+
+    torch: nn.Module
+    description: Description
+    theta: Theta
+    shape: tuple[int, ...]
+
+    def images(self, count=5, seed=0):
+        rng = np.random.default_rng(seed)
+        return rng.standard_normal((count, *self.shape)).astype(np.float32)
+
+    def logits(self, images):
+        """Those of the torch network, in float64."""
+        with torch.no_grad():
+            return self.torch.double().eval()(torch.from_numpy(images).double()).numpy()
+
+
+def shipped(name, density, seed=0, classes=10):
+    """A shipped network, narrow, under a random mask."""
+    shape, width = SHIPPED[name]
+    return sparse(models.build(name, shape, classes, width=width, seed=seed), shape, density, seed)
+
+
+def sparse(network, shape, density, seed=0):
+    """Any network under a random mask, with random batch norm and a random bias."""
+    rng = np.random.default_rng(seed)
+    anatomy = models.dissect(network, shape)
+    mask = random_mask(anatomy, density, rng)
+    state = {n: _random(n, t, rng) for n, t in network.state_dict().items()}
+    theta = Theta.from_tensors({n: t.numpy() for n, t in state.items()}, mask)
+    network.load_state_dict(
+        state | {n: torch.from_numpy(a.copy()) for n, a in theta.tensors().items()}
+    )
+    return Sparse(network, describe(network, shape), theta, shape)
+
+
+def random_mask(anatomy: Anatomy, density, rng):
+    """Each layer keeps a random share of its weights; one of few weights may keep none."""
+    return Mask(
+        anatomy,
+        {
+            layer: np.sort(rng.choice(size, rng.binomial(size, density), replace=False))
+            for layer, size in anatomy.sizes.items()
+        },
+    )
+
+
+def _random(name, tensor, rng):
+    if not tensor.is_floating_point():
+        return tensor
+    values = rng.standard_normal(tensor.shape)
+    if name.endswith("running_var"):
+        values = np.exp(0.5 * values)
+    elif tensor.ndim == 1:
+        values *= 0.5
+        if name.endswith("weight"):
+            values += 1
+    else:
+        values /= np.sqrt(max(1, tensor[0].numel() / 8))
+    return torch.from_numpy(values.astype(np.float32)).reshape(tensor.shape)
+
+
+def assert_close(found, expected, relative=1e-5):
+    """Within a share of the largest logit."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=relative * np.abs(expected).max())
+
+
+def tiny_model(made, *, fold=True, remove_dead=True):
+    """What is shipped of a sparse model, with all that goes with it."""
+    net = lower(made.description, made.theta, fold=fold, remove_dead=remove_dead)
+    channels = made.shape[0]
+    normalisation = Preparation((0.25, 0.5, 0.4)[:channels], (0.3, 0.2, 0.25)[:channels])
+    return TinyModel(net, normalisation, tuple("abcdefghij"), {"method": "fedtiny"})

@@ -1,0 +1,202 @@
+"""Nodes that are late, fail, forget or never come: the run goes on and says who was missing."""
+
+import json
+
+import pytest
+from flwr.app import Error, RecordDict
+
+from fedtiny.errors import FedTinyError
+from fedtiny.flower import client
+from fedtiny.flower.in_process import InProcessGrid
+from fedtiny.flower.messages import told
+
+from ..runs.tiny import lines
+from .federation import Grid, federate, parts, tiny
+
+NODES = list(parts(3))
+ONE_ROUND = tiny(rounds=2)
+
+
+def trained(node, round):
+    """Trouble for one node in one round of training."""
+
+    def when(grid, asked, message):
+        done = sum(kind == "train" for kind in grid.kinds(asked))
+        return asked == node and message.metadata.message_type == "train" and done == round
+
+    return when
+
+
+def test_a_late_node_is_named_and_the_others_make_the_round(tmp_path, capsys):
+    late = trained(NODES[1], 0)
+    grid = Grid(trouble=lambda *at: "silent" if late(*at) else None)
+    found = lines(federate(grid, ONE_ROUND, tmp_path / "run"))
+    assert [line["failed"] for line in found] == [{"1": "too late"}] * 2, "it never says a word"
+    assert [line["answered"] for line in found] == [[0, 2]] * 2
+    assert "device 1 (laptop-1) is left out of 'train': too late" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (Error(5, "gone"), "out of reach"),
+        (Error(4, "lost"), "too late"),
+        (Error(2, "Traceback\nZeroDivisionError: 1/0"), "its ClientApp failed: ZeroDivisionError"),
+    ],
+)
+def test_an_error_is_told_of_the_node_that_was_asked(error, why, tmp_path):
+    failing = trained(NODES[2], 0)
+    seen = []
+
+    def trouble(grid, node, message):
+        if failing(grid, node, message) and not seen:
+            return seen.append(node) or error
+        return None
+
+    first, second = lines(federate(Grid(trouble=trouble), ONE_ROUND, tmp_path / "run"))
+    assert list(first["failed"]) == ["2"]
+    assert first["failed"]["2"].startswith(why)
+    assert (second["failed"], second["answered"]) == ({}, [0, 1, 2])
+
+
+def test_who_failed_gets_the_whole_theta_next_time(tmp_path):
+    """Nobody knows what a node holds that did not answer."""
+    failing, seen = trained(NODES[0], 0), []
+
+    def trouble(grid, node, message):
+        return seen.append(1) or Error(5, "") if failing(grid, node, message) and not seen else None
+
+    config = tiny(rounds=3, pruning={"progressive": False})
+    healthy = lines(federate(Grid(), config, tmp_path / "healthy"))
+    flaky = lines(federate(Grid(trouble=trouble), config, tmp_path / "flaky"))
+    assert flaky[1]["bytes_down"] > healthy[1]["bytes_down"]
+    assert flaky[2]["bytes_down"] == healthy[2]["bytes_down"]
+
+
+@pytest.mark.parametrize("forgotten", ["fedtiny.theta", "everything"])
+def test_a_node_that_lacks_something_asks_for_it(forgotten, tmp_path):
+    """As after a restart of the SuperNode: one more exchange, and the same result."""
+
+    def trouble(grid, node, message):
+        state = grid.contexts[node].state
+        if node == NODES[1] and grid.kinds(node).count("train") == 1:
+            for name in [forgotten] if forgotten in state else list(state):
+                del state[name]
+
+    config = tiny(rounds=3, pruning={"progressive": False})
+    healthy, forgetful = Grid(), Grid(trouble=trouble)
+    expected = lines(federate(healthy, config, tmp_path / "healthy"))
+    found = lines(federate(forgetful, config, tmp_path / "forgetful"))
+    assert [line["failed"] for line in found] == [{}, {}, {}]
+    assert [line["accuracy"] for line in found] == [line["accuracy"] for line in expected]
+    assert forgetful.kinds(NODES[1]).count("train") == 4
+    assert found[1]["bytes_down"] > expected[1]["bytes_down"], "what is sent twice is counted twice"
+    same = [name for name in expected[0] if name != "bytes_down"]
+    assert [[line[n] for n in same] for line in found] == [[e[n] for n in same] for e in expected]
+
+
+def test_a_node_that_will_never_be_content_is_left_out(tmp_path):
+    def trouble(grid, node, message):
+        if node == NODES[0] and message.metadata.message_type == "train":
+            grid.contexts[node].state = RecordDict()
+            message.content.pop("kit", None)
+
+    found = lines(federate(Grid(trouble=trouble), tiny(rounds=1), tmp_path / "run"))
+    assert found[0]["failed"] == {"0": "kit"}
+
+
+def test_too_few_nodes_end_with_what_to_do(tmp_path):
+    grid = Grid({node: config for node, config in parts(3).items() if node == NODES[0]})
+    with pytest.raises(FedTinyError, match=r"1 nodes are here, fewer than the 2 .* start more"):
+        federate(grid, tiny(fleet={"min_replies": 2}), tmp_path / "run")
+
+
+def test_a_run_begins_without_those_who_do_not_come(tmp_path):
+    nodes = {node: config for node, config in parts(3).items() if node != NODES[1]}
+    found = lines(federate(Grid(nodes), ONE_ROUND, tmp_path / "run"))
+    assert [line["failed"] for line in found] == [{"1": "out of reach"}] * 2
+
+
+def test_a_node_that_comes_later_takes_part_from_then_on(tmp_path):
+    late = parts(3)[NODES[2]]
+
+    def trouble(grid, node, message):
+        if grid.kinds(NODES[0]).count("train") == 1 and len(grid.contexts) == 2:
+            more = InProcessGrid(client.app, {999: late})
+            grid.contexts |= more.contexts
+
+    two = {node: config for node, config in parts(3).items() if node != NODES[2]}
+    found = lines(federate(Grid(two, trouble), tiny(rounds=3), tmp_path / "run"))
+    assert [line["answered"] for line in found] == [[0, 1], [0, 1, 2], [0, 1, 2]]
+    noted = json.loads((tmp_path / "run" / "nodes.json").read_text())
+    assert noted["devices"]["2"]["node"] == 999
+
+
+def test_two_nodes_cannot_be_the_same_device(tmp_path, capsys):
+    nodes = parts(3) | {5000: parts(3)[NODES[1]]}
+    found = lines(federate(Grid(nodes), ONE_ROUND, tmp_path / "run"))
+    assert [line["answered"] for line in found] == [[0, 1, 2]] * 2
+    assert "device 1 is played by laptop-1 already" in capsys.readouterr().out
+    noted = json.loads((tmp_path / "run" / "nodes.json").read_text())
+    assert list(noted["turned_away"]) == ["5000"]
+
+
+def test_a_node_with_another_number_of_parts_is_told_so(tmp_path, capsys):
+    nodes = parts(3) | {NODES[0]: {"partition-id": 0, "num-partitions": 4}}
+    federate(Grid(nodes), ONE_ROUND, tmp_path / "run")
+    assert "partition-id=K num-partitions=3" in capsys.readouterr().out
+
+
+def test_only_a_fraction_of_the_nodes_is_asked(tmp_path):
+    config = tiny(rounds=4, fleet={"fraction": 0.5})
+    grid = Grid()
+    found = lines(federate(grid, config, tmp_path / "run"))
+    assert [len(line["answered"]) for line in found] == [2] * 4
+    assert sum(kind == "train" for _, kind in grid.log) == 8
+
+
+def test_a_reply_that_cannot_be_read_is_refused(tmp_path):
+    def damage(grid, message):
+        reply = InProcessGrid.answer(grid, message)
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        if node == NODES[1] and kind == "train":
+            reply.content["reply"]["data"].data = reply.content["reply"]["data"].data[:-3]
+        return reply
+
+    grid = Grid()
+    grid.answer = lambda message: damage(grid, message)
+    found = lines(federate(grid, tiny(rounds=1), tmp_path / "run"))
+    assert found[0]["answered"] == [0, 2]
+    assert found[0]["failed"]["1"].startswith("reply refused: the message was damaged")
+
+
+def test_a_node_cannot_speak_for_another(tmp_path):
+    def impostor(grid, node, message):
+        if node == NODES[1] and message.metadata.message_type == "train":
+            message.content["order"]["device"] = 0
+
+    found = lines(federate(Grid(trouble=impostor), tiny(rounds=1), tmp_path / "run"))
+    assert found[0]["failed"] == {"1": "reply refused: it is signed by device 0"}
+
+
+def test_a_node_that_was_turned_away_may_come_back(tmp_path):
+    """It left with three parts in mind and comes back, under the same id, with the right number."""
+    nodes = parts(3) | {NODES[2]: {"partition-id": 2, "num-partitions": 4}}
+
+    def trouble(grid, node, message):
+        done = grid.kinds(NODES[0]).count("train")
+        if done == 1 and NODES[2] in grid.contexts and not grid.left:
+            grid.left = grid.contexts.pop(NODES[2])
+        if done == 2 and NODES[2] not in grid.contexts:
+            grid.left.node_config["num-partitions"] = 3
+            grid.contexts[NODES[2]] = grid.left
+
+    grid = Grid(nodes, trouble)
+    grid.left = None
+    found = lines(federate(grid, tiny(rounds=4), tmp_path / "run"))
+    assert [line["answered"] for line in found] == [[0, 1], [0, 1], [0, 1, 2], [0, 1, 2]]
+
+
+def test_words_of_a_node_are_shown_in_one_printable_line():
+    assert told("Traceback\n  File\nOops: \x1b[31m" + "x" * 999).startswith("Oops: ?[31mxxx")
+    assert len(told("x" * 999)) == 300

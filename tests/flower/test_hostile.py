@@ -1,0 +1,90 @@
+"""A hostile node changes nothing: the model is, bit for bit, what it is without the node."""
+
+import pytest
+from flwr.app import Error
+
+from fedtiny.flower import node as device_side
+
+from ..devices.test_hostile import GRADIENT_LIES, HOSTILE, LIES, REFUSED
+from ..runs.tiny import lines
+from .federation import Grid, federate, parts, tiny
+
+NODE = list(parts(3))[HOSTILE]
+CONFIG = tiny(rounds=2, pruning={"delta_r": 1, "r_stop": 3})
+CHANGES = {
+    "cut short": lambda data: data[:-5],
+    "garbled": lambda data: data[:20] + bytes(len(data) - 20),
+    "next to nothing": lambda _: b"?",
+    "far too long": lambda data: data + bytes(10**6),
+}
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory):
+    """The model of the run in which the node is out of reach in the first round instead."""
+    gone = []
+
+    def trouble(grid, node, message):
+        if node == NODE and message.metadata.message_type == "train" and not gone:
+            return gone.append(node) or Error(5, "gone")
+        return None
+
+    path = federate(Grid(trouble=trouble), CONFIG, tmp_path_factory.mktemp("without") / "run")
+    assert lines(path)[0]["failed"] == {str(HOSTILE): "out of reach"}
+    return (path / "model.safetensors").read_bytes()
+
+
+def betrayed(monkeypatch, tmp_path, lie, change=lambda data: data):
+    """The run in which the node lies in the first round."""
+    real = device_side.encode_reply
+
+    def encode_reply(reply, mask):
+        if reply.device == HOSTILE and reply.theta is not None and not said:
+            said.append(reply)
+            return change(real(lie(reply), mask))
+        return real(reply, mask)
+
+    said = []
+    monkeypatch.setattr(device_side, "encode_reply", encode_reply)
+    path = federate(Grid(), CONFIG, tmp_path / "run")
+    assert said
+    return path
+
+
+def assert_it_changed_nothing(path, without):
+    first, second = lines(path)
+    assert first["failed"][str(HOSTILE)].startswith(REFUSED)
+    assert first["answered"] == [0, 2]
+    assert second["failed"] == {}
+    assert (path / "model.safetensors").read_bytes() == without
+
+
+@pytest.mark.parametrize(
+    "lie", [name for name in {**LIES, **GRADIENT_LIES} if "one sample" not in name]
+)
+def test_a_lie_changes_nothing(lie, without, monkeypatch, tmp_path):
+    path = betrayed(monkeypatch, tmp_path, {**LIES, **GRADIENT_LIES}[lie])
+    assert_it_changed_nothing(path, without)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_bytes_that_are_no_reply_change_nothing(change, without, monkeypatch, tmp_path):
+    path = betrayed(monkeypatch, tmp_path, lambda reply: reply, CHANGES[change])
+    assert_it_changed_nothing(path, without)
+
+
+def test_a_node_cannot_claim_more_samples_than_it_did_at_first(monkeypatch, tmp_path):
+    """The first claim of each kind of question holds; here the second round claims one more."""
+    real, claims = device_side.encode_reply, []
+
+    def encode_reply(reply, mask):
+        if reply.device == HOSTILE and reply.theta is not None:
+            claims.append(reply)
+            if len(claims) == 2:
+                reply = LIES["one sample too many"](reply)
+        return real(reply, mask)
+
+    monkeypatch.setattr(device_side, "encode_reply", encode_reply)
+    first, second = lines(federate(Grid(), CONFIG, tmp_path / "run"))
+    assert first["failed"] == {}
+    assert "samples" in second["failed"][str(HOSTILE)]

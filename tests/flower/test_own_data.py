@@ -1,0 +1,120 @@
+"""Nodes with data of their own, from folders and Parquet files; settings that nodes cannot have."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from fedtiny.errors import ConfigError
+from fedtiny.flower.images import shard_of
+from fedtiny.flower.settings import nested, read
+
+from ..runs.tiny import lines
+from .federation import Grid, federate, tiny
+
+CLASSES = ("cat", "dog", "owl")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDTINY_CACHE", str(tmp_path / "cache"))
+
+
+def write_folder(root, count=24, seed=0, classes=CLASSES, size=16):
+    """Coloured noise, a folder a class."""
+    draw = np.random.default_rng(seed)
+    for number in range(count):
+        place = root / classes[number % len(classes)]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 256, (size, size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+    return root
+
+
+def write_parquet(path, folder):
+    """The same images as rows."""
+    files = sorted(folder.rglob("*.png"))
+    rows = [{"bytes": file.read_bytes(), "path": file.name} for file in files]
+    labels = [CLASSES.index(file.parent.name) for file in files]
+    pq.write_table(pa.table({"image": rows, "label": labels}), path)
+    return path
+
+
+def own_run(tmp_path, **nodes):
+    """A run in which the server has a folder of its own, and each node its data."""
+    server = write_folder(tmp_path / "server", 60)
+    config = tiny(
+        rounds=2,
+        data={"name": "folder", "root": str(server), "limit_train": None, "limit_test": None},
+        fleet={"devices": len(nodes)},
+    )
+    configs = {100 + k: {"name": name, **told} for k, (name, told) in enumerate(nodes.items())}
+    grid = Grid(configs)
+    return grid, federate(grid, config, tmp_path / "run", data="own", test="devices")
+
+
+def test_a_folder_and_a_parquet_file_take_part_and_measure(tmp_path):
+    some = write_folder(tmp_path / "a", 24, seed=1, classes=CLASSES[:2])
+    table = write_parquet(tmp_path / "b.parquet", write_folder(tmp_path / "b", 30, seed=2))
+    _, run = own_run(tmp_path, anna={"data": str(some)}, ben={"data": str(table)})
+    noted = json.loads((run / "nodes.json").read_text())["devices"]
+    assert [(seat["name"], seat["samples"]) for seat in noted.values()] == [
+        ("anna", 24),
+        ("ben", 30),
+    ]
+    found = lines(run)
+    assert [line["answered"] for line in found] == [[0, 1]] * 2
+    assert all(0 <= line["accuracy"] <= 1 and line["bytes_evaluation"] > 0 for line in found)
+    assert all(line["flops"] > 0 for line in found), "costs are those of a node of mean size"
+
+
+def test_the_development_set_of_a_node_stays(tmp_path, monkeypatch):
+    seen = []
+
+    def watched(*arguments):
+        seen.append(shard_of(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr("fedtiny.flower.node.shard_of", watched)
+    own_run(tmp_path, anna={"data": str(write_folder(tmp_path / "a"))})
+    assert len(seen) >= 5, "it joins, selects twice, trains and measures"
+    assert len({shard.development.tobytes() for shard in seen}) == 1
+    assert isinstance(seen[0].data.images, np.memmap)
+
+
+def test_a_node_whose_data_does_not_fit_is_told_why(tmp_path, capsys):
+    good = {"data": str(write_folder(tmp_path / "good"))}
+    odd = write_folder(tmp_path / "odd", classes=("cat", "fox"))
+    _, run = own_run(tmp_path, good=good, odd={"data": str(odd)}, bare={})
+    away = json.loads((run / "nodes.json").read_text())["turned_away"]
+    assert "has a class 'fox'; known are cat, dog, owl" in away["101"]
+    assert "start them with --node-config 'data=" in away["102"]
+    assert f"node 101 takes no part: {odd} has a class 'fox'" in capsys.readouterr().out
+
+
+def test_images_of_another_size_are_made_to_fit(tmp_path):
+    large = {"data": str(write_folder(tmp_path / "large", size=20))}
+    _, run = own_run(tmp_path, large=large)
+    assert lines(run)[-1]["answered"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("told", "complaint"),
+    [
+        ({"flower.timeout": 0}, "above 0 seconds"),
+        ({"flower.tiemout": 3}, "did you mean 'flower.timeout'"),
+        ({"fleet.late_rate": 0.5}, "simulated devices"),
+        ({"device.python": "python3"}, "simulated devices"),
+        ({"simulator": "gpu"}, "the devices are real"),
+    ],
+)
+def test_settings_that_cannot_be(told, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        read(told)
+
+
+def test_tables_come_back_from_flat_keys():
+    assert nested({"a": 1, "b.c": 2, "b.d": 3}) == {"a": 1, "b": {"c": 2, "d": 3}}

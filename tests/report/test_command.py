@@ -1,0 +1,101 @@
+"""`fedtiny report`, and the page that a run ends with."""
+
+import shutil
+import sys
+
+import pytest
+
+from fedtiny.report import after, comparison
+from fedtiny.report.run import read
+from fedtiny.runs.folder import RunFolder
+
+from ..runs.tiny import FLAGS, assert_one_sentence, differences, tiny, train
+
+
+def test_the_page_and_its_figures_are_written_beside_the_run(fedtiny, finished):
+    said = fedtiny("report", finished)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines() == [
+        f"report: {finished / 'report.html'}",
+        f"figures: 10 in {finished / 'report_figures'}",
+    ]
+    stems = {path.stem for path in (finished / "report_figures").iterdir()}
+    files = {path.name for path in (finished / "report_figures").iterdir()}
+    assert files == {f"{stem}.{form}" for stem in stems for form in ("svg", "png")}
+    assert len(stems) == 10
+
+
+def test_several_runs_go_into_one_page(fedtiny, several, tmp_path):
+    said = fedtiny("report", several, "--out", tmp_path / "all.html")
+    assert (said.code, said.err) == (0, "")
+    files = sorted(path.name for path in (tmp_path / "all_figures").iterdir())
+    assert files == [
+        *("comparison1_accuracies.png", "comparison1_accuracies.svg"),
+        *("comparison1_accuracy_over_density.png", "comparison1_accuracy_over_density.svg"),
+    ]
+
+
+def test_without_matplotlib_only_the_pngs_are_missing(fedtiny, finished, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    said = fedtiny("report", finished)
+    assert said.code == 0
+    assert "no PNG files: matplotlib is not installed; it comes with" in said.out
+    assert "fedtiny[plot]" in said.out
+    assert {path.suffix for path in (finished / "report_figures").iterdir()} == {".svg"}
+
+
+def test_what_is_no_run_is_told_in_a_sentence(fedtiny, tmp_path):
+    said = fedtiny("report", tmp_path / "nowhere")
+    assert_one_sentence(said.code, said.err, "is not a run folder")
+
+
+def test_a_run_ends_with_its_report_and_is_the_same_without(fedtiny, tmp_path):
+    said = fedtiny("run", *FLAGS, "--out", tmp_path / "run")
+    assert said.out.splitlines()[-1] == f"report: {tmp_path / 'run' / 'report.html'}"
+    assert "<!doctype html>" in (tmp_path / "run" / "report.html").read_text()
+    said = fedtiny("run", *FLAGS, "--no-report", "--out", tmp_path / "plain")
+    assert "report" not in said.out
+    assert not (tmp_path / "plain" / "report.html").exists()
+    assert differences(tmp_path / "run", tmp_path / "plain") == []
+
+
+def test_a_resumed_run_ends_with_its_report(fedtiny, stopped):
+    said = fedtiny("resume", stopped)
+    assert said.out.splitlines()[-1] == f"report: {stopped / 'report.html'}"
+
+
+def test_a_report_that_fails_leaves_the_run_finished(finished, monkeypatch, capsys):
+    monkeypatch.setattr(after, "write_page", lambda *_: 1 / 0)
+    after.report_on(finished)
+    assert capsys.readouterr().out == (
+        "no report (ZeroDivisionError: division by zero); the run itself is whole\n"
+    )
+
+
+def test_runs_with_other_settings_stand_in_tables_of_their_own(fedtiny, several, tmp_path):
+    other = train(tiny(rounds=1, fleet={"devices": 2}), tmp_path / "other").path
+    paths = [*sorted(several.iterdir()), other]
+    found = comparison.groups([read(RunFolder(path)) for path in paths])
+    assert [len(group.runs) for group in found] == [6, 1]
+    assert fedtiny("report", several, other, "--out", tmp_path / "both.html").code == 0
+    page = (tmp_path / "both.html").read_text()
+    assert "Comparison: small on the digits, 3 devices, Dirichlet(0.5), 2 rounds" in page
+    assert "Comparison: small on the digits, 2 devices, Dirichlet(0.5), 1 rounds" in page
+
+
+def test_a_run_that_cannot_be_costed_is_left_out_with_a_word(several, evil, tmp_path):
+    (group,) = comparison.groups([read(RunFolder(evil))])
+    rows, left_out = comparison.table_rows(group)
+    assert rows == []
+    assert "is not in the table" in left_out[0]
+
+
+@pytest.mark.parametrize("damage", ["result.json", "partition.safetensors"])
+def test_a_damaged_run_among_several_is_left_out_of_the_table(several, tmp_path, damage):
+    copies = shutil.copytree(several, tmp_path / "copies")
+    (copies / "fedavg" / damage).write_text("{")
+    runs = [read(RunFolder(path)) for path in sorted(copies.iterdir())]
+    (group,) = comparison.groups(runs)
+    rows, _ = comparison.table_rows(group)
+    assert {row.method for row in rows} == {"fedtiny", "fl_pqsu"}

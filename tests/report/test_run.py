@@ -1,0 +1,119 @@
+"""Run folders are read as they are: finished, stopped, old or damaged."""
+
+import json
+
+import pytest
+
+from fedtiny.errors import RunError
+from fedtiny.report.figures import figures
+from fedtiny.report.run import number, numbers, open_runs, read
+from fedtiny.runs.folder import RunFolder
+
+EVERY_FIGURE = {
+    *("accuracy", "loss", "partition", "cost", "pool", "pool_layers"),
+    *("density", "layers", "adjustments", "adjusted_layers"),
+}
+
+
+def names(path):
+    return {f.name for drawn in figures(read(RunFolder(path))).values() for f in drawn}
+
+
+def rewritten(path, change):
+    """Change every line of a run's metrics."""
+    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    text = "".join(json.dumps(change(record)) + "\n" for record in records)
+    (path / "metrics.jsonl").write_text(text)
+
+
+def without(record, *keys):
+    return {key: value for key, value in record.items() if key not in keys}
+
+
+def test_a_finished_run_has_every_figure_and_lacks_nothing(finished):
+    assert names(finished) == EVERY_FIGURE
+    assert read(RunFolder(finished)).missing == ()
+
+
+def test_a_stopped_run_tells_how_to_go_on(stopped):
+    run = read(RunFolder(stopped))
+    assert names(stopped) == EVERY_FIGURE
+    assert run.missing == (
+        f"The run is not finished (2 of 3 rounds); go on with: fedtiny resume {stopped}",
+    )
+    assert run.outcome == run.records[-1]
+
+
+def test_a_run_of_an_older_version_tells_what_it_did_not_record(finished):
+    (finished / "about.json").unlink()
+    rewritten(finished, lambda record: without(record, "grown", "dropped"))
+    run = read(RunFolder(finished))
+    lost = {"cost", "pool_layers", "adjusted_layers", "adjustments"}
+    assert names(finished) == EVERY_FIGURE - lost
+    assert len(run.missing) == 2
+    assert "costs of a dense run are not known" in run.missing[0]
+    assert "grew and dropped was not recorded" in run.missing[1]
+
+
+@pytest.mark.parametrize(
+    ("file", "lost"),
+    [
+        ("selection.json", {"pool", "pool_layers"}),
+        ("partition.safetensors", {"partition"}),
+        ("about.json", {"cost", "pool_layers", "adjusted_layers"}),
+        (
+            "metrics.jsonl",
+            {"accuracy", "loss", "density", "layers", "adjustments", "adjusted_layers"},
+        ),
+    ],
+)
+def test_a_damaged_file_costs_its_own_figures_only(finished, file, lost):
+    (finished / file).write_text("{nonsense\n{}\n")
+    run = read(RunFolder(finished))
+    assert EVERY_FIGURE - names(finished) == lost
+    assert any(file in told and "damaged" in told for told in run.missing)
+
+
+def test_a_run_that_has_only_just_begun_has_a_report(finished):
+    for file in finished.iterdir():
+        if file.name != "config.toml":
+            file.unlink()
+    run = read(RunFolder(finished))
+    assert figures(run) == {}
+    assert "not finished (0 of 4 rounds)" in run.missing[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layer_counts": [[1], [2, 3]]},
+        {"layer_counts": "many"},
+        {"layers": ["another"]},
+        {"chosen": 99},
+        {"layer_counts": [["1", None]]},
+    ],
+)
+def test_a_pool_that_makes_no_sense_has_no_picture_by_layer(finished, change):
+    found = json.loads((finished / "selection.json").read_text())
+    found["selection"] |= change
+    (finished / "selection.json").write_text(json.dumps(found))
+    assert names(finished) == EVERY_FIGURE - {"pool_layers"}
+
+
+def test_wrong_types_are_no_numbers():
+    values = {"a": 1, "b": "1", "c": True, "d": float("nan"), "e": None, "f": {"x": 2, "y": "z"}}
+    assert [number(values, key) for key in "abcdef"] == [1.0, None, None, None, None, None]
+    assert numbers(values, "f") == {"x": 2.0}
+    assert number(None, "a") is None
+
+
+def test_a_folder_of_runs_stands_for_all_of_them(several, finished):
+    found = [folder.path.name for folder in open_runs([several, finished, several / "fedavg"])]
+    assert found == [*sorted(path.name for path in several.iterdir()), "run"]
+
+
+def test_what_is_no_run_folder_is_refused(tmp_path):
+    with pytest.raises(RunError, match="name a run folder"):
+        open_runs([])
+    with pytest.raises(RunError, match=r"is not a run folder: it has no config\.toml"):
+        open_runs([tmp_path])
