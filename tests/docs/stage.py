@@ -178,7 +178,7 @@ class Stage:
 
 
 def make_data(root: Path) -> None:
-    """CIFAR-10 of noise, and a folder of images by class."""
+    """CIFAR-10 of noise."""
     for split, count in (("train", 400), ("test", 80)):
         images = [tiny_parquet.png(image) for image in tiny_parquet.random_images(count)]
         path = root / "cifar10" / f"{split}-00000-of-00001.parquet"
@@ -186,7 +186,9 @@ def make_data(root: Path) -> None:
 
 
 def make_photos(root: Path) -> None:
-    """A folder of small images for each of two classes."""
+    """A folder of small images for each of two classes, and two images beside it."""
+    for name in ("image.png", "other.jpg"):
+        (root.parent / name).write_bytes(tiny_parquet.png(tiny_parquet.random_images(1, size=8)[0]))
     for number, image in enumerate(tiny_parquet.random_images(120, size=8)):
         path = root / ("cat", "dog")[number % 2] / f"{number:04}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,15 +10,21 @@ NOT_RUN = {
     "fedtiny reproduce table1 --scale mini --data": "needs a GPU and the paper's data sets",
     "fedtiny reproduce table1 --scale mini --models": "needs a GPU and the paper's data sets",
     "fedtiny reproduce all": "needs a GPU, and hours",
+    "fedtiny flower up": "starts servers: make federation does",
+    "fedtiny inspect runs/flower": "shows the run that the servers made",
+    "fedtiny flower init app --nodes 2": "the page has made its app before",
+    "flower-superlink": "a server: make federation starts it",
+    "flower-supernode": "a server: make federation starts it",
+    "flwr": "needs the servers: make federation has them",
+    "tensorboard": "serves until it is stopped",
     "fedtiny run --method erk": "its package is installed first: tests/methods has that",
     "fedtiny compare --methods erk": "its package is installed first: tests/methods has that",
 }
-BEFORE = {
-    "README.md": """
+OWN = """
 import numpy as np
 from torch import nn
 
-images = test_images = np.random.default_rng(0).integers(0, 256, (120, 8, 8), dtype=np.uint8)
+images = test_images = np.random.default_rng(0).integers(0, 256, (120, 1, 8, 8), dtype=np.uint8)
 labels = test_labels = np.arange(120) % 4
 my_module = nn.Sequential(
     nn.Conv2d(1, 4, 3),
@@ -27,6 +33,22 @@ my_module = nn.Sequential(
     nn.Flatten(),
     nn.Linear(64, 4),
 )
+"""
+BEFORE = {
+    "README.md": OWN,
+    "docs/report.md": """
+stage.command("fedtiny compare --methods fedtiny")
+""",
+    "docs/export.md": OWN
+    + """
+import shutil
+import fedtiny
+
+stage.command("fedtiny run")
+stage.command("fedtiny run --density 0.01")
+shutil.copy("runs/fedtiny-digits-resnet18-d0.05-s0/model.packed", "model.packed")
+data = fedtiny.from_arrays((images, labels), (images, labels))
+result = fedtiny.run(fedtiny.Config(density=0.2, rounds=1), data=data, model=my_module)
 """,
 }
 PLAYED = ("console", "python", "toml")
