@@ -55,8 +55,11 @@ linkcode_resolve = source_pages.of_object
 
 # What lies outside fedtiny has no page here: Python, NumPy, PyTorch, and names within fedtiny
 # that stand for types of theirs.
-# Neither have the inner parts of the native engine.
-nitpick_ignore_regex = [("py:.*", r"(?!fedtiny\.).*"), ("py:class", r"fedtiny\.native\..*")]
+# Neither have the inner parts of the native engine and of packed models.
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!fedtiny\.).*"),
+    ("py:class", r"fedtiny\.(native|export\.network)\..*"),
+]
 
 
 def setup(app: Sphinx) -> None:

@@ -35,7 +35,8 @@ def _section(name: str) -> list[str]:
     lines = [f"## fedtiny {name}", *_literal(text)]
     found = SUBCOMMANDS.search(text)
     for part in found[1].split(",") if found else ():
-        lines += [f"### fedtiny {name} {part}", *_literal(help_of(name, part))]
+        if (more := help_of(name, part)) != text:
+            lines += [f"### fedtiny {name} {part}", *_literal(more)]
     return lines
 
 
