@@ -4,18 +4,17 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-import fedtiny as package
 from fedtiny.cli.predict import shares_of
 from fedtiny.data.digits import digits
 from fedtiny.export import numpy_model, packed
 from fedtiny.export.source import pack_run
 
+from ..bare import bare_python
 from ..runs.tiny import FLAGS, assert_one_sentence
 
 
@@ -198,18 +197,10 @@ NEEDED = ("numpy", "numpy.libs", "PIL", "pillow.libs", "safetensors", "rich", "p
 NEEDED += ("markdown_it", "mdurl", "tyro", "docstring_parser", "typeguard", "typing_extensions.py")
 
 
-@pytest.fixture(scope="module")
-def bare_python(tmp_path_factory):
+@pytest.fixture(scope="module", name="bare_python")
+def bare_python_(tmp_path_factory):
     """A Python environment with NumPy, Pillow and what the command line takes; no torch."""
-    place = tmp_path_factory.mktemp("bare")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
-    (site,) = place.glob("lib/python*/site-packages")
-    home = Path(np.__file__).parents[1]
-    for name in NEEDED:
-        if (home / name).exists():
-            (site / name).symlink_to(home / name)
-    (site / "fedtiny.pth").write_text(f"{Path(package.__file__).parents[1]}\n")
-    return place / "bin" / "python"
+    return bare_python(tmp_path_factory.mktemp("bare"), NEEDED)
 
 
 def test_predict_works_where_there_is_no_torch(

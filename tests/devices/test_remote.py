@@ -26,6 +26,7 @@ from fedtiny.native.library import available
 from fedtiny.native.translate import describe
 from fedtiny.randomness import SERVER
 
+from ..bare import bare_python
 from .tiny import PlainNet, TinyNet, everything, jobs, lab, seeded, settings, whole_run
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs the native library")
@@ -347,18 +348,10 @@ def test_a_device_imports_no_torch(hire, tmp_path):
 NEEDED = ("numpy", "numpy.libs", "safetensors", "tomli_w", "rich", "tyro")
 
 
-@pytest.fixture(scope="module")
-def bare_python(tmp_path_factory):
+@pytest.fixture(scope="module", name="bare_python")
+def bare_python_(tmp_path_factory):
     """A Python environment with fedtiny and what it depends on, but no extras: no torch."""
-    place = tmp_path_factory.mktemp("bare")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
-    (site,) = place.glob("lib/python*/site-packages")
-    home = Path(np.__file__).parents[1]
-    for name in NEEDED:
-        if (home / name).exists():
-            (site / name).symlink_to(home / name)
-    (site / "fedtiny.pth").write_text(f"{Path(remote.__file__).parents[2]}\n")
-    return place / "bin" / "python"
+    return bare_python(tmp_path_factory.mktemp("bare"), NEEDED)
 
 
 @pytest.mark.timeout(600)

@@ -84,7 +84,7 @@ def both(config, folder):
 
 @pytest.mark.parametrize("method", ["fedtiny", "prunefl"])
 def test_native_devices_do_what_torch_devices_do(method, tmp_path):
-    twins = both(quick(method=method, rounds=1), tmp_path)
+    twins = both(quick(method=method, rounds=1, train={"lr": 1e-4}), tmp_path)
     if method == "fedtiny":
         assert_the_same_candidate(twins)
     assert_the_same_first_adjustment(twins)
