@@ -46,6 +46,7 @@ myst_url_schemes = {
     "source": {"url": f"{source_pages.FOLDER}/{{{{path}}}}.html#{{{{fragment}}}}"},
 }
 
+highlight_language = "none"
 default_role = "code"
 smartquotes = False
 autodoc_member_order = "bysource"
