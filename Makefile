@@ -53,5 +53,5 @@ bench: $(READY)  ## Measure the simulator, the bytes of a round, native devices 
 fuzz: $(READY)  ## Call the native library 100,000 times with sense and nonsense, sanitized
 	$(BIN)/python tests/native/fuzz.py --calls 100000
 
-clean:  ## Remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## Remove the virtual environment, the built site and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build/docs
