@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test federation lint format bench fuzz clean
+.PHONY: help setup run test docs federation lint format bench fuzz clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ run: $(READY)  ## Train a 1%-density ResNet18 over ten native devices on the dig
 test: lint  ## Check style and types, and run the tests
 	$(BIN)/pytest --numprocesses 2
 
+docs: $(READY)  ## Build the documentation site into build/docs
+	$(BIN)/sphinx-build --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
+
 federation: $(READY)  ## Test a SuperLink and two SuperNodes with TLS on this machine (minutes)
 	$(BIN)/pytest -m federation tests/flower
 
@@ -50,5 +53,5 @@ bench: $(READY)  ## Measure the simulator, the bytes of a round, native devices 
 fuzz: $(READY)  ## Call the native library 100,000 times with sense and nonsense, sanitized
 	$(BIN)/python tests/native/fuzz.py --calls 100000
 
-clean:  ## Remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## Remove the virtual environment, the built site and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build/docs
