@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedtiny.config import from_dict
 from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation.messages import (
+    HOPELESS_LOSS,
     Reply,
     Request,
     Verb,
@@ -193,9 +194,14 @@ BAD = {
     "losses": {
         r"losses is \(4,\)": {"arrays": {"losses": np.ones(4, "f4")}},
         "losses holds NaN": {"arrays": {"losses": np.array([1, NAN, 1], "f4")}},
+        "loss is negative": {"arrays": {"losses": np.array([1, -1e30, 1], "f4")}},
+        "no candidate has a finite loss": {"arrays": {"losses": np.full(3, HOPELESS_LOSS, "f4")}},
         "has gradients of a.weight": {"gradients": gradients()},
     },
     "evaluate": {
+        "accuracy is 1e\\+30": {"metrics": {"loss": 1.0, "accuracy": 1e30}},
+        "accuracy is -0.1": {"metrics": {"loss": 1.0, "accuracy": -0.1}},
+        "loss is -1": {"metrics": {"loss": -1.0, "accuracy": 0.5}},
         "accuracy is nan": {"metrics": {"loss": 1.0, "accuracy": NAN}},
         "lacks the metric accuracy": {"metrics": {"loss": 1.0}},
     },

@@ -2,11 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
-from fedtiny.report import svg
+from fedtiny.report import facts, setting, svg
 from fedtiny.report.axes import Scale, ticks
 from fedtiny.report.canvas import MARGIN, Canvas, Cells, Dot, Line, Words
 from fedtiny.report.costs import costs
@@ -63,6 +65,20 @@ def test_the_partition_tells_every_count(run, drawn):
     for count in set(counts):
         assert written.count(count) >= counts.count(count)
     assert f"{run.table.sum()} on {len(run.table)} devices" in drawn["partition"].caption
+
+
+def test_devices_that_tell_nobody_of_their_images_have_no_partition(run):
+    """Real ones with data of their own: the table of the run is all zeros."""
+    private = replace(run, table=np.zeros_like(run.table))
+    assert setting.partition(private) is None
+    (devices,) = [fact for fact in facts.facts(private) if fact.name == "Devices"]
+    assert "images" not in devices.beside
+
+
+def test_a_row_of_blanks_is_drawn(run):
+    some = run.table.copy()
+    some[1] = 0
+    assert setting.partition(replace(run, table=some)) is not None
 
 
 def test_the_pool_shows_every_candidate_and_marks_the_chosen(run, drawn):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedtiny.config import Config
 from fedtiny.errors import ReplyError, WireError
 from fedtiny.federation.expected import Expected, expected, reply_limit
-from fedtiny.federation.messages import Arrays, Reply, Request
+from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
 from fedtiny.federation.reduce import HOLDERS
 from fedtiny.federation.wire import check_length, decode_reply
 from fedtiny.sparse.mask import Mask
@@ -118,12 +118,16 @@ class Examiner:
                 raise ReplyError(f"the array {name} holds NaN, infinity or what is as good as that")
             if name.endswith(NEVER_NEGATIVE) and (array < 0).any():
                 raise ReplyError(f"a variance in {name} is negative")
+        if "losses" in wanted:
+            _check_losses(arrays["losses"])
 
     def _check_metrics(self, metrics: Mapping[str, float]) -> None:
         wanted = dict.fromkeys(self._parts.metrics)
         _check_names("the metric", metrics, wanted, None if self._open else wanted)
         for name, value in metrics.items():
-            if not abs(value) <= LARGEST:
+            most = 1.0 if name == "accuracy" else LARGEST
+            least = 0.0 if name in wanted else -LARGEST
+            if not least <= value <= most:
                 raise ReplyError(f"its {name} is {value:g}")
 
     def _check_like_the_first(self, reply: Reply) -> None:
@@ -170,6 +174,14 @@ def _check_names(
     unasked = found.keys() - allowed.keys() if allowed is not None else set()
     if unasked:
         raise ReplyError(f"it has {what} {min(unasked)}, which nobody asked for")
+
+
+def _check_losses(losses: NDArray[np.generic]) -> None:
+    """A cross-entropy is never negative, and one candidate of a pool is always of some use."""
+    if (losses < 0).any():  # type: ignore[operator]
+        raise ReplyError("a candidate's loss is negative")
+    if (losses >= HOPELESS_LOSS).all():  # type: ignore[operator]
+        raise ReplyError("no candidate has a finite loss on it; lower --train.lr")
 
 
 def _check_gradient(layer: str, gradient: SparseVector) -> None:

@@ -80,8 +80,10 @@ def _rounds(run: Run) -> Fact:
 
 def _devices(run: Run) -> Fact:
     fleet = run.config.fleet
-    images = "" if run.table is None else f", {run.table.sum():,} images"
-    return Fact("Devices", str(fleet.devices), words.spread(fleet) + images)
+    if run.table is None or not run.table.any():  # real devices tell nobody of their images
+        return Fact("Devices", str(fleet.devices), "")
+    told = f"{words.spread(fleet)}, {run.table.sum():,} images"
+    return Fact("Devices", str(fleet.devices), told)
 
 
 def _traffic(run: Run) -> Fact | None:

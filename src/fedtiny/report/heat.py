@@ -76,8 +76,8 @@ def _cells(
     gap = 1.0 if width > 4 and height > 4 else 0.0
     for number, row in enumerate(shown.values):
         stretches = _stretches(row, gap > 0)
-        limits = [*(start for start, _, _ in stretches[1:]), len(row)]
-        for (start, end, value), limit in zip(stretches, limits, strict=True):
+        limits = [*(start for start, _, _ in stretches), len(row)][1:]
+        for (start, end, value), limit in zip(stretches, limits, strict=False):
             box = (left + start * width, top + number * height)
             least = min(LEAST_WIDTH, (limit - start) * width - gap)
             size = (max(least, (end - start) * width - gap), height - gap)

@@ -16,7 +16,7 @@ from fedtiny.report.run import Run, number, numbers, strings
 def partition(run: Run) -> Figure | None:
     """Training images by device and class."""
     table = run.table
-    if table is None or table.ndim != 2 or not table.size:
+    if table is None or table.ndim != 2 or not table.any():
         return None
     classes = strings(run.about, "classes")
     names = classes if len(classes) == table.shape[1] else [str(c) for c in range(table.shape[1])]
