@@ -25,6 +25,7 @@ $(READY): pyproject.toml constraints.txt $(NATIVE)
 
 run: $(READY)  ## Train a 1%-density ResNet18 over ten native devices on the digits (under a minute)
 	$(BIN)/fedtiny run --width 64 --density 0.01
+	@echo "to have the command fedtiny at hand: source $(BIN)/activate"
 
 test: lint  ## Check style and types, and run the tests
 	$(BIN)/pytest --numprocesses 2

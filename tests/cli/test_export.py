@@ -181,6 +181,14 @@ def test_what_is_no_image_is_told(fedtiny, shipped, tmp_path, content):
     assert_one_sentence(said.code, said.err, "a.png cannot be read as an image")
 
 
+def test_one_bad_image_does_not_cost_the_others(fedtiny, shipped, pictures, tmp_path):
+    said = fedtiny("predict", shipped, pictures[0], tmp_path / "none.png", pictures[1])
+    assert_one_sentence(said.code, said.err, "No such file")
+    assert [line.partition(": ")[0] for line in said.out.splitlines()[:2]] == [
+        *map(str, pictures[:2])
+    ]
+
+
 def test_predict_without_what_it_needs(fedtiny, finished, shipped, pictures, tmp_path):
     said = fedtiny("predict", shipped)
     assert_one_sentence(said.code, said.err, "name at least one image")

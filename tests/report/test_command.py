@@ -82,6 +82,16 @@ def test_runs_with_other_settings_stand_in_tables_of_their_own(fedtiny, several,
     page = (tmp_path / "both.html").read_text()
     assert "Comparison: small on the digits, 3 devices, Dirichlet(0.5), 2 rounds" in page
     assert "Comparison: small on the digits, 2 devices, Dirichlet(0.5), 1 rounds" in page
+    assert "Here: fleet.devices 2" in page
+
+
+def test_the_same_run_made_twice_counts_once(fedtiny, finished, tmp_path):
+    again = shutil.copytree(finished, tmp_path / "again")
+    (group,) = comparison.groups([read(RunFolder(path)) for path in (finished, again)])
+    assert ([run.folder.path for run in group.runs], len(group.repeats)) == ([finished], 1)
+    rows, left_out = comparison.table_rows(group)
+    assert [row.seeds for row in rows] == [1]
+    assert left_out == ["again repeats another run to the seed, and counts once"]
 
 
 def test_a_run_that_cannot_be_costed_is_left_out_with_a_word(several, evil, tmp_path):

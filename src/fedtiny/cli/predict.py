@@ -1,5 +1,6 @@
 """fedtiny predict: needs NumPy and Pillow, and no torch."""
 
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedtiny.bench.resident import peak_resident_bytes
-from fedtiny.errors import ExportError
+from fedtiny.errors import ExportError, FedTinyError
 from fedtiny.export import numpy_model
 from fedtiny.export.network import Floats
 from fedtiny.export.numpy_model import NumpyModel
@@ -41,13 +42,19 @@ def command(arguments: list[str]) -> int:
     if parsed.top < 1:
         raise ExportError(f"--top must be 1 or more, not {parsed.top}")
     model = numpy_model.load(_packed(parsed.model))
-    pixels = [read_image(path, model.model.shape) for path in parsed.images]
     model(np.zeros((1, *model.model.shape), dtype=np.uint8))
     console = Console(highlight=False, soft_wrap=True)
-    for path, image in zip(parsed.images, pixels, strict=True):
-        _show(path, image, model, parsed.top, console)
+    unread = 0
+    for path in parsed.images:
+        try:
+            image = read_image(path, model.model.shape)
+        except FedTinyError as error:
+            unread += 1
+            print(f"fedtiny: error: {error}", file=sys.stderr)
+        else:
+            _show(path, image, model, parsed.top, console)
     console.print(f"[dim]resident memory {words.size(peak_resident_bytes())} at most[/dim]")
-    return 0
+    return 1 if unread else 0
 
 
 def _packed(path: Path) -> Path:

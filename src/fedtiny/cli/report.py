@@ -29,7 +29,8 @@ def command(arguments: list[str]) -> int:
     parsed = tyro.cli(Arguments, prog="fedtiny report", args=arguments)
     written = write_report(open_runs(list(parsed.paths)), parsed.out)
     print(f"report: {written.page}")
-    print(f"figures: {written.count} in {written.figures}")
+    if written.count:
+        print(f"figures: {written.count} in {written.figures}")
     if written.lacking:
         print(written.lacking)
     return 0

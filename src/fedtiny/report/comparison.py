@@ -1,7 +1,7 @@
 """Several runs side by side: accuracy over density, accuracy by round, and the paper's table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from fedtiny.compare.grid import Cell
@@ -25,19 +25,40 @@ class Group:
 
     runs: tuple[Run, ...]
     settings: Flat
+    repeats: tuple[Run, ...] = ()
+    """Runs that another one of the group is already, to the seed: they count once."""
+
+    def having(self, run: Run) -> "Group":
+        """The group with one run more."""
+        if any(_varied(run) == _varied(other) for other in self.runs):
+            return replace(self, repeats=(*self.repeats, run))
+        return replace(self, runs=(*self.runs, run))
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
-    """Runs that may stand in one table, together."""
+    """Runs that may stand in one table, together; finished ones are preferred to repeats."""
     found: list[Group] = []
-    for run in runs:
+    for run in sorted(runs, key=lambda run: not run.finished):
         own = _shared(run)
-        same = next((group for group in found if group.settings == own), None)
+        same = next((number for number, group in enumerate(found) if group.settings == own), None)
         if same is None:
             found.append(Group((run,), own))
         else:
-            found[found.index(same)] = Group((*same.runs, run), own)
+            found[same] = found[same].having(run)
     return found
+
+
+def apart(group: Group, all_groups: Sequence[Group]) -> str:
+    """The settings that tell a group from the others, as a reader would write them."""
+    named = {name for other in all_groups for name in other.settings.keys() | group.settings.keys()}
+    differing = sorted(
+        name for name in named if len({str(other.settings.get(name)) for other in all_groups}) > 1
+    )
+    return ", ".join(f"{name} {group.settings.get(name, 'as usual')}" for name in differing)
+
+
+def _varied(run: Run) -> tuple[object, ...]:
+    return tuple(flat(run.config).get(name) for name in VARIED)
 
 
 def _shared(run: Run) -> Flat:
@@ -52,7 +73,9 @@ def _shared(run: Run) -> Flat:
 def table_rows(group: Group) -> tuple[list[Row], list[str]]:
     """The rows of the table, and what keeps runs out of it."""
     cells: dict[Cell, RunFolder] = {}
-    left_out: list[str] = []
+    left_out = [
+        f"{run.name} repeats another run to the seed, and counts once" for run in group.repeats
+    ]
     for run in _ordered(group.runs):
         cell = {Cell(run.config, run.name): run.folder}
         try:

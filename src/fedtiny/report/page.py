@@ -6,7 +6,7 @@ from importlib.resources import files
 from fedtiny import config as configs
 from fedtiny.compare import tables
 from fedtiny.report import palette, svg
-from fedtiny.report.comparison import Group, comparison_figures, table_rows
+from fedtiny.report.comparison import Group, apart, comparison_figures, table_rows
 from fedtiny.report.facts import Fact, facts, task, title
 from fedtiny.report.figure import Figure
 from fedtiny.report.figures import figures
@@ -31,7 +31,7 @@ def several_runs(runs: Sequence[Run], groups: Sequence[Group]) -> Html:
     heading = joined(
         (element("h1", f"{len(runs)} runs side by side"), element("p", f"{done} of them finished"))
     )
-    parts = [_group(group, alone=len(groups) == 1) for group in groups]
+    parts = [_group(group, groups) for group in groups]
     each = [
         element(
             "details",
@@ -77,7 +77,7 @@ def _run(run: Run) -> Html:
     )
 
 
-def _group(group: Group, alone: bool) -> Html:
+def _group(group: Group, groups: Sequence[Group]) -> Html:
     rows, left_out = table_rows(group)
     drawn = [_figure(figure) for figure in comparison_figures(group)]
     parts = [_notes(left_out), element("div", *drawn, class_="figures")]
@@ -88,7 +88,10 @@ def _group(group: Group, alone: bool) -> Html:
             "device in a round, and in selection."
         )
         parts += [sheet_table(tables.sheet(rows)), element("p", told, class_="caption")]
-    return _section("Comparison" if alone else f"Comparison: {_what(group.runs[0])}", *parts)
+    if len(groups) == 1:
+        return _section("Comparison", *parts)
+    own = element("p", f"Here: {apart(group, groups)}.", class_="caption")
+    return _section(f"Comparison: {_what(group.runs[0])}", own, *parts)
 
 
 def _what(run: Run) -> str:

@@ -36,12 +36,12 @@ def write_report(folders: Sequence[RunFolder], out: Path | None = None) -> Writt
     runs = [read(folder) for folder in folders]
     place = out or _default(folders)
     beside = place.with_name(f"{place.stem}_figures")
+    named = _named(runs)
     try:
-        beside.mkdir(parents=True, exist_ok=True)
+        (beside if named else place.parent).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make the folder {beside}: {error.strerror}") from error
     write_page(runs, place)
-    named = _named(runs)
     for name, figure in named.items():
         drawn = svg.standalone(figure.canvas, figure.title)
         write_atomically(beside / f"{name}.svg", drawn.encode())
