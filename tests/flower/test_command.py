@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -185,3 +186,38 @@ def test_up_stops_all_of_it_at_ctrl_c(tmp_path):
     assert len(family) >= 3
     assert all(gone(process) for process in family)
     assert list(tmp_path.iterdir()) == [], "no key is left behind"
+
+
+def test_a_second_trial_of_an_app_is_told_how_to_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert dispatch(["flower", "init", "app", "--nodes", "2"]) == 0
+    (tmp_path / table(tmp_path / "app")["flower"]["run"]).mkdir(parents=True)
+    (tmp_path / table(tmp_path / "app")["flower"]["run"] / "config.toml").touch()
+    assert dispatch(["flower", "up", "app", "--nodes", "2", "--tls"]) == 1
+    said = capsys.readouterr().err
+    assert "holds a run already; continue it with: fedtiny flower up app --nodes 2 --tls" in said
+    assert "'flower.resume=true', or begin another with --run-config 'flower.run=" in said
+
+
+@pytest.mark.parametrize("order", [["init", "app"], ["up"], ["keys", "keys", "--host", "a"]])
+def test_no_nodes_are_refused_before_anything_is_made(order, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert dispatch(["flower", *order, "--nodes", "0"]) == 1
+    assert "--nodes must be at least 1, got 0" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--host", "münchen.example"], "ASCII names"),
+        (["--host", ""], "ASCII names"),
+        (["--host", "a", "--days", "-5"], r"--days must lie in \[1, 36500\], got -5"),
+        (["--host", "a", "--days", "99999999"], "--days must lie in"),
+    ],
+)
+def test_keys_that_cannot_be_made_leave_nothing_behind(flags, why, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert dispatch(["flower", "keys", "keys", *flags]) == 1
+    assert re.search(why, capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())

@@ -4,6 +4,7 @@ import shutil
 import signal
 import tempfile
 import time
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -34,6 +35,7 @@ class Init:
 
     def carry_out(self) -> int:
         """Write the app."""
+        _check_nodes(self.nodes)
         from fedtiny.flower import folder
         from fedtiny.flower.settings import FlowerSettings
 
@@ -89,8 +91,8 @@ class Up:
     def carry_out(self) -> int:
         """Start all, wait, stop all; logs are kept where something went wrong."""
         local = require("fedtiny.flower.local", extra="flower")
-        if self.app and not (self.app / "pyproject.toml").is_file():
-            raise FedTinyError(f"{self.app} is no app; make one with: fedtiny flower init DIR")
+        _check_nodes(self.nodes)
+        self._check_app()
         console = Console(highlight=False, soft_wrap=True)
         home = Path(tempfile.mkdtemp(prefix="fedtiny-flower-")) / "flower"
         signal.signal(signal.SIGTERM, _interrupted)
@@ -102,12 +104,33 @@ class Up:
             failed = code != 0
         except KeyboardInterrupt:
             failed = False
+            if self.app:
+                console.print(f"stopped; {self._going_on()}", markup=False)
             raise
         finally:
             if not failed:
                 shutil.rmtree(home.parent)
             console.print(f"all stopped; see the logs in {home}/logs" if failed else "all stopped")
         return code
+
+    def _check_app(self) -> None:
+        """Refuse an app that cannot be run, before anything is started."""
+        if self.app is None:
+            return
+        project = self.app / "pyproject.toml"
+        if not project.is_file():
+            raise FedTinyError(f"{self.app} is no app; make one with: fedtiny flower init DIR")
+        run = Path(_run_folder(project, self.run_config) or self.app / "nowhere")
+        if run.is_dir() and any(run.iterdir()):
+            raise FedTinyError(
+                f"{run} holds a run already; {self._going_on()}, "
+                "or begin another with --run-config 'flower.run=\"runs/NAME\"'"
+            )
+
+    def _going_on(self) -> str:
+        tls = " --tls" if self.tls else ""
+        order = f"fedtiny flower up {self.app} --nodes {self.nodes}{tls}"
+        return f"continue it with: {order} --run-config 'flower.resume=true'"
 
     def _run(self, federation: "Federation") -> int:
         assert self.app
@@ -125,6 +148,22 @@ class Up:
                 time.sleep(1)
         except KeyboardInterrupt:
             return 0
+
+
+def _check_nodes(nodes: int) -> None:
+    if nodes < 1:
+        raise FedTinyError(f"--nodes must be at least 1, got {nodes}")
+
+
+def _run_folder(project: Path, run_config: str) -> str:
+    """The folder that an app's new run goes to; empty where --run-config has a say in it."""
+    if "flower.run" in run_config or "flower.resume" in run_config:
+        return ""
+    try:
+        table = tomllib.loads(project.read_text(encoding="utf-8"))
+        return str(table["tool"]["flwr"]["app"]["config"]["flower"]["run"])
+    except (KeyError, TypeError, ValueError, OSError):
+        return ""
 
 
 def _interrupted(number: int, frame: object) -> NoReturn:

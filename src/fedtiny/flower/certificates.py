@@ -17,9 +17,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedtiny.errors import RunError
+from fedtiny.errors import ConfigError, RunError
 
 Key = ec.EllipticCurvePrivateKey
+LONGEST_DAYS = 36500
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def make(folder: Path, hosts: Sequence[str], nodes: int, days: int = 365) -> Key
 
     The authority's own key is used once and kept nowhere: nobody can sign a second server.
     """
+    _check(hosts, nodes, days)
     keys = Keys(folder, nodes)
     try:
         folder.mkdir(parents=True)
@@ -65,6 +67,19 @@ def make(folder: Path, hosts: Sequence[str], nodes: int, days: int = 365) -> Key
     except OSError as error:
         raise RunError(f"cannot write keys into {folder}: {error.strerror}") from error
     return keys
+
+
+def _check(hosts: Sequence[str], nodes: int, days: int) -> None:
+    """Refuse what no key can be made for, before anything is written."""
+    if nodes < 1:
+        raise ConfigError(f"--nodes must be at least 1, got {nodes}")
+    if not 1 <= days <= LONGEST_DAYS:
+        raise ConfigError(f"--days must lie in [1, {LONGEST_DAYS}], got {days}")
+    if not hosts:
+        raise ConfigError("--host needs a name or an address of the SuperLink")
+    odd = [host for host in hosts if not host or not host.isascii()]
+    if odd:
+        raise ConfigError(f"--host takes ASCII names (xn--... for others), not {odd[0]!r}")
 
 
 def _write_authority_and_server(keys: Keys, hosts: Sequence[str], days: int) -> None:
