@@ -3,17 +3,20 @@
 import json
 import tracemalloc
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from fedtiny import models
 from fedtiny.data.draws import Preparation
 from fedtiny.errors import ExportError, ModelError
 from fedtiny.export import checks, packed
-from fedtiny.export.network import Lowered, TinyModel, Weights
+from fedtiny.export.network import Lowered, TinyModel, Weights, described
 from fedtiny.export.numpy_model import NumpyModel
-from fedtiny.native.description import Description
+from fedtiny.native.description import Description, Kind, Node
+from fedtiny.native.translate import describe
 from fedtiny.runs.digest import digest_of
 
 from .nets import shipped, tiny_model
@@ -247,6 +250,67 @@ def test_a_small_network_that_takes_huge_work_is_refused(monkeypatch):
         patch.setattr(checks, "MOST_READ", 1 << 40)
         data = packed.packed(model)
     assert "reads more than" in refused(data)
+
+
+def of_steps(*nodes, classes=("a",)):
+    """A model of one channel and one layer, `fc`, of one weight."""
+    weights = {"fc": Weights((1, 1), None, np.float32([1]), None)}
+    net = Lowered(described(nodes), weights, {})
+    return TinyModel(net, Preparation((0.5,), (0.5,)), classes, {})
+
+
+def chain(size, count, *, idle):
+    """Many steps of this size, that follow each other or that all read the image; and a head."""
+    relus = [Node(Kind.RELU, inputs=(0 if idle else i,)) for i in range(count)]
+    pool = Node(Kind.ADAPTIVE_POOL, inputs=(0 if idle else count,), size=(1, 1))
+    head = Node(Kind.LINEAR, inputs=(count + 1,), name="fc", channels=1)
+    return of_steps(Node(Kind.INPUT, channels=1, size=size), *relus, pool, head)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_small_file_of_many_large_steps_is_refused(monkeypatch, idle):
+    model, sentence = chain((4096, 4096), 40, idle=idle), "give more than 268435456 values"
+    with pytest.raises(ModelError, match=sentence):
+        packed.packed(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "MOST_HELD", 1 << 60)
+        patch.setattr(checks, "check_all_needed", lambda nodes: None)
+        data = packed.packed(model)
+    assert len(data) < 10_000
+    assert sentence in refused(data)
+
+
+def test_steps_that_nothing_needs_are_refused(monkeypatch):
+    model = chain((64, 64), 40, idle=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "check_all_needed", lambda nodes: None)
+        data = packed.packed(model)
+    assert "does not need step 1)" in refused(data)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_no_more_is_held_than_is_still_needed(idle):
+    model = NumpyModel(chain((256, 256), 100, idle=idle))
+    tracemalloc.start()
+    model(np.zeros((1, 1, 256, 256), np.uint8))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6 * 4 * 256 * 256, "not a hundred of them"
+
+
+def test_many_large_images_are_not_computed_at_once():
+    model = NumpyModel(chain((1024, 1024), 100, idle=False))
+    tracemalloc.start()
+    logits = model(np.zeros((8, 1, 1024, 1024), np.uint8))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert logits.shape == (8, 1)
+    assert peak < 8 * 3 * 4 * 1024 * 1024
+
+
+def test_the_bounds_let_large_networks_of_large_images_through():
+    network = models.build("resnet18", (3, 224, 224), 1000, width=64)
+    assert 99_000_000 < sum(map(prod, checks.shapes(describe(network, (3, 224, 224)))))
 
 
 def test_a_whole_file_is_read_within_a_small_multiple_of_itself():
