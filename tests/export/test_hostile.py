@@ -12,7 +12,8 @@ from safetensors.numpy import load, save
 from fedtiny import models
 from fedtiny.data.draws import Preparation
 from fedtiny.errors import ExportError, ModelError
-from fedtiny.export import checks, packed
+from fedtiny.export import checks, packed, sizes
+from fedtiny.export.c_source import write_c
 from fedtiny.export.network import Lowered, TinyModel, Weights, described
 from fedtiny.export.numpy_model import NumpyModel
 from fedtiny.native.description import Description, Kind, Node
@@ -209,6 +210,59 @@ def test_positions_that_lie(whole):
         survives(sealed({**tensors, name: np.frombuffer(bytes(code), np.uint8)}, told))
 
 
+# Numbers that nothing can be computed with
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite(whole, number):
+    tensors, told = parts(whole)
+    floats = [name for name, array in tensors.items() if array.dtype == np.float32]
+    assert any(name.endswith(".bias") for name in floats)
+    for name in floats:
+        wrong = tensors[name].copy()
+        wrong[-1] = number
+        assert f"{name!r} holds NaN or infinity" in refused(sealed({**tensors, name: wrong}, told))
+
+
+def test_eight_bits_that_are_scaled_beyond_all_numbers():
+    tensors, told = parts(packed.packed(tiny_model(shipped("small", 0.1)), "int8"))
+    huge = {n: np.full_like(a, 3e38) if n.endswith(".scales") else a for n, a in tensors.items()}
+    assert "are NaN or infinite" in refused(sealed(huge, told))
+
+
+def test_a_variance_below_zero():
+    tensors, told = parts(packed.packed(tiny_model(shipped("small", 0.1), fold=False)))
+    (name, *_) = [name for name in tensors if name.endswith(".variance")]
+    sentence = refused(sealed({**tensors, name: -tensors[name]}, told))
+    assert "are NaN, infinite or below 0" in sentence
+
+
+@pytest.mark.parametrize("write", [lambda m, _: packed.packed(m), lambda m, out: write_c(m, out)])
+def test_a_diverged_model_is_not_written(tmp_path, write):
+    weights = {"fc": Weights((1, 1), None, np.float32([1]), np.float32([np.inf]))}
+    head = Node(Kind.LINEAR, inputs=(0,), name="fc", channels=1, bias=True)
+    net = Lowered(described([Node(Kind.INPUT, channels=1, size=(1, 1)), head]), weights, {})
+    model = TinyModel(net, Preparation((0.5,), (0.5,)), ("a",), {})
+    with pytest.raises(ModelError, match="weights of 'fc' are NaN or infinite"):
+        write(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_network_without_a_layer():
+    image = {"kind": "input", "channels": 1, "size": [1, 1]}
+    told = {"format": 1, "values": "fp32", "steps": [image, {"kind": "relu", "inputs": [0]}]}
+    told |= {"input": {"mean": [0.5], "std": [0.5]}, "classes": ["a"], "card": {}}
+    assert "at least one layer" in refused(sealed({}, told))
+
+
+@pytest.mark.parametrize("claim", [10**400, 2**53, 0, -1, True, "many", None, 1e300])
+def test_a_card_whose_size_cannot_be_is_not_believed(whole, claim):
+    tensors, told = parts(whole)
+    found = packed.unpacked(sealed(tensors, {**told, "card": {"dense_bytes": claim}}))
+    honest = replace(found, card={})
+    assert sizes.dense_bytes(found) == sizes.dense_bytes(honest) > len(whole)
+
+
 # Memory
 
 
@@ -310,7 +364,7 @@ def test_many_large_images_are_not_computed_at_once():
 
 def test_the_bounds_let_large_networks_of_large_images_through():
     network = models.build("resnet18", (3, 224, 224), 1000, width=64)
-    assert 99_000_000 < sum(map(prod, checks.shapes(describe(network, (3, 224, 224)))))
+    assert sum(map(prod, checks.shapes(describe(network, (3, 224, 224))))) > 99_000_000
 
 
 def test_a_whole_file_is_read_within_a_small_multiple_of_itself():

@@ -72,6 +72,7 @@ class _Source:
         self.tiny, self.values = model, values
         self.program = program(model.net.description)
         _check(self.program, model)
+        model.net.check_values()
         tables = {name: table(weights, values) for name, weights in model.net.weights.items()}
         self.plan = plan(self.program)
         self.most_kept, self.most_sums = _scratch(self.program, self.plan, tables)

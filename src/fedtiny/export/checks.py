@@ -36,6 +36,8 @@ def shapes(description: Description) -> list[Shape]:
         raise ModelError(f"a step reads more than {MOST_READ} values of an image")
     if found[-1][1:] != (1, 1):
         raise ModelError("the last step must give one logit a class")
+    if not any(node.kind in LAYERS for node in nodes):
+        raise ModelError("a network has at least one layer of weights")
     _check_names([node.name for node in nodes if node.kind in NAMED])
     return found
 
@@ -50,7 +52,7 @@ def largest_read(description: Description, given: list[Shape]) -> int:
 
 
 def check_all_needed(nodes: Sequence[Node]) -> None:
-    """Refuse steps that do not lead to the result: they would be computed, and kept, for nothing."""
+    """Refuse steps that do not lead to the result: they would be computed for nothing."""
     idle = set(range(len(nodes))) - needed(nodes)
     if idle:
         raise ModelError(f"its result does not need step {min(idle)}")

@@ -31,6 +31,7 @@ METADATA, DIGEST = "fedtiny.packed", "digest"
 def packed(model: TinyModel, values: Values = "fp32") -> bytes:
     """The bytes of a packed file; the same model always gives the same."""
     _check(model.net.description)  # what could not be read is not written
+    model.net.check_values()
     tensors = layers.to_tensors(model.net, values)
     text = json.dumps(_told(model, values), separators=(",", ":"))
     tensors[DIGEST] = np.frombuffer(bytes.fromhex(digest_of(tensors, text)), np.uint8)
@@ -111,9 +112,10 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
     description = steps.from_records(told["steps"])
     _check(description)
     weights, norms = layers.from_tensors(tensors, description, told["values"])
-    shape = checks.shapes(description)
+    net, shape = Lowered(description, weights, norms), checks.shapes(description)
+    net.check_values()
     return TinyModel(
-        Lowered(description, weights, norms),
+        net,
         _normalisation(told["input"], channels=shape[0][0]),
         _classes(told["classes"], count=shape[-1][0]),
         _card(told["card"]),
