@@ -11,7 +11,7 @@ from PIL import Image
 
 from fedtiny.cli.predict import shares_of
 from fedtiny.data.digits import digits
-from fedtiny.export import numpy_model, packed
+from fedtiny.export import numpy_model, packed, torch_files
 from fedtiny.export.source import pack_run
 
 from ..bare import bare_python
@@ -99,6 +99,19 @@ def test_nothing_that_exists_is_written_over(fedtiny, shipped, tmp_path):
     said = fedtiny("export", shipped, "--out", tmp_path / "thesis.tex")
     assert_one_sentence(said.code, said.err, "exists already; choose another --out")
     assert (tmp_path / "thesis.tex").read_text() == "my work"
+
+
+def test_neither_file_of_a_torch_export_is_written_over(fedtiny, shipped, tmp_path):
+    order = ["export", shipped, "--format", "torch", "--out"]
+    (tmp_path / "w.json").write_text("precious")
+    said = fedtiny(*order, tmp_path / "w.safetensors")
+    assert_one_sentence(said.code, said.err, "w.json exists already; choose another --out")
+    assert (tmp_path / "w.json").read_text() == "precious"
+    said = fedtiny(*order, tmp_path / "m.json")
+    assert_one_sentence(said.code, said.err, "choose an --out that ends in .safetensors")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["w.json"]
+    assert fedtiny(*order, tmp_path / "good.safetensors").code == 0
+    assert torch_files.read(tmp_path / "good.safetensors").training is False
 
 
 def test_runs_that_have_no_model_yet(fedtiny, stopped, tmp_path):
