@@ -114,6 +114,22 @@ def test_neither_file_of_a_torch_export_is_written_over(fedtiny, shipped, tmp_pa
     assert torch_files.read(tmp_path / "good.safetensors").training is False
 
 
+@pytest.mark.parametrize("format", ["packed", "onnx", "torch", "c"])
+@pytest.mark.parametrize("below", ["x", "deep/er/x"])
+def test_a_place_below_a_file_is_told(fedtiny, shipped, tmp_path, format, below):
+    (tmp_path / "file").write_text("my work")
+    said = fedtiny("export", shipped, "--format", format, "--out", tmp_path / "file" / below)
+    assert_one_sentence(said.code, said.err, "cannot make the folder", "choose another place")
+    assert (tmp_path / "file").read_text() == "my work"
+
+
+def test_a_file_where_the_folder_of_c_code_goes_is_told(fedtiny, shipped):
+    (shipped / "model_c").write_text("my work")
+    said = fedtiny("export", shipped, "--format", "c")
+    assert_one_sentence(said.code, said.err, "cannot make the folder", "model_c")
+    assert (shipped / "model_c").read_text() == "my work"
+
+
 def test_runs_that_have_no_model_yet(fedtiny, stopped, tmp_path):
     said = fedtiny("export", stopped)
     assert_one_sentence(said.code, said.err, "is not finished", f"fedtiny resume {stopped}")

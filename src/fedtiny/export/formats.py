@@ -11,7 +11,7 @@ from fedtiny.export.network import TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes
 from fedtiny.export.source import tiny_model, trained
 from fedtiny.export.torch_files import recipe_of
-from fedtiny.runs.folder import write_atomically
+from fedtiny.runs.folder import make_folder, write_atomically
 from fedtiny.runs.words import size
 
 Format = Literal["packed", "onnx", "torch", "c"]
@@ -91,7 +91,7 @@ class Written:
 def export(order: Order) -> tuple[TinyModel, Written]:
     """Write a model in one of the formats; gives the model as well."""
     model = tiny_model(order.source, fold=order.fold)
-    order.place.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(order.place.parent)
     return model, WRITERS[order.format](model, order)
 
 
