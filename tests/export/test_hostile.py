@@ -323,7 +323,7 @@ def chain(size, count, *, idle):
 
 @pytest.mark.parametrize("idle", [True, False])
 def test_a_small_file_of_many_large_steps_is_refused(monkeypatch, idle):
-    model, sentence = chain((4096, 4096), 40, idle=idle), "give more than 268435456 values"
+    model, sentence = chain((4096, 4096), 40, idle=idle), "give more than 536870912 values"
     with pytest.raises(ModelError, match=sentence):
         packed.packed(model)
     with monkeypatch.context() as patch:
@@ -353,18 +353,20 @@ def test_no_more_is_held_than_is_still_needed(idle):
 
 
 def test_many_large_images_are_not_computed_at_once():
-    model = NumpyModel(chain((1024, 1024), 100, idle=False))
+    model = NumpyModel(chain((1024, 1024), 300, idle=False))
     tracemalloc.start()
     logits = model(np.zeros((8, 1, 1024, 1024), np.uint8))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert logits.shape == (8, 1)
-    assert peak < 8 * 3 * 4 * 1024 * 1024
+    assert peak < 12 * 4 * 1024 * 1024, "one image after the other"
 
 
-def test_the_bounds_let_large_networks_of_large_images_through():
-    network = models.build("resnet18", (3, 224, 224), 1000, width=64)
-    assert sum(map(prod, checks.shapes(describe(network, (3, 224, 224))))) > 99_000_000
+@pytest.mark.parametrize("side", [224, 448])
+def test_the_bounds_let_large_images_through(side):
+    network = models.build("resnet18", (3, side, side), 1000, width=64)
+    given = checks.shapes(describe(network, (3, side, side)))
+    assert sum(map(prod, given)) > 1_900 * side**2, "all of it, with every norm"
 
 
 def test_a_whole_file_is_read_within_a_small_multiple_of_itself():
