@@ -11,7 +11,8 @@ from PIL import Image
 
 from fedtiny.cli.predict import shares_of
 from fedtiny.data.digits import digits
-from fedtiny.export import numpy_model, packed
+from fedtiny.export import numpy_model, packed, torch_files
+from fedtiny.export.pictures import read_image
 from fedtiny.export.source import pack_run
 
 from ..bare import bare_python
@@ -101,6 +102,35 @@ def test_nothing_that_exists_is_written_over(fedtiny, shipped, tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "my work"
 
 
+def test_neither_file_of_a_torch_export_is_written_over(fedtiny, shipped, tmp_path):
+    order = ["export", shipped, "--format", "torch", "--out"]
+    (tmp_path / "w.json").write_text("precious")
+    said = fedtiny(*order, tmp_path / "w.safetensors")
+    assert_one_sentence(said.code, said.err, "w.json exists already; choose another --out")
+    assert (tmp_path / "w.json").read_text() == "precious"
+    said = fedtiny(*order, tmp_path / "m.json")
+    assert_one_sentence(said.code, said.err, "choose an --out that ends in .safetensors")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["w.json"]
+    assert fedtiny(*order, tmp_path / "good.safetensors").code == 0
+    assert torch_files.read(tmp_path / "good.safetensors").training is False
+
+
+@pytest.mark.parametrize("format", ["packed", "onnx", "torch", "c"])
+@pytest.mark.parametrize("below", ["x", "deep/er/x"])
+def test_a_place_below_a_file_is_told(fedtiny, shipped, tmp_path, format, below):
+    (tmp_path / "file").write_text("my work")
+    said = fedtiny("export", shipped, "--format", format, "--out", tmp_path / "file" / below)
+    assert_one_sentence(said.code, said.err, "cannot make the folder", "choose another place")
+    assert (tmp_path / "file").read_text() == "my work"
+
+
+def test_a_file_where_the_folder_of_c_code_goes_is_told(fedtiny, shipped):
+    (shipped / "model_c").write_text("my work")
+    said = fedtiny("export", shipped, "--format", "c")
+    assert_one_sentence(said.code, said.err, "cannot make the folder", "model_c")
+    assert (shipped / "model_c").read_text() == "my work"
+
+
 def test_runs_that_have_no_model_yet(fedtiny, stopped, tmp_path):
     said = fedtiny("export", stopped)
     assert_one_sentence(said.code, said.err, "is not finished", f"fedtiny resume {stopped}")
@@ -164,14 +194,29 @@ def test_predict_says_what_the_model_says(fedtiny, shipped, pictures):
 
 
 def test_an_image_of_any_size_and_colours_is_taken(shipped, tmp_path):
-    from fedtiny.export.pictures import read_image
-
     Image.new("CMYK", (300, 20), (0, 0, 0, 0)).save(tmp_path / "wide.jpg")
     for shape in ((1, 8, 8), (3, 32, 16), (4, 5, 5)):
         image = read_image(tmp_path / "wide.jpg", shape)
         assert image.shape == shape
         assert image.dtype == np.uint8
         assert image.min() > 250, "white stays white"
+
+
+@pytest.mark.parametrize("name", ["deep.png", "deep.tif", "deep.pgm"])
+def test_sixteen_bits_are_scaled_to_eight(tmp_path, name):
+    values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    Image.fromarray(values).save(tmp_path / name)
+    expected = np.rint(values / 257)
+    np.testing.assert_array_equal(read_image(tmp_path / name, (1, 256, 256))[0], expected)
+    small = read_image(tmp_path / name, (3, 8, 8))
+    assert small.mean() == pytest.approx(127.5, abs=1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_numbers_without_a_range_are_told(fedtiny, shipped, tmp_path, dtype):
+    Image.fromarray(np.ones((8, 8), dtype)).save(tmp_path / "a.tif")
+    said = fedtiny("predict", shipped, tmp_path / "a.tif")
+    assert_one_sentence(said.code, said.err, "a.tif does not say how bright", "8 or 16 bits")
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n" + b"\0" * 50])

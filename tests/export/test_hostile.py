@@ -3,17 +3,21 @@
 import json
 import tracemalloc
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from fedtiny import models
 from fedtiny.data.draws import Preparation
 from fedtiny.errors import ExportError, ModelError
-from fedtiny.export import checks, packed
-from fedtiny.export.network import Lowered, TinyModel, Weights
+from fedtiny.export import checks, packed, sizes
+from fedtiny.export.c_source import write_c
+from fedtiny.export.network import Lowered, TinyModel, Weights, described
 from fedtiny.export.numpy_model import NumpyModel
-from fedtiny.native.description import Description
+from fedtiny.native.description import Description, Kind, Node
+from fedtiny.native.translate import describe
 from fedtiny.runs.digest import digest_of
 
 from .nets import shipped, tiny_model
@@ -206,6 +210,59 @@ def test_positions_that_lie(whole):
         survives(sealed({**tensors, name: np.frombuffer(bytes(code), np.uint8)}, told))
 
 
+# Numbers that nothing can be computed with
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite(whole, number):
+    tensors, told = parts(whole)
+    floats = [name for name, array in tensors.items() if array.dtype == np.float32]
+    assert any(name.endswith(".bias") for name in floats)
+    for name in floats:
+        wrong = tensors[name].copy()
+        wrong[-1] = number
+        assert f"{name!r} holds NaN or infinity" in refused(sealed({**tensors, name: wrong}, told))
+
+
+def test_eight_bits_that_are_scaled_beyond_all_numbers():
+    tensors, told = parts(packed.packed(tiny_model(shipped("small", 0.1)), "int8"))
+    huge = {n: np.full_like(a, 3e38) if n.endswith(".scales") else a for n, a in tensors.items()}
+    assert "are NaN or infinite" in refused(sealed(huge, told))
+
+
+def test_a_variance_below_zero():
+    tensors, told = parts(packed.packed(tiny_model(shipped("small", 0.1), fold=False)))
+    (name, *_) = [name for name in tensors if name.endswith(".variance")]
+    sentence = refused(sealed({**tensors, name: -tensors[name]}, told))
+    assert "are NaN, infinite or below 0" in sentence
+
+
+@pytest.mark.parametrize("write", [lambda m, _: packed.packed(m), lambda m, out: write_c(m, out)])
+def test_a_diverged_model_is_not_written(tmp_path, write):
+    weights = {"fc": Weights((1, 1), None, np.float32([1]), np.float32([np.inf]))}
+    head = Node(Kind.LINEAR, inputs=(0,), name="fc", channels=1, bias=True)
+    net = Lowered(described([Node(Kind.INPUT, channels=1, size=(1, 1)), head]), weights, {})
+    model = TinyModel(net, Preparation((0.5,), (0.5,)), ("a",), {})
+    with pytest.raises(ModelError, match="weights of 'fc' are NaN or infinite"):
+        write(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_network_without_a_layer():
+    image = {"kind": "input", "channels": 1, "size": [1, 1]}
+    told = {"format": 1, "values": "fp32", "steps": [image, {"kind": "relu", "inputs": [0]}]}
+    told |= {"input": {"mean": [0.5], "std": [0.5]}, "classes": ["a"], "card": {}}
+    assert "at least one layer" in refused(sealed({}, told))
+
+
+@pytest.mark.parametrize("claim", [10**400, 2**53, 0, -1, True, "many", None, 1e300])
+def test_a_card_whose_size_cannot_be_is_not_believed(whole, claim):
+    tensors, told = parts(whole)
+    found = packed.unpacked(sealed(tensors, {**told, "card": {"dense_bytes": claim}}))
+    honest = replace(found, card={})
+    assert sizes.dense_bytes(found) == sizes.dense_bytes(honest) > len(whole)
+
+
 # Memory
 
 
@@ -247,6 +304,69 @@ def test_a_small_network_that_takes_huge_work_is_refused(monkeypatch):
         patch.setattr(checks, "MOST_READ", 1 << 40)
         data = packed.packed(model)
     assert "reads more than" in refused(data)
+
+
+def of_steps(*nodes, classes=("a",)):
+    """A model of one channel and one layer, `fc`, of one weight."""
+    weights = {"fc": Weights((1, 1), None, np.float32([1]), None)}
+    net = Lowered(described(nodes), weights, {})
+    return TinyModel(net, Preparation((0.5,), (0.5,)), classes, {})
+
+
+def chain(size, count, *, idle):
+    """Many steps of this size, that follow each other or that all read the image; and a head."""
+    relus = [Node(Kind.RELU, inputs=(0 if idle else i,)) for i in range(count)]
+    pool = Node(Kind.ADAPTIVE_POOL, inputs=(0 if idle else count,), size=(1, 1))
+    head = Node(Kind.LINEAR, inputs=(count + 1,), name="fc", channels=1)
+    return of_steps(Node(Kind.INPUT, channels=1, size=size), *relus, pool, head)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_small_file_of_many_large_steps_is_refused(monkeypatch, idle):
+    model, sentence = chain((4096, 4096), 40, idle=idle), "give more than 536870912 values"
+    with pytest.raises(ModelError, match=sentence):
+        packed.packed(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "MOST_HELD", 1 << 60)
+        patch.setattr(checks, "check_all_needed", lambda nodes: None)
+        data = packed.packed(model)
+    assert len(data) < 10_000
+    assert sentence in refused(data)
+
+
+def test_steps_that_nothing_needs_are_refused(monkeypatch):
+    model = chain((64, 64), 40, idle=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "check_all_needed", lambda nodes: None)
+        data = packed.packed(model)
+    assert "does not need step 1)" in refused(data)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_no_more_is_held_than_is_still_needed(idle):
+    model = NumpyModel(chain((256, 256), 100, idle=idle))
+    tracemalloc.start()
+    model(np.zeros((1, 1, 256, 256), np.uint8))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6 * 4 * 256 * 256, "not a hundred of them"
+
+
+def test_many_large_images_are_not_computed_at_once():
+    model = NumpyModel(chain((1024, 1024), 300, idle=False))
+    tracemalloc.start()
+    logits = model(np.zeros((8, 1, 1024, 1024), np.uint8))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert logits.shape == (8, 1)
+    assert peak < 12 * 4 * 1024 * 1024, "one image after the other"
+
+
+@pytest.mark.parametrize("side", [224, 448])
+def test_the_bounds_let_large_images_through(side):
+    network = models.build("resnet18", (3, side, side), 1000, width=64)
+    given = checks.shapes(describe(network, (3, side, side)))
+    assert sum(map(prod, given)) > 1_900 * side**2, "all of it, with every norm"
 
 
 def test_a_whole_file_is_read_within_a_small_multiple_of_itself():

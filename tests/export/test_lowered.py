@@ -10,7 +10,7 @@ from fedtiny.native.description import Description, Kind
 from fedtiny.native.effective import effective_counts
 
 from .nets import DENSITIES, SHIPPED, assert_close, shipped, sparse
-from .odd import ODD
+from .odd import ODD, Idle
 
 
 def logits(net, images):
@@ -52,6 +52,13 @@ def test_networks_of_one_s_own_keep_theirs(network, density, fold):
         net = lower(made.description, made.theta, fold=fold, remove_dead=True)
         images = made.images(seed=seed)
         assert_close(logits(net, images), made.logits(images))
+
+
+def test_a_head_that_the_result_does_not_need_goes():
+    made = sparse(Idle(), (2, 9, 8), 0.5)
+    net = lower(made.description, made.theta, fold=False, remove_dead=False)
+    assert set(net.weights) == {"first", "out"}
+    assert len(net.description.nodes) == len(made.description.nodes) - 2
 
 
 def test_a_norm_that_cannot_be_folded_stays():

@@ -85,7 +85,7 @@ class _Joining:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
-        self.needed = _needed(nodes)
+        self.needed = checks.needed(nodes)
         self.readers = {
             i: [j for j in sorted(self.needed) for source in nodes[j].inputs if source == i]
             for i in self.needed
@@ -121,16 +121,6 @@ class _Joining:
     def _only_reader(self, number: int, kind: Kind) -> int | None:
         readers = self.readers[number]
         return readers[0] if len(readers) == 1 and self.nodes[readers[0]].kind == kind else None
-
-
-def _needed(nodes: Sequence[Node]) -> set[int]:
-    needed, waiting = set(), [len(nodes) - 1]
-    while waiting:
-        number = waiting.pop()
-        if number not in needed:
-            needed.add(number)
-            waiting += nodes[number].inputs
-    return needed | {0}
 
 
 def _with_cuts(steps: Sequence[Step], shapes: dict[int, Dimensions]) -> Program:

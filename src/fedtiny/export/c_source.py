@@ -17,7 +17,7 @@ from fedtiny.export.c_program import Program, program
 from fedtiny.export.c_tables import FP32, INT8, VALUES, Table, table
 from fedtiny.export.c_text import comment, string
 from fedtiny.export.network import TinyModel
-from fedtiny.runs.folder import write_atomically
+from fedtiny.runs.folder import make_folder, write_atomically
 
 # The parts of the runtime that a step needs, in the order in which they come.
 PARTS = {
@@ -59,7 +59,7 @@ def write_c(model: TinyModel, out: Path, *, values: str = INT8) -> CReport:
         raise ExportError(f"C code holds weights as {' or '.join(VALUES)}, not as {values}")
     source = _Source(model, values)
     texts = {"model.c": source.model(), "model.h": source.header(), "main.c": _runtime("main.c")}
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     for name, text in texts.items():
         write_atomically(out / name, text.encode("ascii"))
     return CReport(source.table_bytes, source.ram_bytes, tuple(out / name for name in texts))
@@ -72,6 +72,7 @@ class _Source:
         self.tiny, self.values = model, values
         self.program = program(model.net.description)
         _check(self.program, model)
+        model.net.check_values()
         tables = {name: table(weights, values) for name, weights in model.net.weights.items()}
         self.plan = plan(self.program)
         self.most_kept, self.most_sums = _scratch(self.program, self.plan, tables)

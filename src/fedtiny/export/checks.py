@@ -1,5 +1,6 @@
 """Whether steps fit together: the shape of what each gives, or an error that names one."""
 
+from collections.abc import Sequence
 from math import isfinite, prod
 
 from fedtiny.errors import ModelError
@@ -10,6 +11,7 @@ Shape = tuple[int, int, int]
 NAMED = (*LAYERS, Kind.BATCH_NORM)
 MOST_STEPS = 10_000
 MOST_VALUES = 1 << 24  # of one image, in what a step gives
+MOST_HELD = 1 << 29  # of one image, in what all steps give together
 MOST_WEIGHTS = 1 << 28  # of a network, kept or not
 MOST_READ = 1 << 27  # values of an image that the windows of a step read, each as often as it is
 MOST_SIDE = 4096  # of a kernel, stride or padding
@@ -28,10 +30,14 @@ def shapes(description: Description) -> list[Shape]:
         found.append(_shape(node, found))
         if not 1 <= prod(found[-1]) <= MOST_VALUES:
             raise ModelError(f"step {number} gives {prod(found[-1])} values for an image")
+    if sum(map(prod, found)) > MOST_HELD:
+        raise ModelError(f"its steps give more than {MOST_HELD} values for an image together")
     if largest_read(description, found) > MOST_READ:
         raise ModelError(f"a step reads more than {MOST_READ} values of an image")
     if found[-1][1:] != (1, 1):
         raise ModelError("the last step must give one logit a class")
+    if not any(node.kind in LAYERS for node in nodes):
+        raise ModelError("a network has at least one layer of weights")
     _check_names([node.name for node in nodes if node.kind in NAMED])
     return found
 
@@ -43,6 +49,22 @@ def largest_read(description: Description, given: list[Shape]) -> int:
         if node.kind in WINDOWS:
             most = max(most, given[node.inputs[0]][0] * prod(node.kernel) * rows * columns)
     return most
+
+
+def check_all_needed(nodes: Sequence[Node]) -> None:
+    """Refuse steps that do not lead to the result: they would be computed for nothing."""
+    idle = set(range(len(nodes))) - needed(nodes)
+    if idle:
+        raise ModelError(f"its result does not need step {min(idle)}")
+
+
+def needed(nodes: Sequence[Node]) -> set[int]:
+    """The numbers of the nodes that lead to the last, and of the input."""
+    found = {0, len(nodes) - 1}
+    for number in reversed(range(len(nodes))):
+        if number in found:
+            found.update(nodes[number].inputs)
+    return found
 
 
 def _check_names(names: list[str]) -> None:

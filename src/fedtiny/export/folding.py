@@ -1,13 +1,20 @@
-"""Steps that inference can do without: dropout goes, batch norm joins the layer before it."""
+"""Steps that inference can do without: idle ones and dropout go, batch norm joins a layer."""
 
 from dataclasses import replace
 
 import numpy as np
 
+from fedtiny.export.checks import needed
 from fedtiny.export.network import Lowered, Norm, Weights, described
 from fedtiny.native.description import Kind, Node
 
 LAYERS = (Kind.CONVOLUTION, Kind.LINEAR)
+
+
+def without_idle(nodes: list[Node]) -> list[Node]:
+    """The nodes without those that do not lead to the result."""
+    idle = set(range(len(nodes))) - needed(nodes)
+    return bypassed(nodes, dict.fromkeys(idle, 0))
 
 
 def without_dropout(nodes: list[Node]) -> list[Node]:

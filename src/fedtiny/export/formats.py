@@ -10,7 +10,8 @@ from fedtiny.export import packed
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes
 from fedtiny.export.source import tiny_model, trained
-from fedtiny.runs.folder import write_atomically
+from fedtiny.export.torch_files import recipe_of
+from fedtiny.runs.folder import make_folder, write_atomically
 from fedtiny.runs.words import size
 
 Format = Literal["packed", "onnx", "torch", "c"]
@@ -36,8 +37,21 @@ class Order:
         if self.source.is_file() and (self.format == "torch" or not self.fold):
             asked = "--format torch" if self.fold else "--no-fold"
             raise ExportError(f"{asked} needs the run folder, not its packed model")
-        if self.out is not None and self.out.exists():
-            raise ExportError(f"{self.out} exists already; choose another --out")
+        if self.out is not None:
+            self._check_free(self.out)
+
+    def _check_free(self, out: Path) -> None:
+        """Nothing that exists is written over, nor one file of an export by the other."""
+        files = [out]
+        if self.format == "torch":
+            files.append(recipe_of(out))
+            if out.suffix.lower() == recipe_of(out).suffix:
+                raise ExportError(
+                    f"{out} is where the recipe would go; choose an --out that ends in .safetensors"
+                )
+        for file in files:
+            if file.exists():
+                raise ExportError(f"{file} exists already; choose another --out")
 
     @property
     def stored(self) -> Values:
@@ -77,7 +91,7 @@ class Written:
 def export(order: Order) -> tuple[TinyModel, Written]:
     """Write a model in one of the formats; gives the model as well."""
     model = tiny_model(order.source, fold=order.fold)
-    order.place.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(order.place.parent)
     return model, WRITERS[order.format](model, order)
 
 

@@ -107,7 +107,8 @@ def _weights(
     used = _used(found)
     scales = np.zeros(shape[0], dtype=np.float32)
     scales[used] = _taken(tensors, f"{name}.scales", np.float32, len(used))
-    return replace(found, values=found.values * scales[found.filters])
+    with np.errstate(over="ignore"):  # what becomes infinite is refused later
+        return replace(found, values=found.values * scales[found.filters])
 
 
 def _used(weights: Weights) -> NDArray[np.int64]:
@@ -129,4 +130,6 @@ def _taken(tensors: Tensors, name: str, dtype: type, count: int | None = None) -
     found = tensors.pop(name)
     if found.dtype != dtype or found.shape != (found.size if count is None else count,):
         raise ModelError(f"{name!r:.60} is not what the network needs")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise ModelError(f"{name!r:.60} holds NaN or infinity")
     return found

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.export.dead import without_dead
-from fedtiny.export.folding import LAYERS, folded, without_dropout
+from fedtiny.export.folding import LAYERS, folded, without_dropout, without_idle
 from fedtiny.export.network import Lowered, Norm, Weights, described
 from fedtiny.native.description import Description, Kind, Node
 from fedtiny.sparse.theta import Theta
@@ -26,7 +26,7 @@ def lower(description: Description, theta: Theta, *, fold: bool, remove_dead: bo
     nothing reads, weights that only add a constant (which joins a bias), and those that only read
     padding.
     """
-    nodes = without_dropout(description.nodes)
+    nodes = without_dropout(without_idle(description.nodes))
     net = Lowered(
         described(nodes),
         {node.name: _weights(node, theta) for node in nodes if node.kind in LAYERS},

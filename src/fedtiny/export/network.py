@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.data.draws import Preparation
+from fedtiny.errors import ModelError
 from fedtiny.native.description import Description, Node
 
 Floats = NDArray[np.float32]
@@ -73,6 +74,18 @@ class Lowered:
     description: Description
     weights: Mapping[str, Weights]
     norms: Mapping[str, Norm]
+
+    def check_values(self) -> None:
+        """Refuse numbers that nothing can be computed with."""
+        for name, weights in self.weights.items():
+            if not all(
+                np.isfinite(a).all() for a in (weights.values, weights.bias) if a is not None
+            ):
+                raise ModelError(f"weights of {name!r:.60} are NaN or infinite")
+        for name, norm in self.norms.items():
+            parts = (norm.gamma, norm.beta, norm.mean, norm.variance)
+            if not all(np.isfinite(part).all() for part in parts) or (norm.variance < 0).any():
+                raise ModelError(f"statistics of {name!r:.60} are NaN, infinite or below 0")
 
 
 @dataclass(frozen=True, eq=False)

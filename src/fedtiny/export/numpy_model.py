@@ -4,6 +4,7 @@
 >>> model(images).argmax(axis=1)  # doctest: +SKIP
 """
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,7 @@ class NumpyModel:
         self.model = model
         self._prepare = ArrayTransform(model.normalisation.mean, model.normalisation.std)
         self._last_use = _last_uses(model)
-        read = checks.largest_read(model.net.description, checks.shapes(model.net.description))
-        self._at_once = max(1, min(MOST_AT_ONCE, MOST_READ // read))
+        self._at_once = _at_once(model)
 
     def __call__(self, images: NDArray[Any]) -> Floats:
         """Logits [N, classes] of images [N, C, H, W]: uint8 from 0 to 255, or float from 0 to 1."""
@@ -54,13 +54,21 @@ class NumpyModel:
         for number, node in enumerate(nodes):
             read = [given[i] for i in node.inputs] or [batch]
             given[number] = step(self.model.net, node, read)
-            for source in set(node.inputs):
-                if self._last_use[source] == number:
-                    del given[source]
+            for done in {number, *node.inputs}:
+                if self._last_use[done] == number:
+                    del given[done]
         return given[len(nodes) - 1][:, :, 0, 0].T
 
 
+def _at_once(model: TinyModel) -> int:
+    """How many images can be computed together within the memory of a large one."""
+    given = checks.shapes(model.net.description)
+    read, held = checks.largest_read(model.net.description, given), sum(map(prod, given))
+    return max(1, min(MOST_AT_ONCE, MOST_READ // read, checks.MOST_HELD // held))
+
+
 def _last_uses(model: TinyModel) -> dict[int, int]:
-    """The last step that reads each step."""
+    """The last step that needs what each step gives; the result is needed after all."""
     nodes = model.net.description.nodes
-    return {source: number for number, node in enumerate(nodes) for source in node.inputs}
+    reads = {i: number for number, node in enumerate(nodes) for i in (*node.inputs, number)}
+    return {**reads, len(nodes) - 1: len(nodes)}

@@ -19,6 +19,7 @@ from fedtiny.export import checks, layers, steps
 from fedtiny.export.layers import Tensors
 from fedtiny.export.network import Lowered, TinyModel, Values
 from fedtiny.export.steps import is_name
+from fedtiny.native.description import Description
 from fedtiny.runs.digest import digest_of
 
 FORMAT = 1
@@ -29,12 +30,18 @@ METADATA, DIGEST = "fedtiny.packed", "digest"
 
 def packed(model: TinyModel, values: Values = "fp32") -> bytes:
     """The bytes of a packed file; the same model always gives the same."""
-    checks.weight_shapes(model.net.description)  # what could not be read is not written
+    _check(model.net.description)  # what could not be read is not written
+    model.net.check_values()
     tensors = layers.to_tensors(model.net, values)
     text = json.dumps(_told(model, values), separators=(",", ":"))
     tensors[DIGEST] = np.frombuffer(bytes.fromhex(digest_of(tensors, text)), np.uint8)
     data: bytes = save(tensors, {METADATA: text})
     return data
+
+
+def _check(description: Description) -> None:
+    checks.weight_shapes(description)
+    checks.check_all_needed(description.nodes)
 
 
 def read(path: Path | str) -> TinyModel:
@@ -103,10 +110,12 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
     if seal.tobytes().hex() != digest_of(tensors, text):
         raise ModelError("its checksum does not fit")
     description = steps.from_records(told["steps"])
+    _check(description)
     weights, norms = layers.from_tensors(tensors, description, told["values"])
-    shape = checks.shapes(description)
+    net, shape = Lowered(description, weights, norms), checks.shapes(description)
+    net.check_values()
     return TinyModel(
-        Lowered(description, weights, norms),
+        net,
         _normalisation(told["input"], channels=shape[0][0]),
         _classes(told["classes"], count=shape[-1][0]),
         _card(told["card"]),

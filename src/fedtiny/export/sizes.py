@@ -14,6 +14,7 @@ from fedtiny.export.onnx_file import onnx_bytes, plain_size
 from fedtiny.export.packed import packed
 
 BYTES = 4  # of a float32
+MOST_TOLD = 1 << 53  # bytes that a card may claim: a larger number is no exact float
 VALUES: tuple[Values, ...] = ("fp32", "fp16", "int8")
 C_VALUES = ("fp32", "int8")
 
@@ -30,7 +31,7 @@ class Size:
 def dense_bytes(model: TinyModel) -> int:
     """Bytes of the model before pruning, as its card tells them, or else of its own full shape."""
     told = model.card.get("dense_bytes")
-    if type(told) is int and told > 0:
+    if type(told) is int and 0 < told < MOST_TOLD:
         return told
     shapes = checks.weight_shapes(model.net.description).values()
     return BYTES * sum(prod(shape) for shape in shapes)

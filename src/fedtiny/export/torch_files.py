@@ -18,9 +18,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+def recipe_of(state: Path) -> Path:
+    """Where the recipe of a state dict lies."""
+    return state.with_suffix(".json")
+
+
 def write(run: Trained, out: Path) -> list[Path]:
     """Write the state dict to `out` and its recipe beside it."""
-    recipe = out.with_suffix(".json")
+    recipe = recipe_of(out)
     state = {name: np.ascontiguousarray(array) for name, array in run.state.items()}
     write_atomically(out, save(state))
     write_json(recipe, _recipe(run))
@@ -30,7 +35,7 @@ def write(run: Trained, out: Path) -> list[Path]:
 def read(path: Path | str, model: "nn.Module | None" = None) -> "nn.Module":
     """The network of such files; one that fedtiny does not know by name must be given."""
     place = Path(path)
-    recipe = read_json(place.with_suffix(".json"))
+    recipe = read_json(recipe_of(place))
     network = model or _built(recipe)
     torch = require("torch", extra="torch")
     try:

@@ -124,6 +124,16 @@ def _free_names(parent: Path, stem: str) -> Iterator[Path]:
         number += 1
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder for what is written next, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(
+            f"cannot make the folder {path}: {error.strerror}; choose another place"
+        ) from error
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that at any moment there is the old one or the new one, whole."""
     temporary = path.with_name(f".{path.name}.tmp")
