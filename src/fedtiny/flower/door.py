@@ -10,7 +10,7 @@ from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation.door import ABSENT, LATE, Outcome, Traffic
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.robust import reducer_for
-from fedtiny.federation.trust import Claims, Examiner
+from fedtiny.federation.trust import Examiner
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
 from fedtiny.flower import messages
 from fedtiny.flower.exchange import Exchange
@@ -54,7 +54,6 @@ class FlowerDoor:
     def __init__(self, reception: Reception, folder: RunFolder) -> None:
         self.reception = reception
         self.folder = folder
-        self.claims = Claims(self.kit.config.trust.most_samples)
         self._known: dict[int, Known] = {}
         self._noted: dict[str, Any] = {}
 
@@ -140,10 +139,8 @@ class FlowerDoor:
 
     def _accepted(self, device: int, data: bytes, examiner: Examiner) -> Reply:
         """A reply that may be averaged in: decoded, and examined before it counts."""
-        action = examiner.request.action
         reply = examiner.decoded(data)
-        examiner.check(reply, device, self.claims.limit(device, action))
-        self.claims.note(reply, action)
+        examiner.check(reply, device, self.reception.roster.seats[device].samples)
         return reply
 
     def _fail(self, asking: Asking, device: int, why: str) -> None:
@@ -166,11 +163,10 @@ class FlowerDoor:
             self._noted = noted
 
     def state(self) -> dict[str, Any]:
-        return {"flower": True, "claims": self.claims.first}
+        return {"flower": True}
 
     def restore(self, state: Mapping[str, Any], theta: Theta) -> None:
         """To Flower a resumed run is a new one, in which no node remembers anything."""
-        self.claims = Claims(self.claims.most, state.get("claims"))
 
     def close(self) -> None:
         pass

@@ -42,7 +42,8 @@ class FlowerFleet:
         """Wait until every device has its node, or for as long as the settings say."""
         fleet, kit = premises.config.fleet, Kit.of(premises, self._own_data)
         known = read_json(self.folder.nodes)["devices"] if self.folder.nodes.exists() else {}
-        self.roster = Roster(fleet.devices, recalled(known))
+        shares = () if self._own_data else [len(own) for own in premises.split.devices.devices]
+        self.roster = Roster(fleet.devices, recalled(known), shares)
         reception = Reception(self.grid, kit, self.roster, self.settings, self.say)
         reception.present(wanted=fleet.devices, least=fleet.min_replies)
         return FlowerDoor(reception, self.folder)

@@ -81,12 +81,22 @@ class Reception:
         try:
             if isinstance(arrival, str):
                 raise FedTinyError(arrival)
+            self._check(arrival)
             device = self.roster.seat(node, arrival, online)
         except FedTinyError as error:
             self.roster.turned_away[node] = str(error)
             self.say(f"node {node} takes no part: {error}")
         else:
             self.say(f"{self.roster.name(device)} is here with {arrival.samples} images")
+
+    def _check(self, arrival: Arrival) -> None:
+        """Refuse an absurd number of images: it is the node's weight in every mean."""
+        most = self.kit.config.trust.most_samples
+        if arrival.samples > most:
+            raise FedTinyError(
+                f"it says that it has {arrival.samples} images, more than the {most} that "
+                "trust.most_samples allows"
+            )
 
     def _too_few(self, count: int, least: int) -> str:
         away = "; ".join(self.roster.turned_away.values())

@@ -13,13 +13,14 @@ from fedtiny.runs.split import Split
 
 @dataclass(frozen=True)
 class Premises:
-    """What a door to real devices is built on: the run, its model, and how images look.
+    """What a door to real devices is built on: the run, its model, and how images look and are split.
 
     `description` is the network as native devices take it, or None where they use PyTorch.
     """
 
     config: Config
     data: DataSet
+    split: Split
     anatomy: Anatomy
     description: Description | None
 
