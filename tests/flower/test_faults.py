@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from flwr.app import Error, RecordDict
+from flwr.app import ConfigRecord, Error, RecordDict
 
 from fedtiny.errors import FedTinyError
 from fedtiny.flower import client
@@ -195,6 +195,22 @@ def test_a_node_that_was_turned_away_may_come_back(tmp_path):
     grid.left = None
     found = lines(federate(grid, tiny(rounds=4), tmp_path / "run"))
     assert [line["answered"] for line in found] == [[0, 1], [0, 1], [0, 1, 2], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("kind", ["train", "query.join"])
+def test_words_of_a_node_reach_neither_terminal_nor_files_as_they_are(kind, tmp_path, capsys):
+    words = "one\nmore \x1b[2J\x07" + "A" * 100_000
+    failed = RecordDict({"answer": ConfigRecord({"status": "failed", "words": words})})
+
+    def trouble(grid, node, message):
+        return failed if node == NODES[1] and message.metadata.message_type == kind else None
+
+    path = federate(Grid(trouble=trouble), tiny(rounds=1), tmp_path / "run")
+    shown = capsys.readouterr().out
+    assert "more ?[2J?AAA" in shown
+    assert "\x1b" not in shown
+    for text in (shown, *((path / name).read_text() for name in ("metrics.jsonl", "nodes.json"))):
+        assert "A" * 300 not in text
 
 
 def test_words_of_a_node_are_shown_in_one_printable_line():
