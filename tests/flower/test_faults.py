@@ -1,6 +1,7 @@
 """Nodes that are late, fail, forget or never come: the run goes on and says who was missing."""
 
 import json
+import time
 
 import pytest
 from flwr.app import ConfigRecord, Error, RecordDict
@@ -139,6 +140,48 @@ def test_two_nodes_cannot_be_the_same_device(tmp_path, capsys):
     assert "device 1 is played by laptop-1 already" in capsys.readouterr().out
     noted = json.loads((tmp_path / "run" / "nodes.json").read_text())
     assert list(noted["turned_away"]) == ["5000"]
+
+
+def test_a_stranger_that_says_nothing_holds_nobody_up(tmp_path, monkeypatch):
+    """It comes when a device has lost its node, so that it could play that one."""
+
+    def trouble(grid, node, message):
+        if message.metadata.message_type == "train":
+            grid.contexts.pop(NODES[2], None)
+            grid.contexts |= InProcessGrid(client.app, {9999: {}}).contexts
+        return "silent" if node == 9999 else None
+
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("the server waits"))
+    config = tiny(rounds=3, fleet={"fraction": 0.5})
+    federate(Grid(trouble=trouble), config, tmp_path / "run", wait=60, timeout=60)
+    assert len(lines(tmp_path / "run")) == 3
+
+
+def test_nobody_speaks_to_a_stranger_when_every_device_has_its_node(tmp_path):
+    def trouble(grid, node, message):
+        if message.metadata.message_type == "train":
+            grid.contexts |= InProcessGrid(client.app, {9999: {}}).contexts
+
+    grid = Grid(trouble=trouble)
+    found = lines(federate(grid, ONE_ROUND, tmp_path / "run"))
+    assert [line["answered"] for line in found] == [[0, 1, 2]] * 2
+    assert grid.kinds(9999) == []
+
+
+def test_a_node_that_is_slow_to_join_is_asked_again(tmp_path, capsys):
+    asked = set()
+
+    def trouble(grid, node, message):
+        if node == NODES[2] and message.metadata.message_type == "query.join":
+            asked.add(message.metadata.message_id)
+            return "silent" if len(asked) == 1 else None
+        return None
+
+    found = lines(federate(Grid(trouble=trouble), ONE_ROUND, tmp_path / "run"))
+    assert f"node {NODES[2]} takes no part: it did not answer in time" in capsys.readouterr().out
+    assert [line["answered"] for line in found] == [[0, 1, 2]] * 2
+    noted = json.loads((tmp_path / "run" / "nodes.json").read_text())
+    assert noted["turned_away"] == {}
 
 
 def test_a_node_with_another_number_of_parts_is_told_so(tmp_path, capsys):

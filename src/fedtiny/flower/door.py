@@ -13,7 +13,7 @@ from fedtiny.federation.robust import reducer_for
 from fedtiny.federation.trust import Examiner
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
 from fedtiny.flower import messages
-from fedtiny.flower.exchange import Exchange
+from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
 from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
 from fedtiny.flower.reception import Reception
@@ -21,8 +21,6 @@ from fedtiny.flower.spool import Spool
 from fedtiny.runs.folder import RunFolder, write_json
 from fedtiny.sparse.theta import Theta
 
-UNAVAILABLE = 5  # Flower's code for a node that is gone
-LOST = (3, 4)  # its codes for a message or a reply that nobody has any more
 MOST_SENDINGS = 2  # of one question to one node: what it should hold left out, then all of it
 
 

@@ -8,10 +8,10 @@ from flwr.serverapp import Grid
 
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.door import Traffic
-from fedtiny.flower.exchange import Exchange
+from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
 from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question, told
-from fedtiny.flower.roster import Roster
+from fedtiny.flower.roster import LATE, Roster
 from fedtiny.flower.settings import FlowerSettings
 
 LOOK = 1.0  # seconds between two looks for nodes
@@ -31,6 +31,7 @@ class Reception:
         self.settings = settings
         self.say = say
         self.traffic = Traffic()
+        self._invitations: list[Exchange] = []
 
     def present(self, wanted: int, least: int) -> dict[int, int]:
         """The devices that are there and their nodes, new ones let in.
@@ -51,24 +52,37 @@ class Reception:
     def _look(self) -> dict[int, int]:
         online = list(self.grid.get_node_ids())
         self.roster.forgive(online)
-        strangers = self.roster.strangers(online)
-        if strangers:
-            self._welcome(strangers, online)
+        if len(self.roster.present(online)) < self.roster.size:
+            self._invite(online)
+        self._welcome(online)
         return self.roster.present(online)
 
-    def _welcome(self, strangers: list[int], online: list[int]) -> None:
-        records = Question(self.kit.key, 0, b"", self.kit.text).records()
-        exchange = Exchange(self.grid, self.settings.wait)
-        lost = exchange.send(JOIN, dict.fromkeys(strangers, records))
-        arrivals = {node: self._arrival(reply) for node, reply in exchange.replies()}
-        arrivals |= dict.fromkeys(exchange.awaited | lost, "it did not answer in time")
+    def _invite(self, online: list[int]) -> None:
+        """Ask strangers to join; nobody waits for them, who answers is let in at a later look."""
+        invited = {node for exchange in self._invitations for node in exchange.awaited}
+        strangers = [node for node in self.roster.strangers(online) if node not in invited]
+        if strangers:
+            exchange = Exchange(self.grid, self.settings.wait)
+            records = Question(self.kit.key, 0, b"", self.kit.text).records()
+            exchange.send(JOIN, dict.fromkeys(strangers, records))
+            self._invitations.append(exchange)
+            self.traffic += Traffic(down=len(exchange.awaited) * len(self.kit.text.encode()))
+
+    def _welcome(self, online: list[int]) -> None:
+        """Let in who has answered by now, in the order of nodes."""
+        arrivals: dict[int, Arrival | str] = {}
+        for exchange in list(self._invitations):
+            arrivals |= {node: self._arrival(reply) for node, reply in exchange.arrived()}
+            if exchange.is_over:
+                arrivals |= dict.fromkeys(exchange.awaited, LATE)
+                self._invitations.remove(exchange)
         for node, arrival in sorted(arrivals.items()):
             self._seat(node, arrival, online)
-        sent = (len(strangers) - len(lost)) * len(self.kit.text.encode())
-        self.traffic += Traffic(down=sent)
 
     def _arrival(self, reply: Message) -> Arrival | str:
         """Who has come, or why that cannot be told."""
+        if reply.has_error() and reply.error.code in (*LOST, UNAVAILABLE):
+            return LATE
         if reply.has_error():
             return f"its ClientApp failed: {told(reply.error.reason or '')}"
         try:

@@ -7,6 +7,8 @@ from typing import Any
 from fedtiny.errors import FedTinyError
 from fedtiny.flower.messages import Arrival
 
+LATE = "it did not answer in time"
+
 
 @dataclass(frozen=True)
 class Seat:
@@ -38,9 +40,10 @@ class Roster:
         self.turned_away: dict[int, str] = {}
 
     def strangers(self, online: Iterable[int]) -> list[int]:
-        """The nodes of these that nobody has spoken to yet."""
+        """The nodes of these that have not said yet who they are; who was late may try again."""
         seated = {seat.node for seat in self.seats.values()}
-        return sorted(set(online) - seated - self.turned_away.keys())
+        refused = {node for node, why in self.turned_away.items() if why != LATE}
+        return sorted(set(online) - seated - refused)
 
     def forgive(self, online: Iterable[int]) -> None:
         """Who was turned away and has left is a stranger when it comes back, perhaps mended."""
@@ -64,6 +67,7 @@ class Roster:
                 f"it says that it has {arrival.samples} images, but the part of device {device} "
                 f"has {self.shares[device]}; give it the data set that the server has"
             )
+        self.turned_away.pop(node, None)
         self.seats[device] = Seat(node, arrival.name, arrival.samples)
         return device
 

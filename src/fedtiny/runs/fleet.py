@@ -13,7 +13,7 @@ from fedtiny.runs.split import Split
 
 @dataclass(frozen=True)
 class Premises:
-    """What a door to real devices is built on: the run, its model, and how images look and are split.
+    """What a door to real devices is built on: the run, its data and its model.
 
     `description` is the network as native devices take it, or None where they use PyTorch.
     """
