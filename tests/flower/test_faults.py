@@ -108,8 +108,24 @@ def test_a_node_that_will_never_be_content_is_left_out(tmp_path):
 
 def test_too_few_nodes_end_with_what_to_do(tmp_path):
     grid = Grid({node: config for node, config in parts(3).items() if node == NODES[0]})
-    with pytest.raises(FedTinyError, match=r"1 nodes are here, fewer than the 2 .* start more"):
+    told = r"1 nodes are here, fewer than the 2 .* start more nodes, then run again$"
+    with pytest.raises(FedTinyError, match=told):
         federate(grid, tiny(fleet={"min_replies": 2}), tmp_path / "run")
+    federate(Grid(), tiny(rounds=1, fleet={"min_replies": 2}), tmp_path / "run")
+    assert len(lines(tmp_path / "run")) == 1
+
+
+def test_too_few_nodes_in_mid_run_leave_a_run_to_be_resumed(tmp_path):
+    def trouble(grid, node, message):
+        if message.metadata.message_type == "train":
+            grid.contexts.pop(NODES[2], None)
+        return Error(5, "gone") if node not in grid.contexts else None
+
+    config = tiny(rounds=2, fleet={"min_replies": 3})
+    with pytest.raises(FedTinyError, match=r"run again with flower.resume=true"):
+        federate(Grid(trouble=trouble), config, tmp_path / "run")
+    federate(Grid(), config, tmp_path / "run", resume=True)
+    assert lines(tmp_path / "run")[-1]["answered"] == [0, 1, 2]
 
 
 def test_a_run_begins_without_those_who_do_not_come(tmp_path):

@@ -18,7 +18,6 @@ from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
 from fedtiny.flower.reception import Reception
 from fedtiny.flower.spool import Spool
-from fedtiny.runs.folder import RunFolder, write_json
 from fedtiny.sparse.theta import Theta
 
 MOST_SENDINGS = 2  # of one question to one node: what it should hold left out, then all of it
@@ -49,11 +48,9 @@ class Asking:
 class FlowerDoor:
     """Asks nodes through the SuperLink, spools their replies and folds them in device order."""
 
-    def __init__(self, reception: Reception, folder: RunFolder) -> None:
+    def __init__(self, reception: Reception) -> None:
         self.reception = reception
-        self.folder = folder
         self._known: dict[int, Known] = {}
-        self._noted: dict[str, Any] = {}
 
     @property
     def kit(self) -> Kit:
@@ -67,9 +64,9 @@ class FlowerDoor:
     def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
         least = self.kit.config.fleet.min_replies
         there = self.reception.present(wanted=least, least=least)
-        self._note()
+        self.reception.note()
         exchange = Exchange(self.reception.grid, self.reception.settings.timeout)
-        with Spool.within(self.folder.spool) as spool:
+        with Spool.within(self.reception.folder.spool) as spool:
             nodes = {device: there[device] for device in sorted(devices) if device in there}
             examiner = Examiner(request, reducer, self.kit.config)
             asking = Asking(request, nodes, exchange, spool, examiner)
@@ -147,18 +144,6 @@ class FlowerDoor:
         self._known.pop(device, None)
         name, action = self.reception.roster.name(device), asking.request.action
         self.reception.say(f"{name} is left out of '{action}': {why}")
-
-    def _note(self) -> None:
-        """Write down who plays what, whenever that has changed."""
-        roster, traffic = self.reception.roster, self.reception.traffic
-        noted = {
-            "devices": roster.plain(),
-            "turned_away": {str(node): why for node, why in roster.turned_away.items()},
-            "bytes_joining": traffic.down,
-        }
-        if noted != self._noted:
-            write_json(self.folder.nodes, noted)
-            self._noted = noted
 
     def state(self) -> dict[str, Any]:
         return {"flower": True}

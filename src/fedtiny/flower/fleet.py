@@ -25,6 +25,7 @@ class FlowerFleet:
     folder: RunFolder
     say: Say
     roster: Roster = field(default_factory=lambda: Roster(0))
+    reception: Reception | None = None
 
     @property
     def tested_here(self) -> bool:
@@ -44,9 +45,15 @@ class FlowerFleet:
         known = read_json(self.folder.nodes)["devices"] if self.folder.nodes.exists() else {}
         shares = () if self._own_data else [len(own) for own in premises.split.devices.devices]
         self.roster = Roster(fleet.devices, recalled(known), shares)
-        reception = Reception(self.grid, kit, self.roster, self.settings, self.say)
-        reception.present(wanted=fleet.devices, least=fleet.min_replies)
-        return FlowerDoor(reception, self.folder)
+        self.reception = Reception(
+            self.grid, kit, self.roster, self.settings, self.folder, self.say
+        )
+        self.reception.present(wanted=fleet.devices, least=fleet.min_replies)
+        return FlowerDoor(self.reception)
+
+    def note(self) -> None:
+        if self.reception:
+            self.reception.note()
 
     @property
     def _own_data(self) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -13,6 +14,7 @@ from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question, told
 from fedtiny.flower.roster import LATE, Roster
 from fedtiny.flower.settings import FlowerSettings
+from fedtiny.runs.folder import RunFolder, write_json
 
 LOOK = 1.0  # seconds between two looks for nodes
 
@@ -23,15 +25,23 @@ class Reception:
     """Gives every new node the kit of the run and a device to play."""
 
     def __init__(
-        self, grid: Grid, kit: Kit, roster: Roster, settings: FlowerSettings, say: Say
+        self,
+        grid: Grid,
+        kit: Kit,
+        roster: Roster,
+        settings: FlowerSettings,
+        folder: RunFolder,
+        say: Say,
     ) -> None:
         self.grid = grid
         self.kit = kit
         self.roster = roster
         self.settings = settings
+        self.folder = folder
         self.say = say
         self.traffic = Traffic()
         self._invitations: list[Exchange] = []
+        self._noted: dict[str, Any] = {}
 
     def present(self, wanted: int, least: int) -> dict[int, int]:
         """The devices that are there and their nodes, new ones let in.
@@ -48,6 +58,17 @@ class Reception:
         if len(there) < least:
             raise FedTinyError(self._too_few(len(there), least))
         return there
+
+    def note(self) -> None:
+        """Write down who plays what, whenever that has changed."""
+        noted = {
+            "devices": self.roster.plain(),
+            "turned_away": {str(node): why for node, why in self.roster.turned_away.items()},
+            "bytes_joining": self.traffic.down,
+        }
+        if noted != self._noted:
+            write_json(self.folder.nodes, noted)
+            self._noted = noted
 
     def _look(self) -> dict[int, int]:
         online = list(self.grid.get_node_ids())
@@ -114,8 +135,9 @@ class Reception:
 
     def _too_few(self, count: int, least: int) -> str:
         away = "; ".join(self.roster.turned_away.values())
+        begun = " with flower.resume=true" if self.folder.config.exists() else ""
         return (
             f"after {self.settings.wait:g} s {count} nodes are here, fewer than the {least} that "
             f"fleet.min_replies asks for{f' ({away})' if away else ''}; start more nodes, then "
-            "run again with flower.resume=true"
+            f"run again{begun}"
         )

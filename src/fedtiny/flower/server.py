@@ -16,13 +16,6 @@ from fedtiny.runs.runner import resume, run
 app = ServerApp()
 
 
-class Told(Lines):
-    """Plain lines, which Flower carries to whoever follows the run."""
-
-    def _way_on(self, folder: RunFolder) -> str:
-        return "flwr run, with --run-config 'flower.resume=true'"
-
-
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Play a run from its start, or continue the one in its folder."""
@@ -39,6 +32,6 @@ def _play(grid: Grid, context: Context, console: Console) -> None:
     folder = RunFolder(Path(settings.run).expanduser().absolute())
     fleet = FlowerFleet(grid, settings, folder, lambda line: console.print(line, markup=False))
     if settings.resume:
-        resume(folder.path, reporter=Told(console), fleet=fleet)
+        resume(folder.path, reporter=Lines(console), fleet=fleet)
     else:
-        run(config, out=folder.path, reporter=Told(console), fleet=fleet)
+        run(config, out=folder.path, reporter=Lines(console), fleet=fleet)

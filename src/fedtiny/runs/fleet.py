@@ -41,3 +41,6 @@ class Fleet(Protocol):
 
     def open_door(self, premises: Premises) -> Door:
         """Wait for the devices, and open the door to them."""
+
+    def note(self) -> None:
+        """Write into the run folder who takes part; a folder that tells is not simulated."""
