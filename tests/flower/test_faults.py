@@ -214,6 +214,13 @@ def test_only_a_fraction_of_the_nodes_is_asked(tmp_path):
     assert sum(kind == "train" for _, kind in grid.log) == 8
 
 
+def test_a_fraction_is_drawn_from_the_nodes_that_are_there(tmp_path):
+    few = dict(list(parts(6).items())[:2])
+    config = tiny(rounds=3, fleet={"devices": 6, "fraction": 0.34})
+    found = lines(federate(Grid(few), config, tmp_path / "run"))
+    assert [(line["answered"], line["failed"]) for line in found] == [([0, 1], {})] * 3
+
+
 def test_a_reply_that_cannot_be_read_is_refused(tmp_path):
     def damage(grid, message):
         reply = InProcessGrid.answer(grid, message)

@@ -61,9 +61,15 @@ class FlowerDoor:
     def devices(self) -> Sequence[int]:
         return range(self.reception.roster.size)
 
-    def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
+    def present(self) -> Sequence[int]:
+        return list(self._there())
+
+    def _there(self) -> dict[int, int]:
         least = self.kit.config.fleet.min_replies
-        there = self.reception.present(wanted=least, least=least)
+        return self.reception.present(wanted=least, least=least)
+
+    def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
+        there = self._there()
         self.reception.note()
         exchange = Exchange(self.reception.grid, self.reception.settings.timeout)
         with Spool.within(self.reception.folder.spool) as spool:
