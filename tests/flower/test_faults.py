@@ -74,6 +74,10 @@ def test_who_failed_gets_the_whole_theta_next_time(tmp_path):
     assert flaky[2]["bytes_down"] == healthy[2]["bytes_down"]
 
 
+def kit_bytes(run):
+    return json.loads((run / "nodes.json").read_text())["bytes_joining"]
+
+
 @pytest.mark.parametrize("forgotten", ["fedtiny.theta", "everything"])
 def test_a_node_that_lacks_something_asks_for_it(forgotten, tmp_path):
     """As after a restart of the SuperNode: one more exchange, and the same result."""
@@ -92,6 +96,9 @@ def test_a_node_that_lacks_something_asks_for_it(forgotten, tmp_path):
     assert [line["accuracy"] for line in found] == [line["accuracy"] for line in expected]
     assert forgetful.kinds(NODES[1]).count("train") == 4
     assert found[1]["bytes_down"] > expected[1]["bytes_down"], "what is sent twice is counted twice"
+    assert kit_bytes(tmp_path / "forgetful") == kit_bytes(tmp_path / "healthy") * (
+        1 if forgotten == "fedtiny.theta" else 4 / 3
+    ), "so is a kit"
     same = [name for name in expected[0] if name != "bytes_down"]
     assert [[line[n] for n in same] for line in found] == [[e[n] for n in same] for e in expected]
 

@@ -79,6 +79,7 @@ class FlowerDoor:
             asking.failed |= {device: ABSENT for device in devices if device not in there}
             self._send(asking, list(nodes))
             self._collect(asking)
+            self.reception.note()
             return self._folded(asking, reducer)
 
     def _send(self, asking: Asking, devices: Sequence[int], with_kit: bool = False) -> None:
@@ -90,6 +91,7 @@ class FlowerDoor:
             question = Question(self.kit.key, device, payload, kit)
             contents[asking.nodes[device]] = question.records()
             asking.traffic += Traffic(down=len(payload))
+            self.reception.traffic += Traffic(down=len(kit.encode()))
             asking.sendings[device] = asking.sendings.get(device, 0) + 1
             self._known[device] = Known.of(theta)
         lost = asking.exchange.send(messages.kind(asking.request), contents)
