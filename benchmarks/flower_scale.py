@@ -102,9 +102,10 @@ def measure(nodes: int, density: float, adjusting: bool) -> dict[str, float]:
     kit = Kit(config, True, SHAPE, CLASSES, preparation, theta.anatomy, None)
     grid = TimedGrid(quick_nodes(theta.anatomy), {number + 1: {} for number in range(nodes)})
     with tempfile.TemporaryDirectory() as folder:
-        reception = Reception(grid, kit, Roster(nodes), FlowerSettings(), lambda line: None)
+        run = RunFolder(Path(folder))
+        reception = Reception(grid, kit, Roster(nodes), FlowerSettings(), run, lambda line: None)
         reception.present(wanted=nodes, least=nodes)
-        door = FlowerDoor(reception, RunFolder(Path(folder)))
+        door = FlowerDoor(reception)
         server = Server(config, door, theta, coarse_pruned=True)
         if not adjusting:
             timed_round(server, grid)  # brings the mask

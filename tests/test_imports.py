@@ -13,7 +13,7 @@ SOURCE = Path(fedtiny.__file__).parent
 BELOW_ALL = ("config", "errors", "extras", "randomness")
 ORDER = (
     *("data", "models", "sparse", "native", "federation", "methods"),
-    *("devices", "runs", "flower", "bench", "compare", "reproduce", "report", "export", "cli"),
+    *("devices", "runs", "bench", "compare", "reproduce", "report", "export", "flower", "cli"),
 )
 BESIDE = {"cost": ("methods", "runs")}  # sees what comes up to the one, is seen from the other on
 WITHOUT_TORCH = ("sparse", "federation", "config", "methods", "errors")

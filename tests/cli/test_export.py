@@ -243,7 +243,7 @@ def test_predict_without_what_it_needs(fedtiny, finished, shipped, pictures, tmp
     assert_one_sentence(said.code, said.err, "No such file")
     (finished / "model.packed").unlink()
     said = fedtiny("predict", finished, pictures[0])
-    assert_one_sentence(said.code, said.err, "model.packed: No such file")
+    assert_one_sentence(said.code, said.err, f"make it with: fedtiny export {finished}")
 
 
 NEEDED = ("numpy", "numpy.libs", "PIL", "pillow.libs", "safetensors", "rich", "pygments")

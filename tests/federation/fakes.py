@@ -37,6 +37,9 @@ class FakeDoor:
         self.asked = []
         self.answer = answer or (lambda device, request: Reply(device, 1, request.theta))
 
+    def present(self):
+        return self.devices
+
     def ask(self, devices, request, reducer):
         self.asked.append((list(devices), request, reducer))
         replies, failed = REDUCERS[reducer](), {}

@@ -23,7 +23,7 @@ from fedtiny.federation.messages import (
     top_gradients,
     train,
 )
-from fedtiny.federation.trust import Claims, Examiner
+from fedtiny.federation.trust import Examiner
 from fedtiny.federation.wire import encode_reply
 from fedtiny.federation.wire.indices import coded_size, most_coded_size
 from fedtiny.sparse.mask import Mask
@@ -335,18 +335,3 @@ def test_coded_positions_of_large_layers_never_exceed_their_bound(size, density,
     assert found <= most
     if where == "even":
         assert most <= 1.7 * found + 40
-
-
-# Claims
-
-
-def test_the_first_claim_of_a_device_holds_for_good():
-    claims = Claims(1000)
-    assert claims.limit(7, "train") == 1000
-    claims.note(Reply(7, 40), "train")
-    claims.note(Reply(7, 30), "train")
-    claims.note(Reply(7, 4), "select")
-    assert claims.limit(7, "train") == 40
-    assert claims.limit(7, "select") == 4
-    assert claims.limit(8, "train") == 1000
-    assert Claims(1000, claims.first).limit(7, "train") == 40

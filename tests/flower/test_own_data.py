@@ -43,14 +43,16 @@ def write_parquet(path, folder):
     return path
 
 
-def own_run(tmp_path, **nodes):
-    """A run in which the server has a folder of its own, and each node its data."""
+def own_config(tmp_path, devices, **changes):
+    """A run in which the server has a folder of its own."""
     server = write_folder(tmp_path / "server", 60)
-    config = tiny(
-        rounds=2,
-        data={"name": "folder", "root": str(server), "limit_train": None, "limit_test": None},
-        fleet={"devices": len(nodes)},
-    )
+    data = {"name": "folder", "root": str(server), "limit_train": None, "limit_test": None}
+    return tiny(**{"rounds": 2, **changes}, data=data, fleet={"devices": devices})
+
+
+def own_run(tmp_path, **nodes):
+    """Such a run, in which each node has its data."""
+    config = own_config(tmp_path, len(nodes))
     configs = {100 + k: {"name": name, **told} for k, (name, told) in enumerate(nodes.items())}
     grid = Grid(configs)
     return grid, federate(grid, config, tmp_path / "run", data="own", test="devices")
@@ -93,6 +95,34 @@ def test_a_node_whose_data_does_not_fit_is_told_why(tmp_path, capsys):
     assert "has a class 'fox'; known are cat, dog, owl" in away["101"]
     assert "start them with --node-config 'data=" in away["102"]
     assert f"node 101 takes no part: {odd} has a class 'fox'" in capsys.readouterr().out
+
+
+def test_back_under_another_id_a_node_may_play_a_smaller_ones_device(tmp_path):
+    """What the node says when it joins counts, not what the one before it had."""
+    small = {"name": "anna", "data": str(write_folder(tmp_path / "a", 24, seed=1))}
+    large = {"name": "ben", "data": str(write_folder(tmp_path / "b", 40, seed=2))}
+    config = own_config(tmp_path, 2, rounds=3)
+
+    def killed(grid, node, message):
+        if grid.kinds(node).count("train") == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(Grid({100: small, 101: large}, killed), config, tmp_path / "run", data="own")
+    federate(Grid({200: large, 201: small}), config, tmp_path / "run", data="own", resume=True)
+    assert [line["failed"] for line in lines(tmp_path / "run")] == [{}] * 3
+    noted = json.loads((tmp_path / "run" / "nodes.json").read_text())["devices"]
+    assert [seat["samples"] for seat in noted.values()] == [40, 24]
+
+
+def test_no_node_has_more_images_than_the_run_allows(tmp_path):
+    nodes = {100: {"data": str(write_folder(tmp_path / "a", 24))}, 101: {}}
+    nodes[101]["data"] = str(write_folder(tmp_path / "b", 30))
+    config = own_config(tmp_path, 2, trust={"most_samples": 24})
+    run = federate(Grid(nodes), config, tmp_path / "run", data="own")
+    assert [line["answered"] for line in lines(run)] == [[0]] * 2
+    away = json.loads((run / "nodes.json").read_text())["turned_away"]
+    assert away["101"].startswith("it says that it has 30 images, more than the 24")
 
 
 def test_images_of_another_size_are_made_to_fit(tmp_path):

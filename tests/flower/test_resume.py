@@ -2,7 +2,11 @@
 
 import pytest
 
+from fedtiny.cli.main import dispatch
 from fedtiny.errors import RunError
+from fedtiny.report.run import read
+from fedtiny.runs.assembly import Assembly
+from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.runner import resume
 
 from ..runs.tiny import essence
@@ -57,6 +61,38 @@ def test_killed_before_the_first_checkpoint_it_starts_over(tmp_path):
         federate(Grid(trouble=at_selection), config, tmp_path / "killed")
     federate(Grid(), config, tmp_path / "killed", resume=True)
     assert essence(tmp_path / "killed") == essence(whole)
+
+
+def before_anything_is_asked(monkeypatch, path):
+    """A run that ends while the server trains by itself."""
+
+    def killed(assembly):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Assembly, "pretrain", killed)
+        with pytest.raises(KilledError):
+            federate(Grid(), tiny(rounds=1), path)
+    return path
+
+
+def test_killed_before_anything_is_asked_it_is_not_continued_in_the_simulator(
+    tmp_path, monkeypatch
+):
+    path = before_anything_is_asked(monkeypatch, tmp_path / "run")
+    with pytest.raises(RunError, match=r"devices of this run are real.* 'flower.resume=true'"):
+        resume(path)
+    federate(Grid(), tiny(rounds=1), path, resume=True)
+    assert (path / "result.json").exists()
+
+
+def test_the_way_on_is_flowers(tmp_path, monkeypatch, capsys):
+    path = before_anything_is_asked(monkeypatch, tmp_path / "run")
+    stopped = capsys.readouterr().out
+    assert dispatch(["inspect", str(path)]) == 0
+    for said in (stopped, capsys.readouterr().out, *read(RunFolder(path)).missing[:1]):
+        assert "flwr run APP --run-config 'flower.resume=true'" in " ".join(said.split())
+        assert "fedtiny resume" not in said
 
 
 def test_without_resume_a_run_is_never_touched(tmp_path):

@@ -11,7 +11,7 @@ from fedtiny import config as configs
 from fedtiny.cli.packed_view import show_packed, show_packed_layers
 from fedtiny.config import Config
 from fedtiny.runs import metrics, words
-from fedtiny.runs.folder import RunFolder, quoted, read_json
+from fedtiny.runs.folder import RunFolder, read_json, way_on
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
 
@@ -68,7 +68,7 @@ def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
     done = f"{len(records)} of {config.rounds} rounds"
     if folder.is_locked():
         return f"running: {done} done"
-    return f"stopped after {done}; continue with: fedtiny resume {quoted(folder.path)}"
+    return f"stopped after {done}; continue with: {way_on(folder)}"
 
 
 def _rounds(records: list[Record]) -> Table:

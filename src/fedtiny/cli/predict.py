@@ -19,7 +19,7 @@ from fedtiny.export.network import Floats
 from fedtiny.export.numpy_model import NumpyModel
 from fedtiny.export.pictures import read_image
 from fedtiny.runs import words
-from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.folder import RunFolder, quoted
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,14 @@ def command(arguments: list[str]) -> int:
 
 
 def _packed(path: Path) -> Path:
-    return RunFolder(path).packed if path.is_dir() else path
+    if not path.is_dir():
+        return path
+    folder = RunFolder(path)
+    if folder.config.exists() and not folder.packed.exists():
+        raise ExportError(
+            f"{path} has no packed model; make it with: fedtiny export {quoted(path)}"
+        )
+    return folder.packed
 
 
 def _show(

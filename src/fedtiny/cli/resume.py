@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from fedtiny.cli.packing import tell_packed
+from fedtiny.export.after import tell_packed
 from fedtiny.report.after import report_on
 from fedtiny.runs.runner import resume
 from fedtiny.runs.tracking import reporting

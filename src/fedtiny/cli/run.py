@@ -7,8 +7,8 @@ from typing import Annotated
 import tyro
 
 from fedtiny import config as configs
-from fedtiny.cli.packing import tell_packed
 from fedtiny.config import Config
+from fedtiny.export.after import tell_packed
 from fedtiny.report.after import report_on
 from fedtiny.runs.runner import run
 from fedtiny.runs.tracking import reporting

@@ -47,6 +47,9 @@ class Simulator:
     def devices(self) -> Sequence[int]:
         return tuple(self.shards)
 
+    def present(self) -> Sequence[int]:
+        return self.devices
+
     def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
         deliveries = [self._deliver(device, request) for device in sorted(devices)]
         failed = {sent.device: sent.trouble for sent in deliveries if sent.trouble}

@@ -22,7 +22,7 @@ from fedtiny.export.lowered import lower
 from fedtiny.export.network import TinyModel
 from fedtiny.runs.assembly import build_model, load_data, parameters
 from fedtiny.runs.backend import describe
-from fedtiny.runs.folder import RunFolder, quoted, read_json, write_atomically
+from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta
 
@@ -111,7 +111,7 @@ def finished(path: Path) -> RunFolder:
     """The folder of a run that has come to its end."""
     folder = RunFolder.open(path)
     if not folder.result.exists():
-        raise RunError(f"{path} is not finished; continue it with: fedtiny resume {quoted(path)}")
+        raise RunError(f"{path} is not finished; continue it with: {way_on(folder)}")
     return folder
 
 

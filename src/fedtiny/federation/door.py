@@ -55,6 +55,9 @@ class Door(Protocol):
     def devices(self) -> Sequence[int]:
         """The devices that can be asked."""
 
+    def present(self) -> Sequence[int]:
+        """Those of them that are there now, in order: a round that asks a few draws from these."""
+
     def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
         """Put one question to these devices and average what they answer."""
 

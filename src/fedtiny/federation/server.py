@@ -76,8 +76,9 @@ class Server:
         devices, asked = list(self.door.devices), self.config.fleet.asked
         if action != "train" or asked >= len(devices):
             return devices
+        there = self.door.present()
         draw = generator(self.config.seed, "participants", round=self.round)
-        chosen = draw.choice(devices, size=asked, replace=False)
+        chosen = draw.choice(there, size=min(asked, len(there)), replace=False)
         return sorted(int(device) for device in chosen)
 
 

@@ -142,26 +142,6 @@ class Examiner:
         self._first = like
 
 
-class Claims:
-    """How many samples each device said it had, the first time it was asked a kind of question.
-
-    For a door that cannot know: a device's data do not grow, so its first claim holds for good.
-    `first` is plain JSON.
-    """
-
-    def __init__(self, most: int, first: Mapping[str, int] | None = None) -> None:
-        self.most = most
-        self.first = dict(first or {})
-
-    def limit(self, device: int, action: str) -> int:
-        """Most samples that the device may claim now."""
-        return self.first.get(f"{action} {device}", self.most)
-
-    def note(self, reply: Reply, action: str) -> None:
-        """Remember what a reply that was found honest claims."""
-        self.first.setdefault(f"{action} {reply.device}", reply.samples)
-
-
 def _check_names(
     what: str,
     found: Mapping[str, object],

@@ -10,19 +10,16 @@ from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation.door import ABSENT, LATE, Outcome, Traffic
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.robust import reducer_for
-from fedtiny.federation.trust import Claims, Examiner
+from fedtiny.federation.trust import Examiner
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
 from fedtiny.flower import messages
-from fedtiny.flower.exchange import Exchange
+from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
 from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
 from fedtiny.flower.reception import Reception
 from fedtiny.flower.spool import Spool
-from fedtiny.runs.folder import RunFolder, write_json
 from fedtiny.sparse.theta import Theta
 
-UNAVAILABLE = 5  # Flower's code for a node that is gone
-LOST = (3, 4)  # its codes for a message or a reply that nobody has any more
 MOST_SENDINGS = 2  # of one question to one node: what it should hold left out, then all of it
 
 
@@ -51,12 +48,9 @@ class Asking:
 class FlowerDoor:
     """Asks nodes through the SuperLink, spools their replies and folds them in device order."""
 
-    def __init__(self, reception: Reception, folder: RunFolder) -> None:
+    def __init__(self, reception: Reception) -> None:
         self.reception = reception
-        self.folder = folder
-        self.claims = Claims(self.kit.config.trust.most_samples)
         self._known: dict[int, Known] = {}
-        self._noted: dict[str, Any] = {}
 
     @property
     def kit(self) -> Kit:
@@ -67,18 +61,25 @@ class FlowerDoor:
     def devices(self) -> Sequence[int]:
         return range(self.reception.roster.size)
 
-    def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
+    def present(self) -> Sequence[int]:
+        return list(self._there())
+
+    def _there(self) -> dict[int, int]:
         least = self.kit.config.fleet.min_replies
-        there = self.reception.present(wanted=least, least=least)
-        self._note()
+        return self.reception.present(wanted=least, least=least)
+
+    def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
+        there = self._there()
+        self.reception.note()
         exchange = Exchange(self.reception.grid, self.reception.settings.timeout)
-        with Spool.within(self.folder.spool) as spool:
+        with Spool.within(self.reception.folder.spool) as spool:
             nodes = {device: there[device] for device in sorted(devices) if device in there}
             examiner = Examiner(request, reducer, self.kit.config)
             asking = Asking(request, nodes, exchange, spool, examiner)
             asking.failed |= {device: ABSENT for device in devices if device not in there}
             self._send(asking, list(nodes))
             self._collect(asking)
+            self.reception.note()
             return self._folded(asking, reducer)
 
     def _send(self, asking: Asking, devices: Sequence[int], with_kit: bool = False) -> None:
@@ -90,6 +91,7 @@ class FlowerDoor:
             question = Question(self.kit.key, device, payload, kit)
             contents[asking.nodes[device]] = question.records()
             asking.traffic += Traffic(down=len(payload))
+            self.reception.traffic += Traffic(down=len(kit.encode()))
             asking.sendings[device] = asking.sendings.get(device, 0) + 1
             self._known[device] = Known.of(theta)
         lost = asking.exchange.send(messages.kind(asking.request), contents)
@@ -140,10 +142,8 @@ class FlowerDoor:
 
     def _accepted(self, device: int, data: bytes, examiner: Examiner) -> Reply:
         """A reply that may be averaged in: decoded, and examined before it counts."""
-        action = examiner.request.action
         reply = examiner.decoded(data)
-        examiner.check(reply, device, self.claims.limit(device, action))
-        self.claims.note(reply, action)
+        examiner.check(reply, device, self.reception.roster.seats[device].samples)
         return reply
 
     def _fail(self, asking: Asking, device: int, why: str) -> None:
@@ -153,24 +153,11 @@ class FlowerDoor:
         name, action = self.reception.roster.name(device), asking.request.action
         self.reception.say(f"{name} is left out of '{action}': {why}")
 
-    def _note(self) -> None:
-        """Write down who plays what, whenever that has changed."""
-        roster, traffic = self.reception.roster, self.reception.traffic
-        noted = {
-            "devices": roster.plain(),
-            "turned_away": {str(node): why for node, why in roster.turned_away.items()},
-            "bytes_joining": traffic.down,
-        }
-        if noted != self._noted:
-            write_json(self.folder.nodes, noted)
-            self._noted = noted
-
     def state(self) -> dict[str, Any]:
-        return {"flower": True, "claims": self.claims.first}
+        return {"flower": True}
 
     def restore(self, state: Mapping[str, Any], theta: Theta) -> None:
         """To Flower a resumed run is a new one, in which no node remembers anything."""
-        self.claims = Claims(self.claims.most, state.get("claims"))
 
     def close(self) -> None:
         pass

@@ -10,6 +10,8 @@ from flwr.serverapp import Grid
 
 AT_ONCE = 16  # messages in memory at a time, whatever the number of nodes
 PAUSE = 0.2  # seconds between two looks for replies
+UNAVAILABLE = 5  # Flower's code for a node that is gone
+LOST = (3, 4)  # its codes for a message or a reply that nobody has any more
 
 T = TypeVar("T")
 
@@ -42,18 +44,26 @@ class Exchange:
             lost |= {node for id, node in zip(ids, part, strict=True) if not id}
         return lost
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all have answered, or the time is up."""
+        return not self._awaited or time.monotonic() >= self._until
+
     def replies(self) -> Iterator[tuple[int, Message]]:
         """Each reply with the node that was asked."""
         while self._awaited:
-            for part in _parts(list(self._awaited)):
-                for reply in self._grid.pull_messages(part):
-                    node = self._awaited.pop(reply.metadata.reply_to_message_id, None)
-                    if node is not None:
-                        yield node, reply
-            if time.monotonic() >= self._until:
+            yield from self.arrived()
+            if self.is_over:
                 return
-            if self._awaited:
-                time.sleep(PAUSE)
+            time.sleep(PAUSE)
+
+    def arrived(self) -> Iterator[tuple[int, Message]]:
+        """The replies that are there by now; this waits for none."""
+        for part in _parts(list(self._awaited)):
+            for reply in self._grid.pull_messages(part):
+                node = self._awaited.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:
+                    yield node, reply
 
 
 def _parts(items: Sequence[T]) -> Iterator[list[T]]:

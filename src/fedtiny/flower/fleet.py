@@ -25,6 +25,7 @@ class FlowerFleet:
     folder: RunFolder
     say: Say
     roster: Roster = field(default_factory=lambda: Roster(0))
+    reception: Reception | None = None
 
     @property
     def tested_here(self) -> bool:
@@ -42,10 +43,17 @@ class FlowerFleet:
         """Wait until every device has its node, or for as long as the settings say."""
         fleet, kit = premises.config.fleet, Kit.of(premises, self._own_data)
         known = read_json(self.folder.nodes)["devices"] if self.folder.nodes.exists() else {}
-        self.roster = Roster(fleet.devices, recalled(known))
-        reception = Reception(self.grid, kit, self.roster, self.settings, self.say)
-        reception.present(wanted=fleet.devices, least=fleet.min_replies)
-        return FlowerDoor(reception, self.folder)
+        shares = () if self._own_data else [len(own) for own in premises.split.devices.devices]
+        self.roster = Roster(fleet.devices, recalled(known), shares)
+        self.reception = Reception(
+            self.grid, kit, self.roster, self.settings, self.folder, self.say
+        )
+        self.reception.present(wanted=fleet.devices, least=fleet.min_replies)
+        return FlowerDoor(self.reception)
+
+    def note(self) -> None:
+        if self.reception:
+            self.reception.note()
 
     @property
     def _own_data(self) -> bool:

@@ -74,9 +74,8 @@ class Answer:
         status, words = (_text(records, "answer", name) for name in ("status", "words"))
         if status not in (DONE, LACKS, FAILED):
             raise WireError(f"a node answered with the unknown status {ascii(status)[:30]}")
-        return cls(
-            status, words, _bytes(records, "reply") if status == DONE and with_reply else b""
-        )
+        reply = _bytes(records, "reply") if status == DONE and with_reply else b""
+        return cls(status, told(words), reply)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,19 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.door import Traffic
-from fedtiny.flower.exchange import Exchange
+from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
 from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question, told
-from fedtiny.flower.roster import Roster
+from fedtiny.flower.roster import LATE, Roster
 from fedtiny.flower.settings import FlowerSettings
+from fedtiny.runs.folder import RunFolder, write_json
 
 LOOK = 1.0  # seconds between two looks for nodes
 
@@ -23,14 +25,23 @@ class Reception:
     """Gives every new node the kit of the run and a device to play."""
 
     def __init__(
-        self, grid: Grid, kit: Kit, roster: Roster, settings: FlowerSettings, say: Say
+        self,
+        grid: Grid,
+        kit: Kit,
+        roster: Roster,
+        settings: FlowerSettings,
+        folder: RunFolder,
+        say: Say,
     ) -> None:
         self.grid = grid
         self.kit = kit
         self.roster = roster
         self.settings = settings
+        self.folder = folder
         self.say = say
         self.traffic = Traffic()
+        self._invitations: list[Exchange] = []
+        self._noted: dict[str, Any] = {}
 
     def present(self, wanted: int, least: int) -> dict[int, int]:
         """The devices that are there and their nodes, new ones let in.
@@ -48,27 +59,51 @@ class Reception:
             raise FedTinyError(self._too_few(len(there), least))
         return there
 
+    def note(self) -> None:
+        """Write down who plays what, whenever that has changed."""
+        noted = {
+            "devices": self.roster.plain(),
+            "turned_away": {str(node): why for node, why in self.roster.turned_away.items()},
+            "bytes_joining": self.traffic.down,
+        }
+        if noted != self._noted:
+            write_json(self.folder.nodes, noted)
+            self._noted = noted
+
     def _look(self) -> dict[int, int]:
         online = list(self.grid.get_node_ids())
         self.roster.forgive(online)
-        strangers = self.roster.strangers(online)
-        if strangers:
-            self._welcome(strangers, online)
+        if len(self.roster.present(online)) < self.roster.size:
+            self._invite(online)
+        self._welcome(online)
         return self.roster.present(online)
 
-    def _welcome(self, strangers: list[int], online: list[int]) -> None:
-        records = Question(self.kit.key, 0, b"", self.kit.text).records()
-        exchange = Exchange(self.grid, self.settings.wait)
-        lost = exchange.send(JOIN, dict.fromkeys(strangers, records))
-        arrivals = {node: self._arrival(reply) for node, reply in exchange.replies()}
-        arrivals |= dict.fromkeys(exchange.awaited | lost, "it did not answer in time")
+    def _invite(self, online: list[int]) -> None:
+        """Ask strangers to join; nobody waits for them, who answers is let in at a later look."""
+        invited = {node for exchange in self._invitations for node in exchange.awaited}
+        strangers = [node for node in self.roster.strangers(online) if node not in invited]
+        if strangers:
+            exchange = Exchange(self.grid, self.settings.wait)
+            records = Question(self.kit.key, 0, b"", self.kit.text).records()
+            exchange.send(JOIN, dict.fromkeys(strangers, records))
+            self._invitations.append(exchange)
+            self.traffic += Traffic(down=len(exchange.awaited) * len(self.kit.text.encode()))
+
+    def _welcome(self, online: list[int]) -> None:
+        """Let in who has answered by now, in the order of nodes."""
+        arrivals: dict[int, Arrival | str] = {}
+        for exchange in list(self._invitations):
+            arrivals |= {node: self._arrival(reply) for node, reply in exchange.arrived()}
+            if exchange.is_over:
+                arrivals |= dict.fromkeys(exchange.awaited, LATE)
+                self._invitations.remove(exchange)
         for node, arrival in sorted(arrivals.items()):
             self._seat(node, arrival, online)
-        sent = (len(strangers) - len(lost)) * len(self.kit.text.encode())
-        self.traffic += Traffic(down=sent)
 
     def _arrival(self, reply: Message) -> Arrival | str:
         """Who has come, or why that cannot be told."""
+        if reply.has_error() and reply.error.code in (*LOST, UNAVAILABLE):
+            return LATE
         if reply.has_error():
             return f"its ClientApp failed: {told(reply.error.reason or '')}"
         try:
@@ -81,6 +116,7 @@ class Reception:
         try:
             if isinstance(arrival, str):
                 raise FedTinyError(arrival)
+            self._check(arrival)
             device = self.roster.seat(node, arrival, online)
         except FedTinyError as error:
             self.roster.turned_away[node] = str(error)
@@ -88,10 +124,20 @@ class Reception:
         else:
             self.say(f"{self.roster.name(device)} is here with {arrival.samples} images")
 
+    def _check(self, arrival: Arrival) -> None:
+        """Refuse an absurd number of images: it is the node's weight in every mean."""
+        most = self.kit.config.trust.most_samples
+        if arrival.samples > most:
+            raise FedTinyError(
+                f"it says that it has {arrival.samples} images, more than the {most} that "
+                "trust.most_samples allows"
+            )
+
     def _too_few(self, count: int, least: int) -> str:
         away = "; ".join(self.roster.turned_away.values())
+        begun = " with flower.resume=true" if self.folder.config.exists() else ""
         return (
             f"after {self.settings.wait:g} s {count} nodes are here, fewer than the {least} that "
             f"fleet.min_replies asks for{f' ({away})' if away else ''}; start more nodes, then "
-            "run again with flower.resume=true"
+            f"run again{begun}"
         )

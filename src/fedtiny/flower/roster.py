@@ -1,11 +1,13 @@
 """Which node plays which device."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedtiny.errors import FedTinyError
 from fedtiny.flower.messages import Arrival
+
+LATE = "it did not answer in time"
 
 
 @dataclass(frozen=True)
@@ -21,19 +23,27 @@ class Roster:
     """The devices of a run and the nodes that play them.
 
     A node keeps its device as long as the run lasts; another one may take the device over when
-    the first is gone. `recalled` is who played what before the server was started anew.
+    the first is gone. `recalled` is who played what before the server was started anew,
+    `shares` how many images each device has, where that is known.
     """
 
-    def __init__(self, size: int, recalled: Mapping[int, Seat] | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        recalled: Mapping[int, Seat] | None = None,
+        shares: Sequence[int] = (),
+    ) -> None:
         self.size = size
         self.recalled = dict(recalled or {})
+        self.shares = shares
         self.seats: dict[int, Seat] = {}
         self.turned_away: dict[int, str] = {}
 
     def strangers(self, online: Iterable[int]) -> list[int]:
-        """The nodes of these that nobody has spoken to yet."""
+        """The nodes of these that have not said yet who they are; who was late may try again."""
         seated = {seat.node for seat in self.seats.values()}
-        return sorted(set(online) - seated - self.turned_away.keys())
+        refused = {node for node, why in self.turned_away.items() if why != LATE}
+        return sorted(set(online) - seated - refused)
 
     def forgive(self, online: Iterable[int]) -> None:
         """Who was turned away and has left is a stranger when it comes back, perhaps mended."""
@@ -52,6 +62,12 @@ class Roster:
             raise FedTinyError(f"the run has {self.size} devices, and each has its node")
         if taken.get(device, node) != node:
             raise FedTinyError(f"device {device} is played by {self.seats[device].name} already")
+        if self.shares and arrival.samples != self.shares[device]:
+            raise FedTinyError(
+                f"it says that it has {arrival.samples} images, but the part of device {device} "
+                f"has {self.shares[device]}; give it the data set that the server has"
+            )
+        self.turned_away.pop(node, None)
         self.seats[device] = Seat(node, arrival.name, arrival.samples)
         return device
 

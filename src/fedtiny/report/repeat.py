@@ -7,7 +7,7 @@ from fedtiny import config as configs
 from fedtiny.compare.settings import flat, nested
 from fedtiny.config import Config
 from fedtiny.report.run import Run
-from fedtiny.runs.folder import quoted
+from fedtiny.runs.folder import quoted, way_on
 from fedtiny.runs.settle import OWN
 
 NO_MATTER = ("workers", "gpu.cards", "gpu.lanes")
@@ -19,7 +19,7 @@ def commands(run: Run) -> list[tuple[str, str]]:
     folder, config = run.folder, run.config
     known = [("Show it in the terminal", f"fedtiny inspect {quoted(folder.path)}")]
     if not run.finished:
-        known.insert(0, ("Go on with it", f"fedtiny resume {quoted(folder.path)}"))
+        known.insert(0, ("Go on with it", way_on(folder)))
     if config.data.name.startswith(OWN) or config.model.startswith(OWN):
         call = (
             f"fedtiny.run(fedtiny.config.load(Path({str(folder.config)!r})), data=..., model=...)"

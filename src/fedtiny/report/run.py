@@ -13,7 +13,7 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.errors import RunError
 from fedtiny.runs import metrics
-from fedtiny.runs.folder import RunFolder, quoted, read_json
+from fedtiny.runs.folder import RunFolder, read_json, way_on
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
 
@@ -99,9 +99,7 @@ def _gaps(
     gaps = []
     if not result:
         done = f"{len(records)} of {config.rounds} rounds"
-        gaps.append(
-            f"The run is not finished ({done}); go on with: fedtiny resume {quoted(folder.path)}"
-        )
+        gaps.append(f"The run is not finished ({done}); go on with: {way_on(folder)}")
     files = (folder.partition, folder.selection, folder.metrics, folder.versions)
     gaps += [
         f"{file.name} is not there (yet); what it would show is left out."

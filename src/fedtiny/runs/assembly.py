@@ -129,7 +129,7 @@ def assemble(
     door: Door = Simulator(crew, shards, config)
     if fleet is not None:
         description = backends.describe(network, dataset) if backend == "native" else None
-        door = fleet.open_door(Premises(config, dataset, anatomy, description))
+        door = fleet.open_door(Premises(config, dataset, split, anatomy, description))
     samples = int(split.table.sum()) // len(split.table) if fleet is None else fleet.samples
     given = cost_inputs(asked, dataset, model) | {"samples": samples}
     workload = Workload.of(asked, **given)

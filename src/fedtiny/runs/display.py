@@ -14,7 +14,7 @@ from rich.progress import (
 
 from fedtiny.runs import words
 from fedtiny.runs.assembly import Assembly
-from fedtiny.runs.folder import RunFolder, quoted
+from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.reporter import Reporter, Silent
 from fedtiny.runs.settle import has_gpu
@@ -72,10 +72,7 @@ class Lines:
 
     def close(self) -> None:
         if self.unfinished:
-            self._say(f"stopped; continue with: {self._way_on(self.unfinished)}")
-
-    def _way_on(self, folder: RunFolder) -> str:
-        return f"fedtiny resume {quoted(folder.path)}"
+            self._say(f"stopped; continue with: {way_on(self.unfinished)}")
 
     def _say(self, line: str) -> None:
         self.console.print(line, markup=False)

@@ -13,13 +13,14 @@ from fedtiny.runs.split import Split
 
 @dataclass(frozen=True)
 class Premises:
-    """What a door to real devices is built on: the run, its model, and how images look.
+    """What a door to real devices is built on: the run, its data and its model.
 
     `description` is the network as native devices take it, or None where they use PyTorch.
     """
 
     config: Config
     data: DataSet
+    split: Split
     anatomy: Anatomy
     description: Description | None
 
@@ -40,3 +41,6 @@ class Fleet(Protocol):
 
     def open_door(self, premises: Premises) -> Door:
         """Wait for the devices, and open the door to them."""
+
+    def note(self) -> None:
+        """Write into the run folder who takes part; a folder that tells is not simulated."""

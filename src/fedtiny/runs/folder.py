@@ -40,7 +40,7 @@ class RunFolder:
             if any(not _is_leftover(entry) for entry in path.iterdir()):
                 raise RunError(
                     f"{path} is not empty; choose another --out, or continue a run there with: "
-                    f"fedtiny resume {quoted(path)}"
+                    f"{way_on(cls(path))}"
                 )
         except OSError as error:
             raise RunError(f"cannot make the run folder {path}: {error.strerror}") from error
@@ -114,6 +114,13 @@ def _is_leftover(entry: Path) -> bool:
 def quoted(path: Path) -> str:
     """A path as it can be pasted into a shell."""
     return shlex.quote(str(path))
+
+
+def way_on(folder: RunFolder) -> str:
+    """The command that continues a run; one with real devices has them noted."""
+    if folder.nodes.exists():
+        return "flwr run APP --run-config 'flower.resume=true'"
+    return f"fedtiny resume {quoted(folder.path)}"
 
 
 def _free_names(parent: Path, stem: str) -> Iterator[Path]:

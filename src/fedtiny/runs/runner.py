@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.data import DataSet
+from fedtiny.errors import RunError
 from fedtiny.extras import require, version_of
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.runs import display, metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.fleet import Fleet
-from fedtiny.runs.folder import RunFolder, read_json, write_atomically, write_json
+from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically, write_json
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.records import about_record, result_record, round_record, selection_record
 from fedtiny.runs.reporter import Reporter
@@ -58,7 +59,7 @@ def run(
     with _assembled(config, data=data, model=model, fleet=fleet) as assembly:
         folder = _new_folder(assembly.config, out)
         with folder.locked():
-            _describe(folder, assembly)
+            _describe(folder, assembly, fleet)
             return _train(assembly, folder, reporter or display.automatic())
 
 
@@ -77,6 +78,8 @@ def resume(
     On another machine the data may lie elsewhere, and there may be more workers.
     """
     folder = RunFolder.open(Path(path))
+    if fleet is None and folder.nodes.exists():
+        raise RunError(f"the devices of this run are real; continue it with {way_on(folder)}")
     config = configs.load(folder.config)
     if root is not None:
         config = replace(config, data=replace(config.data, root=str(root)))
@@ -87,7 +90,7 @@ def resume(
             if folder.checkpoint.exists():
                 load_checkpoint(folder, assembly.server)
             else:
-                _describe(folder, assembly)
+                _describe(folder, assembly, fleet)
             return _train(assembly, folder, reporter or display.automatic())
 
 
@@ -171,8 +174,10 @@ def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
     return RunFolder.create_below(Path("runs"), stem)
 
 
-def _describe(folder: RunFolder, assembly: Assembly) -> None:
+def _describe(folder: RunFolder, assembly: Assembly, fleet: Fleet | None) -> None:
     """Write what the run is, before it does anything."""
+    if fleet is not None:
+        fleet.note()
     write_atomically(folder.config, configs.dumps(assembly.asked).encode())
     write_json(folder.versions, _versions())
     write_json(folder.about, about_record(assembly))

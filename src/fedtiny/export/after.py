@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedtiny.errors import ModelError
+from fedtiny.errors import FedTinyError
 from fedtiny.export import packed
 from fedtiny.export.sizes import dense_bytes
 from fedtiny.export.source import pack_run
@@ -13,11 +13,11 @@ from fedtiny.runs.folder import quoted
 
 
 def tell_packed(run: Path) -> None:
-    """Write the packed model of a finished run and name it, with its size."""
+    """Write the packed model of a finished run and name it; without it the run is whole too."""
     console = Console(highlight=False, soft_wrap=True)
     try:
         path = pack_run(run)
-    except ModelError as error:
+    except FedTinyError as error:
         console.print(f"no packed model: {error}", markup=False)
         return
     size, dense = path.stat().st_size, dense_bytes(packed.read(path))
