@@ -134,6 +134,12 @@ def test_a_run_of_one_s_own_data_and_model_is_packed_with_them(tmp_path):
     assert not tiny_model(done.path).net.norms, "and from then on by its folder alone"
 
 
+def test_a_run_of_one_s_own_data_says_how_it_is_packed(tmp_path):
+    path = train(tiny(rounds=1), tmp_path / "run", data=own_data()).path
+    with pytest.raises(ExportError, match=r"of your own; pack it from Python with .*pack_run"):
+        tiny_model(path)
+
+
 def test_a_method_that_brings_its_own_network(tmp_path):
     done = train(tiny(method="small_model", model="resnet18", width=4), tmp_path / "run")
     model = packed.read(pack_run(done.path))

@@ -23,6 +23,7 @@ from fedtiny.export.network import TinyModel
 from fedtiny.runs.assembly import build_model, load_data, parameters
 from fedtiny.runs.backend import describe
 from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically
+from fedtiny.runs.settle import OWN
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta
 
@@ -121,7 +122,17 @@ def trained(
     """A finished run with its network; a data set or a model of one's own must be given again."""
     folder = finished(Path(path))
     asked = configs.load(folder.config)
-    data = data or _known_data(folder) or load_data(asked)
+    data = data or _known_data(folder)
+    lacks_data, lacks_model = (
+        given is None and name.startswith(OWN)
+        for given, name in ((data, asked.data.name), (model, asked.model))
+    )
+    if lacks_data or lacks_model:
+        raise ExportError(
+            f"{path} was trained with data or a network of your own; pack it from Python with "
+            "fedtiny.export.source.pack_run(path, data=..., model=...), then export the file"
+        )
+    data = data or load_data(asked)
     own = copy.deepcopy(model)
     config = methods.create(asked).settle(asked, lambda: parameters(asked, data, own))
     replaced = config.model != asked.model

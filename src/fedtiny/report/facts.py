@@ -60,7 +60,7 @@ def _model(run: Run) -> Fact | None:
     size = next((cost for cost in costs(run) if cost.name == MODEL), None)
     if size is None:
         return None
-    told = f"{share(size.ours, size.dense)} of {words.size(size.dense)} dense"
+    told = f"as it travels, {share(size.ours, size.dense)} of {words.size(size.dense)} dense"
     return Fact("Model", words.size(size.ours), told)
 
 
