@@ -6,6 +6,7 @@ import re
 from sphinx.pycode import ModuleAnalyzer
 
 from fedtiny.config import Config
+from fedtiny.config.flat import flattened
 from fedtiny.config.presets import PAPER, PRESETS
 
 
@@ -71,7 +72,7 @@ def _values(hint: str) -> str:
 def _presets() -> list[str]:
     """What a setting is where it is left open."""
     columns = {"digits": PRESETS["digits"], "everything else": PAPER}
-    flat = {name: _flat(preset) for name, preset in columns.items()}
+    flat = {name: flattened(preset) for name, preset in columns.items()}
     names = list(dict.fromkeys(name for preset in flat.values() for name in preset))
     rows = [
         f"| `{name}` | {' | '.join(str(preset.get(name, '')) for preset in flat.values())} |"
@@ -79,13 +80,3 @@ def _presets() -> list[str]:
     ]
     head = [f"| setting | {' | '.join(columns)} |", "|---|---|---|"]
     return ["## Presets", "", *head, *rows, "", f"SVHN has {PRESETS['svhn']['rounds']} rounds."]
-
-
-def _flat(preset: dict[str, object], prefix: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, value in preset.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedtiny.compare.settings import flat, nested, unlike
+from fedtiny.compare.settings import unlike
 from fedtiny.config import Config, GpuConfig, from_dict, resolve
+from fedtiny.config.flat import flat, nested
 
 from ..runs.tiny import TINY, tiny
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from flwr.app import Context, Message, RecordDict
 
-from fedtiny.config import Config, to_dict
+from fedtiny.config import Config
+from fedtiny.config.flat import flat
 from fedtiny.flower import client, server
 from fedtiny.flower.in_process import InProcessGrid
 
@@ -27,17 +28,6 @@ def parts(count: int) -> dict[int, dict]:
         1000 + 7 * k: {"partition-id": k, "num-partitions": count, "name": f"laptop-{k}"}
         for k in range(count)
     }
-
-
-def flat(config: Config) -> dict:
-    """A config as Flower's run config has it."""
-    found = {}
-    for name, value in to_dict(config).items():
-        if isinstance(value, dict):
-            found |= {f"{name}.{key}": item for key, item in value.items()}
-        else:
-            found[name] = value
-    return found
 
 
 def federate(grid: InProcessGrid, config: Config, out: Path, **settings) -> Path:

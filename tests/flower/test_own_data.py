@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from fedtiny.config.flat import nested
 from fedtiny.errors import ConfigError
 from fedtiny.flower.images import shard_of
-from fedtiny.flower.settings import nested, read
+from fedtiny.flower.settings import read
 
 from ..runs.tiny import lines
 from .federation import Grid, federate, tiny

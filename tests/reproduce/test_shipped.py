@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from fedtiny.compare.execute import check_config
-from fedtiny.compare.settings import flat
+from fedtiny.config.flat import flat
 from fedtiny.cost.images import IMAGES
 from fedtiny.reproduce.suite import Suite
 

@@ -1,54 +1,13 @@
-"""Settings as one flat table, and in what two runs differ."""
-
-from collections.abc import Mapping
-from typing import Any
+"""In what the settings of two runs differ."""
 
 from fedtiny import config as configs
 from fedtiny.config import Config
-
-Flat = dict[str, Any]
-"""Settings by their full name, as in `pruning.delta_r`."""
+from fedtiny.config.flat import Flat, flat
 
 HOW_IT_IS_COMPUTED = ("workers", "data.root", "device.python", "gpu.lanes", "gpu.cards")
 """What may change from machine to machine without a change of what is computed."""
 CHOSEN_BY_THE_MACHINE = {"threads": None, "simulator": "auto", "device_backend": "auto"}
 """Settings that a machine fills in where they are left open."""
-
-
-def flat(config: Config) -> Flat:
-    """Every setting that has a value, by its full name."""
-    return flattened(configs.to_dict(config))
-
-
-def flattened(values: Mapping[str, Any], prefix: str = "") -> Flat:
-    """Nested tables as one.
-
-    >>> flattened({"density": 0.1, "pruning": {"delta_r": 3}})
-    {'density': 0.1, 'pruning.delta_r': 3}
-    """
-    found: Flat = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= flattened(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
-
-
-def nested(settings: Flat) -> dict[str, Any]:
-    """The way back.
-
-    >>> nested({"density": 0.1, "pruning.delta_r": 3})
-    {'density': 0.1, 'pruning': {'delta_r': 3}}
-    """
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        *sections, key = name.split(".")
-        inner = found
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[key] = value
-    return found
 
 
 def differing(one: Flat, other: Flat) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from fedtiny import config as configs
 from fedtiny.config import Config
+from fedtiny.config.flat import nested
 from fedtiny.errors import ConfigError
 
 SECTION = "flower"
@@ -44,18 +45,6 @@ def read(run_config: Mapping[str, Any]) -> tuple[FlowerSettings, Config]:
     values = nested(run_config)
     settings = configs.parse(FlowerSettings, values.pop(SECTION, {}), f"{SECTION}.")
     return settings, _for_nodes(configs.from_dict(values))
-
-
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables again, of keys with dots."""
-    found: dict[str, Any] = {}
-    for key, value in flat.items():
-        *tables, name = key.split(".")
-        place = found
-        for table in tables:
-            place = place.setdefault(table, {})
-        place[name] = value
-    return found
 
 
 def _for_nodes(config: Config) -> Config:

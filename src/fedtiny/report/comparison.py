@@ -6,7 +6,8 @@ from statistics import fmean
 
 from fedtiny.compare.grid import Cell
 from fedtiny.compare.rows import Row, rows
-from fedtiny.compare.settings import CHOSEN_BY_THE_MACHINE, HOW_IT_IS_COMPUTED, Flat, flat
+from fedtiny.compare.settings import CHOSEN_BY_THE_MACHINE, HOW_IT_IS_COMPUTED
+from fedtiny.config.flat import Flat, flat
 from fedtiny.errors import FedTinyError
 from fedtiny.report import palette
 from fedtiny.report.figure import Figure, points_of

@@ -4,8 +4,8 @@ import shlex
 from typing import Any
 
 from fedtiny import config as configs
-from fedtiny.compare.settings import flat, nested
 from fedtiny.config import Config
+from fedtiny.config.flat import flat, nested
 from fedtiny.report.run import Run
 from fedtiny.runs.folder import quoted, way_on
 from fedtiny.runs.settle import OWN

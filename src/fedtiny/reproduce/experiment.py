@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-from fedtiny.compare.settings import Flat
+from fedtiny.config.flat import Flat
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedtiny.compare.settings import flattened
+from fedtiny.config.flat import flattened
 from fedtiny.errors import ConfigError
 from fedtiny.reproduce import reading
 from fedtiny.reproduce.experiment import Axis, Choice, Experiment, FigureLayout, TableLayout

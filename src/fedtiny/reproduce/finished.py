@@ -7,8 +7,9 @@ from typing import Any
 
 from fedtiny.compare.execute import require_same
 from fedtiny.compare.measured import costs, measure
-from fedtiny.compare.settings import HOW_IT_IS_COMPUTED, Flat, differing, flat
+from fedtiny.compare.settings import HOW_IT_IS_COMPUTED, differing
 from fedtiny.config import Config
+from fedtiny.config.flat import Flat, flat
 from fedtiny.cost.images import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES
 from fedtiny.errors import RunError

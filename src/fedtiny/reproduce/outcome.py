@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedtiny.compare.rows import mean_and_spread
-from fedtiny.compare.settings import flat
+from fedtiny.config.flat import flat
 from fedtiny.reproduce import labels
 from fedtiny.reproduce.experiment import Experiment
 from fedtiny.reproduce.finished import Found

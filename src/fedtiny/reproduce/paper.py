@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedtiny.compare.settings import flattened
+from fedtiny.config.flat import flattened
 from fedtiny.errors import ConfigError
 from fedtiny.reproduce import reading
 from fedtiny.reproduce.quantities import QUANTITIES

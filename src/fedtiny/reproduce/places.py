@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedtiny.compare.grid import Cell
-from fedtiny.compare.settings import Flat, flat
 from fedtiny.config import Config
+from fedtiny.config.flat import Flat, flat
 from fedtiny.errors import ConfigError
 from fedtiny.reproduce import labels
 from fedtiny.reproduce.experiment import Axis, Choice, Experiment

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedtiny import config as configs
 from fedtiny import methods
-from fedtiny.compare.settings import Flat, flat, flattened, nested
 from fedtiny.config import Config
+from fedtiny.config.flat import Flat, flat, flattened, nested
 from fedtiny.errors import ConfigError
 from fedtiny.reproduce import reading
 
