@@ -12,8 +12,8 @@ from fedtiny.cost.network import named
 from fedtiny.data import DataSet
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.models.anatomy import Shape
-from fedtiny.runs.assembly import load_data
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.inputs import load_data
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.runner import resume, run
 

@@ -13,8 +13,8 @@ from fedtiny.config import Config
 from fedtiny.cost.images import IMAGES
 from fedtiny.cost.workload import Given
 from fedtiny.runs import metrics
-from fedtiny.runs.assembly import load_data
 from fedtiny.runs.folder import RunFolder, read_json
+from fedtiny.runs.inputs import load_data
 from fedtiny.runs.split import load_split
 
 COSTS = (

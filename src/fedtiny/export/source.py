@@ -20,9 +20,9 @@ from fedtiny.errors import ExportError, RunError
 from fedtiny.export import packed
 from fedtiny.export.lowered import lower
 from fedtiny.export.network import TinyModel
-from fedtiny.runs.assembly import build_model, load_data, parameters
 from fedtiny.runs.backend import describe
 from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically
+from fedtiny.runs.inputs import build_model, load_data, parameters
 from fedtiny.runs.settle import OWN
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta

@@ -11,8 +11,8 @@ from fedtiny import models
 from fedtiny.errors import ExportError
 from fedtiny.export.source import Trained
 from fedtiny.extras import require
-from fedtiny.runs.assembly import model_width
 from fedtiny.runs.folder import read_json, write_atomically, write_json
+from fedtiny.runs.inputs import model_width
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,7 +13,7 @@ from fedtiny.data.resize import resize
 from fedtiny.devices.shard import Shard, shard
 from fedtiny.errors import DataError
 from fedtiny.flower.kit import Kit
-from fedtiny.runs.assembly import load_data
+from fedtiny.runs.inputs import load_data
 from fedtiny.runs.split import Split, share_out
 
 NodeConfig = Mapping[str, Any]

@@ -18,8 +18,8 @@ from fedtiny.extras import require
 from fedtiny.models.anatomy import Anatomy, Shape
 from fedtiny.native.description import Description
 from fedtiny.runs import backend
-from fedtiny.runs.assembly import build_model
 from fedtiny.runs.fleet import Premises
+from fedtiny.runs.inputs import build_model
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,8 @@ from fedtiny.reproduce import machine
 from fedtiny.reproduce.machine import Machine
 from fedtiny.reproduce.places import Place
 from fedtiny.reproduce.quantities import Numbers
-from fedtiny.runs.assembly import load_data
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.inputs import load_data
 
 ALWAYS_TOLD = ("method", "model", "density", "data.name")
 

@@ -11,8 +11,8 @@ from fedtiny.config import Config, DataConfig
 from fedtiny.errors import DataError, FedTinyError
 from fedtiny.models.anatomy import Shape
 from fedtiny.reproduce.slices import Clock, OutOfTimeError, Sliced
-from fedtiny.runs.assembly import load_data
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.inputs import load_data
 from fedtiny.runs.reporter import Reporter
 
 Announce = Callable[[str], Reporter]

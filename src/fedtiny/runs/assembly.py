@@ -1,25 +1,22 @@
 """From a config to everything that takes part in a run."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedtiny import data as datasets
 from fedtiny import methods, models
 from fedtiny.config import Config
 from fedtiny.cost import Workload
 from fedtiny.data import DataSet
-from fedtiny.devices.crew import Alone, Crew, Job, Workers
-from fedtiny.devices.engine import Engine, Moment
-from fedtiny.devices.outfit import Outfit
-from fedtiny.devices.remote import Remote
+from fedtiny.devices.crew import Crew, Job
+from fedtiny.devices.engine import Moment
 from fedtiny.devices.shard import Shard, shard
 from fedtiny.devices.simulator import Simulator
-from fedtiny.errors import ConfigError, FedTinyError, ModelError
+from fedtiny.errors import FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.door import Door
 from fedtiny.federation.messages import Request, evaluate
@@ -27,8 +24,10 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import backend as backends
+from fedtiny.runs.crews import crew_for
 from fedtiny.runs.fleet import Fleet, Premises
-from fedtiny.runs.settle import OWN, cost_inputs, has_gpu, settled, within_budget
+from fedtiny.runs.inputs import build_model, check_outputs, load_data, parameters
+from fedtiny.runs.settle import cost_inputs, settled, within_budget
 from fedtiny.runs.split import Split, checked, share_out
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Assembly:
 
     def pretrain(self) -> None:
         """Train the dense model on the server's public one-shot set; every method starts here."""
-        public = Shard(SERVER, self.data.train, self.split.public, self.split.public)
+        public = _public_shard(self.data, self.split)
         moment = Moment(self.config.seed, BEFORE_ROUNDS, SERVER)
         self.engine.train(public, moment, epochs=self.config.train.pretrain_epochs)
         self.server.theta = self.engine.theta()
@@ -110,32 +109,26 @@ def assemble(
     replaced = config.model != asked.model
     network = copy.deepcopy(model) if model and not replaced else build_model(config, dataset)
     anatomy = models.dissect(network, dataset.shape)
-    _check_outputs(network, dataset)
+    check_outputs(network, dataset)
     method.check(anatomy)
     backend = backends.choose(config, method, network, dataset)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     if planning:
-        asked, config = _planned(asked, config, anatomy, network, dataset)
+        asked, config = backends.planned(asked, config, anatomy, network, dataset)
     engine = _engine(network, anatomy, dataset, config)
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
-    if config.simulator == "gpu":
-        crew = _gpu_crew(engine, anatomy, dataset, config)
-    elif backend == "native":
-        outfit = backends.outfit(config, anatomy, network, dataset)
-        crew = _native_crew(outfit, (*shards, *test), config)
-    else:
-        crew = _crew(engine, anatomy, (*shards, *test), config)
-    door: Door = Simulator(crew, shards, config)
-    if fleet is not None:
-        description = backends.describe(network, dataset) if backend == "native" else None
-        door = fleet.open_door(Premises(config, dataset, split, anatomy, description))
-    samples = int(split.table.sum()) // len(split.table) if fleet is None else fleet.samples
-    given = cost_inputs(asked, dataset, model) | {"samples": samples}
-    workload = Workload.of(asked, **given)
-    public = Shard(SERVER, dataset.train, split.public, split.public)
+    crew = crew_for(config, engine, dataset, (*shards, *test))
+    door: Door = (
+        _door_to(fleet, config, engine, dataset, split)
+        if fleet
+        else Simulator(crew, shards, config)
+    )
     publics = require("fedtiny.devices.torch_public", extra="torch")
-    server = Server(config, door, engine.theta(), publics.TorchPublicSet(engine, public))
+    public = publics.TorchPublicSet(engine, _public_shard(dataset, split))
+    server = Server(config, door, engine.theta(), public)
+    samples = fleet.samples if fleet else int(split.table.sum()) // len(split.table)
+    workload = Workload.of(asked, **cost_inputs(asked, dataset, model) | {"samples": samples})
     return Assembly(
         asked, config, dataset, split, network, engine, method, server, crew, test, workload
     )
@@ -161,6 +154,18 @@ def _shards(data: DataSet, split: Split, config: Config) -> tuple[Shard, ...]:
     )
 
 
+def _door_to(
+    fleet: Fleet, config: Config, engine: "TorchEngine", data: DataSet, split: Split
+) -> Door:
+    native = config.device_backend == "native"
+    description = backends.describe(engine.model, data) if native else None
+    return fleet.open_door(Premises(config, data, split, engine.anatomy, description))
+
+
+def _public_shard(data: DataSet, split: Split) -> Shard:
+    return Shard(SERVER, data.train, split.public, split.public)
+
+
 def _test_parts(data: DataSet) -> tuple[Shard, ...]:
     """The test set in parts of fixed size, so that the crew can share them at no one's cost."""
     starts = range(0, len(data.test), TEST_PART)
@@ -168,126 +173,6 @@ def _test_parts(data: DataSet) -> tuple[Shard, ...]:
     return tuple(
         Shard(SERVER - 1 - number, data.test, part, part) for number, part in enumerate(parts)
     )
-
-
-def _crew(engine: Engine, anatomy: models.Anatomy, shards: Sequence[Shard], config: Config) -> Crew:
-    workers = config.workers or 1
-    if workers == 1:
-        return Alone(engine, config.seed)
-    return Workers(engine, anatomy, shards, config.seed, workers)
-
-
-def _planned(
-    asked: Config, config: Config, anatomy: models.Anatomy, network: "nn.Module", data: DataSet
-) -> tuple[Config, Config]:
-    """Both configs, with devices that fit their memory budget."""
-    if config.device_backend == "torch":
-        raise ConfigError(
-            "--memory-model device plans the memory of native devices, which this run has none of; "
-            "with --device-backend torch it chooses the density"
-        )
-    fitting = backends.fitted(config, anatomy, network, data)
-    planned = replace(
-        asked, train=fitting.train, selection=fitting.selection, device=fitting.device
-    )
-    return planned, fitting
-
-
-def _native_crew(outfit: Outfit, shards: Sequence[Shard], config: Config) -> Crew:
-    """Native devices in these processes, or in those of another Python."""
-    if config.device.python is None:
-        return _crew(outfit.engine(), outfit.anatomy, shards, config)
-    return Remote(outfit, shards, python=config.device.python, count=config.workers or 1)
-
-
-def _gpu_crew(
-    engine: "TorchEngine", anatomy: models.Anatomy, data: DataSet, config: Config
-) -> Crew:
-    """Lanes on the GPU; what the server computes by itself goes there too."""
-    torch = require("torch", extra="torch")
-    lanes = require("fedtiny.devices.gpu.lanes", extra="torch")
-    recipe = lanes.Recipe(
-        model=copy.deepcopy(engine.model),
-        anatomy=anatomy,
-        preparation=engine.transform,
-        train=config.train,
-        gpu=config.gpu,
-        seed=config.seed,
-        devices=config.fleet.devices,
-        training_set=data.train,
-        test_set=data.test,
-    )
-    kind, count = ("cuda", torch.cuda.device_count()) if has_gpu() else ("cpu", 1)
-    if kind == "cuda" and (config.gpu.cards or 0) > count:
-        raise ConfigError(f"--gpu.cards is {config.gpu.cards}, but this machine has {count}")
-    numbers = range(config.gpu.cards or count)
-    cards = [torch.device(kind, number if kind == "cuda" else 0) for number in numbers]
-    crew: Crew = lanes.Lanes(recipe, cards)
-    engine.to(cards[0])
-    return crew
-
-
-def load_data(config: Config, own: DataSet | None = None) -> DataSet:
-    """The run's data set, at a size that its model takes, limited as asked."""
-    if own is None and config.data.name.startswith(OWN):
-        raise ConfigError(
-            f"this run used a data set of your own ({config.data.name.removeprefix(OWN)}); "
-            "continue it from Python with fedtiny.resume(path, data=...)"
-        )
-    data = own or datasets.load(config.data.name, config.data.root)
-    smallest = models.KINDS[config.model].smallest_input if config.model in models.KINDS else 1
-    if min(data.shape[1:]) < smallest:
-        data = data.resized(smallest)
-    return data.limited(config.data.limit_train, config.data.limit_test, config.seed)
-
-
-def _check_outputs(model: "nn.Module", data: DataSet) -> None:
-    torch = require("torch", extra="torch")
-    with torch.no_grad():
-        outputs = model.eval()(torch.zeros(1, *data.shape))
-    if tuple(outputs.shape) != (1, len(data.classes)):
-        raise ModelError(
-            f"the model gives outputs of shape {tuple(outputs.shape[1:])} for an image, but the "
-            f"data has {len(data.classes)} classes"
-        )
-
-
-def parameters(config: Config, data: DataSet, own: "nn.Module | None" = None) -> int:
-    """Number of parameters of the network that a config names, or of one's own."""
-    network = own or build_model(config, data)
-    return sum(parameter.numel() for parameter in network.parameters())
-
-
-class Images(Protocol):
-    """What a network must know of the images it is for."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Channels, height and width."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes."""
-
-
-def build_model(config: Config, data: Images) -> "nn.Module":
-    """The network that a config names, for such images."""
-    if config.model.startswith(OWN):
-        raise ConfigError(
-            f"this run used a model of your own ({config.model.removeprefix(OWN)}); "
-            "continue it from Python with fedtiny.resume(path, model=...)"
-        )
-    width = model_width(config, data)
-    return models.build(config.model, data.shape, len(data.classes), width=width, seed=config.seed)
-
-
-def model_width(config: Config, data: Images) -> int | None:
-    """The width of the network that a config names, or None for its usual one."""
-    if config.model != "small" or config.parameters is None:
-        return config.width
-    small = require("fedtiny.models.small", extra="torch")
-    width: int = small.width_for(config.parameters, data.shape[0], len(data.classes))
-    return width
 
 
 def _engine(

@@ -79,7 +79,22 @@ def plans_memory(config: Config) -> bool:
     return device and config.device_backend != "torch" and config.simulator != "gpu"
 
 
-def fitted(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet) -> Config:
+def planned(
+    asked: Config, config: Config, anatomy: Anatomy, network: "nn.Module", data: DataSet
+) -> tuple[Config, Config]:
+    """Both configs, with devices that fit their memory budget."""
+    if config.device_backend == "torch":
+        raise ConfigError(
+            "--memory-model device plans the memory of native devices, which this run has none of; "
+            "with --device-backend torch it chooses the density"
+        )
+    fitting = _fitted(config, anatomy, network, data)
+    return replace(
+        asked, train=fitting.train, selection=fitting.selection, device=fitting.device
+    ), fitting
+
+
+def _fitted(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet) -> Config:
     """The config with the largest batch, and with it the storage, that fits a device's memory."""
     budget = parse_size(config.memory_budget or "")
     counts = uniform(anatomy, config.density)

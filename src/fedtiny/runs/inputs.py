@@ -1,0 +1,78 @@
+"""The data set and the network that a config names."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from fedtiny import data as datasets
+from fedtiny import models
+from fedtiny.config import Config
+from fedtiny.data import DataSet
+from fedtiny.errors import ConfigError, ModelError
+from fedtiny.extras import require
+from fedtiny.runs.settle import OWN
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def load_data(config: Config, own: DataSet | None = None) -> DataSet:
+    """The run's data set, at a size that its model takes, limited as asked."""
+    if own is None and config.data.name.startswith(OWN):
+        raise ConfigError(
+            f"this run used a data set of your own ({config.data.name.removeprefix(OWN)}); "
+            "continue it from Python with fedtiny.resume(path, data=...)"
+        )
+    data = own or datasets.load(config.data.name, config.data.root)
+    smallest = models.KINDS[config.model].smallest_input if config.model in models.KINDS else 1
+    if min(data.shape[1:]) < smallest:
+        data = data.resized(smallest)
+    return data.limited(config.data.limit_train, config.data.limit_test, config.seed)
+
+
+class Images(Protocol):
+    """What a network must know of the images it is for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+
+
+def build_model(config: Config, data: Images) -> "nn.Module":
+    """The network that a config names, for such images."""
+    if config.model.startswith(OWN):
+        raise ConfigError(
+            f"this run used a model of your own ({config.model.removeprefix(OWN)}); "
+            "continue it from Python with fedtiny.resume(path, model=...)"
+        )
+    width = model_width(config, data)
+    return models.build(config.model, data.shape, len(data.classes), width=width, seed=config.seed)
+
+
+def model_width(config: Config, data: Images) -> int | None:
+    """The width of the network that a config names, or None for its usual one."""
+    if config.model != "small" or config.parameters is None:
+        return config.width
+    small = require("fedtiny.models.small", extra="torch")
+    width: int = small.width_for(config.parameters, data.shape[0], len(data.classes))
+    return width
+
+
+def parameters(config: Config, data: DataSet, own: "nn.Module | None" = None) -> int:
+    """Number of parameters of the network that a config names, or of one's own."""
+    network = own or build_model(config, data)
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def check_outputs(model: "nn.Module", data: DataSet) -> None:
+    """Refuse a network that does not tell the classes of the data apart."""
+    torch = require("torch", extra="torch")
+    with torch.no_grad():
+        outputs = model.eval()(torch.zeros(1, *data.shape))
+    if tuple(outputs.shape) != (1, len(data.classes)):
+        raise ModelError(
+            f"the model gives outputs of shape {tuple(outputs.shape[1:])} for an image, but the "
+            f"data has {len(data.classes)} classes"
+        )
