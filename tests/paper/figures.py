@@ -26,12 +26,12 @@ def printed(source):
     return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
 
 
-TABLE1 = printed("tb:baseline")
+TABLE1 = printed("Table 1")
 SPARSE = [row for row in TABLE1 if row["method"] != "fedavg"]
 DENSE = {row["model"]: row for row in TABLE1 if row["method"] == "fedavg"}
 SELECTION = [
     said | {"formula": formula}
-    for said, formula in zip(printed("tab:pool_flop"), FORMULA["selection"], strict=True)
+    for said, formula in zip(printed("Table 2"), FORMULA["selection"], strict=True)
 ]
 
 

@@ -47,7 +47,7 @@ model = { resnet18 = "small" }
 FIRST = """
 number = 1
 title = "Methods by density"
-source = "tb:baseline"
+source = "Table 1"
 [base]
 model = "resnet18"
 data.name = "cifar10"
@@ -70,7 +70,7 @@ y = ["accuracy"]
 SECOND = """
 number = 2
 title = "Modules"
-source = "fig:ablation"
+source = "Figure 4"
 notes = ["A note of its own."]
 [base]
 model = "resnet18"

@@ -23,19 +23,19 @@ def no_runs(monkeypatch):
 def test_the_list_names_every_table_and_figure(reproduce):
     code, out, _ = reproduce("--list", own=False)
     assert code == 0
-    for name, source in (("table1", "tb:baseline"), ("noniid", "fig:noniid")):
+    for name, source in (("table1", "Table 1"), ("noniid", "Figure 6")):
         (line,) = [line for line in out.splitlines() if line.strip().startswith(name)]
         assert source in line
-    assert out.count("tab:") + out.count("tb:") + out.count("fig:") == 9
+    assert out.count("Table ") + out.count("Figure ") == 9
     assert "132 runs in all" in out
     assert "--scale paper: as published" in out
 
 
 def test_the_list_counts_what_is_finished(reproduce, made):
     _, out, _ = reproduce("--list", "--scale", "tiny", "--out", made)
-    assert [line.split()[-2:] for line in out.splitlines() if "tb:" in line] == [["5", "5"]]
+    assert [line.split()[-2:] for line in out.splitlines() if "Table 1" in line] == [["5", "5"]]
     _, out, _ = reproduce("--list", "--scale", "tiny", "--out", made, "--seeds", "0", "1")
-    assert [line.split()[-2:] for line in out.splitlines() if "tb:" in line] == [["10", "5"]]
+    assert [line.split()[-2:] for line in out.splitlines() if "Table 1" in line] == [["10", "5"]]
     assert reproduce("--scale", "tiny", "--out", made)[1].splitlines()[0].startswith("Tables")
 
 

@@ -23,7 +23,7 @@ def read(tmp_path):
 
 def test_an_experiment_is_what_its_file_says(read):
     found = read(FIRST)
-    assert (found.name, found.number, found.source) == ("mine", 1, "tb:baseline")
+    assert (found.name, found.number, found.source) == ("mine", 1, "Table 1")
     assert [axis.name for axis in found.axes] == ["density", "method"]
     assert found.base == {"model": "resnet18", "data.name": "cifar10"}
     assert found.trains
@@ -142,8 +142,8 @@ def test_an_own_suite_has_the_papers_scales_and_values_beside_its_own(suite):
     assert suite.paper.value("fedtiny-cifar10-resnet18-d0.01", "accuracy", "x").number == 0.8523
 
 
-def test_an_experiment_is_found_by_name_and_by_label(paper_suite):
-    for name in ("schedule", "tb:grand"):
+def test_an_experiment_is_found_by_name_and_by_its_place_in_the_paper(paper_suite):
+    for name in ("schedule", "Table 3", "table3"):
         assert [e.name for e in paper_suite.find([name])] == ["schedule"]
     assert len(paper_suite.find(["all"])) == 9
     assert len(paper_suite.find(["table1", "all", "table1"])) == 9

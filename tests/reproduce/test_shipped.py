@@ -14,15 +14,15 @@ SUITE = Suite.load()
 SCALES = ("smoke", "mini", "paper")
 EVERY = [(e, s) for e in SUITE.experiments for s in SCALES]
 SOURCES = {
-    "table1": "tb:baseline",
-    "density": "fig:result",
-    "ablation": "fig:ablation",
-    "pool_size": "fig:pool_size",
-    "pool_flops": "tab:pool_flop",
-    "schedule": "tb:grand",
-    "noniid": "fig:noniid",
-    "small_data": "tab:smallcnn1",
-    "small_density": "tab:smallcnn2",
+    "table1": "Table 1",
+    "density": "Figure 3",
+    "ablation": "Figure 4",
+    "pool_size": "Figure 5",
+    "pool_flops": "Table 2",
+    "schedule": "Table 3",
+    "noniid": "Figure 6",
+    "small_data": "Table 4",
+    "small_density": "Table 5",
 }
 
 

@@ -73,7 +73,7 @@ def test_what_is_missing_is_shown_as_missing(table1):
 
 def test_a_page_can_hold_the_table_as_it_is(table1):
     lines = table.markdown(table1).splitlines()
-    assert lines[0] == "**Accuracy and cost of every method (tb:baseline)**"
+    assert lines[0] == "**Accuracy and cost of every method (Table 1)**"
     body = [line for line in lines if line.startswith("|")]
     assert len(body) == 2 + 44
     assert {line.count("|") for line in body} == {10}
@@ -105,7 +105,7 @@ def test_across_the_paper_stands_in_brackets(paper_suite):
 def test_figures_without_numbers_have_those_of_other_tables(paper_suite):
     text = table.markdown(outcome(paper_suite, "noniid", "mini", {}))
     assert row(text, "FedTiny") == ["FedTiny", "-", "-", "- (0.8523)", "-", "-"]
-    assert "The paper's values are from tb:baseline." in text
+    assert "The paper's values are from Table 1." in text
 
 
 def test_stand_ins_are_named(paper_suite):
@@ -121,7 +121,7 @@ def test_csv_has_every_figure_in_full(table1):
     assert (found["model"], found["density"], found["seeds"]) == ("resnet18", "0.001", "2")
     assert float(found["accuracy"]) == pytest.approx(0.54)
     assert float(found["spread"]) == pytest.approx(0.02 / 2**0.5)
-    assert (found["paper_accuracy"], found["source_accuracy"]) == ("0.6311", "tb:baseline")
+    assert (found["paper_accuracy"], found["source_accuracy"]) == ("0.6311", "Table 1")
     assert lines[-1]["accuracy"] == ""
 
 

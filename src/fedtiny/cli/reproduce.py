@@ -34,7 +34,7 @@ class Arguments:
     """
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Experiments by name or by the paper's label, or all; none shows the list."""
+    """Experiments by name or by place in the paper (figure3), or all; none shows the list."""
     list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Show every table and figure, and how much of it is finished."""
     scale: str | None = None

@@ -39,7 +39,7 @@ def load(path: Path, scale: Scale) -> Paper:
     printed: dict[tuple[str, str], tuple[Printed, ...]] = {}
     for source, table in reading.read(path).get("printed", {}).items():
         where = f"{path}: {source}"
-        reading.require_known(table, ("title", "where", "columns", "rows"), where)
+        reading.require_known(table, ("where", "columns", "rows"), where)
         for row in table["rows"]:
             twin, values = _row(table, row, scale, where)
             for quantity, value in values.items():

@@ -39,14 +39,16 @@ class Suite:
         return cls(tuple(experiments), scales, values)
 
     def find(self, names: Sequence[str]) -> list[Experiment]:
-        """Experiments by name or by the paper's label, each once; `all` is all of them."""
-        known = {e.name: e for e in self.experiments} | {e.source: e for e in self.experiments}
+        """Experiments by name or by place in the paper, each once; `all` is all of them."""
+        places = {_squeezed(e.source): e for e in self.experiments}
+        known = places | {e.name: e for e in self.experiments}
         found: dict[str, Experiment] = {}
         for name in names:
-            if name != ALL and name not in known:
+            key = name if name in known else _squeezed(name)
+            if name != ALL and key not in known:
                 listed = [ALL, *(e.name for e in self.experiments)]
                 raise ConfigError(f"there is no experiment '{name}' {reading.hint(name, listed)}")
-            asked = self.experiments if name == ALL else (known[name],)
+            asked = self.experiments if name == ALL else (known[key],)
             found |= {experiment.name: experiment for experiment in asked}
         return list(found.values())
 
@@ -57,6 +59,11 @@ class Suite:
     def places(self, experiment: Experiment, at: Scale) -> list[Place]:
         """The runs of an experiment at a scale."""
         return places(experiment, at, self.scales[PAPER])
+
+
+def _squeezed(place: str) -> str:
+    """`Figure 3` as it is typed: `figure3`."""
+    return place.lower().replace(" ", "")
 
 
 def _file(folder: Path, name: str) -> Path:
