@@ -27,6 +27,14 @@ def test_a_run_from_start_to_end(fedtiny, finished, tmp_path):
     assert differences(finished, tmp_path / "run") == [], "flags and Python mean the same"
 
 
+def test_a_tracked_run_says_how_to_look_at_it(fedtiny, tmp_path):
+    pytest.importorskip("tensorboard")
+    path = tmp_path / "my run"
+    said = fedtiny("run", *FLAGS, "--rounds", "1", "--out", path, "--track", "tensorboard")
+    assert said.out.endswith(f"tensorboard: tensorboard --logdir '{path}'\n")
+    assert list(path.rglob("events.out.tfevents.*"))
+
+
 def test_without_out_a_run_gets_a_name_of_its_own(fedtiny, tmp_path):
     flags = [*FLAGS, "--rounds", "1", "--seed", "4"]
     assert [fedtiny("run", *flags).code for _ in range(2)] == [0, 0]

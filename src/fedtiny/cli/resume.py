@@ -6,8 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from fedtiny.export.after import tell_packed
-from fedtiny.report.after import report_on
+from fedtiny.cli.ending import tell_what_is_left
 from fedtiny.runs.runner import resume
 from fedtiny.runs.tracking import reporting
 
@@ -33,7 +32,5 @@ def command(arguments: list[str]) -> int:
     parsed = tyro.cli(Arguments, prog="fedtiny resume", args=arguments)
     reporter = reporting(parsed.track)
     result = resume(parsed.path, root=parsed.root, workers=parsed.workers, reporter=reporter)
-    if parsed.report:
-        report_on(result.path)
-    tell_packed(parsed.path)
+    tell_what_is_left(result.path, report=parsed.report, track=parsed.track)
     return 0

@@ -7,9 +7,8 @@ from typing import Annotated
 import tyro
 
 from fedtiny import config as configs
+from fedtiny.cli.ending import tell_what_is_left
 from fedtiny.config import Config
-from fedtiny.export.after import tell_packed
-from fedtiny.report.after import report_on
 from fedtiny.runs.runner import run
 from fedtiny.runs.tracking import reporting
 
@@ -41,7 +40,5 @@ def command(arguments: list[str]) -> int:
         Arguments, prog="fedtiny run", args=arguments, default=Arguments(config=default)
     )
     result = run(parsed.config, out=parsed.out, reporter=reporting(parsed.track))
-    if parsed.report:
-        report_on(result.path)
-    tell_packed(result.path)
+    tell_what_is_left(result.path, report=parsed.report, track=parsed.track)
     return 0

@@ -2,18 +2,36 @@
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
 
 from fedtiny.errors import ConfigError
 from fedtiny.extras import require
 from fedtiny.runs import display
+from fedtiny.runs.folder import quoted
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.tracking.tracked import Tracked
 from fedtiny.runs.tracking.tracker import Tracker
 
+
+class Known(NamedTuple):
+    """A tracker that fedtiny brings: its class, and the command that shows what it holds."""
+
+    module: str
+    kind: str
+    seen_with: str
+
+
 TRACKERS = {
-    "tensorboard": ("fedtiny.runs.tracking.tensorboard", "TensorBoard"),
-    "trackio": ("fedtiny.runs.tracking.trackio", "Trackio"),
-    "wandb": ("fedtiny.runs.tracking.wandb", "WeightsAndBiases"),
+    "tensorboard": Known(
+        "fedtiny.runs.tracking.tensorboard", "TensorBoard", "tensorboard --logdir {run}"
+    ),
+    "trackio": Known("fedtiny.runs.tracking.trackio", "Trackio", "trackio show --project fedtiny"),
+    "wandb": Known(
+        "fedtiny.runs.tracking.wandb",
+        "WeightsAndBiases",
+        "wandb sync {run}/wandb/offline-* (if it was)",
+    ),
 }
 
 
@@ -35,6 +53,11 @@ def _create(name: str) -> Tracker:
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise ConfigError(f"no tracker '{name}' (known: {', '.join(TRACKERS)}){hint}")
     require(name, extra=name)
-    module, kind = TRACKERS[name]
+    module, kind, _ = TRACKERS[name]
     tracker: Tracker = getattr(require(module, extra=name), kind)()
     return tracker
+
+
+def seen_with(name: str, run: Path) -> str:
+    """The command that shows what a tracker holds of a run."""
+    return TRACKERS[name].seen_with.format(run=quoted(run))
