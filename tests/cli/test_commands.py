@@ -5,10 +5,11 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from fedtiny import __version__
+from fedtiny import __version__, extras
 from fedtiny.cli.main import COMMANDS
 from fedtiny.config import Config, load, resolve
 from fedtiny.federation.server import Server
@@ -229,7 +230,27 @@ def test_every_command_has_help(fedtiny, command):
 
 
 def test_the_version(fedtiny):
-    assert fedtiny("--version").out == fedtiny("-V").out == f"fedtiny {__version__}\n"
+    said = fedtiny("--version").out
+    assert said == fedtiny("-V").out
+    assert re.fullmatch(rf"fedtiny {re.escape(__version__)} \(code [0-9a-f]{{12}}\)\n", said)
+
+
+def test_the_digest_of_the_code_tells_other_code_wherever_it_lies(tmp_path):
+    package = Path(extras.__file__).parent
+    copy = shutil.copytree(
+        package, tmp_path / "fedtiny", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
+
+    def digest():
+        script = "from fedtiny.extras import own_code; print(own_code())"
+        command = [sys.executable, "-c", script]
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    assert digest() == extras.own_code()
+    (copy / "errors.py").write_text((copy / "errors.py").read_text() + "# other\n")
+    assert digest() != extras.own_code()
 
 
 WATCH = """

@@ -1,42 +1,56 @@
-"""The page of results says what the committed result files hold."""
+"""The page of results is made of the committed result files, line by line."""
 
 import json
 
 import pytest
 
-from fedtiny.reproduce import labels
+from fedtiny.reproduce import table
+from fedtiny.reproduce.job import Job
+from fedtiny.reproduce.suite import Suite
 
 from .markdown import ROOT
 
-RESULTS = sorted(ROOT.glob("results/*/*.json"))
-PAGE = (ROOT / "docs" / "results.md").read_text().splitlines()
-MODULES = {
-    (False, "vanilla"): "vanilla selection",
-    (False, None): "adaptive BN selection",
-    (True, "vanilla"): "vanilla selection, progressive pruning",
-}
+EXPERIMENTS = ("table1", "ablation")
+FILES = {name: ROOT / "results" / "mini" / f"{name}.json" for name in EXPERIMENTS}
+PAGE = (ROOT / "docs" / "results.md").read_text()
 
 
-def called(settings: dict) -> str:
-    """What the page calls a run."""
-    modules = settings.get("pruning.progressive", True), settings.get("selection.kind")
-    return MODULES.get(modules, labels.value(settings["method"]))
+def rows(text):
+    return [line for line in text.splitlines() if line.startswith("| ResNet18")]
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_every_measured_accuracy_stands_beside_its_name(path):
-    cells = json.loads(path.read_text())["cells"]
-    assert cells
-    for cell in cells:
-        name, accuracy = called(cell["settings"]), f"{cell['numbers']['accuracy']:.4f}"
-        beside = [line for line in PAGE if line.startswith((f"| {name} |", f"{name}, dense:"))]
-        assert any(accuracy in line for line in beside), cell["name"]
+def test_every_file_is_shown():
+    assert sorted((ROOT / "results").rglob("*.json")) == sorted(FILES.values())
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_every_result_has_its_command_and_hardware(path):
-    document = json.loads(path.read_text())
+def test_the_tables_are_those_that_the_command_makes(tmp_path):
+    suite = Suite.load()
+    job = Job(
+        suite,
+        suite.scale("mini"),
+        suite.find(EXPERIMENTS),
+        tmp_path,
+        results=tuple(FILES.values()),
+    )
+    made = [row for e in job.experiments for row in rows(table.markdown(job.outcome(e)))]
+    assert any("0." in row for row in made)
+    assert rows(PAGE) == made
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_result_has_its_command_hardware_and_settings(name):
+    document = json.loads(FILES[name].read_text())
     for machine in document["machines"]:
         assert machine["command"].startswith("fedtiny reproduce ")
-        assert machine["gpu"]
+        assert machine["gpu"] == ["NVIDIA H200"]
         assert machine["torch"]
+    for cell in document["cells"]:
+        assert {"rounds", "fleet.alpha", "train.optimizer"} <= cell["settings"].keys()
+
+
+def test_single_seeds_are_told_as_measured():
+    cells = json.loads(FILES["table1"].read_text())["cells"]
+    for name in ("fedtiny", "fl_pqsu"):
+        own = [c for c in cells if c["name"].startswith(f"{name}-cifar10-resnet18-d0.001-")]
+        first, second = (f"{cell['numbers']['accuracy']:.4f}" for cell in own)
+        assert f"{first} and {second}" in PAGE.replace("\n", " ")

@@ -69,13 +69,28 @@ def test_a_slice_tells_how_to_go_on(reproduce):
 
 def test_the_command_it_tells_can_be_given_again(folder):
     given = ["first", "--scale", "tiny", "--seeds", "0", "1", "--density", "0.3", "--out", "a b"]
-    given += ["--folder", str(folder), "--data.root", "the data", "--keep-models"]
+    given += ["--folder", str(folder), "--data.root", "the data", "--keep-models", "--workers", "1"]
     asked = cli.tyro.cli(cli.Arguments, args=given)
     order = cli.parse(asked)
     again = cli.shlex.split(cli.command_line(asked, order, here=True))[2:]
     assert cli.tyro.cli(cli.Arguments, args=again) == asked
     assert "the data" not in cli.command_line(asked, order)
     assert "a b" not in cli.command_line(asked, order)
+
+
+def test_a_gpu_scale_without_a_gpu_is_told_of_once(reproduce, folder, tmp_path):
+    scales = Path(shutil.copytree(folder, tmp_path / "own")) / "scales.toml"
+    scales.write_text(scales.read_text().replace('simulator = "reference"', 'simulator = "gpu"'))
+    flags = ["first", "--scale", "tiny", "--minutes", NO_TIME, "--folder", scales.parent]
+    assert reproduce(*flags, own=False)[1].count("there is no GPU here") == 1
+
+
+def test_tables_do_not_forget_what_results_told(reproduce, made, no_runs):
+    """Runs that a results.json tells of may lie on another machine."""
+    flags = ["first", "--scale", "tiny", "--out", made, "--table-only"]
+    assert "5 of 5 cells are finished" in reproduce(*flags)[1]
+    shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
+    assert "5 of 5 cells are finished" in reproduce(*flags)[1]
 
 
 def test_tables_alone(reproduce, made, no_runs):

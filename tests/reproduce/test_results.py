@@ -94,6 +94,23 @@ def test_results_of_other_settings_are_refused(written, suite, tmp_path):
         shown(found)
 
 
+def test_usual_settings_are_told_too_so_that_another_usual_one_is_refused(written, suite, tmp_path):
+    _, path = written
+    edit(path, lambda d: d["cells"][0]["settings"].update({"pruning.gradient_epsilon": 0.5}))
+    with pytest.raises(RunError, match=r"other settings \(pruning\.gradient_epsilon\)"):
+        shown(job(suite, tmp_path, results=(path,)))
+
+
+def test_a_setting_that_is_younger_than_a_result_was_as_usual(written, suite, tmp_path):
+    _, path = written
+    for cell in json.loads(path.read_text())["cells"]:
+        assert {"pruning.gradient_epsilon", "fleet.alpha", "train.optimizer"} <= set(
+            cell["settings"]
+        )
+    edit(path, lambda d: d["cells"][0]["settings"].pop("pruning.gradient_epsilon"))
+    assert "5 of 5" in shown(job(suite, tmp_path, results=(path,)))
+
+
 def test_a_file_that_is_none_is_refused(tmp_path):
     path = tmp_path / "results.json"
     for text, complaint in (

@@ -110,7 +110,8 @@ def test_figures_without_numbers_have_those_of_other_tables(paper_suite):
 
 def test_stand_ins_are_named(paper_suite):
     text = table.markdown(outcome(paper_suite, "small_data", "smoke", {}))
-    assert "In place of the paper's settings: digits for CIFAR-10, 0.1 for 0.01." in text
+    stand_ins = "digits for CIFAR-10, ResNet18 (16 wide) for ResNet18, 0.1 for 0.01."
+    assert f"In place of the paper's settings: {stand_ins}" in text
     assert "In place" not in table.markdown(outcome(paper_suite, "small_data", "mini", {}))
 
 

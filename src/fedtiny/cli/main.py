@@ -95,8 +95,9 @@ def overview() -> str:
 
 def _print_version() -> int:
     from fedtiny import __version__
+    from fedtiny.extras import own_code
 
-    print(f"fedtiny {__version__}")
+    print(f"fedtiny {__version__} (code {own_code()})")
     return 0
 
 

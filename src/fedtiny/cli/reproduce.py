@@ -19,6 +19,7 @@ from fedtiny.reproduce.slices import Clock
 from fedtiny.reproduce.suite import ALL, Suite
 from fedtiny.reproduce.work import Account, unfinished, work
 from fedtiny.runs import words
+from fedtiny.runs.settle import has_gpu
 
 DEFAULT_SCALE = "smoke"
 WIDTH = 200  # of what is printed where there is no terminal
@@ -113,28 +114,33 @@ def parse(asked: Arguments) -> Job:
 
 def command_line(asked: Arguments, job: Job, *, here: bool = False) -> str:
     """The command that makes the same; with the paths of this machine where it is to go on here."""
-    words = ["fedtiny", "reproduce", *asked.names, "--scale", job.scale.name]
+    parts = ["fedtiny", "reproduce", *asked.names, "--scale", job.scale.name]
     for flag in ("seeds", "methods", "models", "datasets", "density", "variants"):
         values = getattr(asked, flag)
         if values and (flag, values) != ("seeds", (0,)):
-            words += [f"--{flag}", *map(str, values)]
+            parts += [f"--{flag}", *map(str, values)]
     if asked.root:
-        words += ["--data.root", str(asked.root) if here else "DATA"]
+        parts += ["--data.root", str(asked.root) if here else "DATA"]
     if here and asked.out != Arguments.out:
-        words += ["--out", str(asked.out)]
+        parts += ["--out", str(asked.out)]
+    if here and asked.workers is not None:
+        parts += ["--workers", str(asked.workers)]
     if here and asked.folder:
-        words += ["--folder", str(asked.folder)]
+        parts += ["--folder", str(asked.folder)]
     if here and asked.keep_models:
-        words += ["--keep-models"]
+        parts += ["--keep-models"]
     if here and asked.minutes is not None:
-        words += ["--minutes", f"{asked.minutes:g}"]
-    return shlex.join(words)
+        parts += ["--minutes", f"{asked.minutes:g}"]
+    return shlex.join(parts)
 
 
 def _run(asked: Arguments, job: Job, console: Console) -> Account:
     clock, command = Clock(asked.minutes), command_line(asked, job)
+    cells = job.cells()
+    if not has_gpu() and any(cell.config.simulator == "gpu" for cell in cells):
+        console.print(words.NO_GPU)
     return work(
-        job.cells(),
+        cells,
         job.cells_folder,
         lambda title: OneLine(console, title),
         clock,

@@ -20,8 +20,6 @@ from fedtiny.reproduce.quantities import Numbers
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.inputs import load_data
 
-ALWAYS_TOLD = ("method", "model", "density", "data.name")
-
 Found = dict[str, list["Finished"]]
 """Finished runs by their name but for the seed."""
 
@@ -39,12 +37,7 @@ class Finished:
 
 def settings_of(config: Config) -> Flat:
     """All that must be set to make a run again; where its data lies is nobody's business."""
-    usual = {name: value for name, value in flat(Config()).items() if name not in ALWAYS_TOLD}
-    return {
-        name: value
-        for name, value in flat(config).items()
-        if usual.get(name) != value and name not in HOW_IT_IS_COMPUTED
-    }
+    return {name: value for name, value in flat(config).items() if name not in HOW_IT_IS_COMPUTED}
 
 
 def in_folders(places: Iterable[Place], cells: Path) -> Found:
@@ -75,13 +68,26 @@ def merged(places: Iterable[Place], *sources: Mapping[str, Sequence[Finished]]) 
 
 def require_settings(place: Place, run: Finished, where: Path) -> None:
     """A result of another experiment must not pass for this one's."""
-    wanted = settings_of(place.cell(run.seed).config)
-    unlike = differing(wanted, run.settings)
+    unlike = _unlike(place, run)
     if unlike:
         raise RunError(
             f"{where} holds '{run.name}' with other settings ({', '.join(unlike)}) than the "
             "experiment has today; make it again"
         )
+
+
+def still_valid(places: Iterable[Place], found: Found) -> Found:
+    """Those runs that are of the experiment as it is today."""
+    return {
+        place.stem: [run for run in found.get(place.stem, ()) if not _unlike(place, run)]
+        for place in places
+    }
+
+
+def _unlike(place: Place, run: Finished) -> list[str]:
+    """In what a run differs from its place; a setting that is younger than it was as usual."""
+    usual = settings_of(Config())
+    return differing(settings_of(place.cell(run.seed).config), usual | run.settings)
 
 
 def _seeds(place: Place, cells: Path) -> list[int]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fedtiny.compare.grid import Cell
 from fedtiny.config import Config
-from fedtiny.errors import RunError
 from fedtiny.reproduce import figure, finished, result_file, table
 from fedtiny.reproduce.experiment import Experiment
 from fedtiny.reproduce.filters import Filter
@@ -18,6 +17,7 @@ from fedtiny.reproduce.places import Place
 from fedtiny.reproduce.scale import Scale
 from fedtiny.reproduce.suite import Suite
 from fedtiny.reproduce.work import unfinished
+from fedtiny.runs.folder import make_folder
 
 CELLS = "cells"
 RESULTS = "results.json"
@@ -81,7 +81,7 @@ class Job:
     def write(self, outcome: Outcome, command: str) -> list[Path]:
         """Write results and tables."""
         folder = self.folder(outcome.experiment)
-        _make(folder)
+        make_folder(folder)
         results = folder / RESULTS
         result_file.write(results, outcome.experiment, self.scale.name, command, outcome.found)
         return [*table.write(outcome, folder), results]
@@ -102,7 +102,14 @@ class Job:
             for path, found in zip(self.results, self._files, strict=True):
                 for run in found.get(place.stem, ()):
                     finished.require_settings(place, run, path)
-        return finished.merged(places, finished.in_folders(places, self.cells_folder), *self._files)
+        here = finished.in_folders(places, self.cells_folder)
+        return finished.merged(places, here, *self._files, self._told_before(experiment))
+
+    def _told_before(self, experiment: Experiment) -> Found:
+        """What the results.json that is about to be replaced tells: it may outlive its runs."""
+        path = self.folder(experiment) / RESULTS
+        told = result_file.read(path) if path.exists() else {}
+        return finished.still_valid(self.places(experiment), told)
 
     def _here(self, cell: Cell) -> Config:
         """The run with its data where it lies on this machine, wherever it was begun."""
@@ -110,10 +117,3 @@ class Job:
         root = self.root or config.data.root or os.environ.get("FEDTINY_DATA")
         data = replace(config.data, root=str(root) if root else None)
         return replace(config, data=data, workers=self.workers or config.workers)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {folder}: {error.strerror}") from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedtiny.extras import require, version_of
+from fedtiny.extras import own_code, require, version_of
 from fedtiny.runs.folder import RunFolder, read_json, write_json
 
 FILE = "machines.json"
@@ -25,6 +25,7 @@ def here(command: str) -> Machine:
         "gpu": _gpus(),
         "python": platform.python_version(),
         **{package: version_of(package) for package in PACKAGES},
+        "code": own_code(),
     }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedtiny.compare.rows import mean_and_spread
+from fedtiny.config import Config
 from fedtiny.config.flat import flat
 from fedtiny.reproduce import labels
 from fedtiny.reproduce.experiment import Experiment
@@ -77,9 +78,10 @@ class Outcome:
         axes = [axis.setting for axis in self.experiment.axes if axis.setting not in (None, POOL)]
         told: list[str] = []
         for setting in dict.fromkeys(("data.name", "model", "density", *axes)):
-            pairs = [(flat(p.config)[setting], flat(p.asked)[setting]) for p in self._sorted]
-            texts = [f"{labels.value(a)} for {labels.value(b)}" for a, b in pairs if a != b]
-            told += dict.fromkeys(texts)
+            pairs = [(_named(p.config, setting), _named(p.asked, setting)) for p in self._sorted]
+            told += dict.fromkeys(
+                f"{ours} for {theirs}" for ours, theirs in pairs if ours != theirs
+            )
         return [f"In place of the paper's settings: {', '.join(told)}."] if told else []
 
     @property
@@ -94,3 +96,9 @@ class Outcome:
         others = [source for source in sources if source != own]
         also = " also" if own in sources else ""
         return [f"The paper's values are{also} from {', '.join(others)}."] if others else []
+
+
+def _named(config: Config, setting: str) -> str:
+    """A setting's value in words; a network with its width where it is not the usual one."""
+    name = labels.value(flat(config)[setting])
+    return f"{name} ({config.width} wide)" if setting == "model" and config.width else name

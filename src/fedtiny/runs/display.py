@@ -47,7 +47,7 @@ class Lines:
         if config.memory_budget and planned:
             self._say(words.memory_line(config))
         if config.simulator == "gpu" and not has_gpu():
-            self._say("there is no GPU here: the GPU simulator computes on the CPU, slowly")
+            self._say(words.NO_GPU)
         if records:
             self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
 

@@ -12,7 +12,7 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.data import DataSet
 from fedtiny.errors import RunError
-from fedtiny.extras import require, version_of
+from fedtiny.extras import own_code, require, version_of
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.runs import display, metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
@@ -186,4 +186,5 @@ def _describe(folder: RunFolder, assembly: Assembly, fleet: Fleet | None) -> Non
 
 def _versions() -> dict[str, str]:
     system = {"python": platform.python_version(), "platform": platform.platform()}
-    return {**system, **{package: version_of(package) for package in PACKAGES}}
+    packages = {package: version_of(package) for package in PACKAGES}
+    return {**system, **packages, "code": own_code()}

@@ -13,6 +13,7 @@ from fedtiny.config import Config, FleetConfig
 from fedtiny.runs.metrics import Record
 
 MOST_COLUMNS = 20
+NO_GPU = "there is no GPU here: the GPU simulator computes on the CPU, slowly"
 
 
 def size(count: float) -> str:
