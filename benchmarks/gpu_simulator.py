@@ -1,20 +1,23 @@
 """The GPU simulator beside ordinary PyTorch loops, on the same federated work.
 
-ResNet18, batches of 64, ten devices, Dirichlet 0.5, masks on: one round of fedtiny (its messages,
-augmentation, unequal devices and averaging included) and the same local steps in plain eager
-loops, fp32 with TF32 and bf16 autocast. Without CIFAR-10 the images are noise of its size, which
-takes the same time.
+ResNet18, batches of 64, ten devices, Dirichlet 0.5, masks on: rounds of fedtiny (messages,
+augmentation, unequal devices and averaging included) and such local steps in plain eager loops,
+device after device, fp32 with TF32 and bf16 autocast. Without CIFAR-10 the images are noise of
+its size, which takes the same time.
 
-    python benchmarks/gpu_simulator.py [--epochs 5] [--rounds 3] [--eager-steps 300] [--json PATH]
+    python benchmarks/gpu_simulator.py [--epochs 5] [--rounds 20] [--eager-steps 300] [--json PATH]
+    python benchmarks/gpu_simulator.py --epochs 1 --lanes 2 --no-compile --no-graphs
 """
 
 import argparse
 import json
-import platform
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +25,11 @@ import torch.nn.functional as F  # noqa: N812
 
 from fedtiny.config import Config, from_dict
 from fedtiny.data import DataSet, from_arrays, load
+from fedtiny.devices.crew import Job
 from fedtiny.errors import FedTinyError
+from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.rounds import play_round, prepare
+from fedtiny.reproduce import machine
 from fedtiny.runs.assembly import Assembly, assemble
 
 BATCH = 64
@@ -67,18 +73,21 @@ class EagerLoop:
         self.devices = [torch.from_numpy(own) for own in assembly.split.devices.devices]
 
     def run(self, steps: int) -> int:
-        """Local steps, device after device, with averaging in between; at least so many."""
-        done, total = 0, None
-        start = {name: value.clone() for name, value in self.model.state_dict().items()}
+        """So many local steps, device after device, and the mean once all devices had a turn."""
+        done, start = 0, {n: value.clone() for n, value in self.model.state_dict().items()}
         while done < steps:
+            total = {n: torch.zeros_like(v, dtype=torch.float32) for n, v in start.items()}
+            samples = 0
             for own in self.devices:
                 self.model.load_state_dict(start)
                 done += self.train(own, min(steps - done, len(own) // BATCH))
-                state = self.model.state_dict()
-                share = {n: v * len(own) for n, v in state.items() if v.is_floating_point()}
-                total = share if total is None else {n: total[n] + v for n, v in share.items()}
+                samples += len(own)
+                for name, value in self.model.state_dict().items():
+                    total[name].add_(value, alpha=len(own))
                 if done >= steps:
                     break
+            start = {n: (v / samples).to(start[n].dtype) for n, v in total.items()}
+        self.model.load_state_dict(start)
         return done
 
     def train(self, own: torch.Tensor, steps: int) -> int:
@@ -131,79 +140,87 @@ def eager_ms(assembly: Assembly, steps: int, autocast: bool) -> float:
     return timed(lambda: loop.run(steps)) / steps * 1e3
 
 
-def config(epochs: int, density: float) -> Config:
+def config(arguments: argparse.Namespace) -> Config:
     return from_dict(
         {
             "method": "fl_pqsu",
             "model": "resnet18",
             "width": 64,
-            "density": density,
+            "density": arguments.density,
             "rounds": PAPER_ROUNDS,
             "simulator": "gpu",
-            "train": {"local_epochs": epochs, "batch_size": BATCH},
+            "train": {"local_epochs": arguments.epochs, "batch_size": BATCH},
+            "gpu": {
+                "lanes": arguments.lanes,
+                "compile": not arguments.no_compile,
+                "graphs": not arguments.no_graphs,
+            },
         }
     )
+
+
+def ready(arguments: argparse.Namespace) -> Assembly:
+    """A run whose lanes are open: pretrained, pruned, compiled and recorded."""
+    assembly = assemble(config(arguments), data=images())
+    assembly.pretrain()
+    prepare(assembly.server, assembly.method)
+    request = Request("evaluate", "fl_pqsu", 0, (evaluate(),), assembly.server.theta)
+    next(assembly.crew.answers([Job(assembly.test[0], request)]))
+    return assembly
+
+
+def measured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Both loops and ours, with all that says where and how."""
+    started = time.perf_counter()
+    assembly = ready(arguments)
+    startup = time.perf_counter() - started
+    steps = arguments.epochs * sum(len(own) // BATCH for own in assembly.split.devices.devices)
+    play_round(assembly.server, assembly.method)
+    busy = time.process_time()
+    rounds = [
+        timed(lambda: play_round(assembly.server, assembly.method)) for _ in range(arguments.rounds)
+    ]
+    busy = (time.process_time() - busy) / (steps * arguments.rounds) * 1e3
+    account, median = assembly.crew.account(), statistics.median(rounds)
+    assembly.server.door.close()
+    eager = {
+        "fp32 (TF32)": eager_ms(assembly, arguments.eager_steps, autocast=False),
+        "bf16 autocast": eager_ms(assembly, arguments.eager_steps, autocast=True),
+    }
+    return {
+        "ms_a_step": median / steps * 1e3,
+        "eager_ms_a_step": eager,
+        "ratio": min(eager.values()) / (median / steps * 1e3),
+        "startup_s": startup,
+        "rounds_s": rounds,
+        "steps_a_round": steps,
+        "host_ms_a_step": busy,
+        "paper_run_minutes": median / arguments.epochs * PAPER_EPOCHS * PAPER_ROUNDS / 60,
+        "data": assembly.data.name,
+        "density": arguments.density,
+        "local_epochs": arguments.epochs,
+        **machine.here(shlex.join(["python", *sys.argv])),
+        **account,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=PAPER_EPOCHS)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--eager-steps", type=int, default=300)
     parser.add_argument("--density", type=float, default=0.01)
+    parser.add_argument("--lanes", type=int)
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--no-graphs", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA GPU")
-    data = images()
-    started = time.perf_counter()
-    assembly = assemble(config(arguments.epochs, arguments.density), data=data)
-    assembly.pretrain()
-    prepare(assembly.server, assembly.method)
-    next(assembly.crew.answers(_questions(assembly)))  # opens the lanes: compile and capture
-    startup = time.perf_counter() - started
-    shards = assembly.split.devices.devices
-    steps = arguments.epochs * sum(len(own) // BATCH for own in shards)
-    play = lambda: play_round(assembly.server, assembly.method)  # noqa: E731
-    play()
-    busy = time.process_time()
-    rounds = [timed(play) for _ in range(arguments.rounds)]
-    busy = (time.process_time() - busy) / (steps * arguments.rounds) * 1e3
-    account = assembly.crew.account()
-    assembly.server.door.close()
-    ours = statistics.median(rounds) / steps * 1e3
-    eager = {
-        "fp32 (TF32)": eager_ms(assembly, arguments.eager_steps, autocast=False),
-        "bf16 autocast": eager_ms(assembly, arguments.eager_steps, autocast=True),
-    }
-    paper_minutes = statistics.median(rounds) / arguments.epochs * PAPER_EPOCHS * PAPER_ROUNDS / 60
-    result = {
-        "ms_a_step": ours,
-        "eager_ms_a_step": eager,
-        "ratio": min(eager.values()) / ours,
-        "startup_s": startup,
-        "rounds_s": rounds,
-        "steps_a_round": steps,
-        "host_ms_a_step": busy,
-        "paper_run_minutes": paper_minutes,
-        "data": data.name,
-        "density": arguments.density,
-        "local_epochs": arguments.epochs,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        **account,
-    }
+    result = measured(arguments)
     show(result)
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def _questions(assembly: Assembly) -> list:
-    from fedtiny.devices.crew import Job
-    from fedtiny.federation.messages import Request, evaluate
-
-    request = Request("evaluate", "fl_pqsu", 0, (evaluate(),), assembly.server.theta)
-    return [Job(assembly.test[0], request)]
 
 
 def show(result: dict) -> None:
