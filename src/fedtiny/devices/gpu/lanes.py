@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -80,24 +81,29 @@ class Lanes:
     def _do(self, job: Job) -> Reply | FedTinyError:
         engine = self._engines.get()
         try:
-            with engine.on_its_stream():
+            with self._memory_advice(), engine.on_its_stream():
                 return reply_or_error(engine, job, self.recipe.seed)
-        except torch.OutOfMemoryError as error:
-            raise FedTinyError(
-                f"the GPU's memory is full with {self.count} devices side by side; "
-                "take fewer with --gpu.lanes"
-            ) from error
         finally:
             self._engines.put(engine)
 
     def _open(self, theta: Theta) -> None:
         each = -(-self.recipe.devices // len(self.cards))
         wanted = min(self.recipe.gpu.lanes or USUAL_LANES, each)
-        engines = [engine for card in self.cards for engine in card.engines(theta, wanted)]
+        with self._memory_advice():
+            engines = [engine for card in self.cards for engine in card.engines(theta, wanted)]
         for engine in engines:
             self._engines.put(engine)
         self.count = len(engines)
         self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="lane")
+
+    @contextmanager
+    def _memory_advice(self) -> Iterator[None]:
+        """Say what to do where a card's memory does not suffice."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            lanes = max(card.lanes for card in self.cards)
+            raise FedTinyError(_out_of_memory(lanes)) from error
 
     def account(self) -> dict[str, Any]:
         return {
@@ -122,6 +128,7 @@ class Card:
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         self.recipe = recipe
         self.device = device
+        self.lanes = 0  # opened, and the one being opened
         self.cuda = device.type == "cuda"
         self.dtype = torch.bfloat16 if recipe.gpu.precision == "bf16" else torch.float32
 
@@ -134,11 +141,16 @@ class Card:
         """As many as are wanted and fit; the first one shows what one takes."""
         if self.cuda:
             torch.cuda.reset_peak_memory_stats(self.device)
+        self.lanes = 1
         shared, before = self._shared(), self._free()
         first = self._engine(shared, theta)
         each = max(1, before - self._free())
         fitting = 1 + int(SPARE * self._free() / each) if self.cuda else wanted
-        return [first, *(self._engine(shared, theta) for _ in range(1, min(wanted, fitting)))]
+        engines = [first]
+        while len(engines) < min(wanted, fitting):
+            self.lanes = len(engines) + 1
+            engines.append(self._engine(shared, theta))
+        return engines
 
     def _shared(self) -> Shared:
         recipe = self.recipe
@@ -178,6 +190,18 @@ class Card:
     def most_memory(self) -> int:
         """The most bytes of the card that were taken at a time."""
         return torch.cuda.max_memory_reserved(self.device) if self.cuda else 0
+
+
+def _out_of_memory(lanes: int) -> str:
+    if lanes > 1:
+        return (
+            f"the GPU's memory is full with {lanes} devices side by side; "
+            "take fewer with --gpu.lanes"
+        )
+    return (
+        "the GPU's memory is full with one device at a time; "
+        "take a smaller network or --simulator reference"
+    )
 
 
 def choose_kernels(config: GpuConfig) -> None:
