@@ -7,6 +7,7 @@ import torch
 from fedtiny.devices.engine import Moment
 from fedtiny.devices.gpu import engine as gpu_engine
 from fedtiny.devices.gpu import step as steps
+from fedtiny.devices.gpu.network import Network
 from fedtiny.devices.node import answer
 from fedtiny.errors import DataError, FedTinyError
 from fedtiny.federation.messages import evaluate, swap, top_gradients, train
@@ -186,6 +187,22 @@ def test_a_rehearsal_changes_no_answer():
     rehearsed.rehearse(bench.theta(0.5, seed=7), bench.data.train)
     replies = [answer(engine, request, bench.shards[0], 0) for engine in (plain, rehearsed)]
     assert everything(replies[0]) == everything(replies[1])
+
+
+@pytest.mark.parametrize(("dtype", "networks"), [(torch.bfloat16, 2), (torch.float32, 1)])
+def test_after_a_rehearsal_no_buffer_of_a_network_is_made(monkeypatch, dtype, networks):
+    made, really = [], Network.reserve
+    monkeypatch.setattr(
+        Network, "reserve", lambda self, kept: really(self, kept) and (made.append(self) or True)
+    )
+    bench = lab()
+    engine = engine_of(bench, dtype=dtype)
+    engine.rehearse(bench.theta(), bench.data.train)
+    assert len({*made}) == networks
+    rehearsed = len(made)
+    program = train(1), train(1, sum_dense_gradients=True), top_gradients({"conv1.weight": 2})
+    answer(engine, order(bench, *program, evaluate()), bench.shards[0], 0)
+    assert len(made) == rehearsed, "the first lane shows all that a lane takes"
 
 
 # What goes wrong

@@ -85,9 +85,10 @@ class GpuEngine:
         return self.network.theta()
 
     def rehearse(self, theta: Theta, data: ImageSet) -> None:
-        """Make ready what the first training will need."""
+        """Make ready what the first training and the first measurement will need."""
         self.load(theta)
         self._step(Kind(self.batch), self.network, self.shared.gallery[data])
+        self._in_fp32()
 
     def _step(self, kind: Kind, network: Network, images: Images) -> Step:
         """The step of this kind; the first time it is made, and recorded where that pays."""
