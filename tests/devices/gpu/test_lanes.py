@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedtiny.config import GpuConfig
 from fedtiny.devices.gpu import lanes as module
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import (
@@ -188,17 +187,6 @@ def test_the_model_that_lanes_are_made_of_stays_as_it_is(hire):
     [*hire(bench, 2).answers(jobs(bench, train(1)))]
     for name, tensor in bench.model.state_dict().items():
         assert torch.equal(tensor, before[name])
-
-
-@pytest.mark.parametrize(
-    ("precision", "tensor_cores"), [("fp32", False), ("tf32", True), ("bf16", False)]
-)
-def test_tensor_cores_round_only_where_that_is_asked_for(precision, tensor_cores):
-    module.choose_kernels(GpuConfig(precision=precision, deterministic=True))
-    assert torch.backends.cudnn.allow_tf32 == tensor_cores
-    assert torch.backends.cuda.matmul.allow_tf32 == tensor_cores
-    assert torch.backends.cudnn.deterministic
-    assert not torch.backends.cudnn.benchmark
 
 
 def test_full_gradients_larger_than_a_piece_are_averaged_over_all_devices(hire, monkeypatch):

@@ -17,6 +17,7 @@ from fedtiny.data.draws import Preparation
 from fedtiny.devices.crew import Job, reply_or_error
 from fedtiny.devices.gpu.engine import GpuEngine, Shared
 from fedtiny.devices.gpu.images import Gallery
+from fedtiny.devices.gpu.kernels import choose_kernels
 from fedtiny.devices.gpu.layout import Layout
 from fedtiny.devices.gpu.network import Network
 from fedtiny.devices.gpu.step import CompiledLoss
@@ -60,7 +61,7 @@ class Lanes:
         self.count = 0
         self._engines: SimpleQueue[GpuEngine] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
-        choose_kernels(recipe.gpu)
+        self._kernels = choose_kernels(recipe.gpu, self)
 
     def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
         if self._threads is None and jobs:
@@ -87,6 +88,8 @@ class Lanes:
             self._engines.put(engine)
 
     def _open(self, theta: Theta) -> None:
+        if not self._kernels.alive:  # it was closed before
+            self._kernels = choose_kernels(self.recipe.gpu, self)
         each = -(-self.recipe.devices // len(self.cards))
         wanted = min(self.recipe.gpu.lanes or USUAL_LANES, each)
         with self._memory_advice():
@@ -118,6 +121,7 @@ class Lanes:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
         self._threads, self._engines, self.count = None, SimpleQueue(), 0
+        self._kernels()
         for card in self.cards:
             card.close()
 
@@ -202,12 +206,3 @@ def _out_of_memory(lanes: int) -> str:
         "the GPU's memory is full with one device at a time; "
         "take a smaller network or --simulator reference"
     )
-
-
-def choose_kernels(config: GpuConfig) -> None:
-    """Which kernels the libraries may take; this holds for the whole process."""
-    tf32 = config.precision == "tf32"  # what bf16 leaves in fp32 is meant to be exact
-    torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    torch.backends.cudnn.deterministic = config.deterministic
-    torch.backends.cudnn.benchmark = False  # it would time every new shape in every thread
