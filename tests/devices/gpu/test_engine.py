@@ -1,5 +1,8 @@
 """Training on the GPU's engine against the reference engine, in fp32 on a CPU."""
 
+import gc
+from weakref import ref
+
 import numpy as np
 import pytest
 import torch
@@ -97,6 +100,32 @@ def test_small_devices_and_large_ones_take_turns_on_one_engine():
     for device in (1, 0, 3, 2, 1, 0):
         theirs, ours = (answer(e, request, bench.shards[device], 0) for e in (reference, engine))
         assert_near(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_of_the_steps_of_small_devices_only_the_last_is_kept():
+    bench = lab(settings(train={"batch_size": 8}), sizes=(3, 16, 2, 5, 16))
+    engine, held = engine_of(bench), []
+    plain, summing = (order(bench, train(1, sum_dense_gradients=s)) for s in (False, True))
+    for device, request in ((1, plain), (0, plain), (2, plain), (1, summing), (3, summing)):
+        answer(engine, request, bench.shards[device], 0)
+        held.append([(kind.batch, kind.sums) for kind, _ in engine._steps])
+    usual = [(8, False), (8, True)]
+    assert held[:3] == [usual[:1], [usual[0], (3, False)], [usual[0], (2, False)]]
+    assert sorted(held[3]) == sorted([*usual, (2, False)])
+    assert held[4] == [*usual, (5, True)]
+
+
+def test_what_a_forgotten_step_held_is_given_back_at_once():
+    bench = lab(sizes=(3, 2))
+    engine, request = engine_of(bench), order(bench, train(1))
+    gc.disable()
+    try:
+        answer(engine, request, bench.shards[0], 0)
+        state = [ref(step.update.first) for step in engine._steps.values()]
+        answer(engine, request, bench.shards[1], 0)
+        assert [held() for held in state] == [None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("planned", [1, 2, 5])

@@ -110,8 +110,8 @@ class Step:
         self.gaps = [torch.zeros(n, dtype=network.dtype, device=device) for n in _gaps(network)]
         self.idle = self._idle()
         self.moving = network.marked(self.idle) if self.idle else None
-        self._cut = fused(self._batch) if compiled_loss else self._batch
-        self._apply = fused(self._updated) if compiled_loss else self._updated
+        self._cut = fused(self._batch) if compiled_loss else None
+        self._apply = fused(self._updated) if compiled_loss else None
         self._recording: Recording[None] | None = None
 
     def _idle(self) -> dict[str, Tensor]:
@@ -147,13 +147,13 @@ class Step:
     def once(self) -> None:
         """Take one step, operation by operation."""
         with _compile_advice():
-            images, labels = self._cut()
+            images, labels = (self._cut or self._batch)()
             loss = self.loss_of(self.network, images, labels)
             leaves = {name: leaf for name, leaf in self.leaves.items() if name not in self.idle}
             gradients = torch.autograd.grad(loss, list(leaves.values()))
             named = {**self.idle, **dict(zip(leaves, gradients, strict=True))}
             with torch.no_grad():
-                self._apply(named, loss.detach())
+                (self._apply or self._updated)(named, loss.detach())
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         images, labels = self.images.cut(self.plan.index_select(0, self.next)[0])
