@@ -50,8 +50,6 @@ def replies(bench, lanes, theta=None, program=TRAINING, **named):
 @pytest.mark.parametrize("method", RUNS)
 def test_a_run_on_cuda_is_the_reference_s_until_the_first_adjustment(tmp_path, method):
     both = twins(quick(method=method, rounds=1, **RUNS[method]), tmp_path)
-    assert not torch.backends.cudnn.allow_tf32
-    assert not torch.backends.cuda.matmul.allow_tf32
     if method == "fedtiny":
         assert_the_same_candidate(both)
     assert_near_until_then(both)

@@ -1,5 +1,7 @@
 """Dropout by key: the same key draws the same, and no draw depends on what came before."""
 
+from itertools import combinations
+
 import pytest
 import torch
 from torch import nn
@@ -189,6 +191,25 @@ def test_every_step_of_a_training_draws_anew_and_the_seed_alone_decides_what():
     first, other, again = seen[:3], seen[3:6], seen[6:]
     assert first == again
     assert len({*first, *other}) == 6
+
+
+@pytest.mark.parametrize("seed", [1, 2**62 + 5, 2**63 - 1])
+def test_no_two_layers_and_steps_of_a_training_share_a_mask(seed):
+    model = seeded(TinyNet, 0.5)
+    model.head = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5), model.head)
+    bench, network, seen = lab(), network_of(model), []
+    put(network, noise(random_mask(network.layout.anatomy)))
+    images = Images(bench.data.train, bench.engine.transform, CPU)
+    step = Step(Kind(8), network, Adam(1e-3), images)
+    for module in modules(network):
+        module.register_forward_hook(
+            lambda dropout, *_: seen.append(dropout.forward(torch.ones(40, 50)) == 0)
+        )
+    step.reset(seed)
+    step.run(torch.zeros(6, 8, 6, dtype=torch.int32) + torch.arange(8)[None, :, None] % 2)
+    assert len(seen) == 3 * 6
+    for one, other in combinations(seen, 2):
+        assert (one == other).float().mean().item() == pytest.approx(0.5, abs=0.06)
 
 
 def test_a_rate_of_one_drops_all_and_has_no_gradient():

@@ -1,5 +1,8 @@
 """Training on the GPU's engine against the reference engine, in fp32 on a CPU."""
 
+import gc
+from weakref import ref
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,7 @@ import torch
 from fedtiny.devices.engine import Moment
 from fedtiny.devices.gpu import engine as gpu_engine
 from fedtiny.devices.gpu import step as steps
+from fedtiny.devices.gpu.network import Network
 from fedtiny.devices.node import answer
 from fedtiny.errors import DataError, FedTinyError
 from fedtiny.federation.messages import evaluate, swap, top_gradients, train
@@ -98,6 +102,32 @@ def test_small_devices_and_large_ones_take_turns_on_one_engine():
         assert_near(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
+def test_of_the_steps_of_small_devices_only_the_last_is_kept():
+    bench = lab(settings(train={"batch_size": 8}), sizes=(3, 16, 2, 5, 16))
+    engine, held = engine_of(bench), []
+    plain, summing = (order(bench, train(1, sum_dense_gradients=s)) for s in (False, True))
+    for device, request in ((1, plain), (0, plain), (2, plain), (1, summing), (3, summing)):
+        answer(engine, request, bench.shards[device], 0)
+        held.append([(kind.batch, kind.sums) for kind, _ in engine._steps])
+    usual = [(8, False), (8, True)]
+    assert held[:3] == [usual[:1], [usual[0], (3, False)], [usual[0], (2, False)]]
+    assert sorted(held[3]) == sorted([*usual, (2, False)])
+    assert held[4] == [*usual, (5, True)]
+
+
+def test_what_a_forgotten_step_held_is_given_back_at_once():
+    bench = lab(sizes=(3, 2))
+    engine, request = engine_of(bench), order(bench, train(1))
+    gc.disable()
+    try:
+        answer(engine, request, bench.shards[0], 0)
+        state = [ref(step.update.first) for step in engine._steps.values()]
+        answer(engine, request, bench.shards[1], 0)
+        assert [held() for held in state] == [None]
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("planned", [1, 2, 5])
 def test_more_steps_than_are_planned_at_a_time_change_nothing(monkeypatch, planned):
     bench = lab()
@@ -186,6 +216,22 @@ def test_a_rehearsal_changes_no_answer():
     rehearsed.rehearse(bench.theta(0.5, seed=7), bench.data.train)
     replies = [answer(engine, request, bench.shards[0], 0) for engine in (plain, rehearsed)]
     assert everything(replies[0]) == everything(replies[1])
+
+
+@pytest.mark.parametrize(("dtype", "networks"), [(torch.bfloat16, 2), (torch.float32, 1)])
+def test_after_a_rehearsal_no_buffer_of_a_network_is_made(monkeypatch, dtype, networks):
+    made, really = [], Network.reserve
+    monkeypatch.setattr(
+        Network, "reserve", lambda self, kept: really(self, kept) and (made.append(self) or True)
+    )
+    bench = lab()
+    engine = engine_of(bench, dtype=dtype)
+    engine.rehearse(bench.theta(), bench.data.train)
+    assert len({*made}) == networks
+    rehearsed = len(made)
+    program = train(1), train(1, sum_dense_gradients=True), top_gradients({"conv1.weight": 2})
+    answer(engine, order(bench, *program, evaluate()), bench.shards[0], 0)
+    assert len(made) == rehearsed, "the first lane shows all that a lane takes"
 
 
 # What goes wrong

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedtiny.config import GpuConfig
 from fedtiny.devices.gpu import lanes as module
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import (
@@ -190,17 +189,6 @@ def test_the_model_that_lanes_are_made_of_stays_as_it_is(hire):
         assert torch.equal(tensor, before[name])
 
 
-@pytest.mark.parametrize(
-    ("precision", "tensor_cores"), [("fp32", False), ("tf32", True), ("bf16", False)]
-)
-def test_tensor_cores_round_only_where_that_is_asked_for(precision, tensor_cores):
-    module.choose_kernels(GpuConfig(precision=precision, deterministic=True))
-    assert torch.backends.cudnn.allow_tf32 == tensor_cores
-    assert torch.backends.cuda.matmul.allow_tf32 == tensor_cores
-    assert torch.backends.cudnn.deterministic
-    assert not torch.backends.cudnn.benchmark
-
-
 def test_full_gradients_larger_than_a_piece_are_averaged_over_all_devices(hire, monkeypatch):
     monkeypatch.setattr(mean, "PIECE", 100)
     bench = bench_of(12, 9, 21)
@@ -224,11 +212,41 @@ def test_values_that_lie_turned_in_memory_are_averaged_like_any_others(monkeypat
     assert np.array_equal(average.dense()["x"], values * 2.25)
 
 
-def test_a_full_memory_says_what_to_do(hire, monkeypatch):
-    def full(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+FEWER = r"memory is full with {} devices side by side; take fewer with --gpu\.lanes"
+SMALLER = r"with one device at a time; take a smaller network or --simulator reference"
 
+
+def full(*_):
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize(("lanes", "advice"), [(2, FEWER.format(2)), (1, SMALLER)])
+def test_a_memory_that_fills_up_in_training_says_what_to_do(hire, monkeypatch, lanes, advice):
     monkeypatch.setattr(module, "reply_or_error", full)
     bench = bench_of()
-    with pytest.raises(FedTinyError, match=r"memory is full with 2 devices.*fewer with --gpu\.la"):
-        [*hire(bench, 2).answers(jobs(bench, train(1)))]
+    with pytest.raises(FedTinyError, match=advice) as raised:
+        [*hire(bench, lanes).answers(jobs(bench, train(1)))]
+    assert isinstance(raised.value.__cause__, torch.OutOfMemoryError)
+
+
+@pytest.mark.parametrize(
+    ("fitting", "advice"), [(2, FEWER.format(3)), (1, FEWER.format(2)), (0, SMALLER)]
+)
+def test_a_memory_that_fills_up_while_lanes_are_opened_says_what_to_do(
+    hire, monkeypatch, fitting, advice
+):
+    really, opened = module.Card._engine, []
+
+    def engine(*given):
+        opened.append(given)
+        return really(*given) if len(opened) <= fitting else full()
+
+    bench = bench_of()
+    crew = hire(bench, 4)
+    monkeypatch.setattr(module.Card, "_engine", engine)
+    with pytest.raises(FedTinyError, match=advice) as raised:
+        [*crew.answers(jobs(bench, train(1)))]
+    assert isinstance(raised.value.__cause__, torch.OutOfMemoryError)
+    monkeypatch.undo()
+    assert len([*crew.answers(jobs(bench, evaluate()))]) == 5, "it opens if there is room again"
+    assert crew.count == 4

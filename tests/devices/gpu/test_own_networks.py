@@ -1,16 +1,23 @@
 """Networks of one's own train as on the reference, or are refused in a clear sentence."""
 
+from contextlib import nullcontext
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fedtiny.devices.gpu import step as steps
+from fedtiny.devices.gpu.images import Images
+from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.node import answer
+from fedtiny.devices.optimizer import Adam
 from fedtiny.errors import ModelError
 from fedtiny.federation.messages import bn_statistics, evaluate, losses, train
 
 from ..tiny import PlainNet, TinyNet, everything, lab, seeded, settings
-from .rig import answers, assert_near, engine_of, order, select
+from .rig import CPU, answers, assert_near, engine_of, order, put, select
 
 OPTIMIZERS = ["adam", "sgd"]
 
@@ -124,3 +131,102 @@ def test_no_kind_of_dropout_depends_on_what_came_before(kind):
     request, engine = order(bench, train(2)), engine_of(bench)
     first, again = (answer(engine, request, bench.shards[2], 0) for _ in range(2))
     assert everything(first) == everything(again)
+
+
+class Branching(TinyNet):
+    """Looks at its values to decide what to do, which neither a compiler nor a graph can."""
+
+    def forward(self, x):
+        return super().forward(x if x.mean().item() > 0 else -x)
+
+
+def compiled_step(bench, monkeypatch):
+    """A step whose operations are traced as on a GPU, but not made into code."""
+    monkeypatch.setattr(
+        steps, "fused", partial(torch.compile, dynamic=False, fullgraph=True, backend="eager")
+    )
+    network = engine_of(bench).network
+    put(network, bench.theta())
+    images = Images(bench.data.train, bench.engine.transform, CPU)
+    loss = steps.CompiledLoss(bench.model, torch.float32)
+    return steps.Step(steps.Kind(4), network, Adam(1e-3), images, loss)
+
+
+@pytest.fixture
+def _compilers_forget():
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("_compilers_forget")
+def test_a_network_that_cannot_be_compiled_is_told_the_way_out(monkeypatch):
+    step = compiled_step(lab(model=seeded(Branching)), monkeypatch)
+    with pytest.raises(ModelError, match=r"compile cannot take .*--gpu\.no-compile or --sim") as e:
+        step.run(torch.zeros(1, 4, 6, dtype=torch.int32))
+    assert isinstance(e.value.__cause__, torch._dynamo.exc.TorchDynamoException)
+
+
+@pytest.mark.usefixtures("_compilers_forget")
+def test_a_network_that_can_be_compiled_is_not_refused(monkeypatch):
+    step = compiled_step(lab(model=seeded(TinyNet)), monkeypatch)
+    step.run(torch.zeros(1, 4, 6, dtype=torch.int32))
+    assert step.loss > 0
+
+
+class Graph:
+    """Stands in for a CUDA graph whose recording is spoilt by work that failed."""
+
+    def __init__(self):
+        self.calls = []
+
+    def capture_begin(self, **_):
+        self.calls.append("begin")
+
+    def capture_end(self):
+        self.calls.append("end")
+        if self.spoilt:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+
+class Stream:
+    def synchronize(self):
+        pass
+
+
+def recording(monkeypatch, trouble=None):
+    """Work that goes well in rehearsal and, if there is trouble, fails when it is recorded."""
+    graph, done = Graph(), []
+    graph.spoilt = trouble is not None
+
+    def work():
+        done.append(len(done))
+        if trouble and graph.calls:
+            raise trouble
+        return len(done)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    return graph, lambda: Recording(work, Stream(), rehearsals=2)
+
+
+def test_work_is_rehearsed_and_then_recorded(monkeypatch):
+    graph, record = recording(monkeypatch)
+    assert record().result == 3
+    assert graph.calls == ["begin", "end"]
+
+
+def test_a_network_that_cannot_be_recorded_is_told_the_way_out(monkeypatch):
+    trouble = RuntimeError("operation not permitted when stream is capturing")
+    graph, record = recording(monkeypatch, trouble)
+    with pytest.raises(ModelError, match=r"cannot be recorded .*--gpu\.no-graphs or --sim") as e:
+        record()
+    assert e.value.__cause__ is trouble
+    assert graph.calls == ["begin", "end"]
+
+
+@pytest.mark.parametrize("trouble", [torch.OutOfMemoryError("full"), TypeError("a bug")])
+def test_what_is_no_fault_of_recording_is_raised_as_it_is(monkeypatch, trouble):
+    graph, record = recording(monkeypatch, trouble)
+    with pytest.raises(type(trouble), match=str(trouble)):
+        record()
+    assert graph.calls == ["begin", "end"]

@@ -85,21 +85,29 @@ class GpuEngine:
         return self.network.theta()
 
     def rehearse(self, theta: Theta, data: ImageSet) -> None:
-        """Make ready what the first training will need."""
+        """Make ready what the first training and the first measurement will need."""
         self.load(theta)
         self._step(Kind(self.batch), self.network, self.shared.gallery[data])
+        self._in_fp32()
 
     def _step(self, kind: Kind, network: Network, images: Images) -> Step:
-        """The step of this kind; the first time it is made, and recorded where that pays."""
+        """The step of this kind; it is made where it is not at hand, and recorded if that pays."""
         if (kind, images) not in self._steps:
             rule = optimizer(self.shared.config)
             usual = kind.batch == self.batch  # other sizes are rare, and not worth preparing for
+            if not usual:
+                self._forget_odd_steps()
             compiled = self.shared.compiled_loss if usual and network is self.network else None
             step = Step(kind, network, rule, images, compiled)
             if self.graphs and usual:
                 self._record(step)
             self._steps[kind, images] = step
         return self._steps[kind, images]
+
+    def _forget_odd_steps(self) -> None:
+        """Keep the steps of the usual size only: each holds an optimizer's state of its own."""
+        usual = {key: step for key, step in self._steps.items() if key[0].batch == self.batch}
+        self._steps = usual
 
     def _record(self, step: Step) -> None:
         """Record a step; its rehearsals spoil the network's values, which are then put back."""

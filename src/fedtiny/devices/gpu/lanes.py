@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -16,6 +17,7 @@ from fedtiny.data.draws import Preparation
 from fedtiny.devices.crew import Job, reply_or_error
 from fedtiny.devices.gpu.engine import GpuEngine, Shared
 from fedtiny.devices.gpu.images import Gallery
+from fedtiny.devices.gpu.kernels import choose_kernels
 from fedtiny.devices.gpu.layout import Layout
 from fedtiny.devices.gpu.network import Network
 from fedtiny.devices.gpu.step import CompiledLoss
@@ -59,7 +61,7 @@ class Lanes:
         self.count = 0
         self._engines: SimpleQueue[GpuEngine] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
-        choose_kernels(recipe.gpu)
+        self._kernels = choose_kernels(recipe.gpu, self)
 
     def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
         if self._threads is None and jobs:
@@ -80,24 +82,31 @@ class Lanes:
     def _do(self, job: Job) -> Reply | FedTinyError:
         engine = self._engines.get()
         try:
-            with engine.on_its_stream():
+            with self._memory_advice(), engine.on_its_stream():
                 return reply_or_error(engine, job, self.recipe.seed)
-        except torch.OutOfMemoryError as error:
-            raise FedTinyError(
-                f"the GPU's memory is full with {self.count} devices side by side; "
-                "take fewer with --gpu.lanes"
-            ) from error
         finally:
             self._engines.put(engine)
 
     def _open(self, theta: Theta) -> None:
+        if not self._kernels.alive:  # it was closed before
+            self._kernels = choose_kernels(self.recipe.gpu, self)
         each = -(-self.recipe.devices // len(self.cards))
         wanted = min(self.recipe.gpu.lanes or USUAL_LANES, each)
-        engines = [engine for card in self.cards for engine in card.engines(theta, wanted)]
+        with self._memory_advice():
+            engines = [engine for card in self.cards for engine in card.engines(theta, wanted)]
         for engine in engines:
             self._engines.put(engine)
         self.count = len(engines)
         self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="lane")
+
+    @contextmanager
+    def _memory_advice(self) -> Iterator[None]:
+        """Say what to do where a card's memory does not suffice."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            lanes = max(card.lanes for card in self.cards)
+            raise FedTinyError(_out_of_memory(lanes)) from error
 
     def account(self) -> dict[str, Any]:
         return {
@@ -112,6 +121,7 @@ class Lanes:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
         self._threads, self._engines, self.count = None, SimpleQueue(), 0
+        self._kernels()
         for card in self.cards:
             card.close()
 
@@ -122,6 +132,7 @@ class Card:
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         self.recipe = recipe
         self.device = device
+        self.lanes = 0  # opened, and the one being opened
         self.cuda = device.type == "cuda"
         self.dtype = torch.bfloat16 if recipe.gpu.precision == "bf16" else torch.float32
 
@@ -134,11 +145,16 @@ class Card:
         """As many as are wanted and fit; the first one shows what one takes."""
         if self.cuda:
             torch.cuda.reset_peak_memory_stats(self.device)
+        self.lanes = 1
         shared, before = self._shared(), self._free()
         first = self._engine(shared, theta)
         each = max(1, before - self._free())
         fitting = 1 + int(SPARE * self._free() / each) if self.cuda else wanted
-        return [first, *(self._engine(shared, theta) for _ in range(1, min(wanted, fitting)))]
+        engines = [first]
+        while len(engines) < min(wanted, fitting):
+            self.lanes = len(engines) + 1
+            engines.append(self._engine(shared, theta))
+        return engines
 
     def _shared(self) -> Shared:
         recipe = self.recipe
@@ -180,10 +196,13 @@ class Card:
         return torch.cuda.max_memory_reserved(self.device) if self.cuda else 0
 
 
-def choose_kernels(config: GpuConfig) -> None:
-    """Which kernels the libraries may take; this holds for the whole process."""
-    tf32 = config.precision == "tf32"  # what bf16 leaves in fp32 is meant to be exact
-    torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    torch.backends.cudnn.deterministic = config.deterministic
-    torch.backends.cudnn.benchmark = False  # it would time every new shape in every thread
+def _out_of_memory(lanes: int) -> str:
+    if lanes > 1:
+        return (
+            f"the GPU's memory is full with {lanes} devices side by side; "
+            "take fewer with --gpu.lanes"
+        )
+    return (
+        "the GPU's memory is full with one device at a time; "
+        "take a smaller network or --simulator reference"
+    )

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -212,9 +213,10 @@ class Network:
             yield self.module
 
     def set_keys(self, seed: int) -> None:
-        """Draw dropout from this seed."""
-        for number, key in enumerate(self.keys):
-            key.fill_((seed + number * 0x9E3779B97F4A7C15) % 2**63)
+        """Draw dropout from this seed, each layer by a key that no other comes to by stepping."""
+        mixed = np.random.SeedSequence(seed).generate_state(len(self.keys), np.uint64)
+        for key, bits in zip(self.keys, mixed.view(np.int64).tolist(), strict=True):
+            key.fill_(bits)
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """Work recorded once as a CUDA graph and replayed as one launch."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Generic, TypeVar
 
 import torch
+
+from fedtiny.errors import ModelError
 
 T = TypeVar("T")
 
@@ -25,6 +27,33 @@ def _rounding(tf32: bool | None) -> Iterator[None]:
         yield
     finally:
         cudnn.allow_tf32, matmul.allow_tf32 = before
+
+
+@contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Record what is done within; work that fails is what is told of, not the void recording."""
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        yield
+    except BaseException:
+        with suppress(RuntimeError):
+            graph.capture_end()
+        raise
+    graph.capture_end()
+
+
+@contextmanager
+def _capture_advice() -> Iterator[None]:
+    """Say what to do where work that runs cannot be recorded."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise ModelError(
+            "this network cannot be recorded as a CUDA graph; "
+            "use --gpu.no-graphs or --simulator reference"
+        ) from error
 
 
 class Recording(Generic[T]):
@@ -48,11 +77,8 @@ class Recording(Generic[T]):
             for _ in range(rehearsals):
                 work()
             stream.synchronize()
-            self._graph.capture_begin(capture_error_mode="thread_local")
-            try:
+            with _capture_advice(), _capturing(self._graph):
                 self.result = work()
-            finally:
-                self._graph.capture_end()
 
     def __call__(self) -> T:
         """Put the work on the stream once more; its result lies where it lay before."""

@@ -1,7 +1,8 @@
 """One local step: fetch a batch, forward, backward, masked update; recorded where it can be."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.gpu.update import Update
 from fedtiny.devices.optimizer import Adam, Sgd
 from fedtiny.devices.torch_norms import frozen_statistics, norms
+from fedtiny.errors import ModelError
 
 PLANNED = 1024  # steps whose batches are planned at a time
 REHEARSALS = 3  # steps before one is recorded
@@ -57,6 +59,20 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
+@contextmanager
+def _compile_advice() -> Iterator[None]:
+    """Say what to do where torch.compile cannot take the network, forward or backward."""
+    try:
+        yield
+    except (
+        torch._dynamo.exc.TorchDynamoException,
+        torch._dynamo.exc.FailOnRecompileLimitHit,
+    ) as error:
+        raise ModelError(
+            "torch.compile cannot take this network; use --gpu.no-compile or --simulator reference"
+        ) from error
+
+
 @dataclass(frozen=True)
 class Kind:
     """What sort of step: its batch size, and whether full gradients are summed up (PruneFL)."""
@@ -94,8 +110,8 @@ class Step:
         self.gaps = [torch.zeros(n, dtype=network.dtype, device=device) for n in _gaps(network)]
         self.idle = self._idle()
         self.moving = network.marked(self.idle) if self.idle else None
-        self._cut = fused(self._batch) if compiled_loss else self._batch
-        self._apply = fused(self._updated) if compiled_loss else self._updated
+        self._cut = fused(self._batch) if compiled_loss else None
+        self._apply = fused(self._updated) if compiled_loss else None
         self._recording: Recording[None] | None = None
 
     def _idle(self) -> dict[str, Tensor]:
@@ -130,13 +146,14 @@ class Step:
 
     def once(self) -> None:
         """Take one step, operation by operation."""
-        images, labels = self._cut()
-        loss = self.loss_of(self.network, images, labels)
-        leaves = {name: leaf for name, leaf in self.leaves.items() if name not in self.idle}
-        gradients = torch.autograd.grad(loss, list(leaves.values()))
-        named = {**self.idle, **dict(zip(leaves, gradients, strict=True))}
-        with torch.no_grad():
-            self._apply(named, loss.detach())
+        with _compile_advice():
+            images, labels = (self._cut or self._batch)()
+            loss = self.loss_of(self.network, images, labels)
+            leaves = {name: leaf for name, leaf in self.leaves.items() if name not in self.idle}
+            gradients = torch.autograd.grad(loss, list(leaves.values()))
+            named = {**self.idle, **dict(zip(leaves, gradients, strict=True))}
+            with torch.no_grad():
+                (self._apply or self._updated)(named, loss.detach())
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         images, labels = self.images.cut(self.plan.index_select(0, self.next)[0])

@@ -1,0 +1,69 @@
+"""Which kernels the libraries may take: switches of the whole process, changed and put back."""
+
+import weakref
+from typing import Any
+
+import torch
+
+from fedtiny.config import GpuConfig
+
+cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+SWITCHES: dict[str, tuple[Any, str]] = {
+    "convolutions in TF32": (cudnn, "allow_tf32"),
+    "products in TF32": (matmul, "allow_tf32"),
+    "deterministic": (cudnn, "deterministic"),
+    "timed": (cudnn, "benchmark"),
+}
+NEWER: dict[str, tuple[Any, str]] = {  # another way to say the first two, in newer versions
+    "precision of products": (matmul, "fp32_precision"),
+    "precision of convolutions": (getattr(cudnn, "conv", None), "fp32_precision"),
+    "precision of recurrent layers": (getattr(cudnn, "rnn", None), "fp32_precision"),
+}
+Settings = dict[str, Any]
+
+_chosen: dict[object, Settings] = {}  # by those who still compute, the latest last
+_before: Settings = {}
+
+
+def choose_kernels(config: GpuConfig, owner: object) -> "weakref.finalize[[object], object]":
+    """Choose for an owner; calling what is given back undoes it, as does the owner's end.
+
+    The latest choice holds. When all are undone, the switches are as they were before the first.
+    """
+    if not _chosen:
+        _before.clear()
+        _before.update(_now())
+    tf32 = config.precision == "tf32"  # what bf16 leaves in fp32 is meant to be exact
+    settings = {
+        "convolutions in TF32": tf32,
+        "products in TF32": tf32,
+        "deterministic": config.deterministic,
+        "timed": False,  # it would time every new shape in every thread
+    }
+    ticket = object()
+    _chosen[ticket] = settings
+    _set(settings)
+    return weakref.finalize(owner, _undo, ticket)
+
+
+def _undo(ticket: object) -> None:
+    latest = next(reversed(_chosen)) is ticket
+    del _chosen[ticket]
+    if latest:
+        _set(next(reversed(_chosen.values()), _before))
+
+
+def _now() -> Settings:
+    """The switches as they are, but for those that this version cannot tell."""
+    found = {}
+    for name, (where, switch) in (SWITCHES | NEWER).items():
+        try:
+            found[name] = getattr(where, switch)
+        except (AttributeError, RuntimeError):  # torch mends no mixture of old and new ways
+            continue
+    return found
+
+
+def _set(settings: Settings) -> None:
+    for name, value in settings.items():
+        setattr(*(SWITCHES | NEWER)[name], value)

@@ -1,0 +1,119 @@
+"""Lanes choose kernels for the whole process, and leave its switches as they found them."""
+
+import gc
+
+import pytest
+import torch
+
+from fedtiny.devices.gpu import lanes
+from fedtiny.errors import FedTinyError
+from fedtiny.federation.messages import evaluate
+
+from ...runs import tiny as runs
+from ..tiny import jobs, lab
+from .rig import lanes_of
+from .twins import small
+
+CUDNN, MATMUL = torch.backends.cudnn, torch.backends.cuda.matmul
+SWITCHES = [(CUDNN, "allow_tf32"), (MATMUL, "allow_tf32")]
+SWITCHES += [(CUDNN, "deterministic"), (CUDNN, "benchmark")]
+CALLER = (True, True, False, True)  # which is none of what lanes choose
+
+
+def switches():
+    return tuple(getattr(*switch) for switch in SWITCHES)
+
+
+def turn(values):
+    for switch, value in zip(SWITCHES, values, strict=True):
+        setattr(*switch, value)
+
+
+@pytest.fixture(autouse=True)
+def before():
+    """The switches of a caller who chose otherwise than lanes do."""
+    really = switches()
+    turn(CALLER)
+    yield CALLER
+    turn(really)
+
+
+@pytest.mark.parametrize(
+    ("precision", "tensor_cores"), [("fp32", False), ("tf32", True), ("bf16", False)]
+)
+def test_tensor_cores_round_only_where_that_is_asked_for(before, precision, tensor_cores):
+    crew = lanes_of(lab(), 1, precision=precision, deterministic=True)
+    assert switches() == (tensor_cores, tensor_cores, True, False)
+    crew.close()
+    assert switches() == before
+
+
+def test_closing_twice_spoils_nothing_that_was_chosen_since(before):
+    crew = lanes_of(lab(), 1)
+    crew.close()
+    MATMUL.allow_tf32 = False
+    chosen = switches()
+    crew.close()
+    assert switches() == chosen != before
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_crews_the_one_still_open_keeps_its_choice(before, first):
+    crews = [lanes_of(lab(), 1, precision="tf32"), lanes_of(lab(), 1, precision="fp32")]
+    wanted = [(True, True, True, False), (False, False, True, False)]
+    assert switches() == wanted[1]
+    crews[first].close()
+    assert switches() == wanted[1 - first]
+    crews[1 - first].close()
+    assert switches() == before
+
+
+def test_lanes_that_open_again_choose_again(before):
+    bench = lab()
+    crew = lanes_of(bench, 1)
+    crew.close()
+    assert len([*crew.answers(jobs(bench, evaluate()))]) == len(bench.shards)
+    assert switches() == (False, False, True, False)
+    crew.close()
+    assert switches() == before
+
+
+def test_lanes_that_nobody_closed_are_undone_with_them(before):
+    crew = lanes_of(lab(), 1)
+    assert switches() != before
+    del crew
+    gc.collect()
+    assert switches() == before
+
+
+def full(*_):
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_run_leaves_the_switches_as_they_were_whether_it_ends_well_or_not(
+    before, tmp_path, monkeypatch
+):
+    during, really = [], lanes.reply_or_error
+
+    def noted(*given):
+        during.append(switches())
+        return really(*given)
+
+    monkeypatch.setattr(lanes, "reply_or_error", noted)
+    runs.train(small(rounds=1), tmp_path / "well")
+    assert {*during} == {(False, False, True, False)}
+    assert switches() == before
+    monkeypatch.setattr(lanes, "reply_or_error", full)
+    with pytest.raises(FedTinyError, match="memory is full"):
+        runs.train(small(rounds=1), tmp_path / "ill")
+    assert switches() == before
+
+
+@pytest.mark.skipif(not hasattr(MATMUL, "fp32_precision"), reason="only newer versions have it")
+def test_a_caller_who_chose_in_the_newer_way_finds_that_again():
+    MATMUL.fp32_precision = "ieee"
+    CUDNN.conv.fp32_precision = "ieee"  # and now allow_tf32 cannot be told
+    with pytest.raises(RuntimeError):
+        switches()
+    lanes_of(lab(), 1, precision="tf32").close()
+    assert (MATMUL.fp32_precision, CUDNN.conv.fp32_precision) == ("ieee", "ieee")
