@@ -208,7 +208,6 @@ def test_an_unknown_command_gets_a_guess(fedtiny):
         (["run", "--fleet.device", "3"], ["--fleet.device", "--fleet.devices"]),
         (["run", "--density", "low"], ["--density", "low"]),
         (["run", "--fleet.partition", "random"], ["random", "dirichlet"]),
-        (["run", "--density", "0.1", "my.toml"], ["my.toml"]),
         (["list", "modles"], ["modles", "models"]),
         (["list"], ["methods", "models", "datasets"]),
         (["resume"], ["run folder"]),
@@ -253,3 +252,21 @@ def test_a_process_exits_with_the_code_and_without_a_traceback(tmp_path):
 def test_inspect_names_a_damaged_file(fedtiny, finished, name, data):
     (finished / name).write_bytes(data)
     assert_one_sentence(fedtiny("inspect", finished), name)
+
+
+@pytest.mark.parametrize("command", ["run", "cost", "compare"])
+def test_a_config_file_after_flags_is_told_its_place(fedtiny, command):
+    said = fedtiny(command, "--density", "0.1", "my.toml")
+    assert said.code == 1
+    assert said.err.endswith("name the config file before all flags: my.toml --density ...\n")
+
+
+@pytest.mark.parametrize("command", ["compare", "reproduce"])
+def test_what_takes_up_where_it_was_stopped_says_so(fedtiny, monkeypatch, command):
+    def stop(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"fedtiny.cli.{command}.Console", stop)
+    said = fedtiny(command, "--out", "my runs")
+    assert said.code == 130
+    assert said.err == f"stopped; go on with: fedtiny {command} --out 'my runs'\n"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -77,3 +78,20 @@ def test_a_damaged_result_is_named(grid, compared, tmp_path):
     (out / "fedavg-d1-s1" / "result.json").write_text("{")
     with pytest.raises(RunError, match=r"fedavg-d1-s1/result\.json is missing or damaged"):
         rows(folders(grid, out))
+
+
+def test_dense_rows_come_first_and_do_not_part_a_density(grid, compared):
+    """Whatever the order of the methods: the best is sought within a density."""
+    listed = folders(grid, compared)
+    dense, sparse = (
+        [c for c in listed if (c.config.density == 1) is is_dense] for is_dense in (True, False)
+    )
+    other = [replace(c, config=replace(c.config, method="snip")) for c in sparse]
+    mixed = {c: listed[c] for c in (*sparse, *dense)} | {
+        c: listed[first] for c, first in zip(other, sparse, strict=True)
+    }
+    assert [(row.density, row.method) for row in rows(mixed)] == [
+        (1, "fedavg"),
+        (0.3, "fl_pqsu"),
+        (0.3, "snip"),
+    ]

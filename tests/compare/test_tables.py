@@ -4,6 +4,7 @@ import csv
 import io
 from dataclasses import asdict, replace
 
+import pytest
 from rich.console import Console
 
 from fedtiny.compare import sheet as sheets
@@ -48,13 +49,17 @@ def shown(form, rows=ROWS):
     return form(tables.sheet(rows))
 
 
+def on_terminal(sheet):
+    return sheets.terminal(sheet, width=120)
+
+
 def accuracy_cells(table):
     (column,) = (column for column in table.columns if column.header == "accuracy")
     return list(column.cells)
 
 
 def test_the_terminal_shows_best_in_bold_and_second_underlined():
-    assert accuracy_cells(shown(sheets.terminal)) == [
+    assert accuracy_cells(shown(on_terminal)) == [
         "0.9900 ± 0.001",
         "0.7000 ± 0.001",
         "[bold]0.9000 ± 0.001[/bold]",
@@ -65,9 +70,20 @@ def test_the_terminal_shows_best_in_bold_and_second_underlined():
     ]
 
 
+@pytest.mark.parametrize("width", [120, 72, 70, 30])
+def test_no_figure_is_cut_however_narrow_the_terminal_is(width):
+    out = io.StringIO()
+    Console(file=out, width=width, soft_wrap=True).print(sheets.terminal(tables.sheet(ROWS), width))
+    text = out.getvalue()
+    assert "…" not in text
+    assert all(f"{row.accuracy:.4f} ± 0.001" in text for row in ROWS)
+    if width >= 70:
+        assert max(map(len, text.splitlines())) <= width
+
+
 def test_the_terminal_prints_every_row_and_no_markup():
     out = io.StringIO()
-    Console(file=out, width=120).print(shown(sheets.terminal))
+    Console(file=out, width=120).print(shown(on_terminal))
     text = out.getvalue()
     assert "[" not in text
     assert [text.count(method) for method in ("fedavg", "fl_pqsu", "snip", "fedtiny")] == [

@@ -6,11 +6,14 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
+from fedtiny.cli.config_file import taken_off
 from fedtiny.compare import execute, sheet, tables
 from fedtiny.compare.grid import Grid, load
 from fedtiny.compare.progress import OneLine
 from fedtiny.compare.rows import rows
 from fedtiny.config import Config
+
+PROG = "fedtiny compare [CONFIG.toml]"
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def command(arguments: list[str]) -> int:
     execute.check(cells)
     folders = execute.execute(cells, out, lambda name: OneLine(console, name))
     found = rows(folders)
-    console.print(sheet.terminal(tables.sheet(found)))
+    console.print(sheet.terminal(tables.sheet(found), console.width))
     written = tables.write_all(found, out)
     console.print(f"written: {', '.join(str(path) for path in written)}", markup=False)
     return 0
@@ -48,17 +51,16 @@ def command(arguments: list[str]) -> int:
 
 def parse(arguments: list[str]) -> tuple[Grid, Path]:
     """The grid that a file and flags ask for, and where its runs go."""
-    grid = Grid()
-    if arguments and not arguments[0].startswith("-"):
-        grid, arguments = load(Path(arguments[0])), arguments[1:]
+    file, flags = taken_off(arguments)
+    grid = load(file) if file else Grid()
     parsed, rest = tyro.cli(
         Arguments,
-        prog="fedtiny compare",
-        args=arguments,
+        prog=PROG,
+        args=flags,
         default=Arguments(grid.methods, grid.density, grid.seeds),
         return_unknown_args=True,
     )
-    base = tyro.cli(Config, prog="fedtiny compare", args=rest, default=grid.base)
+    base = tyro.cli(Config, prog=PROG, args=rest, default=grid.base)
     grid = replace(
         grid, methods=parsed.methods, density=parsed.density, seeds=parsed.seeds, base=base
     )

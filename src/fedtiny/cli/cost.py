@@ -4,7 +4,6 @@ import difflib
 import json
 from dataclasses import dataclass, replace
 from math import floor
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from fedtiny import config as configs
 from fedtiny import cost, methods
+from fedtiny.cli.config_file import taken_off
 from fedtiny.config import Config, DataConfig, SelectionConfig
 from fedtiny.cost.images import IMAGES
 from fedtiny.cost.memory import MemoryModel
@@ -20,6 +20,7 @@ from fedtiny.cost.workload import PAPER_SAMPLES, Given
 from fedtiny.errors import ConfigError, ModelError
 from fedtiny.runs import words
 
+PROG = "fedtiny cost [CONFIG.toml]"
 PAPER_DENSITIES: tuple[float, ...] = (0.01, 0.005, 0.001)
 PAPER_CONFIG = Config(data=DataConfig(name="cifar10"), selection=SelectionConfig(pool_size="auto"))
 Row = dict[str, Any]
@@ -70,10 +71,11 @@ class Arguments:
 def command(arguments: list[str]) -> int:
     """Parse, work out and print."""
     base, densities = PAPER_CONFIG, PAPER_DENSITIES
-    if arguments and not arguments[0].startswith("-"):
-        base, arguments = configs.load(Path(arguments[0])), arguments[1:]
+    file, flags = taken_off(arguments)
+    if file:
+        base = configs.load(file)
         densities = (base.density,)
-    parsed = tyro.cli(Arguments, prog="fedtiny cost", args=arguments)
+    parsed = tyro.cli(Arguments, prog=PROG, args=flags)
     if parsed.samples < 2:
         raise ConfigError(f"--samples must be at least 2, got {parsed.samples}")
     config, given = _config(parsed, base), _given(parsed, base)
@@ -127,13 +129,18 @@ def _rows(
     if arguments.memory_budget and arguments.density:
         raise ConfigError("give either --density or --memory-budget, not both")
     if config.memory_budget is None or arguments.density:
-        rows = [_row(replace(one, density=d), given) for d in densities for one in asked]
+        rows = [_row(_at(one, density), given) for density in densities for one in asked]
     else:
         budget = cost.parse_size(config.memory_budget)
         rows = [cost.fitting_summary(one, budget, config.memory_model, **given) for one in asked]
     if all(row["density"] is None for row in rows):
         raise ConfigError("; ".join(_notes(rows)))
     return rows
+
+
+def _at(config: Config, density: float) -> Config:
+    """The config at a density, or dense where its method leaves the network so."""
+    return replace(config, density=1.0 if methods.find(config.method).dense else density)
 
 
 def _row(config: Config, given: Given) -> Row:

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -45,6 +46,7 @@ COMMANDS = {
     "list": ("fedtiny.cli.names", "what can be named: fedtiny list methods|models|datasets"),
     "data": ("fedtiny.cli.data", "fetch a data set: fedtiny data get NAME"),
 }
+GO_ON = ("compare", "reproduce")  # commands that take up where they were stopped
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -72,6 +74,9 @@ def dispatch(arguments: list[str]) -> int:
         print(f"fedtiny: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        if name in GO_ON:
+            command = shlex.join(["fedtiny", *arguments])
+            print(f"stopped; go on with: {command}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return 1

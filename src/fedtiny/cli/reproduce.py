@@ -86,7 +86,8 @@ def command(arguments: list[str]) -> int:
     for experiment in job.experiments:
         _write(job, experiment, command_line(asked, job), console)
     _tell(asked, job, account, console)
-    return 1 if account.failed else 0
+    none = len(unfinished(job.cells(), job.cells_folder)) == len(job.cells())
+    return 1 if account.failed or (account.without_data and none) else 0
 
 
 def parse(asked: Arguments) -> Job:
@@ -152,7 +153,7 @@ def _run(asked: Arguments, job: Job, console: Console) -> Account:
 def _write(job: Job, experiment: Experiment, command: str, console: Console) -> None:
     """Print the table, and write it with results and figure."""
     outcome = job.outcome(experiment)
-    console.print(sheet.terminal(table.sheet(outcome)))
+    console.print(sheet.terminal(table.sheet(outcome), console.width))
     for note in table.notes(outcome):
         console.print(note, markup=False)
     written = job.write(outcome, command)
@@ -177,9 +178,10 @@ def _tell(asked: Arguments, job: Job, account: Account, console: Console) -> Non
     if not left:
         return
     why = "time is over: " if account.out_of_time else ""
+    where = " --data.root DIR" if account.without_data and not asked.root else ""
     console.print(
         f"{why}{left} of {len(cells)} cells remain; go on with: "
-        f"{command_line(asked, job, here=True)}",
+        f"{command_line(asked, job, here=True)}{where}",
         markup=False,
     )
 

@@ -7,10 +7,13 @@ from typing import Annotated
 import tyro
 
 from fedtiny import config as configs
+from fedtiny.cli.config_file import taken_off
 from fedtiny.cli.ending import tell_what_is_left
 from fedtiny.config import Config
 from fedtiny.runs.runner import run
 from fedtiny.runs.tracking import reporting
+
+PROG = "fedtiny run [CONFIG.toml]"
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,9 @@ class Arguments:
 
 def command(arguments: list[str]) -> int:
     """Parse and run."""
-    default = Config()
-    if arguments and not arguments[0].startswith("-"):
-        default, arguments = configs.load(Path(arguments[0])), arguments[1:]
-    parsed = tyro.cli(
-        Arguments, prog="fedtiny run", args=arguments, default=Arguments(config=default)
-    )
+    file, flags = taken_off(arguments)
+    default = configs.load(file) if file else Config()
+    parsed = tyro.cli(Arguments, prog=PROG, args=flags, default=Arguments(config=default))
     result = run(parsed.config, out=parsed.out, reporter=reporting(parsed.track))
     tell_what_is_left(result.path, report=parsed.report, track=parsed.track)
     return 0

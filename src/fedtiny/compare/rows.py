@@ -30,12 +30,14 @@ class Row:
 
 
 def rows(folders: Mapping[Cell, RunFolder]) -> list[Row]:
-    """One row a method and density, in the order of the cells."""
+    """One row a method and density: the dense ones, then densities and methods as in the cells."""
     groups: dict[tuple[float, str], list[Measured]] = {}
     for cell, folder in folders.items():
         key = (cell.config.density, cell.config.method)
         groups.setdefault(key, []).append(measure(cell.config, folder))
-    return [_row(density, method, runs) for (density, method), runs in groups.items()]
+    found = [_row(density, method, runs) for (density, method), runs in groups.items()]
+    order = [1.0, *dict.fromkeys(row.density for row in found)]
+    return sorted(found, key=lambda row: order.index(row.density))
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:

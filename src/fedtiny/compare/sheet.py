@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
+from rich.console import JustifyMethod
 from rich.table import Table
 
 from fedtiny.runs import words
 
 BEST, SECOND = 0, 1
-HEADING = 14  # characters of a heading in a line of the terminal
+HEADING = 8  # characters of a heading in a line of the terminal, if no word is longer
 
 Mark = Callable[[str, int], str]
 
@@ -56,14 +57,20 @@ def ranks(values: Iterable[float | None]) -> list[int | None]:
     return [ordered.index(place) if place in ordered else None for place in range(len(listed))]
 
 
-def terminal(sheet: Sheet) -> Table:
-    """The table for a terminal: best in bold, second underlined."""
+def terminal(sheet: Sheet, width: int) -> Table:
+    """The table for a terminal of so many columns: best in bold, second underlined.
+
+    A figure is never cut: where room is short columns stand closer, then lines are broken.
+    """
     table = words.titled(sheet.title)
-    table.pad_edge, table.padding = False, (0, 1, 0, 0)
-    for heading in sheet.headings:
-        left = heading in sheet.left
-        folded = "\n".join(wrap(heading, HEADING))
-        table.add_column(folded, justify="left" if left else "right", no_wrap=True)
+    headings = [wrap(heading, HEADING, break_long_words=False) for heading in sheet.headings]
+    columns = zip(headings, *sheet.lines(lambda text, _: text), strict=True)
+    widths = [max(map(len, (*heading, *texts))) for heading, *texts in columns]
+    close = sum(widths) + 2 * len(widths) + 1 > width
+    table.pad_edge, table.padding = False, (0, 0 if close else 1, 0, 0)
+    for name, heading, least in zip(sheet.headings, headings, widths, strict=True):
+        side: JustifyMethod = "left" if name in sheet.left else "right"
+        table.add_column("\n".join(heading), justify=side, no_wrap=True, min_width=least)
     for section in sheet.sections:
         for row in section:
             ends = len(section) > 1 and row is section[-1]
