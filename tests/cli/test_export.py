@@ -155,6 +155,20 @@ def test_a_damaged_packed_model_is_told_by_every_command(fedtiny, shipped, pictu
     assert "not a packed model" in said.out.replace("\n", " ")
 
 
+@pytest.mark.parametrize("format", ["packed", "onnx", "torch", "c"])
+@pytest.mark.parametrize("damage", [lambda data: data[:500], lambda data: data[:-9] + bytes(9)])
+def test_a_run_folder_with_a_damaged_packed_model_is_exported_whole(
+    fedtiny, shipped, format, damage
+):
+    path = shipped / "model.packed"
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    said = fedtiny("export", shipped, "--format", format)
+    assert (said.code, said.err) == (0, "")
+    if format == "packed":
+        assert path.read_bytes() == whole
+
+
 # Inspect
 
 
