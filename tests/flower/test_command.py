@@ -27,6 +27,8 @@ from fedtiny.flower.folder import PACKAGE
 from fedtiny.flower.processes import Processes, descendants, executable
 from fedtiny.flower.settings import FlowerSettings, read
 
+from ..runs.tiny import assert_one_sentence
+
 
 def table(app):
     """The run config that an app folder has."""
@@ -115,6 +117,46 @@ def test_keys_are_never_written_over(tmp_path, capsys):
 def test_up_wants_an_app(tmp_path, capsys):
     assert dispatch(["flower", "up", str(tmp_path)]) == 1
     assert "make one with: fedtiny flower init DIR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("run_config", "why"),
+    [
+        ("density=5", "--density must lie in (0, 1], got 5"),
+        ('rounds="x"', "'rounds' must be int, got 'x'"),
+        ("rounds.most=2", "'rounds' must be int, got {'most': 2}"),
+        ("fleet=2", "'fleet' is a table of settings, not a single value"),
+        ("rouns=2", "unknown key 'rouns'; did you mean 'rounds'?"),
+        ("flower.wait=0", "'flower.wait' must be above 0 seconds, got 0"),
+        ("train.lr=0.1", "pyproject.toml names, and 'train.lr' is not there; add it"),
+        ("fleet.devices=2", "--nodes is the number of devices; leave fleet.devices out"),
+        ("fleet.min_replies=3", "--fleet.min-replies is 3, more than the devices a round asks"),
+        ("method=fedavg", "takes settings as in 'rounds=3 method=\"fedavg\"'"),
+        ("rounds=2 rounds=3", "each of them once, not 'rounds=2 rounds=3'"),
+        ("rounds = 3", "takes settings as in"),
+        ("changes.toml", "takes settings as in"),
+    ],
+)
+def test_a_bad_setting_is_told_before_anything_is_started(
+    run_config, why, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local, "federation", None)
+    assert dispatch(["flower", "init", "app", "--nodes", "2"]) == 0
+    capsys.readouterr()
+    code = dispatch(["flower", "up", "app", "--nodes", "2", "--run-config", run_config])
+    out, err = capsys.readouterr()
+    assert_one_sentence(code, err, why)
+    assert out == ""
+
+
+def test_an_app_that_cannot_be_read_is_told(tmp_path, capsys):
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'other'\n")
+    code = dispatch(["flower", "up", str(tmp_path)])
+    assert_one_sentence(code, capsys.readouterr().err, "is no app; make one with")
+    (tmp_path / "pyproject.toml").write_text("[tool\n")
+    code = dispatch(["flower", "up", str(tmp_path)])
+    assert_one_sentence(code, capsys.readouterr().err, "cannot read", "pyproject.toml")
 
 
 PARENT = """

@@ -4,7 +4,6 @@ import shutil
 import signal
 import tempfile
 import time
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from fedtiny import config as configs
 from fedtiny.config import Config
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.runs.folder import quoted
 
@@ -117,11 +116,16 @@ class Up:
         """Refuse an app that cannot be run, before anything is started."""
         if self.app is None:
             return
-        project = self.app / "pyproject.toml"
-        if not project.is_file():
-            raise FedTinyError(f"{self.app} is no app; make one with: fedtiny flower init DIR")
-        run = Path(_run_folder(project, self.run_config) or self.app / "nowhere")
-        if run.is_dir() and any(run.iterdir()):
+        from fedtiny.flower import folder
+        from fedtiny.flower.settings import parse_changes, read_changed
+
+        changes = parse_changes(self.run_config)
+        if "fleet.devices" in changes:
+            raise ConfigError("--nodes is the number of devices; leave fleet.devices out")
+        app = folder.read(self.app)
+        settings, _ = read_changed(app, {"fleet.devices": self.nodes, **changes})
+        run = Path(settings.run).expanduser()
+        if not settings.resume and run.is_dir() and any(run.iterdir()):
             raise FedTinyError(
                 f"{run} holds a run already; {self._going_on()}, "
                 "or begin another with --run-config 'flower.run=\"runs/NAME\"'"
@@ -153,17 +157,6 @@ class Up:
 def _check_nodes(nodes: int) -> None:
     if nodes < 1:
         raise FedTinyError(f"--nodes must be at least 1, got {nodes}")
-
-
-def _run_folder(project: Path, run_config: str) -> str:
-    """The folder that an app's new run goes to; empty where --run-config has a say in it."""
-    if "flower.run" in run_config or "flower.resume" in run_config:
-        return ""
-    try:
-        table = tomllib.loads(project.read_text(encoding="utf-8"))
-        return str(table["tool"]["flwr"]["app"]["config"]["flower"]["run"])
-    except (KeyError, TypeError, ValueError, OSError):
-        return ""
 
 
 def _interrupted(number: int, frame: object) -> NoReturn:
