@@ -3,12 +3,14 @@
 import importlib.util
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
 import sys
 import time
 import tomllib
+from contextlib import contextmanager
 
 import pytest
 from cryptography import x509
@@ -25,7 +27,7 @@ from fedtiny.errors import FedTinyError, RunError
 from fedtiny.flower import certificates, local
 from fedtiny.flower.folder import PACKAGE
 from fedtiny.flower.processes import Processes, descendants, executable
-from fedtiny.flower.settings import FlowerSettings, read
+from fedtiny.flower.settings import FlowerSettings, parse_changes, read
 
 from ..runs.tiny import assert_one_sentence
 
@@ -239,6 +241,28 @@ def test_a_second_trial_of_an_app_is_told_how_to_go_on(tmp_path, monkeypatch, ca
     said = capsys.readouterr().err
     assert "holds a run already; continue it with: fedtiny flower up app --nodes 2 --tls" in said
     assert "'flower.resume=true', or begin another with --run-config 'flower.run=" in said
+
+
+@contextmanager
+def interrupted(home, nodes, tls, say):
+    """A federation that Ctrl-C ends as soon as it is there."""
+    raise KeyboardInterrupt
+    yield
+
+
+def test_a_trial_that_is_stopped_says_how_the_same_run_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local, "federation", interrupted)
+    assert dispatch(["flower", "init", "my app", "--nodes", "2"]) == 0
+    order = ["flower", "up", "my app", "--nodes", "2", "--tls", "--run-config"]
+    changes = 'rounds=9 flower.resume=false flower.run="runs/d\'s"'
+    assert dispatch([*order, changes]) == 130
+    told = re.search(r"continue it with: fedtiny (.*)\n", capsys.readouterr().out).group(1)
+    *again, run_config = shlex.split(told)
+    assert again == order
+    assert parse_changes(run_config) == {**parse_changes(changes), "flower.resume": True}
+    assert dispatch([*again, run_config]) == 130, "it can be given as it was told"
+    assert f"continue it with: fedtiny {told}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("order", [["init", "app"], ["up"], ["keys", "keys", "--host", "a"]])

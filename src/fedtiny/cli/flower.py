@@ -132,9 +132,13 @@ class Up:
             )
 
     def _going_on(self) -> str:
+        assert self.app
+        from fedtiny.flower.settings import parse_changes, write_changes
+
         tls = " --tls" if self.tls else ""
-        order = f"fedtiny flower up {self.app} --nodes {self.nodes}{tls}"
-        return f"continue it with: {order} --run-config 'flower.resume=true'"
+        order = f"fedtiny flower up {quoted(self.app)} --nodes {self.nodes}{tls}"
+        changes = {**parse_changes(self.run_config), "flower.resume": True}
+        return f"continue it with: {order} --run-config {write_changes(changes)}"
 
     def _run(self, federation: "Federation") -> int:
         assert self.app

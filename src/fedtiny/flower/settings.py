@@ -1,5 +1,6 @@
 """What a run over Flower is told by the app's run config."""
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -79,6 +80,17 @@ def parse_changes(text: str) -> Flat:
             f"not {text!r}"
         )
     return flattened(changes)
+
+
+def write_changes(changes: Flat) -> str:
+    """The way back, as it can be pasted into a shell.
+
+    >>> print(write_changes({"rounds": 3, "flower.run": "runs/b"}))
+    'rounds=3 flower.run="runs/b"'
+    """
+    values = {name: json.dumps(value, ensure_ascii=False) for name, value in changes.items()}
+    text = " ".join(f"{name}={value}" for name, value in values.items())
+    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _for_nodes(config: Config) -> Config:
