@@ -129,6 +129,8 @@ def test_up_wants_an_app(tmp_path, capsys):
         ("rounds.most=2", "'rounds' must be int, got {'most': 2}"),
         ("fleet=2", "'fleet' is a table of settings, not a single value"),
         ("rouns=2", "unknown key 'rouns'; did you mean 'rounds'?"),
+        ('method="fedtin"', "there is no method 'fedtin'"),
+        ('model="resnet81"', "there is no model 'resnet81'"),
         ("flower.wait=0", "'flower.wait' must be above 0 seconds, got 0"),
         ("train.lr=0.1", "pyproject.toml names, and 'train.lr' is not there; add it"),
         ("fleet.devices=2", "--nodes is the number of devices; leave fleet.devices out"),

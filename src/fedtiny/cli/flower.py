@@ -19,6 +19,7 @@ from fedtiny.runs.folder import quoted
 
 if TYPE_CHECKING:
     from fedtiny.flower.local import Federation
+    from fedtiny.flower.settings import FlowerSettings
 
 
 @dataclass(frozen=True)
@@ -116,20 +117,27 @@ class Up:
         """Refuse an app that cannot be run, before anything is started."""
         if self.app is None:
             return
-        from fedtiny.flower import folder
-        from fedtiny.flower.settings import parse_changes, read_changed
-
-        changes = parse_changes(self.run_config)
-        if "fleet.devices" in changes:
-            raise ConfigError("--nodes is the number of devices; leave fleet.devices out")
-        app = folder.read(self.app)
-        settings, _ = read_changed(app, {"fleet.devices": self.nodes, **changes})
+        settings = self._checked_settings(self.app)
         run = Path(settings.run).expanduser()
         if not settings.resume and run.is_dir() and any(run.iterdir()):
             raise FedTinyError(
                 f"{run} holds a run already; {self._going_on()}, "
                 "or begin another with --run-config 'flower.run=\"runs/NAME\"'"
             )
+
+    def _checked_settings(self, app: Path) -> "FlowerSettings":
+        from fedtiny import methods, models
+        from fedtiny.flower import folder
+        from fedtiny.flower.settings import parse_changes, read_changed
+
+        changes = parse_changes(self.run_config)
+        if "fleet.devices" in changes:
+            raise ConfigError("--nodes is the number of devices; leave fleet.devices out")
+        changes["fleet.devices"] = self.nodes
+        settings, config = read_changed(folder.read(app), changes)
+        methods.find(config.method)
+        models.kind(config.model)
+        return settings
 
     def _going_on(self) -> str:
         assert self.app
