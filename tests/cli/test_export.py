@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from fedtiny.export.pictures import read_image
 from fedtiny.export.source import pack_run
 
 from ..bare import bare_python
-from ..runs.tiny import FLAGS, assert_one_sentence
+from ..runs.tiny import FLAGS, assert_one_sentence, own_data, tiny, train
 
 
 @pytest.fixture
@@ -155,6 +156,20 @@ def test_a_damaged_packed_model_is_told_by_every_command(fedtiny, shipped, pictu
     assert "not a packed model" in said.out.replace("\n", " ")
 
 
+@pytest.mark.parametrize("format", ["packed", "onnx", "torch", "c"])
+@pytest.mark.parametrize("damage", [lambda data: data[:500], lambda data: data[:-9] + bytes(9)])
+def test_a_run_folder_with_a_damaged_packed_model_is_exported_whole(
+    fedtiny, shipped, format, damage
+):
+    path = shipped / "model.packed"
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    said = fedtiny("export", shipped, "--format", format)
+    assert (said.code, said.err) == (0, "")
+    if format == "packed":
+        assert path.read_bytes() == whole
+
+
 # Inspect
 
 
@@ -234,16 +249,36 @@ def test_one_bad_image_does_not_cost_the_others(fedtiny, shipped, pictures, tmp_
     ]
 
 
-def test_predict_without_what_it_needs(fedtiny, finished, shipped, pictures, tmp_path):
+def test_predict_without_what_it_needs(fedtiny, shipped, pictures, tmp_path):
     said = fedtiny("predict", shipped)
     assert_one_sentence(said.code, said.err, "name at least one image")
     said = fedtiny("predict", shipped, pictures[0], "--top", "0")
     assert_one_sentence(said.code, said.err, "--top must be 1 or more")
     said = fedtiny("predict", shipped, tmp_path / "none.png")
     assert_one_sentence(said.code, said.err, "No such file")
-    (finished / "model.packed").unlink()
-    said = fedtiny("predict", finished, pictures[0])
-    assert_one_sentence(said.code, said.err, f"make it with: fedtiny export {finished}")
+    said = fedtiny("predict", tmp_path / "none.packed", pictures[0])
+    assert_one_sentence(said.code, said.err, "none.packed: No such file")
+
+
+def timeless(text):
+    """What predict says, without milliseconds and memory."""
+    return re.sub(r"[\d.]+ ms|memory .*", "", text)
+
+
+def test_predict_makes_up_for_a_packed_model_that_is_damaged_or_gone(fedtiny, shipped, pictures):
+    whole = timeless(fedtiny("predict", shipped, *pictures).out)
+    for spoil in (lambda path: path.write_bytes(path.read_bytes()[:500]), Path.unlink):
+        spoil(shipped / "model.packed")
+        said = fedtiny("predict", shipped, *pictures)
+        assert (said.code, said.err, timeless(said.out)) == (0, "", whole)
+
+
+def test_predict_gives_the_last_advice_at_once(fedtiny, stopped, pictures, tmp_path):
+    said = fedtiny("predict", stopped, pictures[0])
+    assert_one_sentence(said.code, said.err, "is not finished", f"fedtiny resume {stopped}")
+    own = train(tiny(rounds=1), tmp_path / "own", data=own_data()).path
+    said = fedtiny("predict", own, pictures[0])
+    assert_one_sentence(said.code, said.err, "of your own; pack it from Python with", "pack_run")
 
 
 NEEDED = ("numpy", "numpy.libs", "PIL", "pillow.libs", "safetensors", "rich", "pygments")
@@ -270,8 +305,7 @@ def test_predict_works_where_there_is_no_torch(
     bare = say("-m", "fedtiny", "predict", shipped / "model.packed", *pictures)
     assert (bare.returncode, bare.stderr) == (0, "")
     here = fedtiny("predict", shipped / "model.packed", *pictures).out
-    timeless = [re.sub(r"[\d.]+ ms|memory .*", "", text) for text in (bare.stdout, here)]
-    assert timeless[0] == timeless[1]
+    assert timeless(bare.stdout) == timeless(here)
     seen = say("-m", "fedtiny", "inspect", shipped / "model.packed")
     assert (seen.returncode, seen.stderr) == (0, "")
     small = shipped.parent / "small.packed"

@@ -149,10 +149,16 @@ def test_batches_of_any_length():
     assert model(images[:0]).shape == (0, 10)
 
 
-def test_images_of_another_shape_are_refused():
-    model = numpy_model.NumpyModel(tiny_model(shipped("small", 0.1)))
-    with pytest.raises(ExportError, match=r"takes images of shape \(1, 8, 8\)"):
-        model(np.zeros((1, 3, 8, 8), np.uint8))
+@pytest.mark.parametrize("shape", [(3, 8, 8), (1, 5, 13), (8, 8)])
+def test_images_of_another_shape_are_refused(shape):
+    model = tiny_model(shipped("small", 0.1))
+    images = np.zeros((2, *shape), np.uint8)
+    with pytest.raises(ExportError) as with_numpy:
+        numpy_model.NumpyModel(model)(images)
+    with pytest.raises(ExportError) as with_torch:
+        torch_model.PackedNetwork(model)(torch.from_numpy(images))
+    told = f"the model takes images of shape (1, 8, 8), not {shape}"
+    assert str(with_numpy.value) == str(with_torch.value) == told
 
 
 def test_load_gives_a_module_with_the_names_of_the_run_s(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import fedtiny
 from fedtiny.config import Config, DataConfig
 from fedtiny.data import DataSet, ImageSet
 from fedtiny.errors import ExportError, RunError
@@ -121,6 +122,17 @@ def test_packing_twice_gives_the_same_bytes(run):
     assert pack_run(run.path).read_bytes() == first
     run.path.joinpath("model.packed").write_bytes(first[:-1])
     assert pack_run(run.path).read_bytes() == first, "a damaged one is replaced"
+
+
+@pytest.mark.parametrize("packed_first", [True, False])
+def test_a_run_folder_can_be_loaded(run, packed_first):
+    path = pack_run(run.path)
+    from_file = fedtiny.load(path).state_dict()
+    if not packed_first:
+        path.unlink()
+    network, model = fedtiny.load(str(run.path)), numpy_model.load(run.path)
+    assert all(torch.equal(network.state_dict()[name], from_file[name]) for name in from_file)
+    assert model.model.classes == network.classes == tuple("0123456789")
 
 
 def test_a_run_of_one_s_own_data_and_model_is_packed_with_them(tmp_path):

@@ -3,12 +3,14 @@
 import importlib.util
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
 import sys
 import time
 import tomllib
+from contextlib import contextmanager
 
 import pytest
 from cryptography import x509
@@ -25,7 +27,9 @@ from fedtiny.errors import FedTinyError, RunError
 from fedtiny.flower import certificates, local
 from fedtiny.flower.folder import PACKAGE
 from fedtiny.flower.processes import Processes, descendants, executable
-from fedtiny.flower.settings import FlowerSettings, read
+from fedtiny.flower.settings import FlowerSettings, parse_changes, read
+
+from ..runs.tiny import assert_one_sentence
 
 
 def table(app):
@@ -117,6 +121,48 @@ def test_up_wants_an_app(tmp_path, capsys):
     assert "make one with: fedtiny flower init DIR" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("run_config", "why"),
+    [
+        ("density=5", "--density must lie in (0, 1], got 5"),
+        ('rounds="x"', "'rounds' must be int, got 'x'"),
+        ("rounds.most=2", "'rounds' must be int, got {'most': 2}"),
+        ("fleet=2", "'fleet' is a table of settings, not a single value"),
+        ("rouns=2", "unknown key 'rouns'; did you mean 'rounds'?"),
+        ('method="fedtin"', "there is no method 'fedtin'"),
+        ('model="resnet81"', "there is no model 'resnet81'"),
+        ("flower.wait=0", "'flower.wait' must be above 0 seconds, got 0"),
+        ("train.lr=0.1", "pyproject.toml names, and 'train.lr' is not there; add it"),
+        ("fleet.devices=2", "--nodes is the number of devices; leave fleet.devices out"),
+        ("fleet.min_replies=3", "--fleet.min-replies is 3, more than the devices a round asks"),
+        ("method=fedavg", "takes settings as in 'rounds=3 method=\"fedavg\"'"),
+        ("rounds=2 rounds=3", "each of them once, not 'rounds=2 rounds=3'"),
+        ("rounds = 3", "takes settings as in"),
+        ("changes.toml", "takes settings as in"),
+    ],
+)
+def test_a_bad_setting_is_told_before_anything_is_started(
+    run_config, why, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local, "federation", None)
+    assert dispatch(["flower", "init", "app", "--nodes", "2"]) == 0
+    capsys.readouterr()
+    code = dispatch(["flower", "up", "app", "--nodes", "2", "--run-config", run_config])
+    out, err = capsys.readouterr()
+    assert_one_sentence(code, err, why)
+    assert out == ""
+
+
+def test_an_app_that_cannot_be_read_is_told(tmp_path, capsys):
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'other'\n")
+    code = dispatch(["flower", "up", str(tmp_path)])
+    assert_one_sentence(code, capsys.readouterr().err, "is no app; make one with")
+    (tmp_path / "pyproject.toml").write_text("[tool\n")
+    code = dispatch(["flower", "up", str(tmp_path)])
+    assert_one_sentence(code, capsys.readouterr().err, "cannot read", "pyproject.toml")
+
+
 PARENT = """
 import subprocess, sys, time
 child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
@@ -197,6 +243,28 @@ def test_a_second_trial_of_an_app_is_told_how_to_go_on(tmp_path, monkeypatch, ca
     said = capsys.readouterr().err
     assert "holds a run already; continue it with: fedtiny flower up app --nodes 2 --tls" in said
     assert "'flower.resume=true', or begin another with --run-config 'flower.run=" in said
+
+
+@contextmanager
+def interrupted(home, nodes, tls, say):
+    """A federation that Ctrl-C ends as soon as it is there."""
+    raise KeyboardInterrupt
+    yield
+
+
+def test_a_trial_that_is_stopped_says_how_the_same_run_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local, "federation", interrupted)
+    assert dispatch(["flower", "init", "my app", "--nodes", "2"]) == 0
+    order = ["flower", "up", "my app", "--nodes", "2", "--tls", "--run-config"]
+    changes = 'rounds=9 flower.resume=false flower.run="runs/d\'s"'
+    assert dispatch([*order, changes]) == 130
+    told = re.search(r"continue it with: fedtiny (.*)\n", capsys.readouterr().out).group(1)
+    *again, run_config = shlex.split(told)
+    assert again == order
+    assert parse_changes(run_config) == {**parse_changes(changes), "flower.resume": True}
+    assert dispatch([*again, run_config]) == 130, "it can be given as it was told"
+    assert f"continue it with: fedtiny {told}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("order", [["init", "app"], ["up"], ["keys", "keys", "--host", "a"]])

@@ -80,7 +80,7 @@ def test_killed_before_anything_is_asked_it_is_not_continued_in_the_simulator(
     tmp_path, monkeypatch
 ):
     path = before_anything_is_asked(monkeypatch, tmp_path / "run")
-    with pytest.raises(RunError, match=r"devices of this run are real.* 'flower.resume=true'"):
+    with pytest.raises(RunError, match=r"devices of this run are real.* flower.resume=true'"):
         resume(path)
     federate(Grid(), tiny(rounds=1), path, resume=True)
     assert (path / "result.json").exists()
@@ -89,9 +89,11 @@ def test_killed_before_anything_is_asked_it_is_not_continued_in_the_simulator(
 def test_the_way_on_is_flowers(tmp_path, monkeypatch, capsys):
     path = before_anything_is_asked(monkeypatch, tmp_path / "run")
     stopped = capsys.readouterr().out
-    assert dispatch(["inspect", str(path)]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert dispatch(["inspect", "run"]) == 0
+    way_on = f"flwr run APP --run-config 'flower.run=\"{path}\" flower.resume=true'"
     for said in (stopped, capsys.readouterr().out, *read(RunFolder(path)).missing[:1]):
-        assert "flwr run APP --run-config 'flower.resume=true'" in " ".join(said.split())
+        assert way_on in said
         assert "fedtiny resume" not in said
 
 

@@ -4,7 +4,6 @@ import shutil
 import signal
 import tempfile
 import time
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -14,12 +13,13 @@ from rich.console import Console
 
 from fedtiny import config as configs
 from fedtiny.config import Config
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.runs.folder import quoted
 
 if TYPE_CHECKING:
     from fedtiny.flower.local import Federation
+    from fedtiny.flower.settings import FlowerSettings
 
 
 @dataclass(frozen=True)
@@ -117,20 +117,36 @@ class Up:
         """Refuse an app that cannot be run, before anything is started."""
         if self.app is None:
             return
-        project = self.app / "pyproject.toml"
-        if not project.is_file():
-            raise FedTinyError(f"{self.app} is no app; make one with: fedtiny flower init DIR")
-        run = Path(_run_folder(project, self.run_config) or self.app / "nowhere")
-        if run.is_dir() and any(run.iterdir()):
+        settings = self._checked_settings(self.app)
+        run = Path(settings.run).expanduser()
+        if not settings.resume and run.is_dir() and any(run.iterdir()):
             raise FedTinyError(
                 f"{run} holds a run already; {self._going_on()}, "
                 "or begin another with --run-config 'flower.run=\"runs/NAME\"'"
             )
 
+    def _checked_settings(self, app: Path) -> "FlowerSettings":
+        from fedtiny import methods, models
+        from fedtiny.flower import folder
+        from fedtiny.flower.settings import parse_changes, read_changed
+
+        changes = parse_changes(self.run_config)
+        if "fleet.devices" in changes:
+            raise ConfigError("--nodes is the number of devices; leave fleet.devices out")
+        changes["fleet.devices"] = self.nodes
+        settings, config = read_changed(folder.read(app), changes)
+        methods.find(config.method)
+        models.kind(config.model)
+        return settings
+
     def _going_on(self) -> str:
+        assert self.app
+        from fedtiny.flower.settings import parse_changes, write_changes
+
         tls = " --tls" if self.tls else ""
-        order = f"fedtiny flower up {self.app} --nodes {self.nodes}{tls}"
-        return f"continue it with: {order} --run-config 'flower.resume=true'"
+        order = f"fedtiny flower up {quoted(self.app)} --nodes {self.nodes}{tls}"
+        changes = {**parse_changes(self.run_config), "flower.resume": True}
+        return f"continue it with: {order} --run-config {write_changes(changes)}"
 
     def _run(self, federation: "Federation") -> int:
         assert self.app
@@ -153,17 +169,6 @@ class Up:
 def _check_nodes(nodes: int) -> None:
     if nodes < 1:
         raise FedTinyError(f"--nodes must be at least 1, got {nodes}")
-
-
-def _run_folder(project: Path, run_config: str) -> str:
-    """The folder that an app's new run goes to; empty where --run-config has a say in it."""
-    if "flower.run" in run_config or "flower.resume" in run_config:
-        return ""
-    try:
-        table = tomllib.loads(project.read_text(encoding="utf-8"))
-        return str(table["tool"]["flwr"]["app"]["config"]["flower"]["run"])
-    except (KeyError, TypeError, ValueError, OSError):
-        return ""
 
 
 def _interrupted(number: int, frame: object) -> NoReturn:

@@ -40,7 +40,7 @@ def show(folder: RunFolder, console: Console) -> None:
     """Print a run: what it is, its data, its selection, its rounds and its layers."""
     config, records = configs.load(folder.config), metrics.read(folder)
     console.print(words.headline(config), style="bold", markup=False)
-    console.print(_state(folder, config, records), markup=False)
+    console.print(_state(folder, config, records), markup=False, soft_wrap=True)
     if folder.partition.exists():
         table = load_split(folder).table
         if table.any():

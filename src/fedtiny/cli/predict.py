@@ -19,7 +19,6 @@ from fedtiny.export.network import Floats
 from fedtiny.export.numpy_model import NumpyModel
 from fedtiny.export.pictures import read_image
 from fedtiny.runs import words
-from fedtiny.runs.folder import RunFolder, quoted
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Arguments:
     """Classify images with a packed model, on a machine with NumPy and Pillow."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="MODEL")]
-    """A packed model, or the folder of a run that has one."""
+    """A packed model, or a run folder; one without a packed model needs torch."""
     images: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="IMAGE")]
     """Image files, of any size; they are brought to the model's."""
     top: int = 3
@@ -41,7 +40,7 @@ def command(arguments: list[str]) -> int:
         raise ExportError("name at least one image: fedtiny predict MODEL image.png ...")
     if parsed.top < 1:
         raise ExportError(f"--top must be 1 or more, not {parsed.top}")
-    model = numpy_model.load(_packed(parsed.model))
+    model = numpy_model.load(parsed.model)
     model(np.zeros((1, *model.model.shape), dtype=np.uint8))
     console = Console(highlight=False, soft_wrap=True)
     unread = 0
@@ -55,17 +54,6 @@ def command(arguments: list[str]) -> int:
             _show(path, image, model, parsed.top, console)
     console.print(f"[dim]resident memory {words.size(peak_resident_bytes())} at most[/dim]")
     return 1 if unread else 0
-
-
-def _packed(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    folder = RunFolder(path)
-    if folder.config.exists() and not folder.packed.exists():
-        raise ExportError(
-            f"{path} has no packed model; make it with: fedtiny export {quoted(path)}"
-        )
-    return folder.packed
 
 
 def _show(

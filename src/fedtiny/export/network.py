@@ -1,6 +1,6 @@
 """A trained network as plain arrays: what every format is written from."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.data.draws import Preparation
-from fedtiny.errors import ModelError
+from fedtiny.errors import ExportError, ModelError
 from fedtiny.native.description import Description, Node
 
 Floats = NDArray[np.float32]
@@ -107,6 +107,12 @@ class TinyModel:
         """Channels, rows and columns of an image."""
         first = self.net.description.nodes[0]
         return first.channels, *first.size
+
+
+def check_images(found: Sequence[int], wanted: tuple[int, int, int]) -> None:
+    """Refuse a batch of images [N, C, H, W] that the model was not trained for."""
+    if tuple(found[1:]) != wanted:
+        raise ExportError(f"the model takes images of shape {wanted}, not {tuple(found[1:])}")
 
 
 def described(nodes: Iterable[Node]) -> Description:

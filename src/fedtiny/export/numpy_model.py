@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.data.array_transform import ArrayTransform
-from fedtiny.errors import ExportError
-from fedtiny.export import checks, packed
+from fedtiny.export import checks
 from fedtiny.export.arithmetic import Batch, step
-from fedtiny.export.network import Floats, TinyModel
+from fedtiny.export.loading import shipped
+from fedtiny.export.network import Floats, TinyModel, check_images
 
 MOST_AT_ONCE = 64  # images that are computed together
 MOST_READ = 1 << 25  # values that the windows of a layer read at a time
 
 
 def load(path: Path | str) -> "NumpyModel":
-    """The model of a packed file."""
-    return NumpyModel(packed.read(path))
+    """The model of a packed file, or of a run folder."""
+    return NumpyModel(shipped(path))
 
 
 class NumpyModel:
@@ -37,10 +37,7 @@ class NumpyModel:
 
     def __call__(self, images: NDArray[Any]) -> Floats:
         """Logits [N, classes] of images [N, C, H, W]: uint8 from 0 to 255, or float from 0 to 1."""
-        if images.shape[1:] != self.model.shape:
-            raise ExportError(
-                f"the model takes images of shape {self.model.shape}, not {images.shape[1:]}"
-            )
+        check_images(images.shape, self.model.shape)
         starts = range(0, len(images), self._at_once)
         parts = [images[start : start + self._at_once] for start in starts]
         logits = [self.logits(self._prepare.normalise(part)) for part in parts]

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -97,14 +98,14 @@ def tiny_model(
     """The model of a packed file or of a run folder.
 
     A finished run holds its packed model, so that neither its data nor torch is needed here; with
-    `fold` False, or where that file is missing, the run's network is built again.
+    `fold` False, or where that file is missing or damaged, the run's network is built again.
     """
     place = Path(path)
     if place.is_file():
         return packed.read(place)
-    folder = finished(place)
-    if fold and folder.packed.exists() and model is None:
-        return packed.read(folder.packed)
+    if fold and model is None:
+        with suppress(ExportError):
+            return packed.read(RunFolder(place).packed)
     return trained(place, data=data, model=model).tiny(fold=fold)
 
 

@@ -1,7 +1,6 @@
 """A packed model as an nn.Module: dense tensors that hold the kept weights."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,14 +10,8 @@ from torch import Tensor, nn
 
 from fedtiny.data.augment import Transform
 from fedtiny.errors import ExportError
-from fedtiny.export import packed
-from fedtiny.export.network import Norm, TinyModel, Weights
+from fedtiny.export.network import Norm, TinyModel, Weights, check_images
 from fedtiny.native.description import Kind, Node
-
-
-def load(path: Path | str) -> "PackedNetwork":
-    """The network of a packed file, ready for images as they come: pixels, not normalised."""
-    return PackedNetwork(packed.read(path)).eval()
 
 
 class PackedNetwork(nn.Module):
@@ -42,6 +35,7 @@ class PackedNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [N, classes]."""
+        check_images(images.shape, self.shape)
         given: list[Tensor] = []
         start = self._transform.normalise(images) if self.normalise else images
         for node in self._nodes:

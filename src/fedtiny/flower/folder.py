@@ -1,5 +1,6 @@
 """A small Flower app: a pyproject with the run's settings, and two modules of two lines."""
 
+import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import tomli_w
 
 from fedtiny import config as configs
 from fedtiny.config import Config
+from fedtiny.config.flat import Flat, flattened
 from fedtiny.errors import RunError
 from fedtiny.flower.settings import SECTION, FlowerSettings
 from fedtiny.runs.folder import quoted
@@ -90,6 +92,18 @@ def write(folder: Path, config: Config, settings: FlowerSettings) -> None:
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write an app into {folder}: {error.strerror}") from error
+
+
+def read(folder: Path) -> Flat:
+    """The settings of an app."""
+    project = folder / "pyproject.toml"
+    try:
+        told = tomllib.loads(project.read_text(encoding="utf-8"))
+        return flattened(told["tool"]["flwr"]["app"]["config"])
+    except (OSError, LookupError, TypeError, AttributeError) as error:
+        raise RunError(f"{folder} is no app; make one with: fedtiny flower init DIR") from error
+    except ValueError as error:
+        raise RunError(f"cannot read {project}: {error}") from error
 
 
 def _pyproject(config: Config, settings: FlowerSettings) -> str:

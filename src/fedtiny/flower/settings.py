@@ -1,15 +1,19 @@
 """What a run over Flower is told by the app's run config."""
 
+import json
+import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedtiny import config as configs
 from fedtiny.config import Config
-from fedtiny.config.flat import nested
+from fedtiny.config.flat import Flat, flattened, nested
 from fedtiny.errors import ConfigError
 
 SECTION = "flower"
+PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # as Flower finds settings in --run-config
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,48 @@ def read(run_config: Mapping[str, Any]) -> tuple[FlowerSettings, Config]:
     values = nested(run_config)
     settings = configs.parse(FlowerSettings, values.pop(SECTION, {}), f"{SECTION}.")
     return settings, _for_nodes(configs.from_dict(values))
+
+
+def read_changed(app: Flat, changes: Flat) -> tuple[FlowerSettings, Config]:
+    """The same, of an app's settings with those of `--run-config`; what Flower refuses is told."""
+    for name in changes:
+        if name not in app:
+            read({name: changes[name]})  # a name that is no setting at all is told as such
+            raise ConfigError(
+                f"--run-config changes only what the app's pyproject.toml names, and '{name}' is "
+                "not there; add it"
+            )
+    return read({**app, **changes})
+
+
+def parse_changes(text: str) -> Flat:
+    """What `--run-config` says, of which Flower passes over in silence what it cannot read.
+
+    >>> parse_changes('rounds=3 flower.run="runs/b"')
+    {'rounds': 3, 'flower.run': 'runs/b'}
+    """
+    lines = "\n".join(f"{name} = {value}" for name, value in PAIR.findall(text))
+    try:
+        changes, unread = tomllib.loads(lines), PAIR.sub("", text).strip()
+    except tomllib.TOMLDecodeError:
+        changes, unread = {}, text
+    if unread:
+        raise ConfigError(
+            "--run-config takes settings as in 'rounds=3 method=\"fedavg\"', each of them once, "
+            f"not {text!r}"
+        )
+    return flattened(changes)
+
+
+def write_changes(changes: Flat) -> str:
+    """The way back, as it can be pasted into a shell.
+
+    >>> print(write_changes({"rounds": 3, "flower.run": "runs/b"}))
+    'rounds=3 flower.run="runs/b"'
+    """
+    values = {name: json.dumps(value, ensure_ascii=False) for name, value in changes.items()}
+    text = " ".join(f"{name}={value}" for name, value in values.items())
+    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _for_nodes(config: Config) -> Config:

@@ -119,7 +119,8 @@ def quoted(path: Path) -> str:
 def way_on(folder: RunFolder) -> str:
     """The command that continues a run; one with real devices has them noted."""
     if folder.nodes.exists():
-        return "flwr run APP --run-config 'flower.resume=true'"
+        run = json.dumps(str(folder.path.absolute()), ensure_ascii=False)
+        return f"flwr run APP --run-config {shlex.quote(f'flower.run={run} flower.resume=true')}"
     return f"fedtiny resume {quoted(folder.path)}"
 
 
