@@ -76,6 +76,55 @@ def test_a_network_that_cannot_be_translated_is_played_by_torch_or_refused_by_na
         assemble(replace(config, device_backend="native"), model=Odd())
 
 
+class Plain(nn.Module):
+    """A network that native devices can play."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = (
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.Conv2d(4, 4, 3),
+        )
+        self.head = nn.Linear(4, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.second(torch.relu(self.norm(self.first(x)))))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+def frozen():
+    network = Plain()
+    network.first.weight.requires_grad = False
+    network.second.weight.requires_grad = False
+    return network
+
+
+def played_by(network, backend):
+    assembly = assemble(quick(density=0.2, device_backend=backend), model=network)
+    assembly.server.door.close()
+    return assembly.config.device_backend
+
+
+def test_a_network_with_frozen_weights_is_played_by_torch_or_refused_by_name():
+    assert played_by(Plain(), "auto") == "native"
+    assert played_by(frozen(), "auto") == "torch"
+    with pytest.raises(ConfigError, match=r"native: 'first\.weight' is frozen .*backend torch$"):
+        played_by(frozen(), "native")
+
+
+@pytest.mark.parametrize("simulator", ["reference", "gpu"])
+def test_frozen_weights_stay_what_they_were(simulator, tmp_path):
+    network = frozen()
+    config = quick(density=0.2, rounds=1, device_backend="auto", simulator=simulator)
+    trained = play(config, tmp_path / "run", model=network).result.network
+    assert torch.equal(trained.first.weight, network.first.weight)
+    kept = trained.second.weight != 0
+    assert kept.any()
+    assert torch.equal(trained.second.weight[kept], network.second.weight[kept])
+    assert not torch.equal(trained.head.weight, network.head.weight)
+
+
 def both(config, folder):
     return Twins(
         *(play(replace(config, device_backend=name), folder / name) for name in ("torch", "native"))

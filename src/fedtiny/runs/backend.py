@@ -63,6 +63,9 @@ def _trouble(config: Config, method: Method, model: "nn.Module", data: DataSet) 
         describe(model, data)
     except FedTinyError as error:
         return str(error)
+    frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+    if frozen:
+        return f"'{frozen[0]}' is frozen (requires_grad is False), and native devices train all"
     return ""
 
 
