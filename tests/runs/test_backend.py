@@ -113,6 +113,38 @@ def test_a_network_with_frozen_weights_is_played_by_torch_or_refused_by_name():
         played_by(frozen(), "native")
 
 
+class SpareLayer(Plain):
+    def __init__(self):
+        super().__init__()
+        self.spare = nn.Linear(3, 3)
+
+
+class SpareParameter(Plain):
+    def __init__(self):
+        super().__init__()
+        self.spare = nn.Parameter(torch.zeros(3))
+
+
+class SpareStep(Plain):
+    def forward(self, x):
+        torch.relu(x)
+        return super().forward(x)
+
+
+UNUSED = {
+    SpareLayer: r"never uses 'spare\.weight'",
+    SpareParameter: "never uses 'spare'",
+    SpareStep: "read by no other node",
+}
+
+
+@pytest.mark.parametrize("kind", UNUSED)
+def test_a_network_with_something_it_never_uses_is_played_by_torch_or_refused_by_name(kind):
+    assert played_by(kind(), "auto") == "torch"
+    with pytest.raises(ConfigError, match=rf"{UNUSED[kind]}.*; use --device-backend torch$"):
+        played_by(kind(), "native")
+
+
 @pytest.mark.parametrize("simulator", ["reference", "gpu"])
 def test_frozen_weights_stay_what_they_were(simulator, tmp_path):
     network = frozen()

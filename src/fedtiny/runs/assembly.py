@@ -111,7 +111,7 @@ def assemble(
     anatomy = models.dissect(network, dataset.shape)
     check_outputs(network, dataset)
     method.check(anatomy)
-    backend = backends.choose(config, method, network, dataset)
+    backend = backends.choose(config, method, network, anatomy, dataset)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     if planning:
         asked, config = backends.planned(asked, config, anatomy, network, dataset)
