@@ -72,7 +72,7 @@ def test_a_network_that_cannot_be_translated_is_played_by_torch_or_refused_by_na
     assembly = assemble(config, model=Odd())
     assembly.server.door.close()
     assert assembly.config.device_backend == "torch"
-    with pytest.raises(FedTinyError, match="GroupNorm"):
+    with pytest.raises(FedTinyError, match=r"GroupNorm\); use --device-backend torch$"):
         assemble(replace(config, device_backend="native"), model=Odd())
 
 

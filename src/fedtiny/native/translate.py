@@ -175,7 +175,7 @@ class _Translation:
 
 
 def _unsupported(what: str) -> ModelError:
-    return ModelError(f"the native backend does not have {what}; use --device-backend torch")
+    return ModelError(f"the native library does not have {what}")
 
 
 def _name(target: str | Callable[..., Any]) -> str:
