@@ -174,6 +174,15 @@ def test_a_model_with_too_few_or_too_many_outputs_is_refused(tmp_path, classes):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [({"density": 0.1}, "a value of type dict"), ("a.toml", "type str"), (fedtiny.Config, "class")],
+)
+def test_what_is_no_config_is_refused_with_the_way_to_one(config, named):
+    with pytest.raises(ConfigError, match=rf"takes a fedtiny\.Config, got .*{named}.*from_dict"):
+        fedtiny.run(config)
+
+
 def test_data_of_ones_own_gets_the_papers_setting():
     config = settled(fedtiny.Config(), own_data(), None)
     assert (config.rounds, config.pool_size, config.width) == (300, 50, None)
