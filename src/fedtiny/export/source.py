@@ -23,6 +23,7 @@ from fedtiny.export.network import TinyModel
 from fedtiny.native.description import Description
 from fedtiny.runs.backend import describe
 from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically
+from fedtiny.runs.given import check_data, check_model
 from fedtiny.runs.inputs import build_model, load_data, parameters
 from fedtiny.runs.settle import OWN
 from fedtiny.sparse.mask import Mask
@@ -130,6 +131,8 @@ def trained(
     path: Path | str, *, data: DataSet | None = None, model: "nn.Module | None" = None
 ) -> Trained:
     """A finished run with its network; a data set or a model of one's own must be given again."""
+    check_data(data)
+    check_model(model)
     folder = finished(Path(path))
     asked = configs.load(folder.config)
     data = data or _known_data(folder)
