@@ -1,7 +1,11 @@
 """A config that cannot work is refused in one sentence that names the flag."""
 
 import math
+import tomllib
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedtiny.config import (
@@ -12,6 +16,8 @@ from fedtiny.config import (
     SelectionConfig,
     TrainConfig,
     TrustConfig,
+    dumps,
+    from_dict,
 )
 from fedtiny.errors import ConfigError
 
@@ -93,6 +99,42 @@ def test_a_round_must_ask_as_many_devices_as_it_needs():
     assert Config(fleet=asked).fleet == asked
     with pytest.raises(ConfigError, match=r"--fleet\.min-replies is 4, more than the devices"):
         Config(fleet=FleetConfig(devices=10, fraction=0.25, min_replies=4))
+
+
+WRONG_TYPES = [
+    ("rounds", 2.5, r"'rounds' must be int, got 2\.5"),
+    ("rounds", True, r"'rounds' must be int, got True"),
+    ("rounds", np.int64(3), r"'rounds' must be int, got np\.int64\(3\)"),
+    ("seed", 1.5, r"'seed' must be int, got 1\.5"),
+    ("seed", None, r"'seed' must be int, got None"),
+    ("density", "0.1", r"'density' must be float, got '0\.1'"),
+    ("density", True, r"'density' must be float, got True"),
+    ("density", np.ones(99), r"'density' must be float, got array\(.{,60}$"),
+    ("eval_devices", 1, r"'eval_devices' must be bool, got 1"),
+    ("model", ["a\nb"], r"'model' must be str, got \['a\\nb'\]"),
+    ("simulator", "cuda", r"'simulator' must be 'auto' or 'reference' or 'gpu', got 'cuda'"),
+    ("simulator", None, r"'simulator' must be 'auto' or"),
+    ("fleet", {"devices": 3}, r"'fleet' must be a FleetConfig, got \{.*\}; fedtiny.*from_dict"),
+    ("fleet", FleetConfig, r"'fleet' must be a FleetConfig, got <class"),
+    ("fleet", FleetConfig(devices="3"), r"'fleet\.devices' must be int, got '3'"),
+    ("fleet", FleetConfig(partition="x"), r"'fleet\.partition' must be 'dirichlet' or"),
+    ("selection", SelectionConfig(pool_size=2.5), r"'selection\.pool_size' must be int or 'auto'"),
+    ("data", DataConfig(root=Path("x")), r"'data\.root' must be str, got "),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "complaint"), WRONG_TYPES)
+def test_what_is_of_another_type_is_refused_by_name(name, value, complaint):
+    with pytest.raises(ConfigError, match=complaint) as raised:
+        Config(**{name: value})
+    assert "\n" not in str(raised.value)
+    with pytest.raises(ConfigError, match=complaint):
+        replace(Config(), **{name: value})
+
+
+def test_numbers_of_another_make_are_allowed_where_a_file_can_hold_them():
+    config = Config(density=np.float64(0.1), fleet=FleetConfig(alpha=1, fraction=1))
+    assert from_dict(tomllib.loads(dumps(config))) == config
 
 
 def with_setting(flag, value):

@@ -58,9 +58,10 @@ def test_keys_may_be_written_as_flags_are(tmp_path):
 
 
 def test_a_whole_number_may_stand_for_a_real_one(tmp_path):
-    config = load(write(tmp_path, "density = 1\n"))
-    assert config.density == 1.0
+    config = load(write(tmp_path, "density = 1\n[train]\nlr = 1\n"))
+    assert (config.density, config.train.lr) == (1.0, 1.0)
     assert isinstance(config.density, float)
+    assert isinstance(config.train.lr, float)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,14 @@ def test_what_a_page_tells_to_do_can_be_done(page, stage):
         stage.play(block)
 
 
+def test_the_model_of_the_page_on_ones_own_learns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = next(page for page in PAGES if name(page) == "docs/own_model.md")
+    names = {"__name__": "page"}
+    exec(next(block.text for block in blocks(page) if block.language == "python"), names)
+    assert names["result"].accuracy > 0.8, "chance is 0.25"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_within_sentences_can_be_parsed(page, stage):
     for program, *arguments in inline_commands(page):

@@ -146,6 +146,17 @@ def test_a_run_of_one_s_own_data_and_model_is_packed_with_them(tmp_path):
     assert not tiny_model(done.path).net.norms, "and from then on by its folder alone"
 
 
+def test_a_network_that_no_format_has_is_named_with_what_is_left(tmp_path):
+    data, model = own_data(), shipped("small", 1.0, classes=4).torch
+    model[2] = torch.nn.GELU()
+    done = train(TINY, tmp_path / "run", data=data, model=model)
+    with pytest.raises(ExportError, match=r"'2' \(GELU\).*model\.safetensors") as raised:
+        pack_run(done.path, data=data, model=model)
+    assert "--device-backend" not in str(raised.value)
+    state = load_file(done.path / "model.safetensors")
+    assert all(torch.equal(state[name], t) for name, t in done.network.state_dict().items())
+
+
 def test_a_run_of_one_s_own_data_says_how_it_is_packed(tmp_path):
     path = train(tiny(rounds=1), tmp_path / "run", data=own_data()).path
     with pytest.raises(ExportError, match=r"of your own; pack it from Python with .*pack_run"):

@@ -153,6 +153,16 @@ def test_an_unsupported_layer_is_named(name):
         describe(model, (3, 8, 8))
 
 
+def test_a_layer_that_runs_twice_is_named():
+    norm, relu = nn.BatchNorm2d(4), nn.ReLU()
+    body = (nn.Conv2d(3, 4, 3), norm, relu, nn.Conv2d(4, 4, 3), norm, relu)
+    model = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    with pytest.raises(ModelError, match=r"'1' \(BatchNorm2d\) twice in a pass"):
+        describe(model, (3, 8, 8))
+    model[4] = nn.BatchNorm2d(4)
+    assert len(describe(model, (3, 8, 8)).nodes) == 10
+
+
 @pytest.mark.parametrize("density", [0.003, 0.02])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_dead_channels_change_nothing_that_matters(name, density):

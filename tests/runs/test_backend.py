@@ -72,8 +72,89 @@ def test_a_network_that_cannot_be_translated_is_played_by_torch_or_refused_by_na
     assembly = assemble(config, model=Odd())
     assembly.server.door.close()
     assert assembly.config.device_backend == "torch"
-    with pytest.raises(FedTinyError, match="GroupNorm"):
+    with pytest.raises(FedTinyError, match=r"GroupNorm\); use --device-backend torch$"):
         assemble(replace(config, device_backend="native"), model=Odd())
+
+
+class Plain(nn.Module):
+    """A network that native devices can play."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = (
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.Conv2d(4, 4, 3),
+        )
+        self.head = nn.Linear(4, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.second(torch.relu(self.norm(self.first(x)))))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+def frozen():
+    network = Plain()
+    network.first.weight.requires_grad = False
+    network.second.weight.requires_grad = False
+    return network
+
+
+def played_by(network, backend):
+    assembly = assemble(quick(density=0.2, device_backend=backend), model=network)
+    assembly.server.door.close()
+    return assembly.config.device_backend
+
+
+def test_a_network_with_frozen_weights_is_played_by_torch_or_refused_by_name():
+    assert played_by(Plain(), "auto") == "native"
+    assert played_by(frozen(), "auto") == "torch"
+    with pytest.raises(ConfigError, match=r"native: 'first\.weight' is frozen .*backend torch$"):
+        played_by(frozen(), "native")
+
+
+class SpareLayer(Plain):
+    def __init__(self):
+        super().__init__()
+        self.spare = nn.Linear(3, 3)
+
+
+class SpareParameter(Plain):
+    def __init__(self):
+        super().__init__()
+        self.spare = nn.Parameter(torch.zeros(3))
+
+
+class SpareStep(Plain):
+    def forward(self, x):
+        torch.relu(x)
+        return super().forward(x)
+
+
+UNUSED = {
+    SpareLayer: r"never uses 'spare\.weight'",
+    SpareParameter: "never uses 'spare'",
+    SpareStep: "read by no other node",
+}
+
+
+@pytest.mark.parametrize("kind", UNUSED)
+def test_a_network_with_something_it_never_uses_is_played_by_torch_or_refused_by_name(kind):
+    assert played_by(kind(), "auto") == "torch"
+    with pytest.raises(ConfigError, match=rf"{UNUSED[kind]}.*; use --device-backend torch$"):
+        played_by(kind(), "native")
+
+
+@pytest.mark.parametrize("simulator", ["reference", "gpu"])
+def test_frozen_weights_stay_what_they_were(simulator, tmp_path):
+    network = frozen()
+    config = quick(density=0.2, rounds=1, device_backend="auto", simulator=simulator)
+    trained = play(config, tmp_path / "run", model=network).result.network
+    assert torch.equal(trained.first.weight, network.first.weight)
+    kept = trained.second.weight != 0
+    assert kept.any()
+    assert torch.equal(trained.second.weight[kept], network.second.weight[kept])
+    assert not torch.equal(trained.head.weight, network.head.weight)
 
 
 def both(config, folder):

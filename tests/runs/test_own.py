@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,7 +11,8 @@ from torch import nn
 import fedtiny
 from fedtiny.cli.main import dispatch
 from fedtiny.config import DataConfig
-from fedtiny.errors import ConfigError, FedTinyError, ModelError, RunError
+from fedtiny.errors import ConfigError, DataError, FedTinyError, ModelError, RunError
+from fedtiny.export.source import pack_run
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.settle import settled
 
@@ -172,6 +174,55 @@ def test_a_model_with_too_few_or_too_many_outputs_is_refused(tmp_path, classes):
     with pytest.raises(ModelError, match=rf"outputs of shape \({classes},\).* has 4 classes"):
         train(CONFIG, tmp_path / "run", data=own_data(), model=Net(classes=classes))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [({"density": 0.1}, "a value of type dict"), ("a.toml", "type str"), (fedtiny.Config, "class")],
+)
+def test_what_is_no_config_is_refused_with_the_way_to_one(config, named):
+    with pytest.raises(ConfigError, match=rf"takes a fedtiny\.Config, got .*{named}.*from_dict"):
+        fedtiny.run(config)
+
+
+class Pair(Net):
+    """Gives more than logits."""
+
+    def forward(self, images):
+        return super().forward(images), images
+
+
+NOT_MODELS = {
+    "got the class Net;": lambda: Net,
+    "got a value of type str;": lambda: "resnet18",
+    "got a value of type function;": lambda: lambda images: images,
+    r"torch\.jit": lambda: torch.jit.trace(Net().eval(), torch.zeros(1, 1, 8, 8)),
+    r"torch\.compile made": lambda: torch.compile(Net()),
+    "the model gives a tuple": Pair,
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("complaint", NOT_MODELS)
+def test_what_is_no_network_is_refused(complaint, tmp_path):
+    with pytest.raises(ModelError, match=complaint):
+        train(CONFIG, tmp_path / "run", data=own_data(), model=NOT_MODELS[complaint]())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("data", ["cifar10", (np.zeros((4, 8, 8)), np.zeros(4)), DataConfig()])
+def test_what_is_no_data_set_is_refused(data, net, tmp_path):
+    with pytest.raises(DataError, match=r"from_arrays.* got .*DataConfig\(name="):
+        train(CONFIG, tmp_path / "run", data=data, model=net)
+    assert not (tmp_path / "run").exists()
+
+
+def test_resuming_and_packing_refuse_them_too(whole, net):
+    for work in (fedtiny.resume, pack_run):
+        with pytest.raises(ModelError, match="got the class Net"):
+            work(whole.path, data=own_data(name="mine"), model=Net)
+        with pytest.raises(DataError, match="type str"):
+            work(whole.path, data="mine", model=net)
 
 
 def test_data_of_ones_own_gets_the_papers_setting():

@@ -217,7 +217,9 @@ class Config:
 
     def __post_init__(self) -> None:
         from fedtiny.config.checks import checks
+        from fedtiny.config.types import check_types
 
+        check_types(self)
         for ok, complaint in checks(self):
             if not ok:
                 raise ConfigError(complaint)

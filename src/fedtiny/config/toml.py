@@ -5,9 +5,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from fedtiny.config.settings import Config
+from fedtiny.config.types import check_value, choices_of
 from fedtiny.errors import ConfigError
 
 T = TypeVar("T")
@@ -61,19 +62,6 @@ def _parse_value(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise ConfigError(f"'{where}' is a table of settings, not a single value")
         return parse(kind, value, f"{where}.")  # type: ignore[arg-type]
-    for choice in _choices(kind):
-        if choice is float and type(value) is int:
-            return float(value)
-        if value == choice or (isinstance(choice, type) and type(value) is choice):
-            return value
-    wanted = " or ".join(c.__name__ if isinstance(c, type) else repr(c) for c in _choices(kind))
-    raise ConfigError(f"'{where}' must be {wanted}, got {value!r}")
-
-
-def _choices(kind: Any) -> list[Any]:
-    """The types and literal values that an annotation allows, None left out."""
-    members = get_args(kind)
-    if not members:
-        return [kind]
-    inner = [choice for member in members for choice in _choices(member)]
-    return [choice for choice in inner if choice is not type(None)]
+    choices = choices_of(kind)
+    check_value(choices, value, where)
+    return float(value) if type(value) is int and float in choices else value

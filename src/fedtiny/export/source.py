@@ -17,12 +17,14 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.data import DataSet, ImageSet
 from fedtiny.data.draws import Preparation
-from fedtiny.errors import ExportError, RunError
+from fedtiny.errors import ExportError, ModelError, RunError
 from fedtiny.export import packed
 from fedtiny.export.lowered import lower
 from fedtiny.export.network import TinyModel
+from fedtiny.native.description import Description
 from fedtiny.runs.backend import describe
 from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically
+from fedtiny.runs.given import check_data, check_model
 from fedtiny.runs.inputs import build_model, load_data, parameters
 from fedtiny.runs.settle import OWN
 from fedtiny.sparse.mask import Mask
@@ -63,9 +65,18 @@ class Trained:
     def tiny(self, *, fold: bool = True) -> TinyModel:
         """What is shipped of it."""
         theta = self.theta()
-        net = lower(describe(self.network, self.data), theta, fold=fold, remove_dead=True)
+        net = lower(self._description(), theta, fold=fold, remove_dead=True)
         normalisation = Preparation(self.data.mean, self.data.std)
         return TinyModel(net, normalisation, self.data.classes, self.card(theta))
+
+    def _description(self) -> Description:
+        try:
+            return describe(self.network, self.data)
+        except ModelError as error:
+            raise ExportError(
+                f"this network can be neither packed nor exported ({error}); what it learned is "
+                f"a plain state dict, {self.folder.model}: load it into the network's own class"
+            ) from error
 
     def card(self, theta: Theta) -> dict[str, Any]:
         """Where the model comes from; the same for a run that was stopped and resumed."""
@@ -121,6 +132,8 @@ def trained(
     path: Path | str, *, data: DataSet | None = None, model: "nn.Module | None" = None
 ) -> Trained:
     """A finished run with its network; a data set or a model of one's own must be given again."""
+    check_data(data)
+    check_model(model)
     folder = finished(Path(path))
     asked = configs.load(folder.config)
     data = data or _known_data(folder)

@@ -61,6 +61,11 @@ class NativeModel:
             self._handle = ctypes.c_void_p()
 
     @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of all parameters and statistics, in order."""
+        return tuple(self._places)
+
+    @property
     def layers(self) -> tuple[str, ...]:
         """Names of all weights of convolutions and linear layers, in order."""
         return tuple(n for n, (_, p) in self._places.items() if p is _Parameter.WEIGHT)

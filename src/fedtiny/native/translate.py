@@ -68,6 +68,8 @@ class _Translation:
     def _module(self, node: fx.Node) -> int:
         name = str(node.target)
         module = self.graph.get_submodule(name)
+        if any(name == known.name for known in self.net.nodes):
+            raise _unsupported(f"'{name}' ({type(module).__name__}) twice in a pass")
         source = self._source(node)
         match module:
             case nn.Conv2d():
@@ -173,7 +175,7 @@ class _Translation:
 
 
 def _unsupported(what: str) -> ModelError:
-    return ModelError(f"the native backend does not have {what}; use --device-backend torch")
+    return ModelError(f"the native library does not have {what}")
 
 
 def _name(target: str | Callable[..., Any]) -> str:

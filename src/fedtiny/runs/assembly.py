@@ -106,12 +106,12 @@ def assemble(
     config = method.settle(asked, lambda: parameters(asked, dataset, model))
     sharing = fleet.share_out if fleet else share_out
     split = sharing(dataset, config) if split is None else checked(split, dataset)
-    replaced = config.model != asked.model
-    network = copy.deepcopy(model) if model and not replaced else build_model(config, dataset)
+    given = None if config.model != asked.model else model
+    network = build_model(config, dataset) if given is None else copy.deepcopy(given)
     anatomy = models.dissect(network, dataset.shape)
     check_outputs(network, dataset)
     method.check(anatomy)
-    backend = backends.choose(config, method, network, dataset)
+    backend = backends.choose(config, method, network, anatomy, dataset)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     if planning:
         asked, config = backends.planned(asked, config, anatomy, network, dataset)

@@ -31,13 +31,15 @@ MOST_SWAPPED = 0.3  # share of a layer's kept weights that an adjustment may swa
 Backend = Literal["native", "torch"]
 
 
-def choose(config: Config, method: Method, model: "nn.Module", data: DataSet) -> Backend:
+def choose(
+    config: Config, method: Method, model: "nn.Module", anatomy: Anatomy, data: DataSet
+) -> Backend:
     """The backend of a run; native where it was asked for or is possible and faster."""
     if config.device_backend == "torch":
         if config.device.python:
             raise ConfigError("--device.python needs --device-backend native")
         return "torch"
-    trouble = _trouble(config, method, model, data)
+    trouble = _trouble(config, method) or _misfit(model, anatomy, data)
     if config.device_backend == "native":
         if trouble:
             raise ConfigError(f"--device-backend native: {trouble}; use --device-backend torch")
@@ -51,18 +53,29 @@ def choose(config: Config, method: Method, model: "nn.Module", data: DataSet) ->
     return "native" if faster and not trouble else "torch"
 
 
-def _trouble(config: Config, method: Method, model: "nn.Module", data: DataSet) -> str:
-    """Why devices cannot be native, or nothing."""
+def _trouble(config: Config, method: Method) -> str:
+    """Why no device can be native, whatever the network, or nothing."""
     if config.simulator == "gpu":
         return "the GPU simulator computes in PyTorch"
     if method.device_verbs:
         return f"method '{method.name}' brings Python of its own, which needs PyTorch"
     if not available():
         return "fedtiny was installed without its native library, for want of a C++ compiler"
+    return ""
+
+
+def _misfit(model: "nn.Module", anatomy: Anatomy, data: DataSet) -> str:
+    """Why native devices cannot play this network as PyTorch would, or nothing."""
     try:
-        describe(model, data)
+        native = NativeModel(describe(model, data))
     except FedTinyError as error:
         return str(error)
+    for name in (*anatomy.prunable, *anatomy.dense):
+        if name not in native.tensors:
+            return f"the network never uses '{name}'"
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            return f"'{name}' is frozen (requires_grad is False), and native devices train all"
     return ""
 
 

@@ -62,7 +62,7 @@ def model_width(config: Config, data: Images) -> int | None:
 
 def parameters(config: Config, data: DataSet, own: "nn.Module | None" = None) -> int:
     """Number of parameters of the network that a config names, or of one's own."""
-    network = own or build_model(config, data)
+    network = build_model(config, data) if own is None else own
     return sum(parameter.numel() for parameter in network.parameters())
 
 
@@ -71,6 +71,11 @@ def check_outputs(model: "nn.Module", data: DataSet) -> None:
     torch = require("torch", extra="torch")
     with torch.no_grad():
         outputs = model.eval()(torch.zeros(1, *data.shape))
+    if not isinstance(outputs, torch.Tensor):
+        raise ModelError(
+            f"the model gives a {type(outputs).__name__} for images; it must give one tensor, a "
+            "logit a class"
+        )
     if tuple(outputs.shape) != (1, len(data.classes)):
         raise ModelError(
             f"the model gives outputs of shape {tuple(outputs.shape[1:])} for an image, but the "

@@ -12,6 +12,7 @@ from fedtiny.data import DataSet
 from fedtiny.devices.crew import can_fork
 from fedtiny.errors import ConfigError
 from fedtiny.extras import require
+from fedtiny.runs.given import check_config, check_data, check_model
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,6 +22,9 @@ OWN = "own:"  # marks the name of a model or data set that came through the Pyth
 
 def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
     """The config with nothing left open: presets, processes, and what came through the API."""
+    check_config(config)
+    check_data(data)
+    check_model(model)
     if data is not None:
         config = replace(config, data=replace(config.data, name=OWN + data.name))
     if model is not None:

@@ -1,0 +1,49 @@
+"""What comes through the Python interface, refused in one sentence where it is something else."""
+
+from fedtiny.config import Config
+from fedtiny.data import DataSet
+from fedtiny.errors import ConfigError, DataError, ModelError
+from fedtiny.extras import require
+
+
+def check_config(config: object) -> None:
+    """Refuse what is no config."""
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"a run takes a fedtiny.Config, got {_sort(config)}; fedtiny.config.from_dict makes "
+            "one of plain dicts, fedtiny.config.load of a file"
+        )
+
+
+def check_data(data: object) -> None:
+    """Refuse data that is no data set."""
+    if not isinstance(data, DataSet | None):
+        raise DataError(
+            f"data must be a data set as fedtiny.from_arrays and fedtiny.from_torch make them, got "
+            f"{_sort(data)}; one that fedtiny knows is named in Config(data=DataConfig(name=...))"
+        )
+
+
+def check_model(model: object) -> None:
+    """Refuse a model whose layers cannot be seen."""
+    if model is None:
+        return
+    torch = require("torch", extra="torch")
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(
+            f"model must be a network, an instance of an nn.Module, got {_sort(model)}; one that "
+            "fedtiny knows is named in Config(model=...)"
+        )
+    compiled = require("torch._dynamo", extra="torch").OptimizedModule
+    if isinstance(model, torch.jit.ScriptModule | compiled):
+        raise ModelError(
+            "the layers of a network that torch.jit or torch.compile made cannot be seen; give the "
+            "nn.Module that it was made of"
+        )
+
+
+def _sort(given: object) -> str:
+    """What sort of thing this is, in words."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    return f"a value of type {type(given).__name__}"
