@@ -107,7 +107,7 @@ def assemble(
     sharing = fleet.share_out if fleet else share_out
     split = sharing(dataset, config) if split is None else checked(split, dataset)
     given = None if config.model != asked.model else model
-    network = build_model(config, dataset) if given is None else copy.deepcopy(given)
+    network = build_model(config, dataset) if given is None else copy.deepcopy(given).cpu()
     anatomy = models.dissect(network, dataset.shape)
     check_outputs(network, dataset)
     method.check(anatomy)
