@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,9 +11,10 @@ from torch import nn
 import fedtiny
 from fedtiny.cli.main import dispatch
 from fedtiny.config import DataConfig
-from fedtiny.errors import ConfigError, FedTinyError, ModelError, RunError
+from fedtiny.errors import ConfigError, DataError, FedTinyError, ModelError, RunError
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.settle import settled
+from fedtiny.runs.split import share_out
 
 from .tiny import differences, own_data, stop, tiny, train
 
@@ -183,3 +185,21 @@ def test_data_of_ones_own_may_be_limited(net, tmp_path):
     config = tiny(rounds=1, data=DataConfig(limit_train=80, limit_test=20, n_shots=2))
     result = train(config, tmp_path / "run", data=own_data(), model=net)
     assert result.accuracy * 20 == pytest.approx(round(result.accuracy * 20))
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_the_public_set_holds_images_of_the_classes_there_are(step):
+    labels = np.arange(300) % 4 * step
+    images = np.zeros((300, 8, 8), dtype=np.uint8)
+    data = fedtiny.from_arrays((images, labels), (images, labels))
+    split = share_out(data, CONFIG)
+    assert np.unique(labels[split.public], return_counts=True)[1].tolist() == [5, 5, 5, 5]
+    assert split.table.sum() == 280
+
+
+def test_a_public_set_that_leaves_too_little_is_named():
+    complaint = r"public set takes 20 of your 40 training images .* lower --data\.n-shots"
+    with pytest.raises(DataError, match=complaint):
+        share_out(own_data(40), CONFIG)
+    fewer = replace(CONFIG, data=replace(CONFIG.data, n_shots=2))
+    assert share_out(own_data(40), fewer).table.sum() == 32

@@ -37,7 +37,8 @@ def hold_back(data: DataSet, config: Config) -> Split:
 
 
 def _public(data: DataSet, config: Config) -> NDArray[np.int64]:
-    size = config.data.n_shots * len(data.classes)
+    """So many images of each class that has any."""
+    size = config.data.n_shots * len(np.unique(data.train.labels))
     return balanced_choice(data.train.labels, size, generator(config.seed, "public"))
 
 
@@ -48,9 +49,9 @@ def share_out(data: DataSet, config: Config) -> Split:
     rest = np.setdiff1d(np.arange(len(labels)), public)
     if fleet.devices * fleet.min_samples > len(rest):
         raise DataError(
-            f"{fleet.devices} devices with at least {fleet.min_samples} samples each need more "
-            f"than the {len(rest)} training images there are; lower --fleet.devices or "
-            "--fleet.min-samples"
+            f"the public set takes {len(public)} of your {len(labels)} training images and leaves "
+            f"too few for {fleet.devices} devices with at least {fleet.min_samples} samples each; "
+            "lower --data.n-shots, --fleet.devices or --fleet.min-samples, or give more images"
         )
     partition = split_over_devices(
         fleet.partition,
