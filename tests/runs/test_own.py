@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import fedtiny
@@ -140,6 +141,38 @@ def test_resuming_with_less_data_is_refused(half, net):
 def test_resuming_with_other_labels_is_refused(half, net):
     with pytest.raises(RunError, match=OTHER):
         fedtiny.resume(half, data=own_data(name="mine", shift=1), model=net, reporter=Silent())
+
+
+def changed(data, change, *parts):
+    """The data set with other images of the same labels in these parts."""
+    old = {name: getattr(data, name) for name in parts}
+    new = {name: replace(part, images=change(part.images)) for name, part in old.items()}
+    return replace(data, **new)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(own_data(name="mine"), lambda images: images[:, :, :4], "train", "test"),
+        changed(own_data(name="mine"), lambda images: 255 - images, "train"),
+        changed(own_data(name="mine"), lambda images: 255 - images, "test"),
+    ],
+    ids=["another size", "training", "test"],
+)
+def test_resuming_with_other_images_of_the_same_labels_is_refused(tmp_path, other):
+    """Also of another size, where the model takes only one."""
+    config = replace(CONFIG, model="vgg11")
+    half = stop(config, tmp_path / "half", 1, data=own_data(name="mine"))
+    with pytest.raises(RunError, match=OTHER):
+        fedtiny.resume(half, data=other, reporter=Silent())
+
+
+def test_a_run_from_before_images_were_sealed_resumes(whole, half, net):
+    split = load_file(half / "partition.safetensors")
+    assert split.pop("seal").nbytes == 16
+    save_file(split, half / "partition.safetensors")
+    fedtiny.resume(half, data=own_data(name="mine"), model=net, reporter=Silent())
+    assert differences(whole.path, half) == ["partition"]
 
 
 def test_the_same_data_may_have_another_name(whole, half, net):
