@@ -12,7 +12,8 @@ from fedtiny.errors import RunError
 from fedtiny.federation.server import Server
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.runs.digest import digest_of
-from fedtiny.runs.folder import RunFolder, way_back, write_atomically
+from fedtiny.runs.folder import RunFolder, write_atomically
+from fedtiny.runs.whole import way_back
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 

@@ -123,13 +123,6 @@ def way_on(folder: RunFolder) -> str:
     return f"fedtiny resume {quoted(folder.path)}"
 
 
-def way_back(folder: RunFolder) -> str:
-    """What to do about a file without which a run cannot continue."""
-    return (
-        f"put back a copy of it, or run its config again with: fedtiny run {quoted(folder.config)}"
-    )
-
-
 def _free_names(parent: Path, stem: str) -> Iterator[Path]:
     yield parent / stem
     number = 2

@@ -18,19 +18,13 @@ from fedtiny.runs import display, metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.fleet import Fleet
-from fedtiny.runs.folder import (
-    RunFolder,
-    read_json,
-    way_back,
-    way_on,
-    write_atomically,
-    write_json,
-)
+from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically, write_json
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.records import about_record, result_record, round_record, selection_record
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.settle import settled
 from fedtiny.runs.split import load_split, save_split
+from fedtiny.runs.whole import require_whole
 
 if TYPE_CHECKING:
     from torch import nn
@@ -92,7 +86,7 @@ def resume(
         config = replace(config, data=replace(config.data, root=str(root)))
     config = replace(config, workers=workers or config.workers, gpu=replace(config.gpu, cards=None))
     with folder.locked():
-        _refuse_to_forget(folder)
+        require_whole(folder)
         split = load_split(folder) if folder.partition.exists() else None
         with _assembled(config, data=data, model=model, split=split, fleet=fleet) as assembly:
             if folder.checkpoint.exists():
@@ -100,16 +94,6 @@ def resume(
             else:
                 _describe(folder, assembly, fleet)
             return _train(assembly, folder, reporter or display.automatic())
-
-
-def _refuse_to_forget(folder: RunFolder) -> None:
-    """A run begins again only where it had not come to its first checkpoint."""
-    rounds = 0 if folder.checkpoint.exists() else len(metrics.read(folder))
-    if rounds:
-        raise RunError(
-            f"{folder.checkpoint} is missing, and with it what {rounds} rounds have trained; "
-            f"{way_back(folder)}"
-        )
 
 
 @contextmanager
