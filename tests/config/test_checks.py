@@ -95,6 +95,12 @@ def test_a_round_must_ask_as_many_devices_as_it_needs():
         Config(fleet=FleetConfig(devices=10, fraction=0.25, min_replies=4))
 
 
+def test_parameters_are_for_the_small_model():
+    assert Config(model="small", parameters=1000).parameters == 1000
+    with pytest.raises(ConfigError, match=r"--parameters sizes .*'small' alone.*'resnet18'"):
+        Config(parameters=1000)
+
+
 def with_setting(flag, value):
     section, _, name = flag.replace("-", "_").rpartition(".")
     settings = {name: value}
