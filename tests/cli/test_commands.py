@@ -312,6 +312,18 @@ def test_a_reader_that_goes_away_gets_no_traceback(finished):
     assert "Traceback" not in error
 
 
+def test_a_run_whose_reader_goes_away_says_how_to_go_on(fedtiny, tmp_path):
+    """As in `fedtiny run | head`."""
+    order = [sys.executable, "-m", "fedtiny", "run", *FLAGS, "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(order, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    error = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 1
+    assert error == f"stopped; continue with: fedtiny resume {tmp_path / 'run'}\n"
+    assert fedtiny("resume", tmp_path / "run").code == 0
+
+
 def test_a_run_folder_holds_what_flags_said(fedtiny, tmp_path):
     fedtiny("run", *FLAGS, "--rounds", "1", "--data.no-augment", "--out", tmp_path / "run")
     assert {file.name for file in (tmp_path / "run").iterdir()} - {".lock"} == FILES_OF_COMMAND

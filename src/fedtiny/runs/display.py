@@ -72,6 +72,8 @@ class Lines:
 
     def close(self) -> None:
         if self.unfinished:
+            if self.console.quiet:  # rich falls silent when the reader of a pipe is gone
+                self.console = Console(stderr=True, highlight=False, soft_wrap=True)
             self._say(f"stopped; continue with: {way_on(self.unfinished)}")
 
     def _say(self, line: str) -> None:

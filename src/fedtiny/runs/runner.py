@@ -110,8 +110,8 @@ def _assembled(config: Config, **given: Any) -> Iterator[Assembly]:
 def _train(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> Result:
     server, config = assembly.server, assembly.config
     records = metrics.keep_before(folder, server.round)
-    reporter.started(assembly, folder, records)
     try:
+        reporter.started(assembly, folder, records)
         _prepare(assembly, folder, reporter)
         started = time.perf_counter()
         for result in federate(server, assembly.method, config.rounds or 0):
