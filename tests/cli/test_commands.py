@@ -143,6 +143,22 @@ def test_inspect_shows_a_stopped_run_and_how_to_go_on(fedtiny, stopped):
     assert rounds_in(said.out) == ["1", "2"]
 
 
+@pytest.mark.parametrize("name", ["selection.json", "partition.safetensors"])
+def test_a_damaged_file_is_told_with_the_way_out_and_not_with_one_that_fails(
+    fedtiny, stopped, name
+):
+    (stopped / name).write_bytes(b"{")
+    resumed, shown = fedtiny("resume", stopped), fedtiny("inspect", stopped)
+    trouble = f"{stopped / name} is missing or damaged"
+    advice = f"put back a copy of it, or run its config again with: fedtiny run {stopped}"
+    assert (resumed.code, resumed.out) == (1, "")
+    assert resumed.err == f"fedtiny: error: {trouble}; {advice}/config.toml\n"
+    assert (shown.code, shown.err) == (1, f"fedtiny: error: {trouble}\n")
+    assert f"stopped after 2 of 3 rounds: {trouble}; {advice}/config.toml\n" in shown.out
+    assert "continue with" not in shown.out
+    assert "Density by layer" in shown.out, "the rest is shown"
+
+
 def test_inspect_shows_a_run_that_another_process_works_on(fedtiny, stopped):
     with locked_elsewhere(stopped):
         said = fedtiny("inspect", stopped)
@@ -294,6 +310,18 @@ def test_a_reader_that_goes_away_gets_no_traceback(finished):
     process.stderr.close()
     process.wait()
     assert "Traceback" not in error
+
+
+def test_a_run_whose_reader_goes_away_says_how_to_go_on(fedtiny, tmp_path):
+    """As in `fedtiny run | head`."""
+    order = [sys.executable, "-m", "fedtiny", "run", *FLAGS, "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(order, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    error = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 1
+    assert error == f"stopped; continue with: fedtiny resume {tmp_path / 'run'}\n"
+    assert fedtiny("resume", tmp_path / "run").code == 0
 
 
 def test_a_run_folder_holds_what_flags_said(fedtiny, tmp_path):

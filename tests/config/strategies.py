@@ -56,11 +56,16 @@ def data_configs():
     )
 
 
+def sized(given):
+    """Only the small model takes a number of parameters."""
+    return {} if given["model"] == "small" else {"parameters": None}
+
+
 def configs():
     return st.builds(
-        Config,
+        lambda **given: Config(**given | sized(given)),
         method=TEXTS,
-        model=TEXTS,
+        model=TEXTS | st.just("small"),
         width=maybe(COUNTS),
         parameters=maybe(COUNTS),
         density=SHARES,

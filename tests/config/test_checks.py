@@ -137,6 +137,12 @@ def test_numbers_of_another_make_are_allowed_where_a_file_can_hold_them():
     assert from_dict(tomllib.loads(dumps(config))) == config
 
 
+def test_parameters_are_for_the_small_model():
+    assert Config(model="small", parameters=1000).parameters == 1000
+    with pytest.raises(ConfigError, match=r"--parameters sizes .*'small' alone.*'resnet18'"):
+        Config(parameters=1000)
+
+
 def with_setting(flag, value):
     section, _, name = flag.replace("-", "_").rpartition(".")
     settings = {name: value}

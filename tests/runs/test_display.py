@@ -83,6 +83,12 @@ def test_a_gpu_simulator_without_a_gpu_says_so(tmp_path, monkeypatch):
     assert told not in usual
 
 
+def test_a_density_that_a_budget_chose_is_told(tmp_path):
+    text = shown(tiny(rounds=1, memory_budget="2kB", density=0.9), tmp_path / "run")
+    assert re.search(r"^density 0\.18\d*: the largest that fits 2kB$", text, re.MULTILINE)
+    assert "the largest that fits" not in shown(tiny(rounds=1), tmp_path / "plain")
+
+
 def test_devices_own_accuracy_is_told(tmp_path):
     text = shown(tiny(rounds=1, eval_devices=True), tmp_path / "run")
     assert re.search(r"devices 0\.\d{4} \(worst 0\.\d{4}\)", text)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import fedtiny
@@ -15,6 +16,7 @@ from fedtiny.errors import ConfigError, DataError, FedTinyError, ModelError, Run
 from fedtiny.export.source import pack_run
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.settle import settled
+from fedtiny.runs.split import share_out
 
 from .tiny import differences, own_data, stop, tiny, train
 
@@ -142,6 +144,38 @@ def test_resuming_with_other_labels_is_refused(half, net):
         fedtiny.resume(half, data=own_data(name="mine", shift=1), model=net, reporter=Silent())
 
 
+def changed(data, change, *parts):
+    """The data set with other images of the same labels in these parts."""
+    old = {name: getattr(data, name) for name in parts}
+    new = {name: replace(part, images=change(part.images)) for name, part in old.items()}
+    return replace(data, **new)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(own_data(name="mine"), lambda images: images[:, :, :4], "train", "test"),
+        changed(own_data(name="mine"), lambda images: 255 - images, "train"),
+        changed(own_data(name="mine"), lambda images: 255 - images, "test"),
+    ],
+    ids=["another size", "training", "test"],
+)
+def test_resuming_with_other_images_of_the_same_labels_is_refused(tmp_path, other):
+    """Also of another size, where the model takes only one."""
+    config = replace(CONFIG, model="vgg11")
+    half = stop(config, tmp_path / "half", 1, data=own_data(name="mine"))
+    with pytest.raises(RunError, match=OTHER):
+        fedtiny.resume(half, data=other, reporter=Silent())
+
+
+def test_a_run_from_before_images_were_sealed_resumes(whole, half, net):
+    split = load_file(half / "partition.safetensors")
+    assert split.pop("seal").nbytes == 16
+    save_file(split, half / "partition.safetensors")
+    fedtiny.resume(half, data=own_data(name="mine"), model=net, reporter=Silent())
+    assert differences(whole.path, half) == ["partition"]
+
+
 def test_the_same_data_may_have_another_name(whole, half, net):
     fedtiny.resume(half, data=own_data(name="theirs"), model=net, reporter=Silent())
     assert differences(whole.path, half) == []
@@ -234,3 +268,21 @@ def test_data_of_ones_own_may_be_limited(net, tmp_path):
     config = tiny(rounds=1, data=DataConfig(limit_train=80, limit_test=20, n_shots=2))
     result = train(config, tmp_path / "run", data=own_data(), model=net)
     assert result.accuracy * 20 == pytest.approx(round(result.accuracy * 20))
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_the_public_set_holds_images_of_the_classes_there_are(step):
+    labels = np.arange(300) % 4 * step
+    images = np.zeros((300, 8, 8), dtype=np.uint8)
+    data = fedtiny.from_arrays((images, labels), (images, labels))
+    split = share_out(data, CONFIG)
+    assert np.unique(labels[split.public], return_counts=True)[1].tolist() == [5, 5, 5, 5]
+    assert split.table.sum() == 280
+
+
+def test_a_public_set_that_leaves_too_little_is_named():
+    complaint = r"public set takes 20 of your 40 training images .* lower --data\.n-shots"
+    with pytest.raises(DataError, match=complaint):
+        share_out(own_data(40), CONFIG)
+    fewer = replace(CONFIG, data=replace(CONFIG.data, n_shots=2))
+    assert share_out(own_data(40), fewer).table.sum() == 32

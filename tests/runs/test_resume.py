@@ -160,6 +160,7 @@ def test_a_run_that_another_process_works_on_is_left_alone(stopped):
         ("checkpoint.safetensors", lambda data: data[:60]),
         ("checkpoint.safetensors", lambda data: data[:-9]),
         ("checkpoint.safetensors", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+        ("checkpoint.safetensors", None),
         ("metrics.jsonl", lambda data: b"\xff\xfe\n" + data),
         ("metrics.jsonl", lambda data: b"{}\n" + data),
         ("metrics.jsonl", lambda data: data.partition(b"\n")[2]),
@@ -178,6 +179,28 @@ def test_a_damaged_file_is_named_and_left_as_it_is(stopped, name, change):
     assert (path.read_bytes() if path.exists() else None) == left
     path.write_bytes(data)
     assert len(resume(stopped).metrics) == 3
+
+
+def test_rounds_without_a_checkpoint_are_kept_and_the_way_to_start_anew_is_told(stopped):
+    (stopped / "checkpoint.safetensors").unlink()
+    before = {file.name: file.read_bytes() for file in stopped.iterdir()}
+    complaint = r"missing, and with it what 2 rounds .* fedtiny run .*stopped/config\.toml"
+    with pytest.raises(RunError, match=complaint):
+        resume(stopped)
+    assert {file.name: file.read_bytes() for file in stopped.iterdir()} == before
+
+
+def test_a_run_that_stopped_before_its_first_checkpoint_begins_again(finished, tmp_path):
+    class Early(Silent):
+        def started(self, assembly, folder, records):
+            raise KeyboardInterrupt
+
+    path = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        fedtiny.run(TINY, out=path, reporter=Early())
+    assert not (path / "checkpoint.safetensors").exists()
+    resume(path)
+    assert differences(finished.path, path) == []
 
 
 def test_a_run_at_its_end_without_metrics_is_refused_clearly(tmp_path):

@@ -10,10 +10,12 @@ from rich.table import Table
 from fedtiny import config as configs
 from fedtiny.cli.packed_view import show_packed, show_packed_layers
 from fedtiny.config import Config
+from fedtiny.errors import FedTinyError, RunError
 from fedtiny.runs import metrics, words
 from fedtiny.runs.folder import RunFolder, read_json, way_on
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
+from fedtiny.runs.whole import require_whole
 
 
 def command(arguments: list[str]) -> int:
@@ -37,23 +39,40 @@ def command(arguments: list[str]) -> int:
 
 
 def show(folder: RunFolder, console: Console) -> None:
-    """Print a run: what it is, its data, its selection, its rounds and its layers."""
+    """Print a run: what it is, its data, its selection, its rounds and its layers.
+
+    What is damaged is told after all the rest.
+    """
     config, records = configs.load(folder.config), metrics.read(folder)
     console.print(words.headline(config), style="bold", markup=False)
     console.print(_state(folder, config, records), markup=False, soft_wrap=True)
-    if folder.partition.exists():
-        table = load_split(folder).table
-        if table.any():
-            console.print(words.partition_table(table))
-    if folder.selection.exists():
-        selection = read_json(folder.selection)
-        if "selection" in selection:
-            console.print(words.selection_line(selection), markup=False)
+    damaged: list[FedTinyError] = []
+    for part in (_show_partition, _show_selection):
+        try:
+            part(folder, console)
+        except FedTinyError as error:
+            damaged.append(error)
     if records:
         console.print(_rounds(records))
         console.print(words.layer_table(records[-1]))
     if folder.packed.exists():
         show_packed_layers(folder.packed, console)
+    if damaged:
+        raise damaged[0]
+
+
+def _show_partition(folder: RunFolder, console: Console) -> None:
+    if folder.partition.exists():
+        table = load_split(folder).table
+        if table.any():
+            console.print(words.partition_table(table))
+
+
+def _show_selection(folder: RunFolder, console: Console) -> None:
+    if folder.selection.exists():
+        selection = read_json(folder.selection)
+        if "selection" in selection:
+            console.print(words.selection_line(selection), markup=False)
 
 
 def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
@@ -68,6 +87,10 @@ def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
     done = f"{len(records)} of {config.rounds} rounds"
     if folder.is_locked():
         return f"running: {done} done"
+    try:
+        require_whole(folder)
+    except RunError as error:
+        return f"stopped after {done}: {error}"
     return f"stopped after {done}; continue with: {way_on(folder)}"
 
 

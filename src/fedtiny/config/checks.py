@@ -48,6 +48,11 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
             (v is None or v >= 2, f"--{k} must be at least 2, got {v}")
             for k, v in at_least_two.items()
         ],
+        (
+            config.parameters is None or config.model == "small",
+            "--parameters sizes the model 'small' alone: leave it out with "
+            f"'{config.model}', or take --model small",
+        ),
         (0 < config.density <= 1, f"--density must lie in (0, 1], got {config.density:g}"),
         (fleet.alpha > 0, f"--fleet.alpha must be above 0, got {fleet.alpha:g}"),
         (0 < fleet.fraction <= 1, f"--fleet.fraction must lie in (0, 1], got {fleet.fraction:g}"),

@@ -26,9 +26,9 @@ from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import backend as backends
 from fedtiny.runs.crews import crew_for
 from fedtiny.runs.fleet import Fleet, Premises
-from fedtiny.runs.inputs import build_model, check_outputs, load_data, parameters
+from fedtiny.runs.inputs import build_model, check_outputs, fitting, load_images, parameters
 from fedtiny.runs.settle import cost_inputs, settled, within_budget
-from fedtiny.runs.split import Split, checked, share_out
+from fedtiny.runs.split import Split, checked, sealed, share_out
 
 if TYPE_CHECKING:
     from torch import nn
@@ -99,13 +99,14 @@ def assemble(
     Devices are simulated, unless a fleet of real ones is given.
     """
     asked = settled(config, data, model)
-    dataset = load_data(asked, data)
+    images = load_images(asked, data)
+    dataset = fitting(images, asked)
     planning = backends.plans_memory(asked)
     asked = asked if planning else within_budget(asked, dataset, model)
     method = methods.create(asked)
     config = method.settle(asked, lambda: parameters(asked, dataset, model))
     sharing = fleet.share_out if fleet else share_out
-    split = sharing(dataset, config) if split is None else checked(split, dataset)
+    split = checked(split, images) if split else sealed(sharing(dataset, config), images)
     given = None if config.model != asked.model else model
     network = build_model(config, dataset) if given is None else copy.deepcopy(given).cpu()
     anatomy = models.dissect(network, dataset.shape)

@@ -12,7 +12,8 @@ from fedtiny.errors import RunError
 from fedtiny.federation.server import Server
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.runs.digest import digest_of
-from fedtiny.runs.folder import RunFolder, quoted, write_atomically
+from fedtiny.runs.folder import RunFolder, write_atomically
+from fedtiny.runs.whole import way_back
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -95,7 +96,4 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 
 def _damaged(folder: RunFolder) -> str:
-    return (
-        f"{folder.checkpoint} is damaged; put back a copy of it, or run its config again with: "
-        f"fedtiny run {quoted(folder.config)}"
-    )
+    return f"{folder.checkpoint} is damaged; {way_back(folder)}"

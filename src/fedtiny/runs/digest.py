@@ -13,5 +13,5 @@ def digest_of(tensors: Mapping[str, NDArray[Any]], text: str) -> str:
     found = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
         found.update(name.encode())
-        found.update(np.ascontiguousarray(tensors[name]).tobytes())
+        found.update(np.ascontiguousarray(tensors[name]).data)
     return found.hexdigest()

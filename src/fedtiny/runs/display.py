@@ -44,8 +44,8 @@ class Lines:
             table = words.partition_table(assembly.split.table, assembly.data.classes)
             self.console.print(table, soft_wrap=False)
         planned = config.memory_model == "device" and config.device_backend == "native"
-        if config.memory_budget and planned:
-            self._say(words.memory_line(config))
+        if config.memory_budget:
+            self._say(words.memory_line(config) if planned else words.density_line(config))
         if config.simulator == "gpu" and not has_gpu():
             self._say(words.NO_GPU)
         if records:
@@ -72,6 +72,8 @@ class Lines:
 
     def close(self) -> None:
         if self.unfinished:
+            if self.console.quiet:  # rich falls silent when the reader of a pipe is gone
+                self.console = Console(stderr=True, highlight=False, soft_wrap=True)
             self._say(f"stopped; continue with: {way_on(self.unfinished)}")
 
     def _say(self, line: str) -> None:

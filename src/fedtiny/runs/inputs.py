@@ -15,17 +15,25 @@ if TYPE_CHECKING:
 
 
 def load_data(config: Config, own: DataSet | None = None) -> DataSet:
-    """The run's data set, at a size that its model takes, limited as asked."""
+    """The run's data set, limited as asked, at a size that its model takes."""
+    return fitting(load_images(config, own), config)
+
+
+def load_images(config: Config, own: DataSet | None = None) -> DataSet:
+    """The run's data set as it is, limited as asked."""
     if own is None and config.data.name.startswith(OWN):
         raise ConfigError(
             f"this run used a data set of your own ({config.data.name.removeprefix(OWN)}); "
             "continue it from Python with fedtiny.resume(path, data=...)"
         )
     data = own or datasets.load(config.data.name, config.data.root)
-    smallest = models.KINDS[config.model].smallest_input if config.model in models.KINDS else 1
-    if min(data.shape[1:]) < smallest:
-        data = data.resized(smallest)
     return data.limited(config.data.limit_train, config.data.limit_test, config.seed)
+
+
+def fitting(data: DataSet, config: Config) -> DataSet:
+    """The same images, at a size that the run's model takes."""
+    smallest = models.KINDS[config.model].smallest_input if config.model in models.KINDS else 1
+    return data.resized(smallest) if min(data.shape[1:]) < smallest else data
 
 
 class Images(Protocol):

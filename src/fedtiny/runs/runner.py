@@ -24,6 +24,7 @@ from fedtiny.runs.records import about_record, result_record, round_record, sele
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.settle import settled
 from fedtiny.runs.split import load_split, save_split
+from fedtiny.runs.whole import require_whole
 
 if TYPE_CHECKING:
     from torch import nn
@@ -85,6 +86,7 @@ def resume(
         config = replace(config, data=replace(config.data, root=str(root)))
     config = replace(config, workers=workers or config.workers, gpu=replace(config.gpu, cards=None))
     with folder.locked():
+        require_whole(folder)
         split = load_split(folder) if folder.partition.exists() else None
         with _assembled(config, data=data, model=model, split=split, fleet=fleet) as assembly:
             if folder.checkpoint.exists():
@@ -108,8 +110,8 @@ def _assembled(config: Config, **given: Any) -> Iterator[Assembly]:
 def _train(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> Result:
     server, config = assembly.server, assembly.config
     records = metrics.keep_before(folder, server.round)
-    reporter.started(assembly, folder, records)
     try:
+        reporter.started(assembly, folder, records)
         _prepare(assembly, folder, reporter)
         started = time.perf_counter()
         for result in federate(server, assembly.method, config.rounds or 0):

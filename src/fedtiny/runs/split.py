@@ -1,6 +1,7 @@
 """Which image goes to which device, saved with the run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from fedtiny.data.choose import balanced_choice
 from fedtiny.data.partition import split as split_over_devices
 from fedtiny.errors import DataError, RunError
 from fedtiny.randomness import generator
+from fedtiny.runs.digest import digest_of
 from fedtiny.runs.folder import RunFolder, write_atomically
 
 
@@ -20,12 +22,14 @@ from fedtiny.runs.folder import RunFolder, write_atomically
 class Split:
     """The training set, shared out: the server's public images, and each device's own.
 
-    `table` counts the devices' images by class.
+    `table` counts the devices' images by class; `seal` is that of the images, at their own size,
+    and empty where it is not known.
     """
 
     public: NDArray[np.int64]
     devices: Partition
     table: NDArray[np.int64]
+    seal: bytes = b""
 
 
 def hold_back(data: DataSet, config: Config) -> Split:
@@ -37,7 +41,8 @@ def hold_back(data: DataSet, config: Config) -> Split:
 
 
 def _public(data: DataSet, config: Config) -> NDArray[np.int64]:
-    size = config.data.n_shots * len(data.classes)
+    """So many images of each class that has any."""
+    size = config.data.n_shots * len(np.unique(data.train.labels))
     return balanced_choice(data.train.labels, size, generator(config.seed, "public"))
 
 
@@ -48,9 +53,9 @@ def share_out(data: DataSet, config: Config) -> Split:
     rest = np.setdiff1d(np.arange(len(labels)), public)
     if fleet.devices * fleet.min_samples > len(rest):
         raise DataError(
-            f"{fleet.devices} devices with at least {fleet.min_samples} samples each need more "
-            f"than the {len(rest)} training images there are; lower --fleet.devices or "
-            "--fleet.min-samples"
+            f"the public set takes {len(public)} of your {len(labels)} training images and leaves "
+            f"too few for {fleet.devices} devices with at least {fleet.min_samples} samples each; "
+            "lower --data.n-shots, --fleet.devices or --fleet.min-samples, or give more images"
         )
     partition = split_over_devices(
         fleet.partition,
@@ -65,18 +70,33 @@ def share_out(data: DataSet, config: Config) -> Split:
     return Split(public, devices, devices.table(labels, len(data.classes)))
 
 
+def sealed(split: Split, data: DataSet) -> Split:
+    """The split with a seal that other images or labels would break."""
+    parts = {"train": data.train, "test": data.test}
+    arrays = {name: part.images for name, part in parts.items()}
+    arrays |= {f"{name} labels": part.labels for name, part in parts.items()}
+    kinds = " ".join(f"{array.dtype}{array.shape}" for array in arrays.values())
+    return replace(split, seal=bytes.fromhex(digest_of(arrays, kinds)))
+
+
 def checked(split: Split, data: DataSet) -> Split:
     """The split of a run that goes on, which must fit the data it is given."""
-    indices, _ = split.devices.flat()
-    fits = max(indices.max(initial=0), split.public.max(initial=0)) < len(data.train)
-    if not fits or not np.array_equal(
-        split.devices.table(data.train.labels, len(data.classes)), split.table
-    ):
+    again = sealed(split, data)
+    if not _fits(split, data) or split.seal not in (b"", again.seal):
         raise RunError(
             f"the data set '{data.name}' is not the one that this run was started with; "
             "give it the same images and labels in the same order"
         )
-    return split
+    return again
+
+
+def _fits(split: Split, data: DataSet) -> bool:
+    """Whether the split's images are there, of the classes that they had."""
+    indices, _ = split.devices.flat()
+    if max(indices.max(initial=0), split.public.max(initial=0)) >= len(data.train):
+        return False
+    table = split.devices.table(data.train.labels, len(data.classes))
+    return np.array_equal(table, split.table)
 
 
 def save_split(folder: RunFolder, split: Split) -> None:
@@ -87,6 +107,7 @@ def save_split(folder: RunFolder, split: Split) -> None:
         "indices": indices,
         "offsets": offsets,
         "table": split.table,
+        "seal": np.frombuffer(split.seal, dtype=np.uint8),
     }
     write_atomically(folder.partition, save(tensors))
 
@@ -95,12 +116,13 @@ def load_split(folder: RunFolder) -> Split:
     """Read the split of a run."""
     tensors = _read(folder)
     devices = Partition.from_flat(tensors["indices"], tensors["offsets"])
-    return Split(tensors["public"], devices, tensors["table"])
+    seal = tensors["seal"].tobytes() if "seal" in tensors else b""
+    return Split(tensors["public"], devices, tensors["table"], seal)
 
 
-def _read(folder: RunFolder) -> dict[str, NDArray[np.int64]]:
+def _read(folder: RunFolder) -> dict[str, NDArray[Any]]:
     try:
-        tensors: dict[str, NDArray[np.int64]] = load(folder.partition.read_bytes())
+        tensors: dict[str, NDArray[Any]] = load(folder.partition.read_bytes())
     except (OSError, SafetensorError) as error:
         raise RunError(f"{folder.partition} is missing or damaged") from error
     if not tensors.keys() >= {"public", "indices", "offsets", "table"}:

@@ -44,6 +44,11 @@ def headline(config: Config) -> str:
     )
 
 
+def density_line(config: Config) -> str:
+    """How the density meets a memory budget, in one line."""
+    return f"density {config.density:.4g}: the largest that fits {config.memory_budget}"
+
+
 def memory_line(config: Config) -> str:
     """How native devices meet their memory budget, in one line."""
     recomputing = ", recomputing" if config.device.recompute else ""
