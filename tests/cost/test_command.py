@@ -20,10 +20,10 @@ def printed_json(capsys, *arguments):
 def test_all_methods_at_the_papers_densities_by_default(capsys):
     document = printed_json(capsys, "--model", "small")
     rows = document["rows"]
+    sparse = [method for method in HABITS if method != "fedavg"]
     assert [(row["density"], row["method"]) for row in rows] == [
-        (1.0 if method == "fedavg" else density, method)
-        for density in (0.01, 0.005, 0.001)
-        for method in HABITS
+        (1, "fedavg"),
+        *((density, method) for density in (0.01, 0.005, 0.001) for method in sparse),
     ]
     assert document["samples"] == 5000
     assert document["settings"]["train"]["local_epochs"] == 5

@@ -129,7 +129,8 @@ def _rows(
     if arguments.memory_budget and arguments.density:
         raise ConfigError("give either --density or --memory-budget, not both")
     if config.memory_budget is None or arguments.density:
-        rows = [_row(_at(one, density), given) for density in densities for one in asked]
+        each = dict.fromkeys(_at(one, density) for density in densities for one in asked)
+        rows = [_row(one, given) for one in each]
     else:
         budget = cost.parse_size(config.memory_budget)
         rows = [cost.fitting_summary(one, budget, config.memory_model, **given) for one in asked]
@@ -139,7 +140,7 @@ def _rows(
 
 
 def _at(config: Config, density: float) -> Config:
-    """The config at a density, or dense where its method leaves the network so."""
+    """The config at a density; a method that stays dense has one alone."""
     return replace(config, density=1.0 if methods.find(config.method).dense else density)
 
 
