@@ -1,6 +1,5 @@
 """Small federations in one process, with a real ServerApp and a real ClientApp."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import Context, Message, RecordDict
@@ -10,16 +9,14 @@ from fedtiny.config.flat import flat
 from fedtiny.flower import client, server
 from fedtiny.flower.in_process import InProcessGrid
 
-from ..runs.tiny import TINY
+from ..runs.tiny import tiny as simulated
 
 FAST = {"flower.wait": 0.3, "flower.timeout": 0.4}
 
 
 def tiny(**changes) -> Config:
     """The tiny config as nodes can play it, so that a simulation may be compared with it."""
-    sections = {k: replace(getattr(TINY, k), **v) for k, v in changes.items() if type(v) is dict}
-    plain = {"simulator": "reference", "device_backend": "torch"}
-    return replace(TINY, **{**plain, **changes, **sections})
+    return simulated(**{"simulator": "reference", "device_backend": "torch", **changes})
 
 
 def parts(count: int) -> dict[int, dict]:

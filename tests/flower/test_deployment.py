@@ -12,31 +12,19 @@ import time
 
 import pytest
 
-from fedtiny.config import (
-    Config,
-    DataConfig,
-    FleetConfig,
-    PruningConfig,
-    SelectionConfig,
-    TrainConfig,
-)
 from fedtiny.flower import certificates, folder, local
 from fedtiny.flower.settings import FlowerSettings
 
-from ..runs.tiny import essence
+from ..runs.tiny import essence, tiny
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1200)]
 
-CONFIG = Config(
-    model="small",
+CONFIG = tiny(
     width=4,
     density=0.2,
     rounds=2,
-    data=DataConfig(limit_train=300, limit_test=100),
-    fleet=FleetConfig(devices=2),
-    train=TrainConfig(local_epochs=1),
-    selection=SelectionConfig(pool_size=2),
-    pruning=PruningConfig(r_stop=10),
+    data={"limit_train": 300, "limit_test": 100},
+    fleet={"devices": 2},
 )
 PATIENCE = 600  # seconds for a run on a busy machine
 

@@ -80,14 +80,10 @@ def command(arguments: list[str]) -> int:
     if asked.list or not asked.names:
         _show_list(job, console)
         return 0
-    account = Account()
-    if not (asked.table_only or asked.results):
-        account = _run(asked, job, console)
+    account = None if asked.table_only or asked.results else _run(asked, job, console)
     for experiment in job.experiments:
         _write(job, experiment, command_line(asked, job), console)
-    _tell(asked, job, account, console)
-    none = len(unfinished(job.cells(), job.cells_folder)) == len(job.cells())
-    return 1 if account.failed or (account.without_data and none) else 0
+    return _tell(asked, job, account, console) if account else 0
 
 
 def parse(asked: Arguments) -> Job:
@@ -165,25 +161,22 @@ def _write(job: Job, experiment: Experiment, command: str, console: Console) -> 
     console.print(f"written to {job.folder(experiment)}: {names}\n", markup=False)
 
 
-def _tell(asked: Arguments, job: Job, account: Account, console: Console) -> None:
-    """What is left to do, and how."""
+def _tell(asked: Arguments, job: Job, account: Account, console: Console) -> int:
+    """What is left to do, and how; gives the exit code."""
     for name, reason in account.failed.items():
         console.print(f"failed: {name}: {reason}", markup=False)
     for name, reason in account.without_data.items():
         console.print(f"left out, as the data is not here: {name}: {reason}", markup=False)
-    if asked.table_only or asked.results:
-        return
     cells = job.cells()
     left = len(unfinished(cells, job.cells_folder))
-    if not left:
-        return
-    why = "time is over: " if account.out_of_time else ""
-    where = " --data.root DIR" if account.without_data and not asked.root else ""
-    console.print(
-        f"{why}{left} of {len(cells)} cells remain; go on with: "
-        f"{command_line(asked, job, here=True)}{where}",
-        markup=False,
-    )
+    if left:
+        why = "time is over: " if account.out_of_time else ""
+        where = " --data.root DIR" if account.without_data and not asked.root else ""
+        command = command_line(asked, job, here=True) + where
+        console.print(
+            f"{why}{left} of {len(cells)} cells remain; go on with: {command}", markup=False
+        )
+    return 1 if account.failed or (account.without_data and left == len(cells)) else 0
 
 
 def _show_list(job: Job, console: Console) -> None:
