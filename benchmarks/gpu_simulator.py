@@ -154,6 +154,7 @@ def config(arguments: argparse.Namespace) -> Config:
                 "lanes": arguments.lanes,
                 "compile": not arguments.no_compile,
                 "graphs": not arguments.no_graphs,
+                "deterministic": not arguments.no_deterministic,
             },
         }
     )
@@ -213,6 +214,7 @@ def main() -> None:
     parser.add_argument("--lanes", type=int)
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--no-graphs", action="store_true")
+    parser.add_argument("--no-deterministic", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.sparse.pieces import in_pieces
 from fedtiny.sparse.vector import SparseVector
 
-PIECE = 1 << 15
 Value = NDArray[Any] | SparseVector
 
 
@@ -59,7 +59,7 @@ class WeightedMean:
 
     def dense(self) -> dict[str, NDArray[np.float32]]:
         """The means of arrays."""
-        return {name: (s / self.weight).astype(np.float32) for name, s in self._sums.items()}
+        return {name: _divided(total, self.weight) for name, total in self._sums.items()}
 
     def sparse(self) -> dict[str, SparseVector]:
         """The means of sparse vectors."""
@@ -72,19 +72,38 @@ class WeightedMean:
         if name in self._sums:
             _add_weighted(self._sums[name], np.asarray(value), weight)
         else:
-            weighted = np.multiply(value, weight, dtype=np.float64, order="C")
-            self._sums[name] = np.asarray(weighted)
+            self._sums[name] = _weighted(np.asarray(value), weight)
+
+
+def _weighted(value: NDArray[Any], weight: float) -> NDArray[np.float64]:
+    product, values = np.empty(value.shape), value.reshape(-1)
+    flat = product.reshape(-1)
+
+    def multiply(piece: slice) -> None:
+        np.multiply(values[piece], weight, out=flat[piece], dtype=np.float64)
+
+    in_pieces(flat.size, multiply)
+    return product
 
 
 def _add_weighted(total: NDArray[np.float64], value: NDArray[Any], weight: float) -> None:
-    """total += weight * value, a piece at a time that stays in the cache."""
-    if total.size <= PIECE:
-        total += np.multiply(value, weight, dtype=np.float64)
-        return
     sums, values = total.reshape(-1), value.reshape(-1)
-    for start in range(0, len(sums), PIECE):
-        part = slice(start, start + PIECE)
-        sums[part] += np.multiply(values[part], weight, dtype=np.float64)
+
+    def add(piece: slice) -> None:
+        sums[piece] += np.multiply(values[piece], weight, dtype=np.float64)
+
+    in_pieces(sums.size, add)
+
+
+def _divided(total: NDArray[np.float64], weight: float) -> NDArray[np.float32]:
+    quotient, sums = np.empty(total.shape, dtype=np.float32), total.reshape(-1)
+    flat = quotient.reshape(-1)
+
+    def divide(piece: slice) -> None:
+        flat[piece] = sums[piece] / weight
+
+    in_pieces(flat.size, divide)
+    return quotient
 
 
 def checked_shapes(

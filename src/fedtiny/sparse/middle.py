@@ -6,7 +6,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.sparse.mean import PIECE, Value, checked_shapes
+from fedtiny.sparse.mean import Value, checked_shapes
+from fedtiny.sparse.pieces import in_pieces
 from fedtiny.sparse.vector import SparseVector
 
 Cut = Callable[[int], int]
@@ -83,11 +84,13 @@ class Middle:
         return SparseVector(vectors[0].size, indices, self._of_rows(list(rows)))
 
     def _of_rows(self, rows: Sequence[NDArray[np.generic]]) -> NDArray[np.float32]:
-        """The middle of the devices' values at each place, a piece at a time."""
+        """The middle of the devices' values at each place."""
         found = np.empty(len(rows[0]), np.float32)
-        for start in range(0, len(found), PIECE):
-            piece = slice(start, start + PIECE)
+
+        def find(piece: slice) -> None:
             found[piece] = _middle(np.stack([row[piece] for row in rows], axis=1), self.cut)
+
+        in_pieces(len(found), find)
         return found
 
 

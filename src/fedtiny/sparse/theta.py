@@ -49,7 +49,7 @@ class Theta:
     def version(self) -> int:
         """Eight bytes that name these values, so that they need not be sent twice."""
         digest = hashlib.blake2b(digest_size=8, key=self.mask.version.to_bytes(8, "little"))
-        digest.update(self.vector.astype("<f4", copy=False).tobytes())
+        digest.update(np.ascontiguousarray(self.vector, dtype="<f4").data)
         return int.from_bytes(digest.digest(), "little")
 
     @classmethod

@@ -102,16 +102,41 @@ def test_several_lanes_give_the_same_bits_as_one():
     assert found[0] == found[1] == found[2]
 
 
+MODES = {
+    "recorded": {"precision": "bf16", "lanes": 3},
+    "compiled": {"precision": "bf16", "lanes": 3, "compile": True},
+}
+
+
+@pytest.fixture(params=MODES)
+def gpu(request):
+    return MODES[request.param]
+
+
+@pytest.fixture
+def compilers_forget(monkeypatch, tmp_path):
+    """Make what was compiled, and which kernels were the fastest, unknown to whoever is next."""
+
+    def forget():
+        torch.compiler.reset()
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "forgotten"))
+
+    return forget
+
+
 @pytest.mark.parametrize("model", ["resnet18", "vgg11_small"])
-def test_a_run_repeats_to_the_last_bit(tmp_path, model):
-    config = small(model=model, rounds=2, gpu={"precision": "bf16", "lanes": 3})
-    one, other = (runs.train(config, tmp_path / name).path for name in ("one", "other"))
+def test_a_run_repeats_to_the_last_bit(tmp_path, compilers_forget, model, gpu):
+    config = small(model=model, rounds=2, gpu=gpu)
+    one = runs.train(config, tmp_path / "one").path
+    compilers_forget()
+    other = runs.train(config, tmp_path / "other").path
     assert set(runs.differences(one, other)) <= {"result"}  # which tells of memory
 
 
-def test_a_run_resumed_in_a_new_process_comes_to_the_same_end(tmp_path):
-    config = small(gpu={"precision": "bf16", "lanes": 3})
+def test_a_run_resumed_in_a_new_process_comes_to_the_same_end(tmp_path, compilers_forget, gpu):
+    config = small(gpu=gpu)
     whole = runs.train(config, tmp_path / "whole").path
     path = runs.stop(config, tmp_path / "stopped", 2)
+    compilers_forget()
     resume_in_a_new_process(path)
     assert set(runs.differences(whole, path)) <= {"result"}

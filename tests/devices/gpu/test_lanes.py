@@ -19,7 +19,7 @@ from fedtiny.federation.messages import (
     top_gradients,
     train,
 )
-from fedtiny.sparse import mean
+from fedtiny.sparse import mean, pieces
 
 from ..tiny import TinyNet, everything, jobs, lab, seeded, settings
 from .rig import lanes_of
@@ -190,7 +190,7 @@ def test_the_model_that_lanes_are_made_of_stays_as_it_is(hire):
 
 
 def test_full_gradients_larger_than_a_piece_are_averaged_over_all_devices(hire, monkeypatch):
-    monkeypatch.setattr(mean, "PIECE", 100)
+    monkeypatch.setattr(pieces, "PIECE", 100)
     bench = bench_of(12, 9, 21)
     crew, average = hire(bench, 1), mean.WeightedMean()
     replies = [*crew.answers(jobs(bench, train(1, sum_dense_gradients=True)))]
@@ -203,7 +203,7 @@ def test_full_gradients_larger_than_a_piece_are_averaged_over_all_devices(hire, 
 
 
 def test_values_that_lie_turned_in_memory_are_averaged_like_any_others(monkeypatch):
-    monkeypatch.setattr(mean, "PIECE", 5)
+    monkeypatch.setattr(pieces, "PIECE", 5)
     values = np.arange(48, dtype=np.float32).reshape(2, 3, 4, 2).transpose(0, 3, 1, 2)
     average = mean.WeightedMean()
     average.add({"x": values}, 1)

@@ -113,17 +113,19 @@ class GpuEngine:
         """Record a step; its rehearsals spoil the network's values, which are then put back."""
         assert self.stream is not None
         before = step.network.theta()
-        step.record(self.stream)
+        step.record(self.stream, None if step.network is self.network else self._tf32)
         step.network.put(step.network.place(before))
 
     def _recorded(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """A measurement that is done again and again, with one launch each where that can be.
-
-        It is worth the tensor cores unless fp32 was asked for.
-        """
+        """A measurement that is done again and again, with one launch each where that can be."""
         if not self.graphs or self.stream is None:
             return work
-        return Recording(work, self.stream, 1, tf32=self.network.dtype != torch.float32 or None)
+        return Recording(work, self.stream, 1, self._tf32)
+
+    @property
+    def _tf32(self) -> bool | None:
+        """Long work of the fp32 copy is worth the tensor cores; a lane in fp32 has no copy."""
+        return True if self.network.dtype != torch.float32 else None
 
     def train(
         self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
@@ -182,7 +184,7 @@ class GpuEngine:
 
     @property
     def exact(self) -> Network:
-        """The network that measures, in fp32 (the selection with TF32).
+        """The network that measures, in fp32 (what is recorded, with TF32).
 
         In bf16 answers tie and cost points of accuracy. And batch norm multiplies the gradient
         of an empty filter by up to 300, so that what ranks highest would mostly be rounding.

@@ -1,9 +1,11 @@
 """Which kernels the libraries may take: switches of the whole process, changed and put back."""
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._inductor.config as inductor
 
 from fedtiny.config import GpuConfig
 
@@ -44,6 +46,17 @@ def choose_kernels(config: GpuConfig, owner: object) -> "weakref.finalize[[objec
     _chosen[ticket] = settings
     _set(settings)
     return weakref.finalize(owner, _undo, ticket)
+
+
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its operations fused by torch.compile.
+
+    Where kernels are to be deterministic, none is chosen by timing that would add in another
+    order, if this version of torch can be told so.
+    """
+    timeless = cudnn.deterministic and hasattr(inductor, "deterministic")
+    options: dict[str, Any] = {"deterministic": True} if timeless else {}
+    return torch.compile(function, dynamic=False, fullgraph=True, options=options)
 
 
 def _undo(ticket: object) -> None:

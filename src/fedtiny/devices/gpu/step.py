@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -13,6 +12,7 @@ from torch.func import functional_call
 
 from fedtiny.devices.gpu.dropout import NEXT, with_keys
 from fedtiny.devices.gpu.images import COLUMNS, Images
+from fedtiny.devices.gpu.kernels import fused
 from fedtiny.devices.gpu.network import Network, precision
 from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.gpu.update import Update
@@ -52,11 +52,6 @@ def plain_loss(network: Network, images: Tensor, labels: Tensor) -> Tensor:
 
 
 Loss = Callable[[Network, Tensor, Tensor], Tensor]
-
-
-def fused(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its operations fused by torch.compile."""
-    return torch.compile(function, dynamic=False, fullgraph=True)
 
 
 @contextmanager
@@ -180,10 +175,10 @@ class Step:
         for key in network.keys:
             key += NEXT
 
-    def record(self, stream: torch.cuda.Stream) -> None:
+    def record(self, stream: torch.cuda.Stream, tf32: bool | None = None) -> None:
         """Record the step on this stream; the network's values are spoilt by it."""
         self.next.zero_()
-        self._recording = Recording(self.once, stream, REHEARSALS)
+        self._recording = Recording(self.once, stream, REHEARSALS, tf32)
 
 
 def _gaps(network: Network) -> list[int]:
