@@ -50,7 +50,7 @@ def test_every_result_has_its_command_hardware_and_settings(name):
 
 def test_single_seeds_are_told_as_measured():
     cells = json.loads(FILES["table1"].read_text())["cells"]
-    for name in ("fedtiny", "fl_pqsu"):
-        own = [c for c in cells if c["name"].startswith(f"{name}-cifar10-resnet18-d0.001-")]
+    for name in ("fedtiny-cifar10-resnet18-d0.001", "fl_pqsu-cifar10-resnet18-d0.001", "fedavg"):
+        own = [cell for cell in cells if cell["name"].startswith(f"{name}-")]
         first, second = (f"{cell['numbers']['accuracy']:.4f}" for cell in own)
         assert f"{first} and {second}" in PAGE.replace("\n", " ")
