@@ -282,3 +282,19 @@ def test_what_is_given_back_does_not_change_with_the_engine(measure):
     bench.engine.train(bench.shards[0], bench.moment(), epochs=1)
     for layer, values in found.items():
         np.testing.assert_array_equal(values, copies[layer])
+
+
+# Frozen layers
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_frozen_layer_is_scored_like_any_other_and_stays_frozen(measure):
+    free, frozen = lab(model=seeded(TinyNet)), lab(model=seeded(TinyNet))
+    layer = next(iter(frozen.anatomy.prunable))
+    weight = frozen.model.get_parameter(layer)
+    weight.requires_grad = False
+    ours, theirs = (getattr(b.server.public, measure)(b.start) for b in (frozen, free))
+    for name, scores in theirs.items():
+        assert scores.any()
+        assert np.array_equal(ours[name], scores), name
+    assert not weight.requires_grad

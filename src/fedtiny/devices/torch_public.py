@@ -1,7 +1,8 @@
 """What the server measures on the public one-shot set, with PyTorch."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -39,29 +40,39 @@ class TorchPublicSet:
         return flow
 
     def gradients(self, theta: Theta) -> LayerArrays:
-        weights = self._loaded(theta)
-        found = torch.autograd.grad(self._loss(), list(weights.values()))
-        return _arrays(weights, found)
+        with self._scored(theta) as weights:
+            return _arrays(weights, torch.autograd.grad(self._loss(), [*weights.values()]))
 
     def hessian_gradient(self, theta: Theta) -> LayerArrays:
-        weights = self._loaded(theta)
-        first = torch.autograd.grad(self._loss(), list(weights.values()), create_graph=True)
-        product = torch.stack([(g.detach() * g).sum() for g in first]).sum()
-        return _arrays(weights, torch.autograd.grad(product, list(weights.values())))
+        with self._scored(theta) as weights:
+            first = torch.autograd.grad(self._loss(), [*weights.values()], create_graph=True)
+            product = torch.stack([(g.detach() * g).sum() for g in first]).sum()
+            return _arrays(weights, torch.autograd.grad(product, [*weights.values()]))
 
     def synaptic_flow(self, theta: Theta) -> LayerArrays:
-        weights = self._loaded(theta)
-        network = _absolute_and_linear(self.engine.model)
-        parameters = dict(network.named_parameters())
-        absolute = [parameters[name] for name in weights]
-        ones = torch.ones(1, *self.shard.data.shape, dtype=torch.float64, device=self.engine.device)
-        gradients = torch.autograd.grad(network(ones).sum(), absolute)
-        return _arrays(weights, [w * g for w, g in zip(absolute, gradients, strict=True)])
+        with self._scored(theta) as weights:
+            network = _absolute_and_linear(self.engine.model)
+            parameters = dict(network.named_parameters())
+            absolute = [parameters[name] for name in weights]
+            shape, device = self.shard.data.shape, self.engine.device
+            ones = torch.ones(1, *shape, dtype=torch.float64, device=device)
+            gradients = torch.autograd.grad(network(ones).sum(), absolute)
+            return _arrays(weights, [w * g for w, g in zip(absolute, gradients, strict=True)])
 
-    def _loaded(self, theta: Theta) -> dict[str, Tensor]:
+    @contextmanager
+    def _scored(self, theta: Theta) -> Iterator[dict[str, Tensor]]:
+        """The prunable weights with these values; a frozen one has a score like any other."""
         self.engine.load(theta)
         self.engine.model.eval()
-        return self.engine.prunable()
+        weights = self.engine.prunable()
+        frozen = [weight for weight in weights.values() if not weight.requires_grad]
+        try:
+            for weight in frozen:
+                weight.requires_grad = True
+            yield weights
+        finally:
+            for weight in frozen:
+                weight.requires_grad = False
 
     def _loss(self) -> Tensor:
         inputs, labels = self.engine.inputs(self.shard.data, self.shard.indices)
