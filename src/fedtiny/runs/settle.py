@@ -1,11 +1,11 @@
 """Settings that only the run itself can settle: its processes, its density by memory."""
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fedtiny import methods
 from fedtiny.config import Config, resolve
+from fedtiny.cores import cores
 from fedtiny.cost import largest_density, parse_size
 from fedtiny.cost.workload import Given
 from fedtiny.data import DataSet
@@ -87,8 +87,3 @@ def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> Given
     samples = len(data.train) // config.fleet.devices
     given: Given = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
     return given if own is None else {**given, "model": own}
-
-
-def cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,12 +1,13 @@
 """Arrays worked through a piece at a time, large ones by several threads."""
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from fedtiny.cores import cores
+
 PIECE = 1 << 15  # values that stay in a core's cache
 LARGE = 1 << 20  # values that are worth several threads
-THREADS = min(4, os.cpu_count() or 1)
+THREADS = min(4, cores())
 
 
 def in_pieces(size: int, work: Callable[[slice], None]) -> None:

@@ -1,13 +1,16 @@
 """Lanes choose kernels for the whole process, and leave its switches as they found them."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from fedtiny.devices.gpu import lanes
+from fedtiny.devices.gpu import kernels, lanes
+from fedtiny.devices.gpu.kernels import fused, rounding
+from fedtiny.devices.gpu.step import Step
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import evaluate
+from fedtiny.federation.messages import evaluate, train
 
 from ...runs import tiny as runs
 from ..tiny import jobs, lab
@@ -117,3 +120,70 @@ def test_a_caller_who_chose_in_the_newer_way_finds_that_again():
         switches()
     lanes_of(lab(), 1, precision="tf32").close()
     assert (MATMUL.fp32_precision, CUDNN.conv.fp32_precision) == ("ieee", "ieee")
+
+
+# For a part of the work
+
+
+def tensor_cores():
+    return switches()[:2]
+
+
+def rounded(tf32, work):
+    with rounding(tf32):
+        return work()
+
+
+def test_rounding_holds_within_and_is_put_back_whatever_happens():
+    turn((False, False, True, False))
+    assert rounded(True, tensor_cores) == (True, True)
+    assert rounded(None, tensor_cores) == (False, False)
+    with pytest.raises(torch.OutOfMemoryError):
+        rounded(True, full)
+    assert tensor_cores() == (False, False)
+
+
+def test_threads_that_round_in_different_ways_take_turns():
+    wanted = [True, False] * 50
+
+    def looks():
+        return {tensor_cores() for _ in range(100)}
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(lambda tf32: rounded(tf32, looks), wanted)] == [
+            {(tf32, tf32)} for tf32 in wanted
+        ]
+
+
+@pytest.mark.parametrize(("precision", "in_sums"), [("bf16", True), ("fp32", False)])
+def test_gradients_are_summed_with_tensor_cores_unless_fp32_was_asked_for(
+    monkeypatch, precision, in_sums
+):
+    seen, really = set(), Step.once
+
+    def noted(step):
+        seen.add((len(step.sums) > 0, tensor_cores()))
+        really(step)
+
+    monkeypatch.setattr(Step, "once", noted)
+    bench = lab(sizes=(12, 2))  # the second has less than a batch
+    crew = lanes_of(bench, 2, precision=precision)
+    for summing in (False, True):
+        [*crew.answers(jobs(bench, train(1, sum_dense_gradients=summing)))]
+    crew.close()
+    assert seen == {(False, (False, False)), (True, (in_sums, in_sums))}
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_compiler_may_time_kernels_only_where_bits_do_not_count(
+    monkeypatch, deterministic, known
+):
+    given = {}
+    monkeypatch.setattr(torch, "compile", lambda function, **named: given.update(named) or function)
+    older = type("Older", (), {"deterministic": False} if known else {})
+    monkeypatch.setattr(kernels, "inductor", older)
+    crew = lanes_of(lab(), 1, deterministic=deterministic)
+    assert fused(len) is len
+    crew.close()
+    assert given["options"] == ({"deterministic": True} if deterministic and known else {})

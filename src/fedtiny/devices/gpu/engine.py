@@ -97,8 +97,9 @@ class GpuEngine:
             usual = kind.batch == self.batch  # other sizes are rare, and not worth preparing for
             if not usual:
                 self._forget_odd_steps()
-            compiled = self.shared.compiled_loss if usual and network is self.network else None
-            step = Step(kind, network, rule, images, compiled)
+            own = network is self.network
+            compiled = self.shared.compiled_loss if usual and own else None
+            step = Step(kind, network, rule, images, compiled, None if own else self._tf32)
             if self.graphs and usual:
                 self._record(step)
             self._steps[kind, images] = step
@@ -113,7 +114,7 @@ class GpuEngine:
         """Record a step; its rehearsals spoil the network's values, which are then put back."""
         assert self.stream is not None
         before = step.network.theta()
-        step.record(self.stream, None if step.network is self.network else self._tf32)
+        step.record(self.stream)
         step.network.put(step.network.place(before))
 
     def _recorded(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
@@ -184,7 +185,7 @@ class GpuEngine:
 
     @property
     def exact(self) -> Network:
-        """The network that measures, in fp32 (what is recorded, with TF32).
+        """The network that measures, in fp32 (selection and gradient sums with TF32).
 
         In bf16 answers tie and cost points of accuracy. And batch norm multiplies the gradient
         of an empty filter by up to 300, so that what ranks highest would mostly be rounding.

@@ -1,7 +1,9 @@
 """Which kernels the libraries may take: switches of the whole process, changed and put back."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ Settings = dict[str, Any]
 
 _chosen: dict[object, Settings] = {}  # by those who still compute, the latest last
 _before: Settings = {}
+_rounding = Lock()
 
 
 def choose_kernels(config: GpuConfig, owner: object) -> "weakref.finalize[[object], object]":
@@ -46,6 +49,24 @@ def choose_kernels(config: GpuConfig, owner: object) -> "weakref.finalize[[objec
     _chosen[ticket] = settings
     _set(settings)
     return weakref.finalize(owner, _undo, ticket)
+
+
+@contextmanager
+def rounding(tf32: bool | None) -> Iterator[None]:
+    """Let fp32 kernels that are launched within use the tensor cores or not; None changes nothing.
+
+    The switches are those of the whole process, so one thread at a time may turn them.
+    """
+    if tf32 is None:
+        yield
+        return
+    with _rounding:
+        before = cudnn.allow_tf32, matmul.allow_tf32
+        cudnn.allow_tf32 = matmul.allow_tf32 = tf32
+        try:
+            yield
+        finally:
+            cudnn.allow_tf32, matmul.allow_tf32 = before
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from fedtiny.devices.gpu.kernels import rounding
 from fedtiny.errors import ModelError
 
 T = TypeVar("T")
@@ -14,19 +15,6 @@ T = TypeVar("T")
 AHEAD = 32  # replays that may wait on the stream before the host waits for them
 
 _RECORDING = Lock()
-
-
-@contextmanager
-def _rounding(tf32: bool | None) -> Iterator[None]:
-    """Let fp32 kernels use the tensor cores or not; None leaves it as it is."""
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.allow_tf32, matmul.allow_tf32
-    if tf32 is not None:
-        cudnn.allow_tf32 = matmul.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        cudnn.allow_tf32, matmul.allow_tf32 = before
 
 
 @contextmanager
@@ -73,7 +61,7 @@ class Recording(Generic[T]):
         self.stream = stream
         self._work = work  # holds the tensors that the graph reads
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream), _RECORDING, _rounding(tf32):
+        with torch.cuda.stream(stream), _RECORDING, rounding(tf32):
             for _ in range(rehearsals):
                 work()
             stream.synchronize()

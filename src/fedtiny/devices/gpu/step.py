@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from fedtiny.devices.gpu.dropout import NEXT, with_keys
 from fedtiny.devices.gpu.images import COLUMNS, Images
-from fedtiny.devices.gpu.kernels import fused
+from fedtiny.devices.gpu.kernels import fused, rounding
 from fedtiny.devices.gpu.network import Network, precision
 from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.gpu.update import Update
@@ -90,8 +90,10 @@ class Step:
         rule: Adam | Sgd,
         images: Images,
         compiled_loss: Loss | None = None,
+        tf32: bool | None = None,
     ) -> None:
         self.network = network
+        self.tf32 = tf32
         self.loss_of = compiled_loss or plain_loss
         self.images = images
         device = network.device
@@ -136,8 +138,9 @@ class Step:
         if self._recording:
             self._recording.repeat(times)
             return
-        for _ in range(times):
-            self.once()
+        with rounding(self.tf32):
+            for _ in range(times):
+                self.once()
 
     def once(self) -> None:
         """Take one step, operation by operation."""
@@ -175,10 +178,10 @@ class Step:
         for key in network.keys:
             key += NEXT
 
-    def record(self, stream: torch.cuda.Stream, tf32: bool | None = None) -> None:
+    def record(self, stream: torch.cuda.Stream) -> None:
         """Record the step on this stream; the network's values are spoilt by it."""
         self.next.zero_()
-        self._recording = Recording(self.once, stream, REHEARSALS, tf32)
+        self._recording = Recording(self.once, stream, REHEARSALS, self.tf32)
 
 
 def _gaps(network: Network) -> list[int]:
