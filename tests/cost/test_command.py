@@ -126,6 +126,7 @@ def test_a_budget_of_what_a_device_needs(capsys):
         (["--memory-budget", "3XB"], "is not a size"),
         (["--memory-budget", "3MB", "--density", "0.1"], "not both"),
         (["--memory-budget", "1MB", "--methods", "fedavg"], "needs at least 89,391,696 bytes"),
+        (["--memory-budget", "1kB"], "no method fits, .* is this: small_model .* at least 1,448"),
     ],
 )
 def test_mistakes_are_told(arguments, message):

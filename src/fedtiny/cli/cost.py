@@ -135,8 +135,16 @@ def _rows(
         budget = cost.parse_size(config.memory_budget)
         rows = [cost.fitting_summary(one, budget, config.memory_model, **given) for one in asked]
     if all(row["density"] is None for row in rows):
-        raise ConfigError("; ".join(_notes(rows)))
+        raise ConfigError(_why_nothing(rows))
     return rows
+
+
+def _why_nothing(rows: list[Row]) -> str:
+    """Why no method has costs; of several that do not fit the least demanding speaks for all."""
+    if len(rows) > 1 and all("least_memory" in row for row in rows):
+        nearest = min(rows, key=lambda row: row["least_memory"])
+        return f"no method fits, and the least demanding is this: {nearest['notes'][0]}"
+    return "; ".join(_notes(rows))
 
 
 def _at(config: Config, density: float) -> Config:
