@@ -149,7 +149,9 @@ def test_a_network_with_something_it_never_uses_is_played_by_torch_or_refused_by
 def test_frozen_weights_stay_what_they_were(simulator, tmp_path):
     network = frozen()
     config = quick(density=0.2, rounds=1, device_backend="auto", simulator=simulator)
-    trained = play(config, tmp_path / "run", model=network).result.network
+    played = play(config, tmp_path / "run", model=network)
+    trained, masks = played.result.network, [theta.mask for theta in played.thetas]
+    assert np.array_equal(masks[0].indices("second.weight"), masks[-1].indices("second.weight"))
     assert torch.equal(trained.first.weight, network.first.weight)
     kept = trained.second.weight != 0
     assert kept.any()

@@ -66,14 +66,18 @@ def offer_gradients(
 ) -> None:
     """Offer the weight gradients of some layers on one batch, and change nothing.
 
-    No weight gradient is computed by autograd. As the backward pass reaches a layer, its weight
-    gradient is made a slab of filters at a time and offered to the layer's sink, so what is
-    held is O(a) and never the gradient of a layer.
+    A frozen layer offers none: a weight grown there would stay zero for ever. No weight gradient is
+    computed by autograd. As the backward pass reaches a layer, its weight gradient is made a slab
+    of filters at a time and offered to the layer's sink, so what is held is O(a) and never the
+    gradient of a layer.
     """
+    trained = {name: s for name, s in sinks.items() if model.get_parameter(name).requires_grad}
+    if not trained:
+        return
     with ExitStack() as stack:
         stack.enter_context(frozen_statistics(model))
         stack.enter_context(_frozen_parameters(model))
-        for name, sink in sinks.items():
+        for name, sink in trained.items():
             stack.enter_context(_tapped(model, name, sink))
         F.cross_entropy(model(inputs).float(), labels).backward()
 

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from fedtiny.devices.gpu import step as steps
@@ -14,10 +15,17 @@ from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.node import answer
 from fedtiny.devices.optimizer import Adam
 from fedtiny.errors import ModelError
-from fedtiny.federation.messages import bn_statistics, evaluate, losses, train
+from fedtiny.federation.messages import (
+    bn_statistics,
+    evaluate,
+    losses,
+    swap,
+    top_gradients,
+    train,
+)
 
-from ..tiny import PlainNet, TinyNet, everything, lab, seeded, settings
-from .rig import CPU, answers, assert_near, engine_of, order, put, select
+from ..tiny import PlainNet, TinyNet, everything, jobs, lab, seeded, settings
+from .rig import CPU, answers, assert_near, engine_of, lanes_of, order, put, select
 
 OPTIMIZERS = ["adam", "sgd"]
 
@@ -230,3 +238,62 @@ def test_what_is_no_fault_of_recording_is_raised_as_it_is(monkeypatch, trouble):
     with pytest.raises(type(trouble), match=str(trouble)):
         record()
     assert graph.calls == ["begin", "end"]
+
+
+class Dropping(TinyNet):
+    def forward(self, x):
+        return super().forward(F.dropout(x, 0.3, self.training))
+
+
+class Noisy(TinyNet):
+    def forward(self, x):
+        return super().forward(x + 0.01 * torch.randn_like(x))
+
+
+class Leaky(TinyNet):
+    def __init__(self):
+        super().__init__()
+        self.leak = nn.RReLU()
+
+    def forward(self, x):
+        return super().forward(self.leak(x))
+
+
+@pytest.mark.parametrize("kind", [Dropping, Noisy, Leaky])
+def test_a_network_that_draws_by_itself_is_refused_clearly(kind):
+    bench = lab(model=seeded(kind))
+    crew = lanes_of(bench, 1)
+    with pytest.raises(ModelError, match=r"draws random numbers by itself .*--simulator reference"):
+        [*crew.answers(jobs(bench, train(1)))]
+    crew.close()
+
+
+def test_dropout_layers_are_no_draws_of_the_network_s_own():
+    bench = lab(model=seeded(TinyNet, 0.3))
+    crew, before = lanes_of(bench, 1), torch.get_rng_state()
+    assert len([*crew.answers(jobs(bench, train(1)))]) == len(bench.shards)
+    assert torch.equal(torch.get_rng_state(), before)
+    crew.close()
+
+
+@pytest.mark.parametrize("frozen", [["conv1.weight"], ["conv1.weight", "hidden.weight"]])
+def test_frozen_layers_offer_no_gradient(frozen):
+    bench = lab(model=seeded(TinyNet))
+    for name in frozen:
+        bench.model.get_parameter(name).requires_grad = False
+    counts = {"conv1.weight": 4, "hidden.weight": 4}
+    replies = answers(bench, order(bench, top_gradients(counts)))
+    assert_near(*replies)
+    for reply in replies:
+        offered = {name: len(top) for name, top in reply.gradients.items()}
+        assert offered == {name: 0 if name in frozen else 4 for name in counts}
+
+
+def test_frozen_layers_keep_their_mask_when_a_device_swaps():
+    bench = lab(model=seeded(TinyNet))
+    bench.model.conv1.weight.requires_grad = False
+    request = order(bench, swap({"conv1.weight": 4, "hidden.weight": 4}), train(1))
+    for reply in answers(bench, request):
+        before, after = request.theta.mask, reply.theta.mask
+        assert np.array_equal(after.indices("conv1.weight"), before.indices("conv1.weight"))
+        assert not np.array_equal(after.indices("hidden.weight"), before.indices("hidden.weight"))

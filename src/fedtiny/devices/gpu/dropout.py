@@ -1,6 +1,8 @@
 """Dropout that needs no generator: its draws are a hash of a key and the position."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +72,23 @@ def with_keys(model: nn.Module) -> nn.Module:
             one = keyed.setdefault(module, KeyedDropout(module.p, isinstance(module, CHANNELS)))
             setattr(model.get_submodule(parent), child, one)
     return model
+
+
+@contextmanager
+def only_keyed_draws(device: torch.device) -> Iterator[None]:
+    """Refuse what draws from PyTorch's own generators: lanes share them, and no run seeds them."""
+    before = _generators(device)
+    yield
+    if not all(map(torch.equal, before, _generators(device))):
+        raise ModelError(
+            "this network draws random numbers by itself (F.dropout or torch.rand, say), which "
+            "the GPU simulator cannot repeat; use nn.Dropout or --simulator reference"
+        )
+
+
+def _generators(device: torch.device) -> list[Tensor]:
+    cards = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return [torch.get_rng_state(), *cards]
 
 
 def keys(model: nn.Module) -> list[Tensor]:

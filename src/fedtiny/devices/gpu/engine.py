@@ -16,6 +16,7 @@ from fedtiny.data import ImageSet
 from fedtiny.data.draws import Preparation
 from fedtiny.devices import batches
 from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment, finite
+from fedtiny.devices.gpu.dropout import only_keyed_draws
 from fedtiny.devices.gpu.gradients import DeviceTop
 from fedtiny.devices.gpu.images import COLUMNS, Gallery, Images
 from fedtiny.devices.gpu.network import Network, Placed
@@ -25,7 +26,13 @@ from fedtiny.devices.optimizer import optimizer
 from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
 from fedtiny.devices.torch_gradients import offer_gradients
-from fedtiny.devices.torch_norms import MOMENTUM, least_epsilon, measured_moments, measuring
+from fedtiny.devices.torch_norms import (
+    MOMENTUM,
+    frozen_statistics,
+    least_epsilon,
+    measured_moments,
+    measuring,
+)
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -87,8 +94,18 @@ class GpuEngine:
     def rehearse(self, theta: Theta, data: ImageSet) -> None:
         """Make ready what the first training and the first measurement will need."""
         self.load(theta)
-        self._step(Kind(self.batch), self.network, self.shared.gallery[data])
+        images = self.shared.gallery[data]
+        self._check_draws(images)
+        self._step(Kind(self.batch), self.network, images)
         self._in_fp32()
+
+    @torch.no_grad()
+    def _check_draws(self, images: Images) -> None:
+        device, dtype = self.network.device, self.network.dtype
+        inputs, _ = images.plain(torch.zeros(2, dtype=torch.int64, device=device))
+        module = self.network.module
+        with frozen_statistics(module), self.network.computing(), only_keyed_draws(device):
+            module.train()(inputs.to(dtype))
 
     def _step(self, kind: Kind, network: Network, images: Images) -> Step:
         """The step of this kind; it is made where it is not at hand, and recorded if that pays."""
