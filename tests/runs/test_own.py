@@ -226,6 +226,13 @@ class Pair(Net):
         return super().forward(images), images
 
 
+def spoilt(name, value):
+    """One with a value that no training can start from."""
+    model = Net()
+    model.state_dict()[name].view(-1)[0] = value
+    return model
+
+
 NOT_MODELS = {
     "got the class Net;": lambda: Net,
     "got a value of type str;": lambda: "resnet18",
@@ -233,12 +240,16 @@ NOT_MODELS = {
     r"torch\.jit": lambda: torch.jit.trace(Net().eval(), torch.zeros(1, 1, 8, 8)),
     r"torch\.compile made": lambda: torch.compile(Net()),
     "the model gives a tuple": Pair,
+    "lies on the meta device.* make it on the CPU": lambda: Net().to("meta"),
+    "every parameter of the model is frozen.* unfreeze": lambda: Net().requires_grad_(False),
+    r"'3\.weight' of the model holds NaN or infinity before": lambda: spoilt("3.weight", np.nan),
+    r"'4\.running_var' of the model holds NaN": lambda: spoilt("4.running_var", np.inf),
 }
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("complaint", NOT_MODELS)
-def test_what_is_no_network_is_refused(complaint, tmp_path):
+def test_what_is_no_network_to_train_is_refused(complaint, tmp_path):
     with pytest.raises(ModelError, match=complaint):
         train(CONFIG, tmp_path / "run", data=own_data(), model=NOT_MODELS[complaint]())
     assert not (tmp_path / "run").exists()

@@ -74,6 +74,22 @@ def parameters(config: Config, data: DataSet, own: "nn.Module | None" = None) ->
     return sum(parameter.numel() for parameter in network.parameters())
 
 
+def check_trainable(model: "nn.Module") -> None:
+    """Refuse a network that no training can start from."""
+    torch = require("torch", extra="torch")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(
+            "every parameter of the model is frozen (requires_grad is False), so that nothing can "
+            "be trained; unfreeze some with parameter.requires_grad_(True)"
+        )
+    for name, value in model.state_dict().items():
+        if not torch.isfinite(value).all():
+            raise ModelError(
+                f"'{name}' of the model holds NaN or infinity before any training; give a model "
+                "whose values are finite"
+            )
+
+
 def check_outputs(model: "nn.Module", data: DataSet) -> None:
     """Refuse a network that does not tell the classes of the data apart."""
     torch = require("torch", extra="torch")
