@@ -1,11 +1,14 @@
 """Data and a model of one's own, through the Python interface."""
 
 import copy
+import io
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.numpy import load_file, save_file
 from torch import nn
 
@@ -14,6 +17,7 @@ from fedtiny.cli.main import dispatch
 from fedtiny.config import DataConfig
 from fedtiny.errors import ConfigError, DataError, FedTinyError, ModelError, RunError
 from fedtiny.export.source import pack_run
+from fedtiny.runs.display import Lines
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.settle import settled
 from fedtiny.runs.split import share_out
@@ -33,6 +37,14 @@ class Net(nn.Sequential):
             *(nn.Conv2d(4, 4, 3), norm(4), nn.ReLU()),
             *(nn.Flatten(), nn.Linear(64, classes)),
         )
+
+
+class Stopped(Lines):
+    """Ctrl-C as soon as a run is shown."""
+
+    def started(self, *given):
+        super().started(*given)
+        raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +122,29 @@ def test_resuming_in_python_goes_on_to_the_same_end(whole, half, net):
 def test_resuming_on_the_command_line_says_what_to_do(half, capsys):
     assert dispatch(["resume", str(half)]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("fedtiny: error: this run used a data set of your own (mine)")
-    assert "fedtiny.resume(path, data=...)" in error
-    assert error.count("\n") == 1
+    assert error == (
+        "fedtiny: error: this run used a data set of your own (mine) and a model of your own (Net);"
+        " continue it from Python with fedtiny.resume(path, data=..., model=...)\n"
+    )
+
+
+def test_a_stopped_run_says_what_to_give_again(half, net, tmp_path, capsys):
+    ten = Net(classes=10)
+    runs = {
+        "data=..., model=...": half,
+        "data=...": stop(CONFIG, tmp_path / "data", 1, data=own_data()),
+        "model=...": stop(tiny(rounds=2), tmp_path / "model's", 1, model=ten),
+    }
+    for given, path in runs.items():
+        way_on = f"continue with: fedtiny.resume({str(path)!r}, {given})  # in Python"
+        assert dispatch(["inspect", str(path)]) == 0
+        assert way_on in capsys.readouterr().out.replace("\n", " ")
+        screen = Console(file=io.StringIO(), soft_wrap=True)
+        with suppress(KeyboardInterrupt):
+            again = {"data": own_data(), "model": net if path == half else ten}
+            own = {name: again[name] for name in again if f"{name}=" in given}
+            fedtiny.resume(path, reporter=Stopped(screen), **own)
+        assert screen.file.getvalue().splitlines()[-1] == f"stopped; {way_on}"
 
 
 def test_resuming_with_half_of_ones_own_says_what_is_missing(half, net):
