@@ -116,7 +116,10 @@ def _norms(model: nn.Module) -> tuple[str, ...]:
     norms = {n: m for n, m in model.named_modules() if isinstance(m, _BatchNorm)}
     for name, norm in norms.items():
         if norm.running_mean is None:
-            raise ModelError(f"batch-norm layer '{name}' must track its running statistics")
+            raise ModelError(
+                f"batch-norm layer '{name}' must track its running statistics; make it with "
+                "track_running_stats=True"
+            )
     return tuple(norms)
 
 
