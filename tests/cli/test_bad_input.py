@@ -193,7 +193,11 @@ def test_a_run_that_another_process_works_on_is_named(fedtiny, stopped):
 
 def test_a_selection_that_too_few_devices_answer_is_told(fedtiny):
     said = fedtiny("run", *FLAGS, "--fleet.fail-rate", "0.999", "--out", "run")
-    assert_one_sentence(said, "only 0 devices answered the selection", "--fleet.min-replies")
+    assert_one_sentence(
+        said,
+        "only 0 devices answered the selection, fewer than --fleet.min-replies 1; "
+        "start anew with a lower --fleet.fail-rate, or with another --seed",
+    )
 
 
 def test_an_unknown_command_gets_a_guess(fedtiny):

@@ -1,11 +1,13 @@
 """Algorithm 1: statistics over all devices, losses under them, the least biased candidate wins."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fedtiny.config import from_dict
+from fedtiny.config import Config, FleetConfig, SelectionConfig, from_dict
 from fedtiny.errors import FedTinyError, ModelError
 from fedtiny.federation.door import ABSENT
 from fedtiny.federation.messages import Reply, bn_statistics, losses
@@ -205,6 +207,31 @@ def test_the_missing_have_no_say():
 def test_too_few_answers_end_the_selection(kind):
     with pytest.raises(FedTinyError, match=r"only 1 devices answered.*--fleet\.min-replies 2"):
         selected(Fleet(missing=[0, 2]), kind=kind)
+
+
+THERE = "continue the run when more devices are there"
+ANOTHER_SEED = "or with another --seed, which failures follow"
+WAYS_OUT = {
+    THERE: (FleetConfig(), 0),
+    f"{THERE}, or start anew with a lower --fleet.min-replies": (FleetConfig(min_replies=2), 1),
+    f"start anew with a lower --fleet.fail-rate, {ANOTHER_SEED}": (FleetConfig(fail_rate=0.5), 0),
+    f"start anew with a lower --fleet.late-rate or --fleet.min-replies, {ANOTHER_SEED}": (
+        FleetConfig(late_rate=0.5, min_replies=2),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("way_out", WAYS_OUT)
+def test_the_way_out_is_one_that_helps(way_out):
+    """Simulated failures come again; real devices come back."""
+    fleet, answered = WAYS_OUT[way_out]
+    selection = SelectionConfig(pool_size=POOL)
+    config = Config(density=0.3, fleet=replace(fleet, devices=3), selection=selection)
+    server = Server(config, FakeDoor(3, Fleet(missing=range(answered, 3))), pretrained())
+    with pytest.raises(FedTinyError) as told:
+        prepare(server, FedTiny(config))
+    assert str(told.value).partition("; ")[2] == way_out
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -102,6 +102,37 @@ def test_declared_blocks_must_hold_each_prunable_layer_once(blocks):
         dissect(network, SHAPE)
 
 
+def test_an_unknown_name_in_a_block_is_told():
+    network = chain(4)
+    network.pruning_blocks = [["2"], ["3", "head"]]
+    with pytest.raises(ModelError, match=r"pruning_blocks .* names \['head'\], no module"):
+        dissect(network, SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "given"),
+    [
+        ("prunable_layers", "2"),
+        ("prunable_layers", 2),
+        ("prunable_layers", [2, 3]),
+        ("prunable_layers", []),
+        ("pruning_blocks", ["2", "3"]),
+    ],
+)
+def test_what_is_no_list_of_names_is_refused(attribute, given):
+    network = chain(4)
+    setattr(network, attribute, given)
+    with pytest.raises(ModelError, match=f"{attribute} of the model takes lists of layer names"):
+        dissect(network, SHAPE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_parameters_must_be_float32(dtype):
+    kind = str(dtype).removeprefix("torch.")
+    with pytest.raises(ModelError, match=rf"'1\.weight' .* is {kind}; .* give model\.float\(\)"):
+        dissect(chain(4).to(dtype), SHAPE)
+
+
 def test_one_layer_is_not_taken_for_another_whose_name_starts_alike():
     network = chain(13)
     network.pruning_blocks = [["1", "2"], [str(n) for n in range(3, 13)]]
@@ -118,7 +149,7 @@ def test_batch_norm_must_track_its_statistics():
     norm = nn.BatchNorm2d(2, track_running_stats=False)
     head = (nn.Flatten(), nn.Linear(32, 4), nn.Linear(4, 2))
     network = nn.Sequential(nn.Conv2d(1, 2, 3), norm, *head)
-    with pytest.raises(ModelError, match="batch-norm layer '1' must track"):
+    with pytest.raises(ModelError, match=r"batch-norm layer '1' must track .*_stats=True"):
         dissect(network, SHAPE)
 
 

@@ -1,11 +1,14 @@
 """Data and a model of one's own, through the Python interface."""
 
 import copy
+import io
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.numpy import load_file, save_file
 from torch import nn
 
@@ -14,6 +17,7 @@ from fedtiny.cli.main import dispatch
 from fedtiny.config import DataConfig
 from fedtiny.errors import ConfigError, DataError, FedTinyError, ModelError, RunError
 from fedtiny.export.source import pack_run
+from fedtiny.runs.display import Lines
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.settle import settled
 from fedtiny.runs.split import share_out
@@ -33,6 +37,14 @@ class Net(nn.Sequential):
             *(nn.Conv2d(4, 4, 3), norm(4), nn.ReLU()),
             *(nn.Flatten(), nn.Linear(64, classes)),
         )
+
+
+class Stopped(Lines):
+    """Ctrl-C as soon as a run is shown."""
+
+    def started(self, *given):
+        super().started(*given)
+        raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +122,29 @@ def test_resuming_in_python_goes_on_to_the_same_end(whole, half, net):
 def test_resuming_on_the_command_line_says_what_to_do(half, capsys):
     assert dispatch(["resume", str(half)]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("fedtiny: error: this run used a data set of your own (mine)")
-    assert "fedtiny.resume(path, data=...)" in error
-    assert error.count("\n") == 1
+    assert error == (
+        "fedtiny: error: this run used a data set of your own (mine) and a model of your own (Net);"
+        " continue it from Python with fedtiny.resume(path, data=..., model=...)\n"
+    )
+
+
+def test_a_stopped_run_says_what_to_give_again(half, net, tmp_path, capsys):
+    ten = Net(classes=10)
+    runs = {
+        "data=..., model=...": half,
+        "data=...": stop(CONFIG, tmp_path / "data", 1, data=own_data()),
+        "model=...": stop(tiny(rounds=2), tmp_path / "model's", 1, model=ten),
+    }
+    for given, path in runs.items():
+        way_on = f"continue with: fedtiny.resume({str(path)!r}, {given})  # in Python"
+        assert dispatch(["inspect", str(path)]) == 0
+        assert way_on in capsys.readouterr().out.replace("\n", " ")
+        screen = Console(file=io.StringIO(), soft_wrap=True)
+        with suppress(KeyboardInterrupt):
+            again = {"data": own_data(), "model": net if path == half else ten}
+            own = {name: again[name] for name in again if f"{name}=" in given}
+            fedtiny.resume(path, reporter=Stopped(screen), **own)
+        assert screen.file.getvalue().splitlines()[-1] == f"stopped; {way_on}"
 
 
 def test_resuming_with_half_of_ones_own_says_what_is_missing(half, net):
@@ -226,6 +258,13 @@ class Pair(Net):
         return super().forward(images), images
 
 
+def spoilt(name, value):
+    """One with a value that no training can start from."""
+    model = Net()
+    model.state_dict()[name].view(-1)[0] = value
+    return model
+
+
 NOT_MODELS = {
     "got the class Net;": lambda: Net,
     "got a value of type str;": lambda: "resnet18",
@@ -233,12 +272,16 @@ NOT_MODELS = {
     r"torch\.jit": lambda: torch.jit.trace(Net().eval(), torch.zeros(1, 1, 8, 8)),
     r"torch\.compile made": lambda: torch.compile(Net()),
     "the model gives a tuple": Pair,
+    "lies on the meta device.* make it on the CPU": lambda: Net().to("meta"),
+    "every parameter of the model is frozen.* unfreeze": lambda: Net().requires_grad_(False),
+    r"'3\.weight' of the model holds NaN or infinity before": lambda: spoilt("3.weight", np.nan),
+    r"'4\.running_var' of the model holds NaN": lambda: spoilt("4.running_var", np.inf),
 }
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("complaint", NOT_MODELS)
-def test_what_is_no_network_is_refused(complaint, tmp_path):
+def test_what_is_no_network_to_train_is_refused(complaint, tmp_path):
     with pytest.raises(ModelError, match=complaint):
         train(CONFIG, tmp_path / "run", data=own_data(), model=NOT_MODELS[complaint]())
     assert not (tmp_path / "run").exists()

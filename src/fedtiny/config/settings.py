@@ -134,7 +134,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True)
 class GpuConfig:
-    """How the GPU simulator computes; all of it works without a GPU too, but for graphs."""
+    """How the GPU simulator computes; all but graphs and compile works without a GPU too."""
 
     precision: Literal["bf16", "tf32", "fp32"] = "bf16"
     """Of convolutions and linear layers; weights are kept and averaged in fp32 always."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import Config
+from fedtiny.config import Config, FleetConfig
 from fedtiny.errors import FedTinyError, ModelError
 from fedtiny.federation.door import Outcome
 from fedtiny.federation.messages import (
@@ -155,8 +155,23 @@ def _require_enough(server: Server, outcome: Outcome) -> None:
     if not server.enough(outcome):
         raise FedTinyError(
             f"only {len(outcome.answered)} devices answered the selection, fewer than "
-            f"--fleet.min-replies {server.config.fleet.min_replies}"
+            f"--fleet.min-replies {server.config.fleet.min_replies}; "
+            + _way_out(server.config.fleet, len(outcome.answered))
         )
+
+
+def _way_out(fleet: FleetConfig, answered: int) -> str:
+    """Simulated devices fail again when a run goes on; real ones may be back."""
+    hindrances = {
+        "fail-rate": fleet.fail_rate > 0,
+        "late-rate": fleet.late_rate > 0,
+        "min-replies": answered > 0,
+    }
+    lower = " or ".join(f"--fleet.{name}" for name, there in hindrances.items() if there)
+    if fleet.fail_rate or fleet.late_rate:
+        return f"start anew with a lower {lower}, or with another --seed, which failures follow"
+    or_lower = f", or start anew with a lower {lower}" if lower else ""
+    return f"continue the run when more devices are there{or_lower}"
 
 
 def _record(pool: CandidatePool, scores: NDArray[np.float32], best: int) -> dict[str, Any]:

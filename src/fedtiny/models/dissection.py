@@ -1,6 +1,6 @@
 """Reading the anatomy off a network."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import ceil
 
 import torch
@@ -23,6 +23,7 @@ def dissect(model: nn.Module, shape: Shape) -> Anatomy:
     of lists of module names; else its prunable layers are cut into at most five runs.
     """
     norms = _norms(model)
+    _check_float32(model)
     layers = _layers_in_order(model, shape)
     if len(layers) < 3:
         raise ModelError(
@@ -31,14 +32,14 @@ def dissect(model: nn.Module, shape: Shape) -> Anatomy:
         )
     tensors = _tensors(model)
     _check_plain(model, layers, tensors)
-    wanted = set(getattr(model, "prunable_layers", layers[1:-1]))
+    wanted = _names(getattr(model, "prunable_layers", layers[1:-1]), "prunable_layers")
     if not wanted <= set(layers):
         raise ModelError(f"the model has no layer {sorted(wanted - set(layers))} to prune")
     prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers if name in wanted}
     return Anatomy(
         prunable=prunable,
         dense={name: size for name, size in tensors.items() if name not in prunable},
-        blocks=_blocks(tuple(prunable), getattr(model, "pruning_blocks", None)),
+        blocks=_blocks(model, tuple(prunable)),
         norms=norms,
         input_layer=layers[0],
         output_layer=layers[-1],
@@ -66,6 +67,25 @@ def _layers_in_order(model: nn.Module, shape: Shape) -> list[str]:
     if repeated:
         raise ModelError(f"layer '{repeated[0]}' runs twice in a pass, which pruning cannot handle")
     return order
+
+
+def _check_float32(model: nn.Module) -> None:
+    """What devices train and send is float32; the network's own pass would fail in other words."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise ModelError(
+                f"parameter '{name}' of the model is {kind}; parameters must be float32: give "
+                "model.float()"
+            )
+
+
+def _names(given: object, attribute: str) -> set[str]:
+    """Names of modules, of which one alone is easily forgotten to be put into a list."""
+    names = list(given) if isinstance(given, Collection) and not isinstance(given, str) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"{attribute} of the model takes lists of layer names, got {given!r}")
+    return set(names)
 
 
 def _check_plain(model: nn.Module, layers: Sequence[str], tensors: dict[str, Shape]) -> None:
@@ -96,15 +116,21 @@ def _norms(model: nn.Module) -> tuple[str, ...]:
     norms = {n: m for n, m in model.named_modules() if isinstance(m, _BatchNorm)}
     for name, norm in norms.items():
         if norm.running_mean is None:
-            raise ModelError(f"batch-norm layer '{name}' must track its running statistics")
+            raise ModelError(
+                f"batch-norm layer '{name}' must track its running statistics; make it with "
+                "track_running_stats=True"
+            )
     return tuple(norms)
 
 
-def _blocks(
-    prunable: tuple[str, ...], declared: Sequence[Sequence[str]] | None
-) -> tuple[tuple[str, ...], ...]:
+def _blocks(model: nn.Module, prunable: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    declared = getattr(model, "pruning_blocks", None)
     if declared is None:
         run = ceil(len(prunable) / DEFAULT_BLOCKS)
         return tuple(prunable[i : i + run] for i in range(0, len(prunable), run))
-    prefixes = [tuple(f"{module}." for module in block) for block in declared]
+    named = [_names(block, "pruning_blocks") for block in declared]
+    unknown = set().union(*named) - {name for name, _ in model.named_modules()}
+    if unknown:
+        raise ModelError(f"pruning_blocks of the model names {sorted(unknown)}, no module of it")
+    prefixes = [tuple(f"{module}." for module in block) for block in named]
     return tuple(tuple(n for n in prunable if n.startswith(block)) for block in prefixes)

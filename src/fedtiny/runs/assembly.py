@@ -26,7 +26,14 @@ from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import backend as backends
 from fedtiny.runs.crews import crew_for
 from fedtiny.runs.fleet import Fleet, Premises
-from fedtiny.runs.inputs import build_model, check_outputs, fitting, load_images, parameters
+from fedtiny.runs.inputs import (
+    build_model,
+    check_outputs,
+    check_trainable,
+    fitting,
+    load_images,
+    parameters,
+)
 from fedtiny.runs.settle import cost_inputs, settled, within_budget
 from fedtiny.runs.split import Split, checked, sealed, share_out
 
@@ -110,6 +117,7 @@ def assemble(
     given = None if config.model != asked.model else model
     network = build_model(config, dataset) if given is None else copy.deepcopy(given).cpu()
     anatomy = models.dissect(network, dataset.shape)
+    check_trainable(network)
     check_outputs(network, dataset)
     method.check(anatomy)
     backend = backends.choose(config, method, network, anatomy, dataset)

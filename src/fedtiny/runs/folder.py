@@ -4,12 +4,14 @@ import contextlib
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fedtiny.errors import RunError
+from fedtiny import config as configs
+from fedtiny.errors import FedTinyError, RunError
+from fedtiny.runs.settle import own_inputs
 
 
 class RunFolder:
@@ -117,11 +119,26 @@ def quoted(path: Path) -> str:
 
 
 def way_on(folder: RunFolder) -> str:
-    """The command that continues a run; one with real devices has them noted."""
+    """What continues a run: a command, or Python where data or model are one's own.
+
+    A run with real devices has them noted.
+    """
     if folder.nodes.exists():
         run = json.dumps(str(folder.path.absolute()), ensure_ascii=False)
         return f"flwr run APP --run-config {shlex.quote(f'flower.run={run} flower.resume=true')}"
+    own = _own_inputs(folder)
+    if own:
+        given = ", ".join([repr(str(folder.path)), *(f"{argument}=..." for argument in own)])
+        return f"fedtiny.resume({given})  # in Python"
     return f"fedtiny resume {quoted(folder.path)}"
+
+
+def _own_inputs(folder: RunFolder) -> Collection[str]:
+    """What must be given again, as far as the folder tells."""
+    try:
+        return own_inputs(configs.load(folder.config))
+    except FedTinyError:
+        return ()
 
 
 def _free_names(parent: Path, stem: str) -> Iterator[Path]:

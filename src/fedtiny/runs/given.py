@@ -40,6 +40,11 @@ def check_model(model: object) -> None:
             "the layers of a network that torch.jit or torch.compile made cannot be seen; give the "
             "nn.Module that it was made of"
         )
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise ModelError(
+            "the model lies on the meta device, where its weights have no values; make it on the "
+            "CPU, without torch.device('meta')"
+        )
 
 
 def _sort(given: object) -> str:

@@ -8,7 +8,7 @@ from fedtiny.config import Config
 from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, ModelError
 from fedtiny.extras import require
-from fedtiny.runs.settle import OWN
+from fedtiny.runs.settle import OWN, own_inputs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,12 +22,20 @@ def load_data(config: Config, own: DataSet | None = None) -> DataSet:
 def load_images(config: Config, own: DataSet | None = None) -> DataSet:
     """The run's data set as it is, limited as asked."""
     if own is None and config.data.name.startswith(OWN):
-        raise ConfigError(
-            f"this run used a data set of your own ({config.data.name.removeprefix(OWN)}); "
-            "continue it from Python with fedtiny.resume(path, data=...)"
-        )
+        raise _not_given(config)
     data = own or datasets.load(config.data.name, config.data.root)
     return data.limited(config.data.limit_train, config.data.limit_test, config.seed)
+
+
+def _not_given(config: Config) -> ConfigError:
+    """All that must be given again, whichever of it was missed first."""
+    words = {"data": "a data set of your own", "model": "a model of your own"}
+    own = own_inputs(config)
+    used = " and ".join(f"{words[argument]} ({name})" for argument, name in own.items())
+    again = ", ".join(f"{argument}=..." for argument in own)
+    return ConfigError(
+        f"this run used {used}; continue it from Python with fedtiny.resume(path, {again})"
+    )
 
 
 def fitting(data: DataSet, config: Config) -> DataSet:
@@ -51,10 +59,7 @@ class Images(Protocol):
 def build_model(config: Config, data: Images) -> "nn.Module":
     """The network that a config names, for such images."""
     if config.model.startswith(OWN):
-        raise ConfigError(
-            f"this run used a model of your own ({config.model.removeprefix(OWN)}); "
-            "continue it from Python with fedtiny.resume(path, model=...)"
-        )
+        raise _not_given(config)
     width = model_width(config, data)
     return models.build(config.model, data.shape, len(data.classes), width=width, seed=config.seed)
 
@@ -72,6 +77,22 @@ def parameters(config: Config, data: DataSet, own: "nn.Module | None" = None) ->
     """Number of parameters of the network that a config names, or of one's own."""
     network = build_model(config, data) if own is None else own
     return sum(parameter.numel() for parameter in network.parameters())
+
+
+def check_trainable(model: "nn.Module") -> None:
+    """Refuse a network that no training can start from."""
+    torch = require("torch", extra="torch")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(
+            "every parameter of the model is frozen (requires_grad is False), so that nothing can "
+            "be trained; unfreeze some with parameter.requires_grad_(True)"
+        )
+    for name, value in model.state_dict().items():
+        if not torch.isfinite(value).all():
+            raise ModelError(
+                f"'{name}' of the model holds NaN or infinity before any training; give a model "
+                "whose values are finite"
+            )
 
 
 def check_outputs(model: "nn.Module", data: DataSet) -> None:

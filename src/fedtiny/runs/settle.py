@@ -48,6 +48,12 @@ def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> 
     return replace(config, workers=workers, threads=threads)
 
 
+def own_inputs(config: Config) -> dict[str, str]:
+    """What of a run came through the Python API: its names, by the arguments that take it."""
+    names = {"data": config.data.name, "model": config.model}
+    return {k: name.removeprefix(OWN) for k, name in names.items() if name.startswith(OWN)}
+
+
 def _simulator(config: Config) -> Literal["reference", "gpu"]:
     """A GPU where there is one, unless the method brings Python of its own for the devices."""
     own_verbs = methods.find(config.method).device_verbs
