@@ -93,6 +93,30 @@ def test_tables_do_not_forget_what_results_told(reproduce, made, no_runs):
     assert "5 of 5 cells are finished" in reproduce(*flags)[1]
 
 
+def test_what_results_told_is_finished_everywhere(reproduce, made, no_runs):
+    """The list, the table and what is run mean the same by it, whatever lies in the cells."""
+    flags = ["first", "--scale", "tiny", "--out", made]
+    cells = made / "tiny" / "cells"
+    shutil.rmtree(cells / "fl_pqsu-digits-small-d0.3-s0")
+    reproduce(*flags, "--table-only")
+    (cells / "fl_pqsu-digits-small-d0.25-s0" / "result.json").unlink()
+    shutil.rmtree(cells / "fedavg-digits-small-d1-s0")
+    _, out, _ = reproduce("--list", "--scale", "tiny", "--out", made)
+    assert [line.split()[-2:] for line in out.splitlines() if "Table 1" in line] == [["5", "4"]]
+    code, out, _ = reproduce(*flags, "--density", "0.25")
+    assert code == 0
+    assert "4 of 5 cells are finished" in out
+    assert "remain" not in out
+
+
+def test_what_one_table_lacks_is_run_though_another_has_it(reproduce, made):
+    reproduce("first", "--scale", "tiny", "--out", made, "--table-only")
+    shutil.rmtree(made / "tiny" / "cells" / "fedtiny-digits-small-d0.3-s0")
+    _, out, _ = reproduce("first", "second", "--scale", "tiny", "--out", made)
+    assert [line for line in out.splitlines() if line.startswith("6/6 fedtiny-digits-small-d0.3")]
+    assert "2 of 2 cells are finished" in out
+
+
 def test_tables_alone(reproduce, made, no_runs):
     shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
     code, out, _ = reproduce("first", "--scale", "tiny", "--out", made, "--table-only")

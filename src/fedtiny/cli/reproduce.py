@@ -17,7 +17,7 @@ from fedtiny.reproduce.filters import Filter
 from fedtiny.reproduce.job import Job
 from fedtiny.reproduce.slices import Clock
 from fedtiny.reproduce.suite import ALL, Suite
-from fedtiny.reproduce.work import Account, unfinished, work
+from fedtiny.reproduce.work import Account, work
 from fedtiny.runs import words
 from fedtiny.runs.settle import has_gpu
 
@@ -138,6 +138,7 @@ def _run(asked: Arguments, job: Job, console: Console) -> Account:
         console.print(words.NO_GPU)
     return work(
         cells,
+        job.unfinished(),
         job.cells_folder,
         lambda title: OneLine(console, title),
         clock,
@@ -167,8 +168,7 @@ def _tell(asked: Arguments, job: Job, account: Account, console: Console) -> int
         console.print(f"failed: {name}: {reason}", markup=False)
     for name, reason in account.without_data.items():
         console.print(f"left out, as the data is not here: {name}: {reason}", markup=False)
-    cells = job.cells()
-    left = len(unfinished(cells, job.cells_folder))
+    cells, left = job.cells(), len(job.unfinished())
     if left:
         why = "time is over: " if account.out_of_time else ""
         where = " --data.root DIR" if account.without_data and not asked.root else ""

@@ -68,10 +68,13 @@ class Job:
         """How many cells an experiment has, and how many of them are finished."""
         if not experiment.trains:
             return len(self.places(experiment)), len(self.places(experiment))
-        cells = [place.cell(seed) for place in self.places(experiment) for seed in self.seeds]
-        known = {run.name for file in self._files for runs in file.values() for run in runs}
-        missing = [cell for cell in unfinished(cells, self.cells_folder) if cell.name not in known]
-        return len(cells), len(cells) - len(missing)
+        cells = len(self.places(experiment)) * len(self.seeds)
+        return cells, cells - len(self._lacking(experiment))
+
+    def unfinished(self) -> list[Cell]:
+        """The runs that were asked for and that a table of theirs still lacks."""
+        lacking = set().union(*(self._lacking(e) for e in self.experiments if e.trains))
+        return [cell for cell in self.cells() if cell.name in lacking]
 
     def outcome(self, experiment: Experiment) -> Outcome:
         """All that is finished of an experiment, of whatever seed."""
@@ -104,6 +107,13 @@ class Job:
                     finished.require_settings(place, run, path)
         here = finished.in_folders(places, self.cells_folder)
         return finished.merged(places, here, *self._files, self._told_before(experiment))
+
+    def _lacking(self, experiment: Experiment) -> set[str]:
+        """The runs of an experiment that neither a folder nor a result file tells of, by name."""
+        cells = [place.cell(seed) for place in self.places(experiment) for seed in self.seeds]
+        files = (*self._files, self._told_before(experiment))
+        told = {run.name for file in files for runs in file.values() for run in runs}
+        return {cell.name for cell in unfinished(cells, self.cells_folder)} - told
 
     def _told_before(self, experiment: Experiment) -> Found:
         """What the results.json that is about to be replaced tells: it may outlive its runs."""

@@ -28,12 +28,13 @@ class Account:
 
 
 def unfinished(cells: Sequence[Cell], folder: Path) -> list[Cell]:
-    """The cells that have no result yet."""
+    """The cells that have no result in their folders."""
     return [cell for cell in cells if not RunFolder(folder / cell.name).result.exists()]
 
 
 def work(
     cells: Sequence[Cell],
+    todo: Sequence[Cell],
     folder: Path,
     announce: Announce,
     clock: Clock,
@@ -41,14 +42,14 @@ def work(
     *,
     keep_models: bool = False,
 ) -> Account:
-    """Run or resume each cell in turn until all are finished or the time is over.
+    """Run or resume each cell that is to do in turn, until all are finished or the time is over.
 
     A cell whose data is not here is left out, one that fails is told of; the others go on. The
     first one is begun in any case, so that every slice brings the work on. The networks of
     finished cells are not kept unless asked for: a dense VGG11 takes half a gigabyte.
     """
-    account, todo = Account(), unfinished(cells, folder)
-    _require_same(cells, todo, folder)
+    account = Account()
+    _require_same(cells, folder)
     ready = _ready(todo, account)
     for number, cell in enumerate(ready, start=len(cells) - len(todo) + 1):
         place, title = RunFolder(folder / cell.name), f"{number}/{len(cells)} {cell.name}"
@@ -69,12 +70,12 @@ def work(
     return account
 
 
-def _require_same(cells: Sequence[Cell], todo: Sequence[Cell], folder: Path) -> None:
+def _require_same(cells: Sequence[Cell], folder: Path) -> None:
     """Refuse at once what is finished with other settings."""
-    names = {cell.name for cell in todo}
     for cell in cells:
-        if cell.name not in names:
-            require_same(cell, RunFolder(folder / cell.name))
+        place = RunFolder(folder / cell.name)
+        if place.result.exists():
+            require_same(cell, place)
 
 
 def _reason(error: Exception) -> str:
