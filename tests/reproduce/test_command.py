@@ -161,8 +161,52 @@ def test_a_failing_cell_ends_with_an_error(reproduce, made):
     code, out, _ = reproduce("first", "--scale", "tiny", "--out", made)
     assert code == 1
     assert "failed: fl_pqsu-digits-small-d0.3-s0: " in out
-    assert "checkpoint.safetensors is damaged" in out
+    assert f"checkpoint.safetensors is damaged; delete the folder {cell}, and give" in out
+    assert "fedtiny run" not in out
     assert "1 of 5 cells remain" in out
+
+
+@pytest.mark.parametrize(
+    "name", ["result.json", "config.toml", "partition.safetensors", "machines.json"]
+)
+def test_a_finished_cell_that_is_damaged_stops_no_other(reproduce, made, name):
+    cell, other = (
+        made / "tiny" / "cells" / f"fl_pqsu-digits-small-d{d}-s0" for d in ("0.3", "0.25")
+    )
+    (cell / name).write_text("nonsense")
+    shutil.rmtree(other)
+    flags = ["first", "--scale", "tiny", "--out", made]
+    code, out, err = reproduce(*flags)
+    assert (code, err) == (1, "")
+    (told,) = [line for line in out.splitlines() if line.startswith("failed: ")]
+    assert told.startswith(f"failed: {cell.name}: ")
+    assert name in told
+    assert told.endswith(f"; delete the folder {cell}, and give the command again")
+    assert "4 of 5 cells are finished" in out
+    assert "1 of 5 cells remain; go on with: " in out
+    code, out, _ = reproduce(*flags, "--table-only")
+    assert (code, "failed: " in out, "remain" in out) == (1, True, False)
+    shutil.rmtree(cell)
+    code, out, _ = reproduce(*flags)
+    assert (code, "5 of 5 cells are finished" in out) == (0, True)
+
+
+def test_damaged_results_are_told_before_anything_runs(reproduce, made, no_runs):
+    results = made / "tiny" / "first" / "results.json"
+    results.parent.mkdir()
+    results.write_text("nonsense")
+    shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
+    for flags in (["first"], ["--list"]):
+        code, _, err = reproduce(*flags, "--scale", "tiny", "--out", made)
+        way = f"{results} is not a results.json, or a damaged one; delete it, and it is made anew"
+        assert_one_sentence(code, err, way)
+
+
+def test_what_is_no_results_file_is_told(reproduce, no_runs):
+    Path("README.md").write_text("# Words")
+    for path in ("README.md", "."):
+        code, _, err = reproduce("first", "--results", path)
+        assert_one_sentence(code, err, f"{path} is not a results.json")
 
 
 def test_a_missing_data_set_is_told(reproduce):
@@ -182,7 +226,7 @@ def test_a_missing_data_set_is_told(reproduce):
         ("table1 --seeds -1", ["--seeds"]),
         ("table1 --methods snup", ["--methods: no cell has 'snup'", "did you mean 'snip'?"]),
         ("table1 --density 0.01", ["--density: no cell has 0.01 (known: 0.02, 0.1, 0.05)"]),
-        ("table1 --results nowhere.json", ["nowhere.json is missing or damaged"]),
+        ("table1 --results nowhere.json", ["there is no nowhere.json"]),
         ("table1 --folder nowhere", ["there are no experiments in nowhere"]),
     ],
 )

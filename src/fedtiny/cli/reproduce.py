@@ -14,6 +14,7 @@ from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.reproduce import result_file, table
 from fedtiny.reproduce.experiment import Experiment
 from fedtiny.reproduce.filters import Filter
+from fedtiny.reproduce.finished import Damaged
 from fedtiny.reproduce.job import Job
 from fedtiny.reproduce.slices import Clock
 from fedtiny.reproduce.suite import ALL, Suite
@@ -69,6 +70,11 @@ class Arguments:
     folder: Path | None = None
     """Folder with experiments of your own; default: the paper's."""
 
+    @property
+    def runs_nothing(self) -> bool:
+        """Whether tables and figures alone are asked for."""
+        return self.table_only or bool(self.results)
+
 
 def command(arguments: list[str]) -> int:
     """Parse, run what is missing, and write tables and figures."""
@@ -80,10 +86,10 @@ def command(arguments: list[str]) -> int:
     if asked.list or not asked.names:
         _show_list(job, console)
         return 0
-    account = None if asked.table_only or asked.results else _run(asked, job, console)
+    account = Account() if asked.runs_nothing else _run(asked, job, console)
     for experiment in job.experiments:
-        _write(job, experiment, command_line(asked, job), console)
-    return _tell(asked, job, account, console) if account else 0
+        account.failed |= _write(job, experiment, command_line(asked, job), console)
+    return _tell(asked, job, account, console)
 
 
 def parse(asked: Arguments) -> Job:
@@ -147,8 +153,8 @@ def _run(asked: Arguments, job: Job, console: Console) -> Account:
     )
 
 
-def _write(job: Job, experiment: Experiment, command: str, console: Console) -> None:
-    """Print the table, and write it with results and figure."""
+def _write(job: Job, experiment: Experiment, command: str, console: Console) -> Damaged:
+    """Print the table, and write it with results and figure; gives what is missing for damage."""
     outcome = job.outcome(experiment)
     console.print(sheet.terminal(table.sheet(outcome), console.width))
     for note in table.notes(outcome):
@@ -160,6 +166,7 @@ def _write(job: Job, experiment: Experiment, command: str, console: Console) -> 
         console.print(f"no figure: {error}", markup=False)
     names = ", ".join(path.name for path in written)
     console.print(f"written to {job.folder(experiment)}: {names}\n", markup=False)
+    return outcome.damaged
 
 
 def _tell(asked: Arguments, job: Job, account: Account, console: Console) -> int:
@@ -168,8 +175,10 @@ def _tell(asked: Arguments, job: Job, account: Account, console: Console) -> int
         console.print(f"failed: {name}: {reason}", markup=False)
     for name, reason in account.without_data.items():
         console.print(f"left out, as the data is not here: {name}: {reason}", markup=False)
-    cells, left = job.cells(), len(job.unfinished())
-    if left:
+    cells = job.cells()
+    missing = account.failed.keys() | {cell.name for cell in job.unfinished()}
+    left = sum(cell.name in missing for cell in cells)
+    if left and not asked.runs_nothing:
         why = "time is over: " if account.out_of_time else ""
         where = " --data.root DIR" if account.without_data and not asked.root else ""
         command = command_line(asked, job, here=True) + where

@@ -2,18 +2,21 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedtiny.compare.execute import check_config, complete, require_same
 from fedtiny.compare.grid import Cell
 from fedtiny.config import Config, DataConfig
-from fedtiny.errors import DataError, FedTinyError
+from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError
 from fedtiny.models.anatomy import Shape
+from fedtiny.reproduce.finished import way_anew
 from fedtiny.reproduce.slices import Clock, OutOfTimeError, Sliced
-from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.folder import RunFolder, read_json
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.reporter import Reporter
+from fedtiny.runs.whole import way_back
 
 Announce = Callable[[str], Reporter]
 
@@ -29,7 +32,7 @@ class Account:
 
 def unfinished(cells: Sequence[Cell], folder: Path) -> list[Cell]:
     """The cells that have no result in their folders."""
-    return [cell for cell in cells if not RunFolder(folder / cell.name).result.exists()]
+    return [cell for cell in cells if not _has_result(RunFolder(folder / cell.name))]
 
 
 def work(
@@ -63,7 +66,7 @@ def work(
         except Exception as error:
             if "FEDTINY_TRACEBACK" in os.environ:
                 raise
-            account.failed[cell.name] = _reason(error)
+            account.failed[cell.name] = _reason(error, place)
         else:
             if not keep_models:
                 place.model.unlink(missing_ok=True)
@@ -71,17 +74,26 @@ def work(
 
 
 def _require_same(cells: Sequence[Cell], folder: Path) -> None:
-    """Refuse at once what is finished with other settings."""
+    """Refuse at once what is finished with other settings; what is damaged stops nothing."""
     for cell in cells:
         place = RunFolder(folder / cell.name)
         if place.result.exists():
-            require_same(cell, place)
+            with suppress(ConfigError):
+                require_same(cell, place)
 
 
-def _reason(error: Exception) -> str:
+def _has_result(place: RunFolder) -> bool:
+    try:
+        return bool(read_json(place.result))
+    except RunError:
+        return False
+
+
+def _reason(error: Exception, place: RunFolder) -> str:
     """One sentence; of an error that is not meant for a user, its kind too."""
-    told = isinstance(error, FedTinyError)
-    return str(error) if told else f"{type(error).__name__}: {error}".partition("\n")[0]
+    if isinstance(error, FedTinyError):
+        return str(error).replace(way_back(place), way_anew(place))
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _ready(cells: Sequence[Cell], account: Account) -> list[Cell]:
