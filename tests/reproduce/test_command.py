@@ -224,6 +224,7 @@ def test_a_missing_data_set_is_told(reproduce):
         ("table1 --scale smok", ["no scale 'smok'", "did you mean 'smoke'?"]),
         ("table1 --minutes 0", ["--minutes must be above 0, got 0"]),
         ("table1 --seeds -1", ["--seeds"]),
+        ("table1 --workers 0", ["--workers must be at least 1, got 0"]),
         ("table1 --methods snup", ["--methods: no cell has 'snup'", "did you mean 'snip'?"]),
         ("table1 --density 0.01", ["--density: no cell has 0.01 (known: 0.02, 0.1, 0.05)"]),
         ("table1 --results nowhere.json", ["there is no nowhere.json"]),

@@ -98,6 +98,8 @@ def parse(asked: Arguments) -> Job:
         raise ConfigError(f"--minutes must be above 0, got {asked.minutes:g}")
     if not asked.seeds or min(asked.seeds) < 0:
         raise ConfigError("--seeds needs at least one number, and none below 0")
+    if asked.workers is not None and asked.workers < 1:
+        raise ConfigError(f"--workers must be at least 1, got {asked.workers}")
     suite = Suite.load(asked.folder)
     scale = asked.scale or result_file.scale_of(asked.results) or DEFAULT_SCALE
     if result_file.scale_of(asked.results) not in (None, scale):
