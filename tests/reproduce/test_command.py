@@ -10,7 +10,7 @@ import pytest
 from fedtiny.cli import reproduce as cli
 from fedtiny.reproduce import work
 
-from ..runs.tiny import assert_one_sentence
+from ..runs.tiny import assert_one_sentence, locked_elsewhere
 
 NO_TIME = "1e-9"
 
@@ -207,6 +207,24 @@ def test_what_is_no_results_file_is_told(reproduce, no_runs):
     for path in ("README.md", "."):
         code, _, err = reproduce("first", "--results", path)
         assert_one_sentence(code, err, f"{path} is not a results.json")
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "beginning"])
+def test_a_cell_is_left_to_the_process_that_works_on_it(reproduce, made, begun):
+    held, free = (
+        made / "tiny" / "cells" / f"fl_pqsu-digits-small-d{d}-s0" for d in ("0.25", "0.3")
+    )
+    (held / "result.json").unlink()
+    if not begun:
+        (held / "config.toml").unlink()
+    shutil.rmtree(free)
+    with locked_elsewhere(held):
+        code, out, _ = reproduce("first", "--scale", "tiny", "--out", made)
+    assert code == 0
+    assert f"left to another process, which was working on it: {held.name}\n" in out
+    assert "failed" not in out
+    assert "4 of 5 cells are finished" in out
+    assert "1 of 5 cells remain; go on with: fedtiny reproduce first" in out
 
 
 def test_a_missing_data_set_is_told(reproduce):

@@ -175,6 +175,8 @@ def _tell(asked: Arguments, job: Job, account: Account, console: Console) -> int
     """What is left to do, and how; gives the exit code."""
     for name, reason in account.failed.items():
         console.print(f"failed: {name}: {reason}", markup=False)
+    for name in account.elsewhere:
+        console.print(f"left to another process, which was working on it: {name}", markup=False)
     for name, reason in account.without_data.items():
         console.print(f"left out, as the data is not here: {name}: {reason}", markup=False)
     cells = job.cells()

@@ -23,11 +23,15 @@ Announce = Callable[[str], Reporter]
 
 @dataclass
 class Account:
-    """How the work went: what failed, by cell, and which data sets are not here, with reasons."""
+    """How the work went: what failed, by cell, and which data sets are not here, with reasons.
+
+    `elsewhere` are the cells that another process was working on.
+    """
 
     out_of_time: bool = False
     failed: dict[str, str] = field(default_factory=dict)
     without_data: dict[str, str] = field(default_factory=dict)
+    elsewhere: list[str] = field(default_factory=list)
 
 
 def unfinished(cells: Sequence[Cell], folder: Path) -> list[Cell]:
@@ -47,9 +51,10 @@ def work(
 ) -> Account:
     """Run or resume each cell that is to do in turn, until all are finished or the time is over.
 
-    A cell whose data is not here is left out, one that fails is told of; the others go on. The
-    first one is begun in any case, so that every slice brings the work on. The networks of
-    finished cells are not kept unless asked for: a dense VGG11 takes half a gigabyte.
+    A cell whose data is not here is left out, one that fails or that another process works on is
+    told of; the others go on. The first one is begun in any case, so that every slice brings the
+    work on. The networks of finished cells are not kept unless asked for: a dense VGG11 takes half
+    a gigabyte.
     """
     account = Account()
     _require_same(cells, folder)
@@ -64,9 +69,12 @@ def work(
             account.out_of_time = True
             break
         except Exception as error:
-            if "FEDTINY_TRACEBACK" in os.environ:
+            if place.is_locked():
+                account.elsewhere.append(cell.name)
+            elif "FEDTINY_TRACEBACK" in os.environ:
                 raise
-            account.failed[cell.name] = _reason(error, place)
+            else:
+                account.failed[cell.name] = _reason(error, place)
         else:
             if not keep_models:
                 place.model.unlink(missing_ok=True)
