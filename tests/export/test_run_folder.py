@@ -15,6 +15,7 @@ from fedtiny.errors import ExportError, RunError
 from fedtiny.export import numpy_model, packed, torch_files
 from fedtiny.export.source import Trained, pack_run, tiny_model, trained
 from fedtiny.runs.folder import RunFolder, write_json
+from fedtiny.runs.reporter import Silent
 
 from ..runs.tiny import TINY, own_data, stop, tiny, train
 from .nets import SHIPPED, assert_close, shipped
@@ -189,6 +190,17 @@ def test_another_model_s_values_are_refused(run, tmp_path):
     )
     with pytest.raises(RunError, match="another model"):
         pack_run(copy)
+
+
+def test_a_model_that_is_gone_is_made_again_from_the_checkpoint(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "copy")
     (copy / "model.safetensors").write_bytes(b"")
-    with pytest.raises(RunError, match="missing or damaged"):
+    with pytest.raises(RunError, match=f"damaged; make it again with: fedtiny resume {copy}"):
+        pack_run(copy)
+    (copy / "model.safetensors").unlink()
+    fedtiny.resume(copy, reporter=Silent())
+    assert pack_run(copy).read_bytes() == pack_run(run.path).read_bytes()
+    (copy / "model.safetensors").unlink()
+    (copy / "checkpoint.safetensors").unlink()
+    with pytest.raises(RunError, match=r"is missing or damaged$"):
         pack_run(copy)

@@ -5,7 +5,7 @@ from pathlib import Path
 from fedtiny.reproduce.job import Job
 from fedtiny.reproduce.slices import Clock
 from fedtiny.reproduce.suite import Suite
-from fedtiny.reproduce.work import work
+from fedtiny.reproduce.work import unfinished, work
 from fedtiny.runs.reporter import Silent
 
 SCALES = """
@@ -107,8 +107,10 @@ def job(suite: Suite, out: Path, names=("first",), scale="tiny", **named) -> Job
 
 def make(order: Job, minutes=None, cells=None, keep_models=True):
     """Carry an order out, in silence."""
+    cells = order.cells() if cells is None else cells
     return work(
-        order.cells() if cells is None else cells,
+        cells,
+        unfinished(cells, order.cells_folder),
         order.cells_folder,
         lambda title: Silent(),
         Clock(minutes),

@@ -10,7 +10,7 @@ import pytest
 from fedtiny.cli import reproduce as cli
 from fedtiny.reproduce import work
 
-from ..runs.tiny import assert_one_sentence
+from ..runs.tiny import assert_one_sentence, locked_elsewhere
 
 NO_TIME = "1e-9"
 
@@ -93,6 +93,30 @@ def test_tables_do_not_forget_what_results_told(reproduce, made, no_runs):
     assert "5 of 5 cells are finished" in reproduce(*flags)[1]
 
 
+def test_what_results_told_is_finished_everywhere(reproduce, made, no_runs):
+    """The list, the table and what is run mean the same by it, whatever lies in the cells."""
+    flags = ["first", "--scale", "tiny", "--out", made]
+    cells = made / "tiny" / "cells"
+    shutil.rmtree(cells / "fl_pqsu-digits-small-d0.3-s0")
+    reproduce(*flags, "--table-only")
+    (cells / "fl_pqsu-digits-small-d0.25-s0" / "result.json").unlink()
+    shutil.rmtree(cells / "fedavg-digits-small-d1-s0")
+    _, out, _ = reproduce("--list", "--scale", "tiny", "--out", made)
+    assert [line.split()[-2:] for line in out.splitlines() if "Table 1" in line] == [["5", "4"]]
+    code, out, _ = reproduce(*flags, "--density", "0.25")
+    assert code == 0
+    assert "4 of 5 cells are finished" in out
+    assert "remain" not in out
+
+
+def test_what_one_table_lacks_is_run_though_another_has_it(reproduce, made):
+    reproduce("first", "--scale", "tiny", "--out", made, "--table-only")
+    shutil.rmtree(made / "tiny" / "cells" / "fedtiny-digits-small-d0.3-s0")
+    _, out, _ = reproduce("first", "second", "--scale", "tiny", "--out", made)
+    assert [line for line in out.splitlines() if line.startswith("6/6 fedtiny-digits-small-d0.3")]
+    assert "2 of 2 cells are finished" in out
+
+
 def test_tables_alone(reproduce, made, no_runs):
     shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
     code, out, _ = reproduce("first", "--scale", "tiny", "--out", made, "--table-only")
@@ -137,8 +161,70 @@ def test_a_failing_cell_ends_with_an_error(reproduce, made):
     code, out, _ = reproduce("first", "--scale", "tiny", "--out", made)
     assert code == 1
     assert "failed: fl_pqsu-digits-small-d0.3-s0: " in out
-    assert "checkpoint.safetensors is damaged" in out
+    assert f"checkpoint.safetensors is damaged; delete the folder {cell}, and give" in out
+    assert "fedtiny run" not in out
     assert "1 of 5 cells remain" in out
+
+
+@pytest.mark.parametrize(
+    "name", ["result.json", "config.toml", "partition.safetensors", "machines.json"]
+)
+def test_a_finished_cell_that_is_damaged_stops_no_other(reproduce, made, name):
+    cell, other = (
+        made / "tiny" / "cells" / f"fl_pqsu-digits-small-d{d}-s0" for d in ("0.3", "0.25")
+    )
+    (cell / name).write_text("nonsense")
+    shutil.rmtree(other)
+    flags = ["first", "--scale", "tiny", "--out", made]
+    code, out, err = reproduce(*flags)
+    assert (code, err) == (1, "")
+    (told,) = [line for line in out.splitlines() if line.startswith("failed: ")]
+    assert told.startswith(f"failed: {cell.name}: ")
+    assert name in told
+    assert told.endswith(f"; delete the folder {cell}, and give the command again")
+    assert "4 of 5 cells are finished" in out
+    assert "1 of 5 cells remain; go on with: " in out
+    code, out, _ = reproduce(*flags, "--table-only")
+    assert (code, "failed: " in out, "remain" in out) == (1, True, False)
+    shutil.rmtree(cell)
+    code, out, _ = reproduce(*flags)
+    assert (code, "5 of 5 cells are finished" in out) == (0, True)
+
+
+def test_damaged_results_are_told_before_anything_runs(reproduce, made, no_runs):
+    results = made / "tiny" / "first" / "results.json"
+    results.parent.mkdir()
+    results.write_text("nonsense")
+    shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
+    for flags in (["first"], ["--list"]):
+        code, _, err = reproduce(*flags, "--scale", "tiny", "--out", made)
+        way = f"{results} is not a results.json, or a damaged one; delete it, and it is made anew"
+        assert_one_sentence(code, err, way)
+
+
+def test_what_is_no_results_file_is_told(reproduce, no_runs):
+    Path("README.md").write_text("# Words")
+    for path in ("README.md", "."):
+        code, _, err = reproduce("first", "--results", path)
+        assert_one_sentence(code, err, f"{path} is not a results.json")
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "beginning"])
+def test_a_cell_is_left_to_the_process_that_works_on_it(reproduce, made, begun):
+    held, free = (
+        made / "tiny" / "cells" / f"fl_pqsu-digits-small-d{d}-s0" for d in ("0.25", "0.3")
+    )
+    (held / "result.json").unlink()
+    if not begun:
+        (held / "config.toml").unlink()
+    shutil.rmtree(free)
+    with locked_elsewhere(held):
+        code, out, _ = reproduce("first", "--scale", "tiny", "--out", made)
+    assert code == 0
+    assert f"left to another process, which was working on it: {held.name}\n" in out
+    assert "failed" not in out
+    assert "4 of 5 cells are finished" in out
+    assert "1 of 5 cells remain; go on with: fedtiny reproduce first" in out
 
 
 def test_a_missing_data_set_is_told(reproduce):
@@ -156,9 +242,10 @@ def test_a_missing_data_set_is_told(reproduce):
         ("table1 --scale smok", ["no scale 'smok'", "did you mean 'smoke'?"]),
         ("table1 --minutes 0", ["--minutes must be above 0, got 0"]),
         ("table1 --seeds -1", ["--seeds"]),
+        ("table1 --workers 0", ["--workers must be at least 1, got 0"]),
         ("table1 --methods snup", ["--methods: no cell has 'snup'", "did you mean 'snip'?"]),
         ("table1 --density 0.01", ["--density: no cell has 0.01 (known: 0.02, 0.1, 0.05)"]),
-        ("table1 --results nowhere.json", ["nowhere.json is missing or damaged"]),
+        ("table1 --results nowhere.json", ["there is no nowhere.json"]),
         ("table1 --folder nowhere", ["there are no experiments in nowhere"]),
     ],
 )

@@ -6,6 +6,7 @@ from fedtiny.errors import ConfigError
 from fedtiny.reproduce import experiment_file, reading, scale
 from fedtiny.reproduce.suite import Suite
 
+from ..docs.markdown import ROOT, blocks
 from .own import FIRST, SCALES, SECOND, write_suite
 
 # Experiments
@@ -34,6 +35,13 @@ def test_the_order_nests_axes_and_puts_values_first(read):
     chosen = [tuple(c.name for c in one.values()) for one in read(FIRST).combinations()]
     assert chosen[:3] == [("fedtiny", "0.005"), ("fedtiny", "0.01"), ("fedavg", "0.005")]
     assert len(chosen) == 6
+
+
+def test_the_page_s_example_trains_on_the_paper_s_data(read, paper_suite):
+    (example,) = [b for b in blocks(ROOT / "docs" / "reproduce.md") if b.language == "toml"]
+    for scale_name, data in (("mini", "cifar10"), ("smoke", "digits")):
+        places = paper_suite.places(read(example.text), paper_suite.scale(scale_name))
+        assert {place.config.data.name for place in places} == {data}
 
 
 def test_named_variants_are_settings_with_a_label(read):

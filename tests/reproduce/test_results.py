@@ -115,7 +115,7 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     path = tmp_path / "results.json"
     for text, complaint in (
         ("{}", "not a results.json"),
-        ("[", "missing or damaged"),
+        ("[", "is not a results.json, or a damaged one"),
         ('{"format": 1, "scale": "mini", "machines": [], "cells": [{}]}', "damaged"),
         ('{"format": 2, "scale": "mini", "cells": []}', "not a results.json that this version"),
     ):

@@ -14,10 +14,11 @@ from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.reproduce import result_file, table
 from fedtiny.reproduce.experiment import Experiment
 from fedtiny.reproduce.filters import Filter
+from fedtiny.reproduce.finished import Damaged
 from fedtiny.reproduce.job import Job
 from fedtiny.reproduce.slices import Clock
 from fedtiny.reproduce.suite import ALL, Suite
-from fedtiny.reproduce.work import Account, unfinished, work
+from fedtiny.reproduce.work import Account, work
 from fedtiny.runs import words
 from fedtiny.runs.settle import has_gpu
 
@@ -69,6 +70,11 @@ class Arguments:
     folder: Path | None = None
     """Folder with experiments of your own; default: the paper's."""
 
+    @property
+    def runs_nothing(self) -> bool:
+        """Whether tables and figures alone are asked for."""
+        return self.table_only or bool(self.results)
+
 
 def command(arguments: list[str]) -> int:
     """Parse, run what is missing, and write tables and figures."""
@@ -80,10 +86,10 @@ def command(arguments: list[str]) -> int:
     if asked.list or not asked.names:
         _show_list(job, console)
         return 0
-    account = None if asked.table_only or asked.results else _run(asked, job, console)
+    account = Account() if asked.runs_nothing else _run(asked, job, console)
     for experiment in job.experiments:
-        _write(job, experiment, command_line(asked, job), console)
-    return _tell(asked, job, account, console) if account else 0
+        account.failed |= _write(job, experiment, command_line(asked, job), console)
+    return _tell(asked, job, account, console)
 
 
 def parse(asked: Arguments) -> Job:
@@ -92,6 +98,8 @@ def parse(asked: Arguments) -> Job:
         raise ConfigError(f"--minutes must be above 0, got {asked.minutes:g}")
     if not asked.seeds or min(asked.seeds) < 0:
         raise ConfigError("--seeds needs at least one number, and none below 0")
+    if asked.workers is not None and asked.workers < 1:
+        raise ConfigError(f"--workers must be at least 1, got {asked.workers}")
     suite = Suite.load(asked.folder)
     scale = asked.scale or result_file.scale_of(asked.results) or DEFAULT_SCALE
     if result_file.scale_of(asked.results) not in (None, scale):
@@ -138,6 +146,7 @@ def _run(asked: Arguments, job: Job, console: Console) -> Account:
         console.print(words.NO_GPU)
     return work(
         cells,
+        job.unfinished(),
         job.cells_folder,
         lambda title: OneLine(console, title),
         clock,
@@ -146,8 +155,8 @@ def _run(asked: Arguments, job: Job, console: Console) -> Account:
     )
 
 
-def _write(job: Job, experiment: Experiment, command: str, console: Console) -> None:
-    """Print the table, and write it with results and figure."""
+def _write(job: Job, experiment: Experiment, command: str, console: Console) -> Damaged:
+    """Print the table, and write it with results and figure; gives what is missing for damage."""
     outcome = job.outcome(experiment)
     console.print(sheet.terminal(table.sheet(outcome), console.width))
     for note in table.notes(outcome):
@@ -159,17 +168,21 @@ def _write(job: Job, experiment: Experiment, command: str, console: Console) -> 
         console.print(f"no figure: {error}", markup=False)
     names = ", ".join(path.name for path in written)
     console.print(f"written to {job.folder(experiment)}: {names}\n", markup=False)
+    return outcome.damaged
 
 
 def _tell(asked: Arguments, job: Job, account: Account, console: Console) -> int:
     """What is left to do, and how; gives the exit code."""
     for name, reason in account.failed.items():
         console.print(f"failed: {name}: {reason}", markup=False)
+    for name in account.elsewhere:
+        console.print(f"left to another process, which was working on it: {name}", markup=False)
     for name, reason in account.without_data.items():
         console.print(f"left out, as the data is not here: {name}: {reason}", markup=False)
     cells = job.cells()
-    left = len(unfinished(cells, job.cells_folder))
-    if left:
+    missing = account.failed.keys() | {cell.name for cell in job.unfinished()}
+    left = sum(cell.name in missing for cell in cells)
+    if left and not asked.runs_nothing:
         why = "time is over: " if account.out_of_time else ""
         where = " --data.root DIR" if account.without_data and not asked.root else ""
         command = command_line(asked, job, here=True) + where

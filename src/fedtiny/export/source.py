@@ -52,7 +52,9 @@ class Trained:
         try:
             return dict(load_file(self.folder.model))
         except (OSError, SafetensorError) as error:
-            raise RunError(f"{self.folder.model} is missing or damaged") from error
+            again = self.folder.checkpoint.exists()
+            way = f"; make it again with: {way_on(self.folder)}" if again else ""
+            raise RunError(f"{self.folder.model} is missing or damaged{way}") from error
 
     def theta(self) -> Theta:
         """The trained values under the mask of those that are not zero."""

@@ -5,23 +5,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedtiny import config as configs
 from fedtiny.compare.execute import require_same
+from fedtiny.compare.grid import Cell
 from fedtiny.compare.measured import costs, measure
 from fedtiny.compare.settings import HOW_IT_IS_COMPUTED, differing
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat
 from fedtiny.cost.images import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES
-from fedtiny.errors import RunError
+from fedtiny.errors import ConfigError, RunError
 from fedtiny.reproduce import machine
 from fedtiny.reproduce.machine import Machine
 from fedtiny.reproduce.places import Place
 from fedtiny.reproduce.quantities import Numbers
-from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.inputs import load_data
 
 Found = dict[str, list["Finished"]]
 """Finished runs by their name but for the seed."""
+Damaged = dict[str, str]
+"""Why a finished run cannot be read and what to do, by its name."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,29 @@ def settings_of(config: Config) -> Flat:
     return {name: value for name, value in flat(config).items() if name not in HOW_IT_IS_COMPUTED}
 
 
-def in_folders(places: Iterable[Place], cells: Path) -> Found:
-    """Every finished run of these places, of whatever seed."""
+def in_folders(places: Iterable[Place], cells: Path) -> tuple[Found, Damaged]:
+    """Every finished run of these places, of whatever seed, but for those that are damaged."""
     found: Found = {}
+    damaged: Damaged = {}
     for place in places:
-        seeds = sorted(_seeds(place, cells))
-        found[place.stem] = [_from_folder(place, seed, cells) for seed in seeds]
-    return found
+        runs = found[place.stem] = []
+        for seed in sorted(_seeds(place, cells)):
+            cell = place.cell(seed)
+            folder = RunFolder(cells / cell.name)
+            try:
+                configs.load(folder.config)
+                run = _from_folder(cell, folder)
+            except (ConfigError, RunError) as error:
+                damaged[cell.name] = f"{error}; {way_anew(folder)}"
+            else:
+                require_same(cell, folder)
+                runs.append(run)
+    return found, damaged
+
+
+def way_anew(folder: RunFolder) -> str:
+    """What to do about a run that can neither be read nor go on."""
+    return f"delete the folder {quoted(folder.path)}, and give the command again"
 
 
 def by_cost_model(places: Iterable[Place]) -> Found:
@@ -97,15 +117,11 @@ def _seeds(place: Place, cells: Path) -> list[int]:
     return [int(name.removeprefix(prefix)) for name in names if name.removeprefix(prefix).isdigit()]
 
 
-def _from_folder(place: Place, seed: int, cells: Path) -> Finished:
-    cell = place.cell(seed)
-    folder = RunFolder(cells / cell.name)
-    require_same(cell, folder)
+def _from_folder(cell: Cell, folder: RunFolder) -> Finished:
     values: dict[str, Any] = asdict(measure(cell.config, folder))
     numbers = {**values.pop("costs"), **values}
-    return Finished(
-        cell.name, seed, settings_of(cell.config), numbers, tuple(machine.noted(folder))
-    )
+    machines = tuple(machine.noted(folder))
+    return Finished(cell.name, cell.config.seed, settings_of(cell.config), numbers, machines)
 
 
 def _costed(place: Place) -> Finished:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from fedtiny.compare.grid import Cell
 from fedtiny.config import Config
+from fedtiny.errors import RunError
 from fedtiny.reproduce import figure, finished, result_file, table
 from fedtiny.reproduce.experiment import Experiment
 from fedtiny.reproduce.filters import Filter
-from fedtiny.reproduce.finished import Found
+from fedtiny.reproduce.finished import Damaged, Found
 from fedtiny.reproduce.outcome import Outcome
 from fedtiny.reproduce.places import Place
 from fedtiny.reproduce.scale import Scale
@@ -68,15 +69,18 @@ class Job:
         """How many cells an experiment has, and how many of them are finished."""
         if not experiment.trains:
             return len(self.places(experiment)), len(self.places(experiment))
-        cells = [place.cell(seed) for place in self.places(experiment) for seed in self.seeds]
-        known = {run.name for file in self._files for runs in file.values() for run in runs}
-        missing = [cell for cell in unfinished(cells, self.cells_folder) if cell.name not in known]
-        return len(cells), len(cells) - len(missing)
+        cells = len(self.places(experiment)) * len(self.seeds)
+        return cells, cells - len(self._lacking(experiment))
+
+    def unfinished(self) -> list[Cell]:
+        """The runs that were asked for and that a table of theirs still lacks."""
+        lacking = set().union(*(self._lacking(e) for e in self.experiments if e.trains))
+        return [cell for cell in self.cells() if cell.name in lacking]
 
     def outcome(self, experiment: Experiment) -> Outcome:
         """All that is finished of an experiment, of whatever seed."""
-        places = self.places(experiment)
-        return Outcome(experiment, self.scale, places, self._found(experiment), self.suite.paper)
+        places, (found, damaged) = self.places(experiment), self._found(experiment)
+        return Outcome(experiment, self.scale, places, found, self.suite.paper, damaged)
 
     def write(self, outcome: Outcome, command: str) -> list[Path]:
         """Write results and tables."""
@@ -94,21 +98,32 @@ class Job:
     def _files(self) -> list[Found]:
         return [result_file.read(path) for path in self.results]
 
-    def _found(self, experiment: Experiment) -> Found:
+    def _found(self, experiment: Experiment) -> tuple[Found, Damaged]:
         places = self.places(experiment)
         if not experiment.trains:
-            return finished.by_cost_model(places)
+            return finished.by_cost_model(places), {}
         for place in places:
             for path, found in zip(self.results, self._files, strict=True):
                 for run in found.get(place.stem, ()):
                     finished.require_settings(place, run, path)
-        here = finished.in_folders(places, self.cells_folder)
-        return finished.merged(places, here, *self._files, self._told_before(experiment))
+        here, damaged = finished.in_folders(places, self.cells_folder)
+        told = self._told_before(experiment)
+        return finished.merged(places, here, *self._files, told), damaged
+
+    def _lacking(self, experiment: Experiment) -> set[str]:
+        """The runs of an experiment that neither a folder nor a result file tells of, by name."""
+        cells = [place.cell(seed) for place in self.places(experiment) for seed in self.seeds]
+        files = (*self._files, self._told_before(experiment))
+        told = {run.name for file in files for runs in file.values() for run in runs}
+        return {cell.name for cell in unfinished(cells, self.cells_folder)} - told
 
     def _told_before(self, experiment: Experiment) -> Found:
         """What the results.json that is about to be replaced tells: it may outlive its runs."""
         path = self.folder(experiment) / RESULTS
-        told = result_file.read(path) if path.exists() else {}
+        try:
+            told = result_file.read(path) if path.exists() else {}
+        except RunError as error:
+            raise RunError(f"{error}; delete it, and it is made anew from the runs") from error
         return finished.still_valid(self.places(experiment), told)
 
     def _here(self, cell: Cell) -> Config:

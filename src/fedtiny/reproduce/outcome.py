@@ -1,14 +1,14 @@
 """An experiment's outcome: ours beside the paper's, place by place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedtiny.compare.rows import mean_and_spread
 from fedtiny.config import Config
 from fedtiny.config.flat import flat
 from fedtiny.reproduce import labels
 from fedtiny.reproduce.experiment import Experiment
-from fedtiny.reproduce.finished import Found
+from fedtiny.reproduce.finished import Damaged, Found
 from fedtiny.reproduce.paper import Paper, Printed
 from fedtiny.reproduce.places import Place, in_order
 from fedtiny.reproduce.quantities import QUANTITIES
@@ -33,6 +33,7 @@ class Outcome:
     places: Sequence[Place]
     found: Found
     paper: Paper
+    damaged: Damaged = field(default_factory=dict)
 
     def ours(self, place: Place, quantity: str) -> Value | None:
         """What we measured at a place; nothing where no run is finished."""

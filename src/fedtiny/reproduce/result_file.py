@@ -65,7 +65,12 @@ def _cell(run: Finished, machines: list[Machine]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    document = read_json(path)
+    if not path.exists():
+        raise RunError(f"there is no {path}")
+    try:
+        document = read_json(path)
+    except RunError as error:
+        raise RunError(f"{path} is not a results.json, or a damaged one") from error
     if document.get("format") != FORMAT or "cells" not in document or "scale" not in document:
         raise RunError(f"{path} is not a results.json that this version reads")
     return document

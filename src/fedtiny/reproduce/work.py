@@ -2,38 +2,46 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedtiny.compare.execute import check_config, complete, require_same
 from fedtiny.compare.grid import Cell
 from fedtiny.config import Config, DataConfig
-from fedtiny.errors import DataError, FedTinyError
+from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError
 from fedtiny.models.anatomy import Shape
+from fedtiny.reproduce.finished import way_anew
 from fedtiny.reproduce.slices import Clock, OutOfTimeError, Sliced
-from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.folder import RunFolder, read_json
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.reporter import Reporter
+from fedtiny.runs.whole import way_back
 
 Announce = Callable[[str], Reporter]
 
 
 @dataclass
 class Account:
-    """How the work went: what failed, by cell, and which data sets are not here, with reasons."""
+    """How the work went: what failed, by cell, and which data sets are not here, with reasons.
+
+    `elsewhere` are the cells that another process was working on.
+    """
 
     out_of_time: bool = False
     failed: dict[str, str] = field(default_factory=dict)
     without_data: dict[str, str] = field(default_factory=dict)
+    elsewhere: list[str] = field(default_factory=list)
 
 
 def unfinished(cells: Sequence[Cell], folder: Path) -> list[Cell]:
-    """The cells that have no result yet."""
-    return [cell for cell in cells if not RunFolder(folder / cell.name).result.exists()]
+    """The cells that have no result in their folders."""
+    return [cell for cell in cells if not _has_result(RunFolder(folder / cell.name))]
 
 
 def work(
     cells: Sequence[Cell],
+    todo: Sequence[Cell],
     folder: Path,
     announce: Announce,
     clock: Clock,
@@ -41,14 +49,15 @@ def work(
     *,
     keep_models: bool = False,
 ) -> Account:
-    """Run or resume each cell in turn until all are finished or the time is over.
+    """Run or resume each cell that is to do in turn, until all are finished or the time is over.
 
-    A cell whose data is not here is left out, one that fails is told of; the others go on. The
-    first one is begun in any case, so that every slice brings the work on. The networks of
-    finished cells are not kept unless asked for: a dense VGG11 takes half a gigabyte.
+    A cell whose data is not here is left out, one that fails or that another process works on is
+    told of; the others go on. The first one is begun in any case, so that every slice brings the
+    work on. The networks of finished cells are not kept unless asked for: a dense VGG11 takes half
+    a gigabyte.
     """
-    account, todo = Account(), unfinished(cells, folder)
-    _require_same(cells, todo, folder)
+    account = Account()
+    _require_same(cells, folder)
     ready = _ready(todo, account)
     for number, cell in enumerate(ready, start=len(cells) - len(todo) + 1):
         place, title = RunFolder(folder / cell.name), f"{number}/{len(cells)} {cell.name}"
@@ -60,27 +69,39 @@ def work(
             account.out_of_time = True
             break
         except Exception as error:
-            if "FEDTINY_TRACEBACK" in os.environ:
+            if place.is_locked():
+                account.elsewhere.append(cell.name)
+            elif "FEDTINY_TRACEBACK" in os.environ:
                 raise
-            account.failed[cell.name] = _reason(error)
+            else:
+                account.failed[cell.name] = _reason(error, place)
         else:
             if not keep_models:
                 place.model.unlink(missing_ok=True)
     return account
 
 
-def _require_same(cells: Sequence[Cell], todo: Sequence[Cell], folder: Path) -> None:
-    """Refuse at once what is finished with other settings."""
-    names = {cell.name for cell in todo}
+def _require_same(cells: Sequence[Cell], folder: Path) -> None:
+    """Refuse at once what is finished with other settings; what is damaged stops nothing."""
     for cell in cells:
-        if cell.name not in names:
-            require_same(cell, RunFolder(folder / cell.name))
+        place = RunFolder(folder / cell.name)
+        if place.result.exists():
+            with suppress(ConfigError):
+                require_same(cell, place)
 
 
-def _reason(error: Exception) -> str:
+def _has_result(place: RunFolder) -> bool:
+    try:
+        return bool(read_json(place.result))
+    except RunError:
+        return False
+
+
+def _reason(error: Exception, place: RunFolder) -> str:
     """One sentence; of an error that is not meant for a user, its kind too."""
-    told = isinstance(error, FedTinyError)
-    return str(error) if told else f"{type(error).__name__}: {error}".partition("\n")[0]
+    if isinstance(error, FedTinyError):
+        return str(error).replace(way_back(place), way_anew(place))
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _ready(cells: Sequence[Cell], account: Account) -> list[Cell]:
