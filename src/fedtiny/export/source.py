@@ -24,9 +24,8 @@ from fedtiny.export.network import TinyModel
 from fedtiny.native.description import Description
 from fedtiny.runs.backend import describe
 from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically
-from fedtiny.runs.given import check_data, check_model
+from fedtiny.runs.given import check_data, check_model, own_inputs
 from fedtiny.runs.inputs import build_model, load_data, parameters
-from fedtiny.runs.settle import OWN
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta
 
@@ -139,11 +138,8 @@ def trained(
     folder = finished(Path(path))
     asked = configs.load(folder.config)
     data = data or _known_data(folder)
-    lacks_data, lacks_model = (
-        given is None and name.startswith(OWN)
-        for given, name in ((data, asked.data.name), (model, asked.model))
-    )
-    if lacks_data or lacks_model:
+    given = {"data": data, "model": model}
+    if any(given[name] is None for name in own_inputs(asked)):
         raise ExportError(
             f"{path} was trained with data or a network of your own; pack it from Python with "
             "fedtiny.export.source.pack_run(path, data=..., model=...), then export the file"

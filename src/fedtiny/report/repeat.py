@@ -8,7 +8,7 @@ from fedtiny.config import Config
 from fedtiny.config.flat import flat, nested
 from fedtiny.report.run import Run
 from fedtiny.runs.folder import quoted, way_on
-from fedtiny.runs.settle import OWN
+from fedtiny.runs.given import own_inputs
 
 NO_MATTER = ("workers", "gpu.cards", "gpu.lanes")
 """What changes how long a run takes, but not what it computes."""
@@ -20,7 +20,7 @@ def commands(run: Run) -> list[tuple[str, str]]:
     known = [("Show it in the terminal", f"fedtiny inspect {quoted(folder.path)}")]
     if not run.finished:
         known.insert(0, ("Go on with it", way_on(folder)))
-    if config.data.name.startswith(OWN) or config.model.startswith(OWN):
+    if own_inputs(config):
         call = (
             f"fedtiny.run(fedtiny.config.load(Path({str(folder.config)!r})), data=..., model=...)"
         )

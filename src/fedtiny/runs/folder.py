@@ -11,7 +11,7 @@ from typing import Any
 
 from fedtiny import config as configs
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.runs.settle import own_inputs
+from fedtiny.runs.given import own_inputs
 
 
 class RunFolder:

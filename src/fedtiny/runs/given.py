@@ -1,9 +1,17 @@
-"""What comes through the Python interface, refused in one sentence where it is something else."""
+"""What comes through the Python interface: its marks, and a sentence where it is no such thing."""
 
 from fedtiny.config import Config
 from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, DataError, ModelError
 from fedtiny.extras import require
+
+OWN = "own:"  # marks the name of a model or data set that came through here
+
+
+def own_inputs(config: Config) -> dict[str, str]:
+    """What of a run came through here: its names, by the arguments that take it."""
+    names = {"data": config.data.name, "model": config.model}
+    return {k: name.removeprefix(OWN) for k, name in names.items() if name.startswith(OWN)}
 
 
 def check_config(config: object) -> None:

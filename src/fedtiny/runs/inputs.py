@@ -8,7 +8,7 @@ from fedtiny.config import Config
 from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, ModelError
 from fedtiny.extras import require
-from fedtiny.runs.settle import OWN, own_inputs
+from fedtiny.runs.given import own_inputs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,7 +21,7 @@ def load_data(config: Config, own: DataSet | None = None) -> DataSet:
 
 def load_images(config: Config, own: DataSet | None = None) -> DataSet:
     """The run's data set as it is, limited as asked."""
-    if own is None and config.data.name.startswith(OWN):
+    if own is None and "data" in own_inputs(config):
         raise _not_given(config)
     data = own or datasets.load(config.data.name, config.data.root)
     return data.limited(config.data.limit_train, config.data.limit_test, config.seed)
@@ -58,7 +58,7 @@ class Images(Protocol):
 
 def build_model(config: Config, data: Images) -> "nn.Module":
     """The network that a config names, for such images."""
-    if config.model.startswith(OWN):
+    if "model" in own_inputs(config):
         raise _not_given(config)
     width = model_width(config, data)
     return models.build(config.model, data.shape, len(data.classes), width=width, seed=config.seed)

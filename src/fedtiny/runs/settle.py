@@ -12,12 +12,10 @@ from fedtiny.data import DataSet
 from fedtiny.devices.crew import can_fork
 from fedtiny.errors import ConfigError
 from fedtiny.extras import require
-from fedtiny.runs.given import check_config, check_data, check_model
+from fedtiny.runs.given import OWN, check_config, check_data, check_model
 
 if TYPE_CHECKING:
     from torch import nn
-
-OWN = "own:"  # marks the name of a model or data set that came through the Python API
 
 
 def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
@@ -46,12 +44,6 @@ def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> 
             f"--threads {threads} needs --workers 1: PyTorch's threads get stuck in child processes"
         )
     return replace(config, workers=workers, threads=threads)
-
-
-def own_inputs(config: Config) -> dict[str, str]:
-    """What of a run came through the Python API: its names, by the arguments that take it."""
-    names = {"data": config.data.name, "model": config.model}
-    return {k: name.removeprefix(OWN) for k, name in names.items() if name.startswith(OWN)}
 
 
 def _simulator(config: Config) -> Literal["reference", "gpu"]:
