@@ -16,7 +16,7 @@ from fedtiny.reproduce.slices import Clock, OutOfTimeError, Sliced
 from fedtiny.runs.folder import RunFolder, read_json
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.reporter import Reporter
-from fedtiny.runs.whole import way_back
+from fedtiny.runs.whole import NotWholeError
 
 Announce = Callable[[str], Reporter]
 
@@ -99,8 +99,10 @@ def _has_result(place: RunFolder) -> bool:
 
 def _reason(error: Exception, place: RunFolder) -> str:
     """One sentence; of an error that is not meant for a user, its kind too."""
+    if isinstance(error, NotWholeError):
+        return f"{error.trouble}; {way_anew(place)}"
     if isinstance(error, FedTinyError):
-        return str(error).replace(way_back(place), way_anew(place))
+        return str(error)
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 

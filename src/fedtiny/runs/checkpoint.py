@@ -13,7 +13,7 @@ from fedtiny.federation.server import Server
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.runs.digest import digest_of
 from fedtiny.runs.folder import RunFolder, write_atomically
-from fedtiny.runs.whole import way_back
+from fedtiny.runs.whole import NotWholeError
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -85,9 +85,9 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     except OSError as error:
         raise RunError(f"cannot read {folder.checkpoint}: {error.strerror}") from error
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise RunError(_damaged(folder)) from error
+        raise _damaged(folder) from error
     if digest != digest_of(tensors, text):
-        raise RunError(_damaged(folder))
+        raise _damaged(folder)
     if state["format"] != FORMAT:
         raise RunError(
             f"{folder.checkpoint} has format {state['format']}; this version reads {FORMAT}"
@@ -95,5 +95,5 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     return tensors, state
 
 
-def _damaged(folder: RunFolder) -> str:
-    return f"{folder.checkpoint} is damaged; {way_back(folder)}"
+def _damaged(folder: RunFolder) -> NotWholeError:
+    return NotWholeError(f"{folder.checkpoint} is damaged", folder)

@@ -6,6 +6,17 @@ from fedtiny.runs.folder import RunFolder, quoted, read_json
 from fedtiny.runs.split import load_split
 
 
+class NotWholeError(RunError):
+    """A run that has lost what it needs to go on; `trouble` is without the way out."""
+
+    def __init__(self, trouble: str, folder: RunFolder) -> None:
+        super().__init__(
+            f"{trouble}; put back a copy of it, or run its config again with: "
+            f"fedtiny run {quoted(folder.config)}"
+        )
+        self.trouble = trouble
+
+
 def require_whole(folder: RunFolder) -> None:
     """Refuse a run that has lost a file without which it cannot go on."""
     try:
@@ -16,7 +27,7 @@ def require_whole(folder: RunFolder) -> None:
         else:
             _refuse_to_forget(folder)
     except FedTinyError as error:
-        raise RunError(f"{error}; {way_back(folder)}") from error
+        raise NotWholeError(str(error), folder) from error
 
 
 def _refuse_to_forget(folder: RunFolder) -> None:
@@ -26,10 +37,3 @@ def _refuse_to_forget(folder: RunFolder) -> None:
         raise RunError(
             f"{folder.checkpoint} is missing, and with it what {rounds} rounds have trained"
         )
-
-
-def way_back(folder: RunFolder) -> str:
-    """What to do about a file without which a run cannot go on."""
-    return (
-        f"put back a copy of it, or run its config again with: fedtiny run {quoted(folder.config)}"
-    )
