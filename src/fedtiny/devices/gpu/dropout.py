@@ -1,4 +1,4 @@
-"""Dropout that needs no generator: its draws are a hash of a key and the position."""
+"""Dropout that needs no generator: a hash of a key and the position. Other draws are refused."""
 
 import math
 from collections.abc import Iterator
