@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from hypothesis import strategies as st
 from torch import nn
 
@@ -56,6 +57,27 @@ class Own(nn.Module):
         x = self.middle(self.stem(x) * self.gain) + self.offset
         return self.head(torch.tanh(self.line(x.flatten(2))).mean(2))
 
+
+class Dropping(TinyNet):
+    def forward(self, x):
+        return super().forward(F.dropout(x, 0.3, self.training))
+
+
+class Noisy(TinyNet):
+    def forward(self, x):
+        return super().forward(x + 0.01 * torch.randn_like(x))
+
+
+class Leaky(TinyNet):
+    def __init__(self):
+        super().__init__()
+        self.leak = nn.RReLU()
+
+    def forward(self, x):
+        return super().forward(self.leak(x))
+
+
+DRAWING = (Dropping, Noisy, Leaky)
 
 NETWORKS: Mapping[str, type[nn.Module]] = {
     "tiny": TinyNet,

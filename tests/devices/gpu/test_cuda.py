@@ -6,11 +6,12 @@ import torch
 
 from fedtiny.devices.crew import Job
 from fedtiny.devices.gpu import step as steps
+from fedtiny.errors import ModelError
 from fedtiny.federation.messages import Request, swap, top_gradients, train
 
 from ...runs import tiny as runs
 from ..tiny import TinyNet, everything, lab, seeded
-from .rig import lanes_of
+from .rig import DRAWING, lanes_of
 from .twins import (
     assert_near_until_then,
     assert_the_same_candidate,
@@ -102,6 +103,19 @@ def test_several_lanes_give_the_same_bits_as_one():
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize("kind", DRAWING)
+def test_a_network_that_draws_by_itself_is_refused_clearly(kind):
+    with pytest.raises(ModelError, match="draws random numbers by itself"):
+        replies(lab(model=seeded(kind)), 1)
+
+
+def test_dropout_layers_are_no_draws_of_the_network_s_own():
+    bench = lab(model=seeded(TinyNet, 0.3))
+    before = torch.cuda.get_rng_state(CUDA)
+    assert len(replies(bench, 1)) == len(bench.shards)
+    assert torch.equal(torch.cuda.get_rng_state(CUDA), before)
+
+
 MODES = {
     "recorded": {"precision": "bf16", "lanes": 3},
     "compiled": {"precision": "bf16", "lanes": 3, "compile": True},
@@ -124,9 +138,20 @@ def compilers_forget(monkeypatch, tmp_path):
     return forget
 
 
-@pytest.mark.parametrize("model", ["resnet18", "vgg11_small"])
-def test_a_run_repeats_to_the_last_bit(tmp_path, compilers_forget, model, gpu):
-    config = small(model=model, rounds=2, gpu=gpu)
+REPEATED = {
+    "resnet18": {"model": "resnet18"},
+    "vgg11_small": {"model": "vgg11_small"},
+    "gradient sums of devices large and small": {
+        "method": "prunefl",
+        "data": {"limit_train": 400},
+        "fleet": {"devices": 5},
+    },
+}
+
+
+@pytest.mark.parametrize("changes", REPEATED.values(), ids=REPEATED)
+def test_a_run_repeats_to_the_last_bit(tmp_path, compilers_forget, changes, gpu):
+    config = small(rounds=2, gpu=gpu, **changes)
     one = runs.train(config, tmp_path / "one").path
     compilers_forget()
     other = runs.train(config, tmp_path / "other").path

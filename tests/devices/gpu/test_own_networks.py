@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from fedtiny.devices.gpu import step as steps
@@ -25,7 +24,7 @@ from fedtiny.federation.messages import (
 )
 
 from ..tiny import PlainNet, TinyNet, everything, jobs, lab, seeded, settings
-from .rig import CPU, answers, assert_near, engine_of, lanes_of, order, put, select
+from .rig import CPU, DRAWING, answers, assert_near, engine_of, lanes_of, order, put, select
 
 OPTIMIZERS = ["adam", "sgd"]
 
@@ -240,26 +239,7 @@ def test_what_is_no_fault_of_recording_is_raised_as_it_is(monkeypatch, trouble):
     assert graph.calls == ["begin", "end"]
 
 
-class Dropping(TinyNet):
-    def forward(self, x):
-        return super().forward(F.dropout(x, 0.3, self.training))
-
-
-class Noisy(TinyNet):
-    def forward(self, x):
-        return super().forward(x + 0.01 * torch.randn_like(x))
-
-
-class Leaky(TinyNet):
-    def __init__(self):
-        super().__init__()
-        self.leak = nn.RReLU()
-
-    def forward(self, x):
-        return super().forward(self.leak(x))
-
-
-@pytest.mark.parametrize("kind", [Dropping, Noisy, Leaky])
+@pytest.mark.parametrize("kind", DRAWING)
 def test_a_network_that_draws_by_itself_is_refused_clearly(kind):
     bench = lab(model=seeded(kind))
     crew = lanes_of(bench, 1)

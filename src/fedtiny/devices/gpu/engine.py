@@ -19,7 +19,8 @@ from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment, finite
 from fedtiny.devices.gpu.dropout import only_keyed_draws
 from fedtiny.devices.gpu.gradients import DeviceTop
 from fedtiny.devices.gpu.images import COLUMNS, Gallery, Images
-from fedtiny.devices.gpu.network import Network, Placed
+from fedtiny.devices.gpu.kernels import rounding
+from fedtiny.devices.gpu.network import Network, Placed, fetched
 from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.gpu.step import Kind, Loss, Step
 from fedtiny.devices.optimizer import optimizer
@@ -178,7 +179,7 @@ class GpuEngine:
             return {}
         layout, mean = self.network.layout, step.sums / max(1, steps)
         return {
-            name: layout.view(name, mean).contiguous().cpu().numpy()
+            name: fetched(layout.view(name, mean).contiguous()).numpy()
             for name in layout.anatomy.prunable
         }
 
@@ -195,7 +196,11 @@ class GpuEngine:
             name: DeviceTop(sizes[name], a, mask.indices(name), network.device)
             for name, a in counts.items()
         }
-        with network.computing() as module, least_epsilon(module, epsilon):
+        with (
+            rounding(None if network is self.network else False),  # whatever other lanes do
+            network.computing() as module,
+            least_epsilon(module, epsilon),
+        ):
             inputs, labels = images.cut(plan)
             offer_gradients(module.train(), inputs, labels, tops)
         return {name: top.result() for name, top in tops.items()}

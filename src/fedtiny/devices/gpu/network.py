@@ -198,7 +198,7 @@ class Network:
         dense[self._trained] = self.vector[: self.fixed]
         dense[self._measured] = self.measured([*self.layout.statistics])
         vector = torch.cat([self.vector[self.fixed : self.fixed + kept], dense])
-        return Theta(self.mask, vector.cpu().numpy())
+        return Theta(self.mask, fetched(vector).numpy())
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the module computes with, by name."""
@@ -217,6 +217,12 @@ class Network:
         mixed = np.random.SeedSequence(seed).generate_state(len(self.keys), np.uint64)
         for key, bits in zip(self.keys, mixed.view(np.int64).tolist(), strict=True):
             key.fill_(bits)
+
+
+def fetched(values: Tensor) -> Tensor:
+    """A tensor on the host; page-locked memory, which torch uses again, spares a slow copy."""
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
+    return host.copy_(values)
 
 
 @contextmanager
