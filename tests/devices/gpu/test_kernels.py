@@ -2,15 +2,18 @@
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Barrier
 
 import pytest
 import torch
 
+from fedtiny.devices.gpu import engine as engines
 from fedtiny.devices.gpu import kernels, lanes
 from fedtiny.devices.gpu.kernels import fused, rounding
 from fedtiny.devices.gpu.step import Step
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import evaluate, train
+from fedtiny.federation.messages import evaluate, top_gradients, train
 
 from ...runs import tiny as runs
 from ..tiny import jobs, lab
@@ -153,6 +156,29 @@ def test_threads_that_round_in_different_ways_take_turns():
         assert [*pool.map(lambda tf32: rounded(tf32, looks), wanted)] == [
             {(tf32, tf32)} for tf32 in wanted
         ]
+
+
+def test_threads_that_round_in_the_same_way_need_not_wait():
+    together = Barrier(4)
+    with ThreadPoolExecutor(4) as pool:
+        waits = partial(together.wait, timeout=60)
+        assert {*pool.map(lambda _: rounded(True, waits), range(4))} == {0, 1, 2, 3}
+
+
+def test_top_gradients_are_exact_whatever_another_lane_sums(monkeypatch):
+    seen, really = [], engines.offer_gradients
+
+    def noted(*given):
+        seen.append(tensor_cores())
+        really(*given)
+
+    monkeypatch.setattr(engines, "offer_gradients", noted)
+    bench = lab(sizes=(12,) * 6)
+    program = train(3, sum_dense_gradients=True), top_gradients({"conv1.weight": 3})
+    crew = lanes_of(bench, 2, precision="bf16")
+    [*crew.answers(jobs(bench, *program))]
+    crew.close()
+    assert seen == [(False, False)] * 6
 
 
 @pytest.mark.parametrize(("precision", "in_sums"), [("bf16", True), ("fp32", False)])

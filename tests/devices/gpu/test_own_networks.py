@@ -147,15 +147,20 @@ class Branching(TinyNet):
         return super().forward(x if x.mean().item() > 0 else -x)
 
 
-def compiled_step(bench, monkeypatch):
-    """A step whose operations are traced as on a GPU, but not made into code."""
+def compiled_loss(bench, monkeypatch):
+    """A loss whose operations (and those of its steps) are traced, but not made into code."""
     monkeypatch.setattr(
         steps, "fused", partial(torch.compile, dynamic=False, fullgraph=True, backend="eager")
     )
+    return steps.CompiledLoss(bench.model, torch.float32)
+
+
+def compiled_step(bench, monkeypatch):
+    """A step that is traced as on a GPU."""
+    loss = compiled_loss(bench, monkeypatch)
     network = engine_of(bench).network
     put(network, bench.theta())
     images = Images(bench.data.train, bench.engine.transform, CPU)
-    loss = steps.CompiledLoss(bench.model, torch.float32)
     return steps.Step(steps.Kind(4), network, Adam(1e-3), images, loss)
 
 
@@ -178,6 +183,20 @@ def test_a_network_that_can_be_compiled_is_not_refused(monkeypatch):
     step = compiled_step(lab(model=seeded(TinyNet)), monkeypatch)
     step.run(torch.zeros(1, 4, 6, dtype=torch.int32))
     assert step.loss > 0
+
+
+@pytest.mark.usefixtures("_compilers_forget")
+def test_a_mask_that_grows_round_after_round_can_be_compiled_to_the_end(monkeypatch):
+    bench = lab(model=seeded(TinyNet))
+    engine = engine_of(bench)
+    engine.shared.compiled_loss = compiled_loss(bench, monkeypatch)
+    rooms = set()
+    for density in np.geomspace(0.02, 1, 15):
+        engine.load(bench.theta(density))
+        engine.train(bench.shards[0], bench.moment(), epochs=1)
+        rooms.add(engine.network.capacity)
+    assert len(rooms) <= 5
+    assert max(rooms) == bench.anatomy.prunable_count
 
 
 class Graph:

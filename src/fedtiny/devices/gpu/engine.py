@@ -117,7 +117,9 @@ class GpuEngine:
                 self._forget_odd_steps()
             own = network is self.network
             compiled = self.shared.compiled_loss if usual and own else None
-            step = Step(kind, network, rule, images, compiled, None if own else self._tf32)
+            step = Step(
+                kind, network, rule, images, compiled, None if own else self._copy_in(tf32=True)
+            )
             if self.graphs and usual:
                 self._record(step)
             self._steps[kind, images] = step
@@ -137,14 +139,14 @@ class GpuEngine:
 
     def _recorded(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """A measurement that is done again and again, with one launch each where that can be."""
+        tf32 = self._copy_in(tf32=True)
         if not self.graphs or self.stream is None:
-            return work
-        return Recording(work, self.stream, 1, self._tf32)
+            return rounding(tf32)(work)
+        return Recording(work, self.stream, 1, tf32)
 
-    @property
-    def _tf32(self) -> bool | None:
-        """Long work of the fp32 copy is worth the tensor cores; a lane in fp32 has no copy."""
-        return True if self.network.dtype != torch.float32 else None
+    def _copy_in(self, *, tf32: bool) -> bool | None:
+        """How the fp32 copy rounds (long work is worth TF32); a lane in fp32 has no copy."""
+        return tf32 if self.network.dtype != torch.float32 else None
 
     def train(
         self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
@@ -196,11 +198,8 @@ class GpuEngine:
             name: DeviceTop(sizes[name], a, mask.indices(name), network.device)
             for name, a in counts.items()
         }
-        with (
-            rounding(None if network is self.network else False),  # whatever other lanes do
-            network.computing() as module,
-            least_epsilon(module, epsilon),
-        ):
+        exactly = rounding(self._copy_in(tf32=False))  # whatever other lanes do
+        with exactly, network.computing() as module, least_epsilon(module, epsilon):
             inputs, labels = images.cut(plan)
             offer_gradients(module.train(), inputs, labels, tops)
         return {name: top.result() for name, top in tops.items()}
@@ -253,7 +252,8 @@ class GpuEngine:
         return self._by_name(rows.numpy(), names)
 
     def _moments(self, pool: CandidatePool, parts: Sequence[Tensor]) -> Arrays:
-        rows = [measured_moments(self.exact.module, parts) for _ in self._each(pool)]
+        with rounding(self._copy_in(tf32=False)):
+            rows = [measured_moments(self.exact.module, parts) for _ in self._each(pool)]
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
     def _by_name(self, rows: NDArray[np.float32], names: Sequence[str]) -> Arrays:
@@ -298,9 +298,10 @@ class GpuEngine:
     def evaluate(self, shard: Shard) -> Metrics:
         network = self._in_fp32()
         sums = torch.zeros(2, dtype=torch.float64, device=network.device)
-        for start in range(0, len(shard), EVALUATION_BATCH):
-            part = shard.indices[start : start + EVALUATION_BATCH]
-            sums += torch.stack(_measure(network, *self._plain(shard, part)))
+        with rounding(self._copy_in(tf32=False)):
+            for start in range(0, len(shard), EVALUATION_BATCH):
+                part = shard.indices[start : start + EVALUATION_BATCH]
+                sums += torch.stack(_measure(network, *self._plain(shard, part)))
         loss, correct = sums.tolist()
         return {"loss": loss / len(shard), "accuracy": correct / len(shard)}
 

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import Condition
 from typing import Any
 
 import torch
@@ -27,7 +27,6 @@ Settings = dict[str, Any]
 
 _chosen: dict[object, Settings] = {}  # by those who still compute, the latest last
 _before: Settings = {}
-_rounding = Lock()
 
 
 def choose_kernels(config: GpuConfig, owner: object) -> "weakref.finalize[[object], object]":
@@ -51,22 +50,50 @@ def choose_kernels(config: GpuConfig, owner: object) -> "weakref.finalize[[objec
     return weakref.finalize(owner, _undo, ticket)
 
 
-@contextmanager
-def rounding(tf32: bool | None) -> Iterator[None]:
-    """Let fp32 kernels that are launched within use the tensor cores or not; None changes nothing.
+class Rounding:
+    """Whether fp32 kernels may use the tensor cores: switches of the whole process.
 
-    The switches are those of the whole process, so one thread at a time may turn them.
+    Threads that want the same share them; whoever wants the other waits until they are done.
     """
-    if tf32 is None:
-        yield
-        return
-    with _rounding:
-        before = cudnn.allow_tf32, matmul.allow_tf32
-        cudnn.allow_tf32 = matmul.allow_tf32 = tf32
+
+    def __init__(self) -> None:
+        self._free = Condition()
+        self._within = 0
+        self._before = (False, False)
+
+    @contextmanager
+    def __call__(self, tf32: bool | None) -> Iterator[None]:
+        """What is launched within rounds to TF32 or not; None leaves it as it is."""
+        if tf32 is None:
+            yield
+            return
+        self._enter(tf32)
         try:
             yield
         finally:
-            cudnn.allow_tf32, matmul.allow_tf32 = before
+            self._leave()
+
+    def _enter(self, tf32: bool) -> None:
+        with self._free:
+            self._free.wait_for(lambda: not self._within or _tf32() == (tf32, tf32))
+            if not self._within:
+                self._before = _tf32()
+                cudnn.allow_tf32 = matmul.allow_tf32 = tf32
+            self._within += 1
+
+    def _leave(self) -> None:
+        with self._free:
+            self._within -= 1
+            if not self._within:
+                cudnn.allow_tf32, matmul.allow_tf32 = self._before
+                self._free.notify_all()
+
+
+def _tf32() -> tuple[bool, bool]:
+    return cudnn.allow_tf32, matmul.allow_tf32
+
+
+rounding = Rounding()
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,8 @@ from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
+GROWTH = 4  # from a thousandth of the weights to all of them it takes five steps
+
 
 @dataclass(frozen=True, eq=False)
 class Placed:
@@ -94,10 +96,10 @@ class Network:
         if kept <= self.capacity:
             return False
         self._mask = None
-        own = self.layout.own_size
-        self.vector = torch.zeros(self.fixed + kept, device=self.device)
+        own, room = self.layout.own_size, self._room(kept)
+        self.vector = torch.zeros(self.fixed + room, device=self.device)
         self.slots = torch.full(
-            (self.fixed - own + kept,), self.layout.nowhere, dtype=torch.int64, device=self.device
+            (self.fixed - own + room,), self.layout.nowhere, dtype=torch.int64, device=self.device
         )
         self.slots[: self.fixed - own] = self._dense_slots
         starts, views = 0, {}
@@ -107,6 +109,13 @@ class Network:
             starts += size
         self._replace(views)
         return True
+
+    def _room(self, kept: int) -> int:
+        """Places for a mask that grows: few sizes, since every new one is compiled anew."""
+        room = max(0, self.capacity) or kept
+        while room < kept:
+            room *= GROWTH
+        return min(room, self.layout.anatomy.prunable_count)
 
     def place(self, theta: Theta, like: Placed | None = None) -> Placed:
         """Bring a theta to where this network is; `like` may know the places of its mask."""
