@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 import fedtiny
+from fedtiny.errors import StartAnewError
 from fedtiny.runs import display, words
 from fedtiny.runs.display import Lines, Live
 from fedtiny.runs.reporter import Silent
@@ -114,6 +115,17 @@ def test_a_stopped_run_tells_how_to_go_on(tmp_path):
         fedtiny.run(TINY, out=tmp_path / "run", reporter=StoppedLines(screen))
     last = screen.file.getvalue().splitlines()[-1]
     assert last == f"stopped; continue with: fedtiny resume {tmp_path / 'run'}"
+
+
+@pytest.mark.parametrize("reporter_of", [Lines, Live])
+def test_a_run_that_would_fail_again_is_not_to_be_continued(tmp_path, reporter_of):
+    screen = console(force_terminal=reporter_of is Live)
+    config = tiny(fleet={"fail_rate": 0.999})
+    with pytest.raises(StartAnewError, match=r"start anew with a lower --fleet\.fail-rate"):
+        fedtiny.run(config, out=tmp_path / "run", reporter=reporter_of(screen))
+    text = screen.file.getvalue()
+    assert "fedtiny: small" in text
+    assert "continue with" not in text
 
 
 @pytest.mark.parametrize("reporter_of", [Lines, Live])

@@ -1,5 +1,6 @@
 """Showing a run while it goes: live in a terminal, plain lines elsewhere, nothing in a notebook."""
 
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fedtiny.errors import StartAnewError
 from fedtiny.runs import words
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted, way_on
@@ -71,7 +73,8 @@ class Lines:
         self.unfinished = None
 
     def close(self) -> None:
-        if self.unfinished:
+        in_vain = isinstance(sys.exception(), StartAnewError)  # what the run is ending with
+        if self.unfinished and not in_vain:
             if self.console.quiet:  # rich falls silent when the reader of a pipe is gone
                 self.console = Console(stderr=True, highlight=False, soft_wrap=True)
             self._say(f"stopped; continue with: {way_on(self.unfinished)}")
