@@ -20,6 +20,7 @@ from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.reporter import Reporter, Silent
 from fedtiny.runs.settle import has_gpu
+from fedtiny.runs.unread import unread
 
 
 def automatic() -> Reporter:
@@ -50,6 +51,8 @@ class Lines:
             self._say(words.memory_line(config) if planned else words.density_line(config))
         if config.simulator == "gpu" and not has_gpu():
             self._say(words.NO_GPU)
+        for line in unread(config):
+            self._say(line)
         if records:
             self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
 
