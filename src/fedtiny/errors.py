@@ -32,5 +32,9 @@ class RunError(FedTinyError):
     """A run folder that cannot be read, written or continued."""
 
 
+class StartAnewError(FedTinyError):
+    """A run that fails again however often it is continued; it takes a new one to do better."""
+
+
 class ExportError(FedTinyError):
     """A model that cannot be exported as asked, or an exported file that is not one."""

@@ -80,6 +80,14 @@ def test_an_empty_list_is_refused(compare, flag):
     assert flag in err
 
 
+def test_settings_that_no_run_reads_are_named_once(compare):
+    flags = [*BASE, "--methods", "fl_pqsu", "--density", "0.3", "--seeds", "0", "1"]
+    vain = ["--device-backend", "torch", "--device.storage", "float16"]
+    _, said, _ = compare(*flags, *vain, "--rounds", "1", "--out", "there")
+    assert said.startswith("without effect: --device.storage (the devices are not native)\n")
+    assert said.count("without effect") == 1
+
+
 def test_a_memory_budget_is_compared_at_its_own_density_or_refused(compare):
     flags = [*ANY_DENSITY, "--methods", "fl_pqsu", "--memory-budget", "8kB", "--out", "there"]
     first, second = (compare(*flags) for _ in range(2))

@@ -117,6 +117,9 @@ def test_an_unknown_name_in_a_block_is_told():
         ("prunable_layers", [2, 3]),
         ("prunable_layers", []),
         ("pruning_blocks", ["2", "3"]),
+        ("pruning_blocks", 5),
+        ("pruning_blocks", "2"),
+        ("pruning_blocks", []),
     ],
 )
 def test_what_is_no_list_of_names_is_refused(attribute, given):

@@ -49,3 +49,24 @@ def test_a_run_on_own_data_is_repeated_from_python(evil):
     (what, call), *_ = commands(read(RunFolder(evil)))
     assert "from Python" in what
     assert call.startswith("fedtiny.run(")
+
+
+@pytest.mark.parametrize(
+    ("config", "named", "given"),
+    [
+        (tiny(data={"name": "own:mine"}), "your own data)", "data=..."),
+        (tiny(model="own:Net"), "your own model)", "model=..."),
+        (
+            tiny(model="own:Net", data={"name": "own:mine"}),
+            "your own data and model)",
+            "data=..., model=...",
+        ),
+    ],
+)
+def test_only_what_is_ones_own_must_be_given_again(finished, config, named, given):
+    (what, call), *_ = commands(replace(read(RunFolder(finished)), config=config))
+    assert what.endswith(named)
+    assert (
+        call
+        == f"fedtiny.run(fedtiny.config.load(Path({str(finished / 'config.toml')!r})), {given})"
+    )

@@ -78,11 +78,13 @@ def test_the_command_it_tells_can_be_given_again(folder):
     assert "a b" not in cli.command_line(asked, order)
 
 
-def test_a_gpu_scale_without_a_gpu_is_told_of_once(reproduce, folder, tmp_path):
+def test_a_gpu_scale_without_a_gpu_and_with_workers_is_told_of_once(reproduce, folder, tmp_path):
     scales = Path(shutil.copytree(folder, tmp_path / "own")) / "scales.toml"
     scales.write_text(scales.read_text().replace('simulator = "reference"', 'simulator = "gpu"'))
     flags = ["first", "--scale", "tiny", "--minutes", NO_TIME, "--folder", scales.parent]
-    assert reproduce(*flags, own=False)[1].count("there is no GPU here") == 1
+    said = reproduce(*flags, "--workers", "2", own=False)[1]
+    assert said.count("there is no GPU here") == 1
+    assert said.count("without effect: --workers (the GPU simulator") == 1
 
 
 def test_tables_do_not_forget_what_results_told(reproduce, made, no_runs):

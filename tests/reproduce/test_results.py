@@ -116,12 +116,45 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     for text, complaint in (
         ("{}", "not a results.json"),
         ("[", "is not a results.json, or a damaged one"),
-        ('{"format": 1, "scale": "mini", "machines": [], "cells": [{}]}', "damaged"),
+        ("[]", "is not a results.json, or a damaged one"),
+        ('{"format": 1, "scale": "mini", "machines": [], "cells": {}}', "not a results.json that"),
+        ('{"format": 1, "scale": "mini", "machines": [], "cells": [{}]}', "damaged: cell 0"),
         ('{"format": 2, "scale": "mini", "cells": []}', "not a results.json that this version"),
     ):
         path.write_text(text)
         with pytest.raises(RunError, match=complaint):
             result_file.read(path)
+
+
+SPOILT = {
+    "no object": lambda cells: cells.insert(0, ["fedtiny"]),
+    "without a name": lambda cells: cells[0].pop("name"),
+    "without machines": lambda cells: cells[0].pop("machines"),
+    "of an unknown machine": lambda cells: cells[0].update(machines=[9]),
+    "a name of no text": lambda cells: cells[0].update(name=5),
+    "a seed of no number": lambda cells: cells[0].update(seed="0"),
+    "another seed than named": lambda cells: cells[0].update(seed=4),
+    "settings of no table": lambda cells: cells[0].update(settings=[1]),
+    "numbers of no table": lambda cells: cells[0].update(numbers=[0.5]),
+    "a number of text": lambda cells: cells[0]["numbers"].update(accuracy="0.5"),
+}
+UNTOLD = {
+    "no number": lambda cells: cells[0]["numbers"].pop("accuracy"),
+    "a number that is null": lambda cells: cells[0]["numbers"].update(accuracy=None),
+    "a number beyond all bounds": lambda cells: cells[0]["numbers"].update(accuracy=10**400),
+}
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "lying there"])
+@pytest.mark.parametrize("how", [*SPOILT, *UNTOLD])
+def test_a_file_of_the_wrong_shape_is_told_with_what_to_do(written, suite, tmp_path, how, given):
+    order, path = written
+    edit(path, lambda document: (SPOILT | UNTOLD)[how](document["cells"]))
+    trouble = "is damaged: cell 0 is not as" if how in SPOILT else "does not tell the accuracy of"
+    way_out = "give another copy of it, or leave it out" if given else "delete it, and it is made"
+    found = job(suite, tmp_path / "none", results=(path,)) if given else order
+    with pytest.raises(RunError, match=f"{path} {trouble} .*; {way_out}"):
+        shown(found)
 
 
 def test_one_scale_at_a_time(written, tmp_path):

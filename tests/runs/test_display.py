@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 import fedtiny
+from fedtiny.errors import StartAnewError
 from fedtiny.runs import display, words
 from fedtiny.runs.display import Lines, Live
 from fedtiny.runs.reporter import Silent
@@ -83,6 +84,42 @@ def test_a_gpu_simulator_without_a_gpu_says_so(tmp_path, monkeypatch):
     assert told not in usual
 
 
+IN_VAIN = {
+    "without effect: --workers (the GPU simulator has no processes to share work with)": {
+        "simulator": "gpu",
+        "workers": 2,
+    },
+    "without effect: --device.storage, --device.remove-dead (the devices are not native)": {
+        "device_backend": "torch",
+        "device": {"storage": "float16", "remove_dead": True},
+    },
+    "without effect: --device.storage (the devices are not native)": {
+        "simulator": "gpu",
+        "device": {"storage": "float16"},
+    },
+    "without effect: --gpu.lanes (the devices are not played on a GPU)": {
+        "simulator": "reference",
+        "gpu": {"lanes": 2},
+    },
+}
+
+
+@pytest.mark.parametrize("line", IN_VAIN)
+def test_settings_that_nobody_reads_are_named(tmp_path, line):
+    text = shown(tiny(rounds=1, **IN_VAIN[line]), tmp_path / "run")
+    assert [told for told in text.splitlines() if "without effect" in told] == [line]
+
+
+def test_settings_that_are_read_are_not_named(tmp_path):
+    device = {"storage": "float16"}
+    native = tiny(
+        rounds=1, simulator="reference", workers=2, device_backend="native", device=device
+    )
+    lanes = tiny(rounds=1, simulator="gpu", gpu={"lanes": 2})
+    for number, config in enumerate((native, lanes)):
+        assert "without effect" not in shown(config, tmp_path / str(number))
+
+
 def test_a_density_that_a_budget_chose_is_told(tmp_path):
     text = shown(tiny(rounds=1, memory_budget="2kB", density=0.9), tmp_path / "run")
     assert re.search(r"^density 0\.18\d*: the largest that fits 2kB$", text, re.MULTILINE)
@@ -114,6 +151,17 @@ def test_a_stopped_run_tells_how_to_go_on(tmp_path):
         fedtiny.run(TINY, out=tmp_path / "run", reporter=StoppedLines(screen))
     last = screen.file.getvalue().splitlines()[-1]
     assert last == f"stopped; continue with: fedtiny resume {tmp_path / 'run'}"
+
+
+@pytest.mark.parametrize("reporter_of", [Lines, Live])
+def test_a_run_that_would_fail_again_is_not_to_be_continued(tmp_path, reporter_of):
+    screen = console(force_terminal=reporter_of is Live)
+    config = tiny(fleet={"fail_rate": 0.999})
+    with pytest.raises(StartAnewError, match=r"start anew with a lower --fleet\.fail-rate"):
+        fedtiny.run(config, out=tmp_path / "run", reporter=reporter_of(screen))
+    text = screen.file.getvalue()
+    assert "fedtiny: small" in text
+    assert "continue with" not in text
 
 
 @pytest.mark.parametrize("reporter_of", [Lines, Live])

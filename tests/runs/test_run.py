@@ -21,6 +21,7 @@ from fedtiny.runs.assembly import TEST_PART, Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
+from fedtiny.runs.settle import settled
 from fedtiny.runs.split import load_split, save_split
 
 from .tiny import FILES, TINY, differences, lines, own_data, tiny, train
@@ -63,6 +64,14 @@ def test_threads_are_for_one_process_only(tmp_path):
         train(tiny(threads=2, workers=2), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert train(tiny(rounds=1, threads=2, workers=None), tmp_path / "run").config.workers == 1
+
+
+def test_a_gpu_simulator_forks_nothing_and_so_refuses_no_workers(monkeypatch):
+    """The second run of a process finds the GPU in use, where children could not compute."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert settled(tiny(simulator="gpu", workers=2, threads=2), None, None).workers == 2
+    with pytest.raises(ConfigError, match="once PyTorch has used a GPU; use --workers 1"):
+        settled(tiny(simulator="reference", workers=2), None, None)
 
 
 def test_versions_are_those_of_this_machine(finished):

@@ -12,6 +12,7 @@ from fedtiny.compare.grid import Grid, load
 from fedtiny.compare.progress import OneLine
 from fedtiny.compare.rows import rows
 from fedtiny.config import Config
+from fedtiny.runs.unread import unread
 
 PROG = "fedtiny compare [CONFIG.toml]"
 
@@ -41,6 +42,8 @@ def command(arguments: list[str]) -> int:
     grid, out = parse(arguments)
     cells = grid.cells()
     execute.check(cells)
+    for line in unread(*(cell.config for cell in cells)):
+        console.print(line, markup=False)
     folders = execute.execute(cells, out, lambda name: OneLine(console, name))
     found = rows(folders)
     console.print(sheet.terminal(tables.sheet(found), console.width))

@@ -21,6 +21,7 @@ from fedtiny.reproduce.suite import ALL, Suite
 from fedtiny.reproduce.work import Account, work
 from fedtiny.runs import words
 from fedtiny.runs.settle import has_gpu
+from fedtiny.runs.unread import unread
 
 DEFAULT_SCALE = "smoke"
 WIDTH = 200  # of what is printed where there is no terminal
@@ -144,6 +145,8 @@ def _run(asked: Arguments, job: Job, console: Console) -> Account:
     cells = job.cells()
     if not has_gpu() and any(cell.config.simulator == "gpu" for cell in cells):
         console.print(words.NO_GPU)
+    for line in unread(*(cell.config for cell in cells)):
+        console.print(line, markup=False)
     return work(
         cells,
         job.unfinished(),

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.config import Config, FleetConfig
-from fedtiny.errors import FedTinyError, ModelError
+from fedtiny.errors import FedTinyError, ModelError, StartAnewError
 from fedtiny.federation.door import Outcome
 from fedtiny.federation.messages import (
     HOPELESS_LOSS,
@@ -96,7 +96,9 @@ class FedTiny(Method):
         scores = outcome.arrays["losses"]
         finite = scores < HOPELESS_LOSS * SMALLEST_SHARE
         if not finite.any():
-            raise FedTinyError("no candidate has a finite loss; lower --train.lr")
+            raise StartAnewError(
+                "no candidate has a finite loss; start anew with a lower --train.lr"
+            )
         return np.where(finite, scores, np.inf).astype(np.float32)
 
     def score(self, server: Server) -> Program:
@@ -144,7 +146,7 @@ def pooled_variance(arrays: Statistics) -> Statistics:
 def _flow(server: Server) -> Flow:
     flow = server.public.flow if server.public else None
     if flow is None:
-        raise FedTinyError(
+        raise StartAnewError(
             "the network has a layer or a shape that weights cannot be followed through; "
             "leave --pruning.reclaim out"
         )
@@ -153,15 +155,15 @@ def _flow(server: Server) -> Flow:
 
 def _require_enough(server: Server, outcome: Outcome) -> None:
     if not server.enough(outcome):
-        raise FedTinyError(
-            f"only {len(outcome.answered)} devices answered the selection, fewer than "
-            f"--fleet.min-replies {server.config.fleet.min_replies}; "
-            + _way_out(server.config.fleet, len(outcome.answered))
-        )
+        raise _too_few(server.config.fleet, len(outcome.answered))
 
 
-def _way_out(fleet: FleetConfig, answered: int) -> str:
+def _too_few(fleet: FleetConfig, answered: int) -> FedTinyError:
     """Simulated devices fail again when a run goes on; real ones may be back."""
+    trouble = (
+        f"only {answered} devices answered the selection, fewer than --fleet.min-replies "
+        f"{fleet.min_replies}"
+    )
     hindrances = {
         "fail-rate": fleet.fail_rate > 0,
         "late-rate": fleet.late_rate > 0,
@@ -169,9 +171,12 @@ def _way_out(fleet: FleetConfig, answered: int) -> str:
     }
     lower = " or ".join(f"--fleet.{name}" for name, there in hindrances.items() if there)
     if fleet.fail_rate or fleet.late_rate:
-        return f"start anew with a lower {lower}, or with another --seed, which failures follow"
+        return StartAnewError(
+            f"{trouble}; start anew with a lower {lower}, or with another --seed, which failures "
+            "follow"
+        )
     or_lower = f", or start anew with a lower {lower}" if lower else ""
-    return f"continue the run when more devices are there{or_lower}"
+    return FedTinyError(f"{trouble}; continue the run when more devices are there{or_lower}")
 
 
 def _record(pool: CandidatePool, scores: NDArray[np.float32], best: int) -> dict[str, Any]:

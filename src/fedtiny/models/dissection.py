@@ -82,10 +82,21 @@ def _check_float32(model: nn.Module) -> None:
 
 def _names(given: object, attribute: str) -> set[str]:
     """Names of modules, of which one alone is easily forgotten to be put into a list."""
-    names = list(given) if isinstance(given, Collection) and not isinstance(given, str) else []
-    if not names or not all(isinstance(name, str) for name in names):
-        raise ModelError(f"{attribute} of the model takes lists of layer names, got {given!r}")
-    return set(names)
+    names = _members(given, attribute)
+    if not all(isinstance(name, str) for name in names):
+        raise _no_names(given, attribute)
+    return {str(name) for name in names}
+
+
+def _members(given: object, attribute: str) -> list[object]:
+    """What a list holds, which must be something."""
+    if isinstance(given, str) or not isinstance(given, Collection) or not given:
+        raise _no_names(given, attribute)
+    return list(given)
+
+
+def _no_names(given: object, attribute: str) -> ModelError:
+    return ModelError(f"{attribute} of the model takes lists of layer names, got {given!r}")
 
 
 def _check_plain(model: nn.Module, layers: Sequence[str], tensors: dict[str, Shape]) -> None:
@@ -128,7 +139,7 @@ def _blocks(model: nn.Module, prunable: tuple[str, ...]) -> tuple[tuple[str, ...
     if declared is None:
         run = ceil(len(prunable) / DEFAULT_BLOCKS)
         return tuple(prunable[i : i + run] for i in range(0, len(prunable), run))
-    named = [_names(block, "pruning_blocks") for block in declared]
+    named = [_names(block, "pruning_blocks") for block in _members(declared, "pruning_blocks")]
     unknown = set().union(*named) - {name for name, _ in model.named_modules()}
     if unknown:
         raise ModelError(f"pruning_blocks of the model names {sorted(unknown)}, no module of it")

@@ -8,7 +8,7 @@ from fedtiny.config import Config
 from fedtiny.config.flat import flat, nested
 from fedtiny.report.run import Run
 from fedtiny.runs.folder import quoted, way_on
-from fedtiny.runs.given import own_inputs
+from fedtiny.runs.given import as_arguments, own_inputs
 
 NO_MATTER = ("workers", "gpu.cards", "gpu.lanes")
 """What changes how long a run takes, but not what it computes."""
@@ -20,11 +20,11 @@ def commands(run: Run) -> list[tuple[str, str]]:
     known = [("Show it in the terminal", f"fedtiny inspect {quoted(folder.path)}")]
     if not run.finished:
         known.insert(0, ("Go on with it", way_on(folder)))
-    if own_inputs(config):
-        call = (
-            f"fedtiny.run(fedtiny.config.load(Path({str(folder.config)!r})), data=..., model=...)"
-        )
-        return [("Run it again (from Python: data or model are your own)", call), *known]
+    own = own_inputs(config)
+    if own:
+        config_file = f"fedtiny.config.load(Path({str(folder.config)!r}))"
+        call = f"fedtiny.run({config_file}, {as_arguments(own)})"
+        return [(f"Run it again (from Python, with your own {' and '.join(own)})", call), *known]
     again = f"fedtiny run {quoted(folder.config)} --out NEW_FOLDER"
     return [
         ("Run it again, to the same bits on the same kind of machine", again),

@@ -6,6 +6,7 @@ from itertools import product
 from typing import Literal
 
 from fedtiny.config.flat import Flat
+from fedtiny.reproduce.quantities import QUANTITIES
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,13 @@ class Experiment:
     order: Mapping[str, tuple[str, ...]]
     table: TableLayout
     figure: FigureLayout
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """All that is shown of a run, in the table or in the figure."""
+        shown = (*self.table.values, *self.figure.y)
+        beside = (QUANTITIES[name].reference for name in shown)
+        return tuple(dict.fromkeys([*shown, *(name for name in beside if name)]))
 
     def combinations(self) -> Iterator[dict[str, Choice]]:
         """Every choice of each axis, in the order in which they are to run."""

@@ -16,9 +16,10 @@ from fedtiny.cost.images import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.reproduce import machine
+from fedtiny.reproduce.experiment import Experiment
 from fedtiny.reproduce.machine import Machine
 from fedtiny.reproduce.places import Place
-from fedtiny.reproduce.quantities import Numbers
+from fedtiny.reproduce.quantities import QUANTITIES, Numbers
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.inputs import load_data
 
@@ -94,6 +95,17 @@ def require_settings(place: Place, run: Finished, where: Path) -> None:
             f"{where} holds '{run.name}' with other settings ({', '.join(unlike)}) than the "
             "experiment has today; make it again"
         )
+
+
+def require_numbers(experiment: Experiment, run: Finished, where: Path, way_out: str) -> None:
+    """A result must tell all that the experiment shows of it."""
+    for name in experiment.quantities:
+        try:
+            float(QUANTITIES[name].of(run.numbers))
+        except (KeyError, TypeError, ArithmeticError) as error:
+            raise RunError(
+                f"{where} does not tell the {name} of '{run.name}'; {way_out}"
+            ) from error
 
 
 def still_valid(places: Iterable[Place], found: Found) -> Found:

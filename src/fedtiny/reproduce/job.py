@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fedtiny.compare.grid import Cell
 from fedtiny.config import Config
-from fedtiny.errors import RunError
 from fedtiny.reproduce import figure, finished, result_file, table
 from fedtiny.reproduce.experiment import Experiment
 from fedtiny.reproduce.filters import Filter
@@ -22,6 +21,7 @@ from fedtiny.runs.folder import make_folder
 
 CELLS = "cells"
 RESULTS = "results.json"
+MADE_ANEW = "delete it, and it is made anew from the runs"
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ class Job:
             for path, found in zip(self.results, self._files, strict=True):
                 for run in found.get(place.stem, ()):
                     finished.require_settings(place, run, path)
+                    finished.require_numbers(experiment, run, path, result_file.ANOTHER)
         here, damaged = finished.in_folders(places, self.cells_folder)
         told = self._told_before(experiment)
         return finished.merged(places, here, *self._files, told), damaged
@@ -120,11 +121,12 @@ class Job:
     def _told_before(self, experiment: Experiment) -> Found:
         """What the results.json that is about to be replaced tells: it may outlive its runs."""
         path = self.folder(experiment) / RESULTS
-        try:
-            told = result_file.read(path) if path.exists() else {}
-        except RunError as error:
-            raise RunError(f"{error}; delete it, and it is made anew from the runs") from error
-        return finished.still_valid(self.places(experiment), told)
+        told = result_file.read(path, MADE_ANEW) if path.exists() else {}
+        valid = finished.still_valid(self.places(experiment), told)
+        for runs in valid.values():
+            for run in runs:
+                finished.require_numbers(experiment, run, path, MADE_ANEW)
+        return valid
 
     def _here(self, cell: Cell) -> Config:
         """The run with its data where it lies on this machine, wherever it was begun."""

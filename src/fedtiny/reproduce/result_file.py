@@ -11,6 +11,9 @@ from fedtiny.reproduce.machine import Machine
 from fedtiny.runs.folder import read_json, write_json
 
 FORMAT = 1
+ANOTHER = "give another copy of it, or leave it out"
+KINDS = {"name": str, "seed": int, "settings": dict, "numbers": dict, "machines": list}
+"""What a cell holds."""
 
 
 def write(path: Path, experiment: Experiment, scale: str, command: str, found: Found) -> None:
@@ -32,25 +35,37 @@ def write(path: Path, experiment: Experiment, scale: str, command: str, found: F
 
 def scale_of(paths: Sequence[Path]) -> str | None:
     """The scale that result files were made at, which must be one."""
-    scales = {path: str(_read(path)["scale"]) for path in paths}
+    scales = {path: str(_read(path, ANOTHER)["scale"]) for path in paths}
     if len(set(scales.values())) > 1:
         told = ", ".join(f"{path} is of {scale}" for path, scale in scales.items())
         raise RunError(f"result files of one scale only can be shown together: {told}")
     return next(iter(scales.values()), None)
 
 
-def read(path: Path) -> Found:
+def read(path: Path, way_out: str = ANOTHER) -> Found:
     """The finished runs of a file, by their name but for the seed."""
-    document = _read(path)
+    document = _read(path, way_out)
     found: Found = {}
-    try:
-        for cell in document["cells"]:
-            machines = tuple(document["machines"][number] for number in cell["machines"])
-            run = Finished(cell["name"], cell["seed"], cell["settings"], cell["numbers"], machines)
-            found.setdefault(run.name.rpartition("-s")[0], []).append(run)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise RunError(f"{path} is damaged: {error}") from error
+    for number, cell in enumerate(document["cells"]):
+        try:
+            run = _finished(cell, document["machines"])
+        except (TypeError, LookupError) as error:
+            raise RunError(
+                f"{path} is damaged: cell {number} is not as fedtiny writes one; {way_out}"
+            ) from error
+        found.setdefault(run.name.removesuffix(f"-s{run.seed}"), []).append(run)
     return found
+
+
+def _finished(cell: Any, machines: list[Machine]) -> Finished:
+    """A run as a file tells it, of which nothing is taken for granted."""
+    whole = all(isinstance(cell[key], kind) for key, kind in KINDS.items())
+    if not whole or cell["seed"] < 0 or not cell["name"].endswith(f"-s{cell['seed']}"):
+        raise TypeError("a value of another kind")
+    if not all(isinstance(number, int | float | None) for number in cell["numbers"].values()):
+        raise TypeError("a number that is none")
+    noted = tuple(machines[number] for number in cell["machines"])
+    return Finished(cell["name"], cell["seed"], cell["settings"], cell["numbers"], noted)
 
 
 def _cell(run: Finished, machines: list[Machine]) -> dict[str, Any]:
@@ -64,13 +79,14 @@ def _cell(run: Finished, machines: list[Machine]) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, way_out: str) -> dict[str, Any]:
     if not path.exists():
         raise RunError(f"there is no {path}")
     try:
         document = read_json(path)
     except RunError as error:
-        raise RunError(f"{path} is not a results.json, or a damaged one") from error
-    if document.get("format") != FORMAT or "cells" not in document or "scale" not in document:
-        raise RunError(f"{path} is not a results.json that this version reads")
+        raise RunError(f"{path} is not a results.json, or a damaged one; {way_out}") from error
+    lists = all(isinstance(document.get(key), list) for key in ("cells", "machines"))
+    if document.get("format") != FORMAT or "scale" not in document or not lists:
+        raise RunError(f"{path} is not a results.json that this version reads; {way_out}")
     return document

@@ -1,5 +1,6 @@
 """Showing a run while it goes: live in a terminal, plain lines elsewhere, nothing in a notebook."""
 
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -12,12 +13,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fedtiny.errors import StartAnewError
 from fedtiny.runs import words
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.reporter import Reporter, Silent
 from fedtiny.runs.settle import has_gpu
+from fedtiny.runs.unread import unread
 
 
 def automatic() -> Reporter:
@@ -48,6 +51,8 @@ class Lines:
             self._say(words.memory_line(config) if planned else words.density_line(config))
         if config.simulator == "gpu" and not has_gpu():
             self._say(words.NO_GPU)
+        for line in unread(config):
+            self._say(line)
         if records:
             self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
 
@@ -71,7 +76,8 @@ class Lines:
         self.unfinished = None
 
     def close(self) -> None:
-        if self.unfinished:
+        in_vain = isinstance(sys.exception(), StartAnewError)  # what the run is ending with
+        if self.unfinished and not in_vain:
             if self.console.quiet:  # rich falls silent when the reader of a pipe is gone
                 self.console = Console(stderr=True, highlight=False, soft_wrap=True)
             self._say(f"stopped; continue with: {way_on(self.unfinished)}")

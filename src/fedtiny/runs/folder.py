@@ -11,7 +11,7 @@ from typing import Any
 
 from fedtiny import config as configs
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.runs.given import own_inputs
+from fedtiny.runs.given import as_arguments, own_inputs
 
 
 class RunFolder:
@@ -128,8 +128,7 @@ def way_on(folder: RunFolder) -> str:
         return f"flwr run APP --run-config {shlex.quote(f'flower.run={run} flower.resume=true')}"
     own = _own_inputs(folder)
     if own:
-        given = ", ".join([repr(str(folder.path)), *(f"{argument}=..." for argument in own)])
-        return f"fedtiny.resume({given})  # in Python"
+        return f"fedtiny.resume({str(folder.path)!r}, {as_arguments(own)})  # in Python"
     return f"fedtiny resume {quoted(folder.path)}"
 
 

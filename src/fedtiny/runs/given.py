@@ -1,5 +1,7 @@
 """What comes through the Python interface: its marks, and a sentence where it is no such thing."""
 
+from collections.abc import Iterable
+
 from fedtiny.config import Config
 from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, DataError, ModelError
@@ -12,6 +14,15 @@ def own_inputs(config: Config) -> dict[str, str]:
     """What of a run came through here: its names, by the arguments that take it."""
     names = {"data": config.data.name, "model": config.model}
     return {k: name.removeprefix(OWN) for k, name in names.items() if name.startswith(OWN)}
+
+
+def as_arguments(own: Iterable[str]) -> str:
+    """How a call takes it again.
+
+    >>> as_arguments(["data", "model"])
+    'data=..., model=...'
+    """
+    return ", ".join(f"{argument}=..." for argument in own)
 
 
 def check_config(config: object) -> None:

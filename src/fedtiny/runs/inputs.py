@@ -8,7 +8,7 @@ from fedtiny.config import Config
 from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, ModelError
 from fedtiny.extras import require
-from fedtiny.runs.given import own_inputs
+from fedtiny.runs.given import as_arguments, own_inputs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,9 +32,9 @@ def _not_given(config: Config) -> ConfigError:
     words = {"data": "a data set of your own", "model": "a model of your own"}
     own = own_inputs(config)
     used = " and ".join(f"{words[argument]} ({name})" for argument, name in own.items())
-    again = ", ".join(f"{argument}=..." for argument in own)
     return ConfigError(
-        f"this run used {used}; continue it from Python with fedtiny.resume(path, {again})"
+        f"this run used {used}; continue it from Python with "
+        f"fedtiny.resume(path, {as_arguments(own)})"
     )
 
 

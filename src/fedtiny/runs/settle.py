@@ -33,6 +33,13 @@ def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> 
     forking = can_fork() and not _gpu_in_use()
     parallel = forking and threads == 1 and config.simulator == "reference"
     workers = config.workers or (min(cores(), config.fleet.devices) if parallel else 1)
+    if config.simulator == "reference":
+        _check_sharing(workers, threads, forking=forking)
+    return replace(config, workers=workers, threads=threads)
+
+
+def _check_sharing(workers: int, threads: int, *, forking: bool) -> None:
+    """Refuse child processes that could not compute."""
     if workers > 1 and not forking:
         raise ConfigError(
             "this system cannot share work with child processes"
@@ -43,7 +50,6 @@ def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> 
         raise ConfigError(
             f"--threads {threads} needs --workers 1: PyTorch's threads get stuck in child processes"
         )
-    return replace(config, workers=workers, threads=threads)
 
 
 def _simulator(config: Config) -> Literal["reference", "gpu"]:
