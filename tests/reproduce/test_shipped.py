@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from fedtiny.config.flat import flat
 from fedtiny.cost.images import IMAGES
 from fedtiny.reproduce.suite import Suite
 
+ROOT = Path(__file__).parents[2]
 SUITE = Suite.load()
 SCALES = ("smoke", "mini", "paper")
 EVERY = [(e, s) for e in SUITE.experiments for s in SCALES]
@@ -61,6 +63,15 @@ def test_one_name_means_one_config_and_the_other_way_round(scale):
         by_config.setdefault(place.config, set()).add(place.stem)
     assert {len(configs) for configs in by_name.values()} == {1}
     assert {len(names) for names in by_config.values()} == {1}
+
+
+def test_the_example_of_an_own_experiment_shares_runs_with_the_paper_s():
+    own = Suite.load(ROOT / "examples" / "experiments")
+    for scale in SCALES:
+        block, entire = own.places(own.experiments[0], own.scale(scale))
+        assert block.config in [place.config for place in places("table1", scale)]
+        pruning = replace(block.config.pruning, granularity="entire")
+        assert entire.config == replace(block.config, pruning=pruning)
 
 
 @pytest.mark.parametrize(("experiment", "scale"), EVERY, ids=lambda v: getattr(v, "name", v))

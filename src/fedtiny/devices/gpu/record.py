@@ -12,7 +12,7 @@ from fedtiny.errors import ModelError
 
 T = TypeVar("T")
 
-AHEAD = 32  # replays that may wait on the stream before the host waits for them
+AHEAD = 4  # replays between two looks; more would fill the launch queue, on which the host spins
 
 _RECORDING = Lock()
 
