@@ -95,6 +95,42 @@ def test_tables_do_not_forget_what_results_told(reproduce, made, no_runs):
     assert "5 of 5 cells are finished" in reproduce(*flags)[1]
 
 
+def rewritten(path, change):
+    document = json.loads(path.read_text())
+    for cell in document["cells"]:
+        change(cell)
+    path.write_text(json.dumps(document))
+    return path.read_bytes()
+
+
+def test_what_results_told_of_other_settings_is_refused_and_not_lost(reproduce, made, no_runs):
+    flags = ["--scale", "tiny", "--out", made]
+    reproduce("first", *flags, "--table-only")
+    results = made / "tiny" / "first" / "results.json"
+    shutil.rmtree(made / "tiny" / "cells")
+    before = rewritten(results, lambda cell: cell["settings"].update({"pruning.delta_r": 2}))
+    for asked in (["first", "--table-only"], ["first"], ["--list"]):
+        code, _, err = reproduce(*asked, *flags)
+        trouble = f"{results} holds 'fedtiny-digits-small-d0.25-s0' with other settings "
+        way_out = "than the experiment has today; choose another --out, or move the file away"
+        assert_one_sentence(code, err, f"{trouble}(pruning.delta_r) {way_out}")
+        assert results.read_bytes() == before
+
+
+def test_what_results_told_of_runs_that_an_experiment_no_longer_has_stays(reproduce, made):
+    flags = ["first", "--scale", "tiny", "--out", made, "--table-only"]
+    reproduce(*flags)
+    results = made / "tiny" / "first" / "results.json"
+    shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
+    older = {"fl_pqsu-digits-small-d0.3-s0": "fl_pqsu-digits-small-d0.4-s0"}
+    rewritten(results, lambda cell: cell.update(name=older.get(cell["name"], cell["name"])))
+    code, out, _ = reproduce(*flags)
+    assert (code, "4 of 5 cells are finished" in out) == (0, True)
+    told = [cell["name"] for cell in json.loads(results.read_text())["cells"]]
+    assert len(told) == 5
+    assert told[-1] == "fl_pqsu-digits-small-d0.4-s0"
+
+
 def test_what_results_told_is_finished_everywhere(reproduce, made, no_runs):
     """The list, the table and what is run mean the same by it, whatever lies in the cells."""
     flags = ["first", "--scale", "tiny", "--out", made]
