@@ -205,7 +205,8 @@ def test_a_failing_cell_ends_with_an_error(reproduce, made):
 
 
 @pytest.mark.parametrize(
-    "name", ["result.json", "config.toml", "partition.safetensors", "machines.json"]
+    "name",
+    ["result.json", "config.toml", "partition.safetensors", "machines.json", "metrics.jsonl"],
 )
 def test_a_finished_cell_that_is_damaged_stops_no_other(reproduce, made, name):
     cell, other = (
@@ -227,6 +228,17 @@ def test_a_finished_cell_that_is_damaged_stops_no_other(reproduce, made, name):
     shutil.rmtree(cell)
     code, out, _ = reproduce(*flags)
     assert (code, "5 of 5 cells are finished" in out) == (0, True)
+
+
+def test_a_finished_cell_without_metrics_stops_no_other(reproduce, made):
+    cell = made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0"
+    (cell / "metrics.jsonl").unlink()
+    code, out, err = reproduce("all", "--scale", "tiny", "--out", made)
+    assert (code, err) == (1, "")
+    told = f"{cell / 'metrics.jsonl'} is missing or tells 0 of 3 rounds; delete the folder {cell},"
+    assert f"failed: {cell.name}: {told} and give the command again\n" in out
+    assert "4 of 5 cells are finished" in out
+    assert "2 of 2 cells are finished" in out
 
 
 def test_damaged_results_are_told_before_anything_runs(reproduce, made, no_runs):
