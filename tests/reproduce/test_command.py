@@ -39,6 +39,24 @@ def test_the_list_counts_what_is_finished(reproduce, made):
     assert reproduce("--scale", "tiny", "--out", made)[1].splitlines()[0].startswith("Tables")
 
 
+def test_a_seed_that_is_given_twice_counts_once(reproduce):
+    _, out, _ = reproduce("--list", "--scale", "tiny", "--seeds", "0", "0")
+    assert [line.split()[-2:] for line in out.splitlines() if "Table 1" in line] == [["5", "0"]]
+    _, out, _ = reproduce(
+        "first", "--scale", "tiny", "--seeds", "1", "0", "1", "--minutes", NO_TIME
+    )
+    assert "10 of 10 cells remain" in out
+    assert "--scale tiny --seeds 1 0 --folder" in out
+
+
+def test_a_cell_that_places_share_counts_once(reproduce, folder, tmp_path):
+    own = Path(shutil.copytree(folder, tmp_path / "own"))
+    file = own / "second.toml"
+    file.write_text(file.read_text().replace('selection.kind = "vanilla"', "rounds = 3"))
+    _, out, _ = reproduce("--list", "--scale", "tiny", "--folder", own, own=False)
+    assert [line.split()[-2:] for line in out.splitlines() if "Figure 4" in line] == [["1", "0"]]
+
+
 def test_it_runs_what_is_missing_and_writes_everything(reproduce, made):
     shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
     code, out, err = reproduce("all", "--scale", "tiny", "--out", made)

@@ -70,7 +70,7 @@ class Job:
         """How many cells an experiment has, and how many of them are finished."""
         if not experiment.trains:
             return len(self.places(experiment)), len(self.places(experiment))
-        cells = len(self.places(experiment)) * len(self.seeds)
+        cells = len({cell.name for cell in self._of(experiment)})
         return cells, cells - len(self._lacking(experiment))
 
     def unfinished(self) -> list[Cell]:
@@ -110,12 +110,15 @@ class Job:
         told = self._told_before(experiment)
         return finished.merged(places, here, *self._files, told), damaged
 
+    def _of(self, experiment: Experiment) -> list[Cell]:
+        """The runs of an experiment; places may share one."""
+        return [place.cell(seed) for place in self.places(experiment) for seed in self.seeds]
+
     def _lacking(self, experiment: Experiment) -> set[str]:
         """The runs of an experiment that neither a folder nor a result file tells of, by name."""
-        cells = [place.cell(seed) for place in self.places(experiment) for seed in self.seeds]
         files = (*self._files, self._told_before(experiment))
         told = {run.name for file in files for runs in file.values() for run in runs}
-        return {cell.name for cell in unfinished(cells, self.cells_folder)} - told
+        return {cell.name for cell in unfinished(self._of(experiment), self.cells_folder)} - told
 
     def _told_before(self, experiment: Experiment) -> Found:
         """What the results.json that is about to be replaced tells: it may outlive its runs."""
