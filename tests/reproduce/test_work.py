@@ -14,7 +14,7 @@ from fedtiny.runs.reporter import Silent
 from fedtiny.runs.runner import resume
 
 from ..runs.test_kills import KILLED, Mortal
-from ..runs.tiny import differences
+from ..runs.tiny import differences, locked_elsewhere
 from .own import job, make
 
 NO_TIME = 1e-9
@@ -164,6 +164,20 @@ def test_a_cell_that_breaks_does_not_stop_the_others_either(suite, tmp_path, mon
     monkeypatch.setenv("FEDTINY_TRACEBACK", "1")
     with pytest.raises(RuntimeError, match="out of memory"):
         make(order, None, [broken])
+
+
+def test_a_failure_is_told_though_another_process_took_the_cell_meanwhile(suite, made, monkeypatch):
+    def breaking(*_):
+        raise RuntimeError("out of memory")
+
+    order = job(suite, made)
+    cell = order.cells()[0]
+    (order.cells_folder / cell.name / "result.json").unlink()
+    monkeypatch.setattr(work, "complete", breaking)
+    with locked_elsewhere(order.cells_folder / cell.name):
+        account = make(order)
+    assert account.failed == {cell.name: "RuntimeError: out of memory"}
+    assert account.elsewhere == []
 
 
 def test_a_data_set_that_is_not_here_is_left_out(suite, tmp_path):

@@ -13,7 +13,7 @@ from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError
 from fedtiny.models.anatomy import Shape
 from fedtiny.reproduce.finished import way_anew
 from fedtiny.reproduce.slices import Clock, OutOfTimeError, Sliced
-from fedtiny.runs.folder import RunFolder, read_json
+from fedtiny.runs.folder import LockedError, RunFolder, read_json
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.whole import NotWholeError
@@ -68,13 +68,12 @@ def work(
         except OutOfTimeError:
             account.out_of_time = True
             break
+        except LockedError:
+            account.elsewhere.append(cell.name)
         except Exception as error:
-            if place.is_locked():
-                account.elsewhere.append(cell.name)
-            elif "FEDTINY_TRACEBACK" in os.environ:
+            if "FEDTINY_TRACEBACK" in os.environ:
                 raise
-            else:
-                account.failed[cell.name] = _reason(error, place)
+            account.failed[cell.name] = _reason(error, place)
         else:
             if not keep_models:
                 place.model.unlink(missing_ok=True)
