@@ -9,6 +9,7 @@ import pytest
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.reproduce import machine, work
 from fedtiny.reproduce.filters import Filter
+from fedtiny.reproduce.slices import Clock
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.runner import resume
@@ -111,6 +112,17 @@ def test_a_network_that_was_not_kept_is_made_again_from_its_checkpoint(suite, ma
     assert differences(place.path, job(suite, made).cells_folder / cell.name) == []
 
 
+def test_a_network_that_another_process_kept_is_left_there(suite, made):
+    """It finished the cell after this one had found it to do."""
+    order = job(suite, made)
+    cell = order.cells()[0]
+    place, announced = order.cells_folder, []
+    clock = Clock(None)
+    account = work.work([cell], [cell], place, announced.append, clock, "fedtiny reproduce")
+    assert (account.failed, announced) == ({}, [])
+    assert RunFolder(place / cell.name).model.exists()
+
+
 def test_the_machines_that_worked_on_a_run_are_noted(suite, tmp_path):
     order = job(suite, tmp_path)
     make(order, NO_TIME)
@@ -156,7 +168,7 @@ def test_a_cell_that_breaks_does_not_stop_the_others_either(suite, tmp_path, mon
     def breaking(cell, *rest):
         if cell is broken:
             raise RuntimeError("out of memory\nand more")
-        plain(cell, *rest)
+        return plain(cell, *rest)
 
     monkeypatch.setattr(work, "complete", breaking)
     assert make(order, None, [broken, sound]).failed == {broken.name: "RuntimeError: out of memory"}
