@@ -129,12 +129,12 @@ def command_line(asked: Arguments, job: Job, *, here: bool = False) -> str:
             parts += [f"--{flag}", *map(str, values)]
     if asked.root:
         parts += ["--data.root", str(asked.root) if here else "DATA"]
+    if asked.folder:
+        parts += ["--folder", str(asked.folder) if here else "DIR"]
     if here and asked.out != Arguments.out:
         parts += ["--out", str(asked.out)]
     if here and asked.workers is not None:
         parts += ["--workers", str(asked.workers)]
-    if here and asked.folder:
-        parts += ["--folder", str(asked.folder)]
     if here and asked.keep_models:
         parts += ["--keep-models"]
     if here and asked.minutes is not None:
