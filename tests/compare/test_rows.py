@@ -80,6 +80,19 @@ def test_a_damaged_result_is_named(grid, compared, tmp_path):
         rows(folders(grid, out))
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_rounds_that_the_metrics_lack_are_told(grid, compared, tmp_path, left):
+    out = shutil.copytree(compared, tmp_path / "out")
+    path = out / "fedavg-d1-s1" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.unlink()
+    if left:
+        path.write_text("".join(lines[:left]))
+    told = rf"fedavg-d1-s1/metrics\.jsonl is missing or tells {left} of 2 rounds"
+    with pytest.raises(RunError, match=told):
+        rows(folders(grid, out))
+
+
 def test_dense_rows_come_first_and_do_not_part_a_density(grid, compared):
     """Whatever the order of the methods: the best is sought within a density."""
     listed = folders(grid, compared)

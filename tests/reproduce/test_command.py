@@ -39,6 +39,24 @@ def test_the_list_counts_what_is_finished(reproduce, made):
     assert reproduce("--scale", "tiny", "--out", made)[1].splitlines()[0].startswith("Tables")
 
 
+def test_a_seed_that_is_given_twice_counts_once(reproduce):
+    _, out, _ = reproduce("--list", "--scale", "tiny", "--seeds", "0", "0")
+    assert [line.split()[-2:] for line in out.splitlines() if "Table 1" in line] == [["5", "0"]]
+    _, out, _ = reproduce(
+        "first", "--scale", "tiny", "--seeds", "1", "0", "1", "--minutes", NO_TIME
+    )
+    assert "10 of 10 cells remain" in out
+    assert "--scale tiny --seeds 1 0 --folder" in out
+
+
+def test_a_cell_that_places_share_counts_once(reproduce, folder, tmp_path):
+    own = Path(shutil.copytree(folder, tmp_path / "own"))
+    file = own / "second.toml"
+    file.write_text(file.read_text().replace('selection.kind = "vanilla"', "rounds = 3"))
+    _, out, _ = reproduce("--list", "--scale", "tiny", "--folder", own, own=False)
+    assert [line.split()[-2:] for line in out.splitlines() if "Figure 4" in line] == [["1", "0"]]
+
+
 def test_it_runs_what_is_missing_and_writes_everything(reproduce, made):
     shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
     code, out, err = reproduce("all", "--scale", "tiny", "--out", made)
@@ -74,8 +92,8 @@ def test_the_command_it_tells_can_be_given_again(folder):
     order = cli.parse(asked)
     again = cli.shlex.split(cli.command_line(asked, order, here=True))[2:]
     assert cli.tyro.cli(cli.Arguments, args=again) == asked
-    assert "the data" not in cli.command_line(asked, order)
-    assert "a b" not in cli.command_line(asked, order)
+    told = "fedtiny reproduce first --scale tiny --seeds 0 1 --density 0.3"
+    assert cli.command_line(asked, order) == f"{told} --data.root DATA --folder DIR"
 
 
 def test_a_gpu_scale_without_a_gpu_and_with_workers_is_told_of_once(reproduce, folder, tmp_path):
@@ -93,6 +111,42 @@ def test_tables_do_not_forget_what_results_told(reproduce, made, no_runs):
     assert "5 of 5 cells are finished" in reproduce(*flags)[1]
     shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
     assert "5 of 5 cells are finished" in reproduce(*flags)[1]
+
+
+def rewritten(path, change):
+    document = json.loads(path.read_text())
+    for cell in document["cells"]:
+        change(cell)
+    path.write_text(json.dumps(document))
+    return path.read_bytes()
+
+
+def test_what_results_told_of_other_settings_is_refused_and_not_lost(reproduce, made, no_runs):
+    flags = ["--scale", "tiny", "--out", made]
+    reproduce("first", *flags, "--table-only")
+    results = made / "tiny" / "first" / "results.json"
+    shutil.rmtree(made / "tiny" / "cells")
+    before = rewritten(results, lambda cell: cell["settings"].update({"pruning.delta_r": 2}))
+    for asked in (["first", "--table-only"], ["first"], ["--list"]):
+        code, _, err = reproduce(*asked, *flags)
+        trouble = f"{results} holds 'fedtiny-digits-small-d0.25-s0' with other settings "
+        way_out = "than the experiment has today; choose another --out, or move the file away"
+        assert_one_sentence(code, err, f"{trouble}(pruning.delta_r) {way_out}")
+        assert results.read_bytes() == before
+
+
+def test_what_results_told_of_runs_that_an_experiment_no_longer_has_stays(reproduce, made):
+    flags = ["first", "--scale", "tiny", "--out", made, "--table-only"]
+    reproduce(*flags)
+    results = made / "tiny" / "first" / "results.json"
+    shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
+    older = {"fl_pqsu-digits-small-d0.3-s0": "fl_pqsu-digits-small-d0.4-s0"}
+    rewritten(results, lambda cell: cell.update(name=older.get(cell["name"], cell["name"])))
+    code, out, _ = reproduce(*flags)
+    assert (code, "4 of 5 cells are finished" in out) == (0, True)
+    told = [cell["name"] for cell in json.loads(results.read_text())["cells"]]
+    assert len(told) == 5
+    assert told[-1] == "fl_pqsu-digits-small-d0.4-s0"
 
 
 def test_what_results_told_is_finished_everywhere(reproduce, made, no_runs):
@@ -152,7 +206,7 @@ def test_no_path_of_this_machine_is_in_the_results(reproduce, made, tmp_path):
     assert code == 0
     text = (made / "tiny" / "first" / "results.json").read_text()
     assert str(tmp_path) not in text
-    assert "--seeds 3 --methods fedavg --data.root DATA" in text
+    assert text.count("--seeds 3 --methods fedavg --data.root DATA --folder DIR") == 2
     assert "fedavg-digits-small-d1-s3" in text
 
 
@@ -169,7 +223,8 @@ def test_a_failing_cell_ends_with_an_error(reproduce, made):
 
 
 @pytest.mark.parametrize(
-    "name", ["result.json", "config.toml", "partition.safetensors", "machines.json"]
+    "name",
+    ["result.json", "config.toml", "partition.safetensors", "machines.json", "metrics.jsonl"],
 )
 def test_a_finished_cell_that_is_damaged_stops_no_other(reproduce, made, name):
     cell, other = (
@@ -191,6 +246,17 @@ def test_a_finished_cell_that_is_damaged_stops_no_other(reproduce, made, name):
     shutil.rmtree(cell)
     code, out, _ = reproduce(*flags)
     assert (code, "5 of 5 cells are finished" in out) == (0, True)
+
+
+def test_a_finished_cell_without_metrics_stops_no_other(reproduce, made):
+    cell = made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0"
+    (cell / "metrics.jsonl").unlink()
+    code, out, err = reproduce("all", "--scale", "tiny", "--out", made)
+    assert (code, err) == (1, "")
+    told = f"{cell / 'metrics.jsonl'} is missing or tells 0 of 3 rounds; delete the folder {cell},"
+    assert f"failed: {cell.name}: {told} and give the command again\n" in out
+    assert "4 of 5 cells are finished" in out
+    assert "2 of 2 cells are finished" in out
 
 
 def test_damaged_results_are_told_before_anything_runs(reproduce, made, no_runs):

@@ -9,12 +9,13 @@ import pytest
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.reproduce import machine, work
 from fedtiny.reproduce.filters import Filter
+from fedtiny.reproduce.slices import Clock
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.runner import resume
 
 from ..runs.test_kills import KILLED, Mortal
-from ..runs.tiny import differences
+from ..runs.tiny import differences, locked_elsewhere
 from .own import job, make
 
 NO_TIME = 1e-9
@@ -111,6 +112,17 @@ def test_a_network_that_was_not_kept_is_made_again_from_its_checkpoint(suite, ma
     assert differences(place.path, job(suite, made).cells_folder / cell.name) == []
 
 
+def test_a_network_that_another_process_kept_is_left_there(suite, made):
+    """It finished the cell after this one had found it to do."""
+    order = job(suite, made)
+    cell = order.cells()[0]
+    place, announced = order.cells_folder, []
+    clock = Clock(None)
+    account = work.work([cell], [cell], place, announced.append, clock, "fedtiny reproduce")
+    assert (account.failed, announced) == ({}, [])
+    assert RunFolder(place / cell.name).model.exists()
+
+
 def test_the_machines_that_worked_on_a_run_are_noted(suite, tmp_path):
     order = job(suite, tmp_path)
     make(order, NO_TIME)
@@ -156,7 +168,7 @@ def test_a_cell_that_breaks_does_not_stop_the_others_either(suite, tmp_path, mon
     def breaking(cell, *rest):
         if cell is broken:
             raise RuntimeError("out of memory\nand more")
-        plain(cell, *rest)
+        return plain(cell, *rest)
 
     monkeypatch.setattr(work, "complete", breaking)
     assert make(order, None, [broken, sound]).failed == {broken.name: "RuntimeError: out of memory"}
@@ -164,6 +176,20 @@ def test_a_cell_that_breaks_does_not_stop_the_others_either(suite, tmp_path, mon
     monkeypatch.setenv("FEDTINY_TRACEBACK", "1")
     with pytest.raises(RuntimeError, match="out of memory"):
         make(order, None, [broken])
+
+
+def test_a_failure_is_told_though_another_process_took_the_cell_meanwhile(suite, made, monkeypatch):
+    def breaking(*_):
+        raise RuntimeError("out of memory")
+
+    order = job(suite, made)
+    cell = order.cells()[0]
+    (order.cells_folder / cell.name / "result.json").unlink()
+    monkeypatch.setattr(work, "complete", breaking)
+    with locked_elsewhere(order.cells_folder / cell.name):
+        account = make(order)
+    assert account.failed == {cell.name: "RuntimeError: out of memory"}
+    assert account.elsewhere == []
 
 
 def test_a_data_set_that_is_not_here_is_left_out(suite, tmp_path):

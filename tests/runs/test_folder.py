@@ -10,6 +10,7 @@ import pytest
 
 from fedtiny.errors import RunError
 from fedtiny.runs.folder import (
+    LockedError,
     RunFolder,
     append_line,
     read_json,
@@ -135,6 +136,12 @@ def test_a_lock_is_held_by_one_process_and_given_back(tmp_path):
         pass
     with locked_elsewhere(tmp_path):
         assert folder.is_locked()
+
+
+def test_a_folder_that_another_process_has_just_begun_is_told_as_its(tmp_path):
+    (tmp_path / "config.toml").touch()
+    with locked_elsewhere(tmp_path), pytest.raises(LockedError, match="another process is working"):
+        RunFolder.create(tmp_path)
 
 
 def test_asking_for_a_lock_makes_no_file(tmp_path):

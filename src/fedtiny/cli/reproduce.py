@@ -110,7 +110,7 @@ def parse(asked: Arguments) -> Job:
         suite.scale(scale),
         suite.find(asked.names or (ALL,)),
         asked.out,
-        asked.seeds,
+        tuple(dict.fromkeys(asked.seeds)),
         Filter(asked.methods, asked.models, asked.datasets, asked.variants, asked.density),
         asked.root,
         asked.workers,
@@ -121,18 +121,20 @@ def parse(asked: Arguments) -> Job:
 def command_line(asked: Arguments, job: Job, *, here: bool = False) -> str:
     """The command that makes the same; with the paths of this machine where it is to go on here."""
     parts = ["fedtiny", "reproduce", *asked.names, "--scale", job.scale.name]
-    for flag in ("seeds", "methods", "models", "datasets", "density", "variants"):
+    if job.seeds != Arguments.seeds:
+        parts += ["--seeds", *map(str, job.seeds)]
+    for flag in ("methods", "models", "datasets", "density", "variants"):
         values = getattr(asked, flag)
-        if values and (flag, values) != ("seeds", (0,)):
+        if values:
             parts += [f"--{flag}", *map(str, values)]
     if asked.root:
         parts += ["--data.root", str(asked.root) if here else "DATA"]
+    if asked.folder:
+        parts += ["--folder", str(asked.folder) if here else "DIR"]
     if here and asked.out != Arguments.out:
         parts += ["--out", str(asked.out)]
     if here and asked.workers is not None:
         parts += ["--workers", str(asked.workers)]
-    if here and asked.folder:
-        parts += ["--folder", str(asked.folder)]
     if here and asked.keep_models:
         parts += ["--keep-models"]
     if here and asked.minutes is not None:

@@ -52,18 +52,22 @@ def execute(cells: Sequence[Cell], out: Path, announce: Announce) -> dict[Cell, 
     return folders
 
 
-def complete(cell: Cell, folder: RunFolder, announce: Announce, title: str) -> None:
-    """Bring one cell to its end, from wherever it is; data may lie elsewhere than before."""
+def complete(cell: Cell, folder: RunFolder, announce: Announce, title: str) -> bool:
+    """Bring one cell to its end, from wherever it is; data may lie elsewhere than before.
+
+    Gives whether there was anything left to do.
+    """
     if folder.config.exists() or folder.result.exists():
         require_same(cell, folder)
     if folder.result.exists():
-        return
+        return False
     config, reporter = cell.config, announce(title)
     if folder.config.exists():
         root, workers = config.data.root, config.workers
         resume(folder.path, root=root, workers=workers, reporter=reporter)
     else:
         run(config, out=folder.path, reporter=reporter)
+    return True
 
 
 def require_same(cell: Cell, folder: RunFolder) -> None:

@@ -12,6 +12,7 @@ from fedtiny import cost
 from fedtiny.config import Config
 from fedtiny.cost.images import IMAGES
 from fedtiny.cost.workload import Given
+from fedtiny.errors import RunError
 from fedtiny.runs import metrics
 from fedtiny.runs.folder import RunFolder, read_json
 from fedtiny.runs.inputs import load_data
@@ -56,7 +57,7 @@ def measure(config: Config, folder: RunFolder) -> Measured:
         seconds=result["seconds"],
         bytes_down=result["bytes_down"],
         bytes_up=result["bytes_up"],
-        bytes_round=_bytes_a_round(folder),
+        bytes_round=_bytes_a_round(folder, rounds=result["rounds"]),
         selection_bytes=_selection_bytes(folder, devices=len(table)),
         costs=costs(config, **_given(config, table)),
     )
@@ -76,12 +77,14 @@ def _given(config: Config, table: NDArray[np.int64]) -> Given:
     return {"shape": shape, "classes": table.shape[1], "samples": samples}
 
 
-def _bytes_a_round(folder: RunFolder) -> float:
-    moved = [
+def _bytes_a_round(folder: RunFolder, rounds: int) -> float:
+    records = metrics.read(folder)
+    if len(records) != rounds:
+        raise RunError(f"{folder.metrics} is missing or tells {len(records)} of {rounds} rounds")
+    return fmean(
         (record["bytes_down"] + record["bytes_up"]) / max(1, len(record["answered"]))
-        for record in metrics.read(folder)
-    ]
-    return fmean(moved)
+        for record in records
+    )
 
 
 def _selection_bytes(folder: RunFolder, devices: int) -> float:

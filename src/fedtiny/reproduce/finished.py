@@ -87,13 +87,17 @@ def merged(places: Iterable[Place], *sources: Mapping[str, Sequence[Finished]]) 
     return found
 
 
-def require_settings(place: Place, run: Finished, where: Path) -> None:
-    """A result of another experiment must not pass for this one's."""
-    unlike = _unlike(place, run)
+def require_settings(place: Place, run: Finished, where: Path, way_out: str) -> None:
+    """A result of another experiment must not pass for this one's.
+
+    A setting that is younger than the result was as usual.
+    """
+    usual = settings_of(Config())
+    unlike = differing(settings_of(place.cell(run.seed).config), usual | run.settings)
     if unlike:
         raise RunError(
             f"{where} holds '{run.name}' with other settings ({', '.join(unlike)}) than the "
-            "experiment has today; make it again"
+            f"experiment has today; {way_out}"
         )
 
 
@@ -106,20 +110,6 @@ def require_numbers(experiment: Experiment, run: Finished, where: Path, way_out:
             raise RunError(
                 f"{where} does not tell the {name} of '{run.name}'; {way_out}"
             ) from error
-
-
-def still_valid(places: Iterable[Place], found: Found) -> Found:
-    """Those runs that are of the experiment as it is today."""
-    return {
-        place.stem: [run for run in found.get(place.stem, ()) if not _unlike(place, run)]
-        for place in places
-    }
-
-
-def _unlike(place: Place, run: Finished) -> list[str]:
-    """In what a run differs from its place; a setting that is younger than it was as usual."""
-    usual = settings_of(Config())
-    return differing(settings_of(place.cell(run.seed).config), usual | run.settings)
 
 
 def _seeds(place: Place, cells: Path) -> list[int]:

@@ -22,6 +22,7 @@ from fedtiny.runs.folder import make_folder
 CELLS = "cells"
 RESULTS = "results.json"
 MADE_ANEW = "delete it, and it is made anew from the runs"
+MOVED = "choose another --out, or move the file away, and it is made anew from the runs"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Job:
         """How many cells an experiment has, and how many of them are finished."""
         if not experiment.trains:
             return len(self.places(experiment)), len(self.places(experiment))
-        cells = len(self.places(experiment)) * len(self.seeds)
+        cells = len({cell.name for cell in self._of(experiment)})
         return cells, cells - len(self._lacking(experiment))
 
     def unfinished(self) -> list[Cell]:
@@ -87,7 +88,8 @@ class Job:
         folder = self.folder(outcome.experiment)
         make_folder(folder)
         results = folder / RESULTS
-        result_file.write(results, outcome.experiment, self.scale.name, command, outcome.found)
+        found = outcome.found | self._of_no_place(outcome.experiment)
+        result_file.write(results, outcome.experiment, self.scale.name, command, found)
         return [*table.write(outcome, folder), results]
 
     def draw(self, outcome: Outcome) -> list[Path]:
@@ -102,31 +104,45 @@ class Job:
         places = self.places(experiment)
         if not experiment.trains:
             return finished.by_cost_model(places), {}
-        for place in places:
-            for path, found in zip(self.results, self._files, strict=True):
-                for run in found.get(place.stem, ()):
-                    finished.require_settings(place, run, path)
-                    finished.require_numbers(experiment, run, path, result_file.ANOTHER)
+        for path, found in zip(self.results, self._files, strict=True):
+            self._require_fit(experiment, found, path, "make it again", result_file.ANOTHER)
         here, damaged = finished.in_folders(places, self.cells_folder)
         told = self._told_before(experiment)
         return finished.merged(places, here, *self._files, told), damaged
 
+    def _of(self, experiment: Experiment) -> list[Cell]:
+        """The runs of an experiment; places may share one."""
+        return [place.cell(seed) for place in self.places(experiment) for seed in self.seeds]
+
     def _lacking(self, experiment: Experiment) -> set[str]:
         """The runs of an experiment that neither a folder nor a result file tells of, by name."""
-        cells = [place.cell(seed) for place in self.places(experiment) for seed in self.seeds]
         files = (*self._files, self._told_before(experiment))
         told = {run.name for file in files for runs in file.values() for run in runs}
-        return {cell.name for cell in unfinished(cells, self.cells_folder)} - told
+        return {cell.name for cell in unfinished(self._of(experiment), self.cells_folder)} - told
 
     def _told_before(self, experiment: Experiment) -> Found:
         """What the results.json that is about to be replaced tells: it may outlive its runs."""
         path = self.folder(experiment) / RESULTS
-        told = result_file.read(path, MADE_ANEW) if path.exists() else {}
-        valid = finished.still_valid(self.places(experiment), told)
-        for runs in valid.values():
-            for run in runs:
-                finished.require_numbers(experiment, run, path, MADE_ANEW)
-        return valid
+        if not experiment.trains or not path.exists():
+            return {}
+        told = result_file.read(path, MADE_ANEW)
+        self._require_fit(experiment, told, path, MOVED, MADE_ANEW)
+        return told
+
+    def _of_no_place(self, experiment: Experiment) -> Found:
+        """What was told of runs that the experiment no longer has."""
+        places = {place.stem for place in self.places(experiment)}
+        told = self._told_before(experiment)
+        return {stem: runs for stem, runs in told.items() if stem not in places}
+
+    def _require_fit(
+        self, experiment: Experiment, found: Found, path: Path, unlike: str, untold: str
+    ) -> None:
+        """Refuse a file whose runs are not the experiment's of today; both ways out are given."""
+        for place in self.places(experiment):
+            for run in found.get(place.stem, ()):
+                finished.require_settings(place, run, path, unlike)
+                finished.require_numbers(experiment, run, path, untold)
 
     def _here(self, cell: Cell) -> Config:
         """The run with its data where it lies on this machine, wherever it was begun."""

@@ -13,7 +13,7 @@ from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError
 from fedtiny.models.anatomy import Shape
 from fedtiny.reproduce.finished import way_anew
 from fedtiny.reproduce.slices import Clock, OutOfTimeError, Sliced
-from fedtiny.runs.folder import RunFolder, read_json
+from fedtiny.runs.folder import LockedError, RunFolder, read_json
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.whole import NotWholeError
@@ -53,8 +53,8 @@ def work(
 
     A cell whose data is not here is left out, one that fails or that another process works on is
     told of; the others go on. The first one is begun in any case, so that every slice brings the
-    work on. The networks of finished cells are not kept unless asked for: a dense VGG11 takes half
-    a gigabyte.
+    work on. The networks of the cells that are run here are not kept unless asked for: a dense
+    VGG11 takes half a gigabyte.
     """
     account = Account()
     _require_same(cells, folder)
@@ -64,19 +64,20 @@ def work(
         try:
             if cell is not ready[0]:
                 clock.check()
-            complete(cell, place, lambda title: Sliced(announce(title), clock, command), title)
+            ran = complete(
+                cell, place, lambda title: Sliced(announce(title), clock, command), title
+            )
         except OutOfTimeError:
             account.out_of_time = True
             break
+        except LockedError:
+            account.elsewhere.append(cell.name)
         except Exception as error:
-            if place.is_locked():
-                account.elsewhere.append(cell.name)
-            elif "FEDTINY_TRACEBACK" in os.environ:
+            if "FEDTINY_TRACEBACK" in os.environ:
                 raise
-            else:
-                account.failed[cell.name] = _reason(error, place)
+            account.failed[cell.name] = _reason(error, place)
         else:
-            if not keep_models:
+            if ran and not keep_models:
                 place.model.unlink(missing_ok=True)
     return account
 

@@ -14,6 +14,13 @@ from fedtiny.errors import FedTinyError, RunError
 from fedtiny.runs.given import as_arguments, own_inputs
 
 
+class LockedError(RunError):
+    """A run folder that another process is working on."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"another process is working on {path}")
+
+
 class RunFolder:
     """Where a run keeps everything it knows."""
 
@@ -40,6 +47,8 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(not _is_leftover(entry) for entry in path.iterdir()):
+                if cls(path).is_locked():
+                    raise LockedError(path)
                 raise RunError(
                     f"{path} is not empty; choose another --out, or continue a run there with: "
                     f"{way_on(cls(path))}"
@@ -80,7 +89,7 @@ class RunFolder:
             ) from error
         with lock:
             if not _lock(lock.fileno()):
-                raise RunError(f"another process is working on {self.path}")
+                raise LockedError(self.path)
             yield
 
     def is_locked(self) -> bool:
