@@ -141,6 +141,7 @@ def compilers_forget(monkeypatch, tmp_path):
 REPEATED = {
     "resnet18": {"model": "resnet18"},
     "vgg11_small": {"model": "vgg11_small"},
+    "dropout": {"model": "vgg11"},
     "gradient sums of devices large and small": {
         "method": "prunefl",
         "data": {"limit_train": 400},

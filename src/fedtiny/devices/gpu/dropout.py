@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fedtiny.devices.gpu.stand_ins import replaced
 from fedtiny.errors import ModelError
 
 NEXT = -7046029254386353131  # the golden ratio in 64 bits, as splitmix64 adds it
@@ -35,7 +36,8 @@ class KeyedDropout(nn.Module):
             return x
         shape = (*x.shape[:2], *(1 for _ in x.shape[2:])) if self.whole_channels else x.shape
         positions = torch.arange(math.prod(shape), device=x.device).view(shape)
-        kept = _uniform(positions * NEXT + _mixed(self.key)) >= self.p
+        # Added first: torch.compile would multiply plain positions in 32 bits.
+        kept = _uniform((positions + _mixed(self.key)) * NEXT) >= self.p
         scale = 1 / (1 - self.p) if self.p < 1 else 0.0
         return torch.where(kept, x * scale, torch.zeros_like(x))
 
@@ -60,18 +62,18 @@ def _shifted(bits: Tensor, by: int) -> Tensor:
 
 def with_keys(model: nn.Module) -> nn.Module:
     """The same model with every dropout drawn by a key of its own."""
-    keyed: dict[nn.Module, KeyedDropout] = {}
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        if isinstance(module, OTHERS):
-            raise ModelError(
-                f"layer '{name}' is a {type(module).__name__}, which the GPU simulator cannot "
-                "draw; use --simulator reference"
-            )
-        if isinstance(module, (nn.Dropout, *CHANNELS)) and name:
-            parent, _, child = name.rpartition(".")
-            one = keyed.setdefault(module, KeyedDropout(module.p, isinstance(module, CHANNELS)))
-            setattr(model.get_submodule(parent), child, one)
-    return model
+    return replaced(model, _keyed)
+
+
+def _keyed(name: str, module: nn.Module) -> nn.Module | None:
+    if isinstance(module, OTHERS):
+        raise ModelError(
+            f"layer '{name}' is a {type(module).__name__}, which the GPU simulator cannot "
+            "draw; use --simulator reference"
+        )
+    if not isinstance(module, (nn.Dropout, *CHANNELS)):
+        return None
+    return KeyedDropout(module.p, isinstance(module, CHANNELS))
 
 
 @contextmanager

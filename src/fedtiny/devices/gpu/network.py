@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedtiny.devices.gpu.dropout import keys, with_keys
 from fedtiny.devices.gpu.layout import Layout
+from fedtiny.devices.gpu.pooling import with_steady_pools
 from fedtiny.devices.torch_norms import norms
 from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Mask
@@ -42,7 +43,7 @@ class Network:
         self.layout = layout
         self.device = device
         self.dtype = dtype
-        self.module = with_keys(copy.deepcopy(model)).to(device)
+        self.module = playable(model).to(device)
         _check_norms(self.module)
         self.keys = keys(self.module)
         for name, counter in self.module.named_buffers():
@@ -226,6 +227,11 @@ class Network:
         mixed = np.random.SeedSequence(seed).generate_state(len(self.keys), np.uint64)
         for key, bits in zip(self.keys, mixed.view(np.int64).tolist(), strict=True):
             key.fill_(bits)
+
+
+def playable(model: nn.Module) -> nn.Module:
+    """A copy of the model of which every layer can be replayed and gives the same again."""
+    return with_keys(with_steady_pools(copy.deepcopy(model)))
 
 
 def fetched(values: Tensor) -> Tensor:

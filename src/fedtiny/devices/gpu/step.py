@@ -1,6 +1,5 @@
 """One local step: fetch a batch, forward, backward, masked update; recorded where it can be."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,10 +9,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedtiny.devices.gpu.dropout import NEXT, with_keys
+from fedtiny.devices.gpu.dropout import NEXT
 from fedtiny.devices.gpu.images import COLUMNS, Images
 from fedtiny.devices.gpu.kernels import fused, rounding
-from fedtiny.devices.gpu.network import Network, precision
+from fedtiny.devices.gpu.network import Network, playable, precision
 from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.gpu.update import Update
 from fedtiny.devices.optimizer import Adam, Sgd
@@ -28,7 +27,7 @@ class CompiledLoss:
     """The training loss as a function of a network's tensors, compiled once for all lanes."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        self.template = with_keys(copy.deepcopy(model)).train()
+        self.template = playable(model).train()
         for norm in norms(self.template).values():
             norm.num_batches_tracked = None
         self.dtype = dtype

@@ -1,0 +1,61 @@
+"""Adaptive average pooling by products gives what PyTorch's own gives, and so do its gradients."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedtiny.devices.gpu.network import playable
+from fedtiny.devices.gpu.pooling import SteadyPool, with_steady_pools
+from fedtiny.devices.gpu.step import CompiledLoss
+from fedtiny.models.vgg import vgg11
+
+sizes = st.integers(1, 9)
+
+
+def pooled(pool, x):
+    x = x.clone().requires_grad_()
+    found = pool(x)
+    (found * torch.arange(found.numel()).view(found.shape)).sum().backward()
+    return found.detach(), x.grad
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes, sizes, st.one_of(st.none(), sizes), st.one_of(st.none(), sizes))
+def test_any_size_is_pooled_to_any_other(height, width, rows, columns):
+    x = torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(0))
+    theirs = pooled(nn.AdaptiveAvgPool2d((rows, columns)), x)
+    for ours, own in zip(pooled(SteadyPool(rows, columns), x), theirs, strict=True):
+        torch.testing.assert_close(ours, own, rtol=1e-5, atol=1e-4)
+
+
+def test_one_pixel_is_repeated_exactly():
+    x = torch.randn(4, 5, 1, 1)
+    assert torch.equal(SteadyPool(7, 7)(x), x.expand(4, 5, 7, 7))
+
+
+def test_the_precision_of_what_comes_in_is_kept_under_autocast():
+    x = torch.full((1, 1, 3, 3), 1 / 3, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(SteadyPool(2, 2)(x), x[..., :2, :2])
+
+
+@pytest.mark.parametrize("size", [7, (7, 7), (None, 2)])
+def test_poolings_are_replaced_wherever_they_stand(size):
+    model = with_steady_pools(nn.Sequential(nn.ReLU(), nn.Sequential(nn.AdaptiveAvgPool2d(size))))
+    assert isinstance(model[1][0], SteadyPool)
+    x = torch.randn(2, 3, 5, 4)
+    torch.testing.assert_close(model(x), nn.AdaptiveAvgPool2d(size)(x.relu()))
+
+
+def test_a_mean_over_all_pixels_stays_what_it_was():
+    pool = nn.AdaptiveAvgPool2d(1)
+    assert with_steady_pools(nn.Sequential(pool))[0] is pool
+
+
+def test_both_the_recorded_and_the_compiled_network_have_it():
+    model = vgg11(3, 10, 1)
+    for own in (playable(model), CompiledLoss(model, torch.float32).template):
+        assert any(isinstance(module, SteadyPool) for module in own.modules())
+    assert not any(isinstance(module, SteadyPool) for module in model.modules())
