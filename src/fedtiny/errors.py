@@ -13,10 +13,6 @@ class DataError(FedTinyError):
     """Data that is missing, unreadable or does not fit."""
 
 
-class ModelError(FedTinyError):
-    """A model that cannot be pruned or trained as asked."""
-
-
 class WireError(FedTinyError):
     """Bytes from another party that are not what they claim to be."""
 
@@ -34,6 +30,10 @@ class RunError(FedTinyError):
 
 class StartAnewError(FedTinyError):
     """A run that fails again however often it is continued; it takes a new one to do better."""
+
+
+class ModelError(StartAnewError):
+    """A model that cannot be pruned or trained as asked."""
 
 
 class ExportError(FedTinyError):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedtiny.cli import reproduce as cli
+from fedtiny.errors import StartAnewError
 from fedtiny.reproduce import work
 
 from ..runs.tiny import assert_one_sentence, locked_elsewhere
@@ -127,12 +128,14 @@ def test_what_results_told_of_other_settings_is_refused_and_not_lost(reproduce, 
     results = made / "tiny" / "first" / "results.json"
     shutil.rmtree(made / "tiny" / "cells")
     before = rewritten(results, lambda cell: cell["settings"].update({"pruning.delta_r": 2}))
-    for asked in (["first", "--table-only"], ["first"], ["--list"]):
+    trouble = f"{results} holds 'fedtiny-digits-small-d0.25-s0' with other settings "
+    way_out = "than the experiment has today; choose another --out, or move the file away"
+    for asked in (["first", "--table-only"], ["first"]):
         code, _, err = reproduce(*asked, *flags)
-        trouble = f"{results} holds 'fedtiny-digits-small-d0.25-s0' with other settings "
-        way_out = "than the experiment has today; choose another --out, or move the file away"
         assert_one_sentence(code, err, f"{trouble}(pruning.delta_r) {way_out}")
-        assert results.read_bytes() == before
+    code, out, _ = reproduce("--list", *flags)
+    assert (code, f"{trouble}(pruning.delta_r) {way_out}" in out) == (0, True)
+    assert results.read_bytes() == before
 
 
 def test_what_results_told_of_runs_that_an_experiment_no_longer_has_stays(reproduce, made):
@@ -259,15 +262,33 @@ def test_a_finished_cell_without_metrics_stops_no_other(reproduce, made):
     assert "2 of 2 cells are finished" in out
 
 
+def test_a_cell_that_would_fail_again_is_not_to_be_gone_on_with(reproduce, made, monkeypatch):
+    cell = made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0"
+    shutil.rmtree(cell)
+
+    def fails(*_):
+        raise StartAnewError("start anew with another --seed")
+
+    monkeypatch.setattr(work, "complete", fails)
+    code, out, _ = reproduce("first", "--scale", "tiny", "--out", made)
+    told = "start anew with another --seed; settings of cells are in the experiment's file"
+    assert (code, f"failed: {cell.name}: {told}" in out) == (1, True)
+    assert "go on with" not in out
+
+
 def test_damaged_results_are_told_before_anything_runs(reproduce, made, no_runs):
     results = made / "tiny" / "first" / "results.json"
     results.parent.mkdir()
     results.write_text("nonsense")
     shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
-    for flags in (["first"], ["--list"]):
-        code, _, err = reproduce(*flags, "--scale", "tiny", "--out", made)
-        way = f"{results} is not a results.json, or a damaged one; delete it, and it is made anew"
-        assert_one_sentence(code, err, way)
+    way = f"{results} is not a results.json, or a damaged one; choose another --out, or move"
+    code, _, err = reproduce("first", "--scale", "tiny", "--out", made)
+    assert_one_sentence(code, err, way)
+    code, out, _ = reproduce("--list", "--scale", "tiny", "--out", made)
+    assert (code, way in out) == (0, True)
+    counts = [line.split()[-2:] for line in out.splitlines() if "Table 1" in line]
+    assert counts == [["-", "-"]]
+    assert "Figure 4" in out
 
 
 def test_what_is_no_results_file_is_told(reproduce, no_runs):

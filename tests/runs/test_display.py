@@ -164,6 +164,14 @@ def test_a_run_that_would_fail_again_is_not_to_be_continued(tmp_path, reporter_o
     assert "continue with" not in text
 
 
+def test_a_run_that_diverges_before_its_first_round_is_not_to_be_continued(tmp_path):
+    screen = console()
+    config = tiny(train={"lr": 1e30, "optimizer": "sgd"})
+    with pytest.raises(StartAnewError, match=r"public set.*start anew with a lower --train\.lr"):
+        fedtiny.run(config, out=tmp_path / "run", reporter=Lines(screen))
+    assert "continue with" not in screen.file.getvalue()
+
+
 @pytest.mark.parametrize("reporter_of", [Lines, Live])
 def test_a_resumed_run_tells_where_it_goes_on(stopped, reporter_of):
     screen = console(force_terminal=reporter_of is Live)

@@ -4,6 +4,8 @@ import errno
 import fcntl
 import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,9 @@ from fedtiny.runs.folder import (
 )
 
 from .tiny import locked_elsewhere
+
+LOOK = "import sys, pathlib; from fedtiny.runs.folder import RunFolder as F; "
+LOOK += "sys.exit(F(pathlib.Path(sys.argv[1])).is_locked())"
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
@@ -138,6 +143,20 @@ def test_a_lock_is_held_by_one_process_and_given_back(tmp_path):
         assert folder.is_locked()
 
 
+def test_looking_at_a_lock_of_one_s_own_does_not_let_go_of_it(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.config.touch()
+    with folder.locked():
+        assert RunFolder(tmp_path).is_locked()
+        with pytest.raises(LockedError):
+            RunFolder.create(tmp_path)
+        with pytest.raises(LockedError):  # noqa: SIM117
+            with RunFolder(tmp_path).locked():
+                raise AssertionError("two at once")
+        assert subprocess.run([sys.executable, "-c", LOOK, tmp_path], check=False).returncode == 1
+    assert not folder.is_locked()
+
+
 def test_a_folder_that_another_process_has_just_begun_is_told_as_its(tmp_path):
     (tmp_path / "config.toml").touch()
     with locked_elsewhere(tmp_path), pytest.raises(LockedError, match="another process is working"):
@@ -156,8 +175,10 @@ def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch, code):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "lockf", fail)
-    with RunFolder(tmp_path).locked():
-        assert not RunFolder(tmp_path).is_locked()
+    folder = RunFolder(tmp_path)
+    with folder.locked():
+        assert folder.lock.exists()
+    assert not folder.is_locked()
 
 
 def refuse_to_write(monkeypatch, error):

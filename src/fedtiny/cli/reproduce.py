@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedtiny.compare import sheet
 from fedtiny.compare.progress import OneLine
-from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.errors import ConfigError, FedTinyError, RunError
 from fedtiny.reproduce import result_file, table
 from fedtiny.reproduce.experiment import Experiment
 from fedtiny.reproduce.filters import Filter
@@ -186,7 +186,7 @@ def _tell(asked: Arguments, job: Job, account: Account, console: Console) -> int
         console.print(f"left out, as the data is not here: {name}: {reason}", markup=False)
     cells = job.cells()
     missing = account.failed.keys() | {cell.name for cell in job.unfinished()}
-    left = sum(cell.name in missing for cell in cells)
+    left = sum(cell.name in missing - account.in_vain for cell in cells)
     if left and not asked.runs_nothing:
         why = "time is over: " if account.out_of_time else ""
         where = " --data.root DIR" if account.without_data and not asked.root else ""
@@ -203,16 +203,19 @@ def _show_list(job: Job, console: Console) -> None:
         shown.add_column(heading, no_wrap=heading != "what")
     for heading in ("cells", "finished"):
         shown.add_column(heading, justify="right")
+    troubles = []
     for experiment in job.experiments:
-        cells, done = job.count(experiment)
+        try:
+            counts = [*map(str, job.count(experiment))]
+        except RunError as error:
+            counts = ["-", "-"]
+            troubles.append(str(error))
         shown.add_row(
-            f"[bold]{experiment.name}[/bold]",
-            experiment.source,
-            experiment.title,
-            str(cells),
-            str(done),
+            f"[bold]{experiment.name}[/bold]", experiment.source, experiment.title, *counts
         )
     console.print(shown)
+    for trouble in troubles:
+        console.print(trouble, markup=False)
     shared = len(job.cells())
     console.print(f"{shared} runs in all, as experiments share cells.", markup=False)
     for scale in job.suite.scales.values():

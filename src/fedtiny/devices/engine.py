@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.devices.shard import Shard
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import FedTinyError, StartAnewError
 from fedtiny.randomness import SERVER, generator
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
@@ -85,8 +85,13 @@ class Engine(Protocol):
 def finite(loss: float, moment: Moment) -> float:
     """The mean loss of a local training, which must be a number."""
     if not np.isfinite(loss):
-        where = f"on device {moment.device} in round {moment.round}"
         if moment.device == SERVER:
-            where = "on the server's public set"
-        raise FedTinyError(f"training diverged {where}: its loss is {loss}; lower --train.lr")
+            raise StartAnewError(
+                f"training diverged on the server's public set: its loss is {loss}; start anew "
+                "with a lower --train.lr"
+            )
+        raise FedTinyError(
+            f"training diverged on device {moment.device} in round {moment.round}: its loss is "
+            f"{loss}; lower --train.lr"
+        )
     return loss

@@ -21,7 +21,6 @@ from fedtiny.runs.folder import make_folder
 
 CELLS = "cells"
 RESULTS = "results.json"
-MADE_ANEW = "delete it, and it is made anew from the runs"
 MOVED = "choose another --out, or move the file away, and it is made anew from the runs"
 
 
@@ -105,7 +104,7 @@ class Job:
         if not experiment.trains:
             return finished.by_cost_model(places), {}
         for path, found in zip(self.results, self._files, strict=True):
-            self._require_fit(experiment, found, path, "make it again", result_file.ANOTHER)
+            self._require_fit(experiment, found, path, result_file.ANOTHER)
         here, damaged = finished.in_folders(places, self.cells_folder)
         told = self._told_before(experiment)
         return finished.merged(places, here, *self._files, told), damaged
@@ -125,8 +124,8 @@ class Job:
         path = self.folder(experiment) / RESULTS
         if not experiment.trains or not path.exists():
             return {}
-        told = result_file.read(path, MADE_ANEW)
-        self._require_fit(experiment, told, path, MOVED, MADE_ANEW)
+        told = result_file.read(path, MOVED)
+        self._require_fit(experiment, told, path, MOVED)
         return told
 
     def _of_no_place(self, experiment: Experiment) -> Found:
@@ -135,14 +134,12 @@ class Job:
         told = self._told_before(experiment)
         return {stem: runs for stem, runs in told.items() if stem not in places}
 
-    def _require_fit(
-        self, experiment: Experiment, found: Found, path: Path, unlike: str, untold: str
-    ) -> None:
-        """Refuse a file whose runs are not the experiment's of today; both ways out are given."""
+    def _require_fit(self, experiment: Experiment, found: Found, path: Path, way_out: str) -> None:
+        """Refuse a file whose runs are not the experiment's of today."""
         for place in self.places(experiment):
             for run in found.get(place.stem, ()):
-                finished.require_settings(place, run, path, unlike)
-                finished.require_numbers(experiment, run, path, untold)
+                finished.require_settings(place, run, path, way_out)
+                finished.require_numbers(experiment, run, path, way_out)
 
     def _here(self, cell: Cell) -> Config:
         """The run with its data where it lies on this machine, wherever it was begun."""

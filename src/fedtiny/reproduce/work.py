@@ -9,7 +9,7 @@ from pathlib import Path
 from fedtiny.compare.execute import check_config, complete, require_same
 from fedtiny.compare.grid import Cell
 from fedtiny.config import Config, DataConfig
-from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError
+from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, StartAnewError
 from fedtiny.models.anatomy import Shape
 from fedtiny.reproduce.finished import way_anew
 from fedtiny.reproduce.slices import Clock, OutOfTimeError, Sliced
@@ -25,13 +25,15 @@ Announce = Callable[[str], Reporter]
 class Account:
     """How the work went: what failed, by cell, and which data sets are not here, with reasons.
 
-    `elsewhere` are the cells that another process was working on.
+    `elsewhere` are the cells that another process was working on, `in_vain` those that failed and
+    would fail again.
     """
 
     out_of_time: bool = False
     failed: dict[str, str] = field(default_factory=dict)
     without_data: dict[str, str] = field(default_factory=dict)
     elsewhere: list[str] = field(default_factory=list)
+    in_vain: set[str] = field(default_factory=set)
 
 
 def unfinished(cells: Sequence[Cell], folder: Path) -> list[Cell]:
@@ -76,6 +78,8 @@ def work(
             if "FEDTINY_TRACEBACK" in os.environ:
                 raise
             account.failed[cell.name] = _reason(error, place)
+            if isinstance(error, StartAnewError):
+                account.in_vain.add(cell.name)
         else:
             if ran and not keep_models:
                 place.model.unlink(missing_ok=True)
@@ -102,6 +106,8 @@ def _reason(error: Exception, place: RunFolder) -> str:
     """One sentence; of an error that is not meant for a user, its kind too."""
     if isinstance(error, NotWholeError):
         return f"{error.trouble}; {way_anew(place)}"
+    if isinstance(error, StartAnewError):
+        return f"{error}; settings of cells are in the experiment's file"
     if isinstance(error, FedTinyError):
         return str(error)
     return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -15,10 +15,14 @@ from fedtiny.runs.given import as_arguments, own_inputs
 
 
 class LockedError(RunError):
-    """A run folder that another process is working on."""
+    """A run folder that somebody else is working on."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"another process is working on {path}")
+
+
+_LOCKED_HERE: set[Path] = set()
+"""Folders that this process holds; to look at such a file's lock would let go of it."""
 
 
 class RunFolder:
@@ -80,7 +84,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to the same run."""
+        """Keep others from writing to the same run."""
+        path = self.path.resolve()
+        if path in _LOCKED_HERE:
+            raise LockedError(self.path)
         try:
             lock = self.lock.open("w")
         except OSError as error:
@@ -90,10 +97,16 @@ class RunFolder:
         with lock:
             if not _lock(lock.fileno()):
                 raise LockedError(self.path)
-            yield
+            _LOCKED_HERE.add(path)
+            try:
+                yield
+            finally:
+                _LOCKED_HERE.discard(path)
 
     def is_locked(self) -> bool:
-        """Whether another process is working on the run."""
+        """Whether somebody is working on the run."""
+        if self.path.resolve() in _LOCKED_HERE:
+            return True
         try:
             with self.lock.open("r+") as lock:
                 return not _lock(lock.fileno())

@@ -106,6 +106,16 @@ def test_a_dropout_that_cannot_be_drawn_by_key_is_refused_clearly(kind):
         with_keys(nn.Sequential(nn.Linear(2, 2), kind(0.5)))
 
 
+class Halved(nn.Dropout):
+    def forward(self, x):
+        return x / 2
+
+
+def test_a_layer_that_only_looks_like_a_dropout_stays_what_it_was():
+    own = Halved(0.5)
+    assert with_keys(nn.Sequential(own))[0] is own
+
+
 class Twice(nn.Module):
     """One dropout under two names."""
 

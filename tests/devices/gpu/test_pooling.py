@@ -41,7 +41,7 @@ def test_the_precision_of_what_comes_in_is_kept_under_autocast():
         assert torch.equal(SteadyPool(2, 2)(x), x[..., :2, :2])
 
 
-@pytest.mark.parametrize("size", [7, (7, 7), (None, 2)])
+@pytest.mark.parametrize("size", [7, (7, 7), (None, 2), [3, None]])
 def test_poolings_are_replaced_wherever_they_stand(size):
     model = with_steady_pools(nn.Sequential(nn.ReLU(), nn.Sequential(nn.AdaptiveAvgPool2d(size))))
     assert isinstance(model[1][0], SteadyPool)
@@ -49,8 +49,15 @@ def test_poolings_are_replaced_wherever_they_stand(size):
     torch.testing.assert_close(model(x), nn.AdaptiveAvgPool2d(size)(x.relu()))
 
 
-def test_a_mean_over_all_pixels_stays_what_it_was():
-    pool = nn.AdaptiveAvgPool2d(1)
+class Squared(nn.AdaptiveAvgPool2d):
+    def forward(self, x):
+        return super().forward(x * x)
+
+
+@pytest.mark.parametrize(
+    "pool", [nn.AdaptiveAvgPool2d(1), nn.AdaptiveAvgPool2d([1, 1]), Squared(2)]
+)
+def test_a_mean_over_all_pixels_and_what_only_looks_like_a_pooling_stay_what_they_were(pool):
     assert with_steady_pools(nn.Sequential(pool))[0] is pool
 
 

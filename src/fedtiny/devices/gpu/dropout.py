@@ -14,6 +14,7 @@ NEXT = -7046029254386353131  # the golden ratio in 64 bits, as splitmix64 adds i
 FACTORS = (-4658895280553007687, -7723592293110705685)
 BITS = 24
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+KINDS = (nn.Dropout, *CHANNELS)
 OTHERS = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
@@ -71,7 +72,7 @@ def _keyed(name: str, module: nn.Module) -> nn.Module | None:
             f"layer '{name}' is a {type(module).__name__}, which the GPU simulator cannot "
             "draw; use --simulator reference"
         )
-    if not isinstance(module, (nn.Dropout, *CHANNELS)):
+    if not isinstance(module, KINDS) or type(module) not in KINDS:  # a subclass may do otherwise
         return None
     return KeyedDropout(module.p, isinstance(module, CHANNELS))
 

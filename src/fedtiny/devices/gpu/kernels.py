@@ -59,6 +59,7 @@ class Rounding:
     def __init__(self) -> None:
         self._free = Condition()
         self._within = 0
+        self._tf32 = False
         self._before = (False, False)
 
     @contextmanager
@@ -75,9 +76,10 @@ class Rounding:
 
     def _enter(self, tf32: bool) -> None:
         with self._free:
-            self._free.wait_for(lambda: not self._within or _tf32() == (tf32, tf32))
+            self._free.wait_for(lambda: not self._within or self._tf32 == tf32)
             if not self._within:
-                self._before = _tf32()
+                self._tf32 = tf32
+                self._before = cudnn.allow_tf32, matmul.allow_tf32
                 cudnn.allow_tf32 = matmul.allow_tf32 = tf32
             self._within += 1
 
@@ -87,10 +89,6 @@ class Rounding:
             if not self._within:
                 cudnn.allow_tf32, matmul.allow_tf32 = self._before
                 self._free.notify_all()
-
-
-def _tf32() -> tuple[bool, bool]:
-    return cudnn.allow_tf32, matmul.allow_tf32
 
 
 rounding = Rounding()

@@ -188,6 +188,7 @@ class Card:
         if self.cuda:
             gc.collect()
             torch.cuda.empty_cache()
+            getattr(torch._C, "_host_emptyCache", lambda: None)()  # page-locked memory
             if self.recipe.gpu.compile:
                 torch.compiler.reset()
 

@@ -230,7 +230,7 @@ class Network:
 
 
 def playable(model: nn.Module) -> nn.Module:
-    """A copy of the model of which every layer can be replayed and gives the same again."""
+    """A copy of the model whose dropout and adaptive pooling give the same when replayed."""
     return with_keys(with_steady_pools(copy.deepcopy(model)))
 
 

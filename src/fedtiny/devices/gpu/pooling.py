@@ -36,9 +36,9 @@ def with_steady_pools(model: nn.Module) -> nn.Module:
 
 
 def _steady(module: nn.Module) -> nn.Module | None:
-    if not isinstance(module, nn.AdaptiveAvgPool2d):
+    if type(module) is not nn.AdaptiveAvgPool2d:  # a subclass may do something else
         return None
     size = module.output_size
-    rows, columns = size if isinstance(size, tuple) else (size, size)
+    rows, columns = (size, size) if isinstance(size, int | None) else size
     alone = (rows, columns) == (1, 1)  # which PyTorch computes as a mean
     return None if alone else SteadyPool(rows, columns)
