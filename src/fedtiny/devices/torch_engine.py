@@ -10,6 +10,7 @@ import torch._dynamo  # what an optimizer imports at its first step: once, befor
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
@@ -20,6 +21,7 @@ from fedtiny.devices.optimizer import Adam, optimizer
 from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_gradients import GradientSums, top_gradients
 from fedtiny.devices.torch_norms import least_epsilon, measured_moments, measured_statistics, norms
+from fedtiny.devices.torch_pooling import steadied
 from fedtiny.models.anatomy import Anatomy
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
@@ -47,20 +49,28 @@ class TorchEngine:
         self._grad_masks: dict[str, Tensor] = {}
         self._loaded: dict[int, tuple[ImageSet, Tensor, Tensor]] = {}
         self._candidates = CutCandidates()
+        self._steadied: list[RemovableHandle] = []
 
     def _own_tensors(self) -> dict[str, Tensor]:
         state = self.model.state_dict(keep_vars=True)
         return {name: state[name] for name in (*self.anatomy.prunable, *self.anatomy.dense)}
 
-    def to(self, device: torch.device) -> None:
+    def to(self, device: torch.device | str) -> None:
         """Compute on another device from now on."""
         theta = self.theta()
-        self.model.to(device)
-        self.device = device
+        self.device = torch.device(device)
+        self.model.to(self.device)
+        self._steady()
         self._tensors = self._own_tensors()
         self._mask = Mask.full(self.anatomy)
         self._positions, self._grad_masks, self._loaded = {}, {}, {}
         self.load(theta)
+
+    def _steady(self) -> None:
+        """On CUDA, let nothing add in an order of its own."""
+        for handle in self._steadied:
+            handle.remove()
+        self._steadied = steadied(self.model) if self.device.type == "cuda" else []
 
     @torch.no_grad()
     def load(self, theta: Theta) -> None:

@@ -141,7 +141,7 @@ def _finish(
     assembly: Assembly, folder: RunFolder, records: list[Record], reporter: Reporter
 ) -> Result:
     assembly.engine.load(assembly.server.theta)
-    assembly.model.cpu()
+    assembly.engine.to("cpu")
     write_atomically(folder.model, _model_file(assembly))
     selection = read_json(folder.selection)
     known = read_json(folder.result) if folder.result.exists() else {}

@@ -142,6 +142,7 @@ REPEATED = {
     "resnet18": {"model": "resnet18"},
     "vgg11_small": {"model": "vgg11_small"},
     "dropout": {"model": "vgg11"},
+    "second derivatives at the server": {"model": "vgg11", "method": "grasp"},
     "gradient sums of devices large and small": {
         "method": "prunefl",
         "data": {"limit_train": 400},
@@ -157,6 +158,12 @@ def test_a_run_repeats_to_the_last_bit(tmp_path, compilers_forget, changes, gpu)
     compilers_forget()
     other = runs.train(config, tmp_path / "other").path
     assert set(runs.differences(one, other)) <= {"result"}  # which tells of memory
+
+
+def test_the_network_comes_back_as_plain_as_it_was_given(tmp_path):
+    network = runs.train(small(rounds=1, model="vgg11"), tmp_path / "run").network
+    assert not any(module._forward_hooks for module in network.modules())
+    assert {tensor.device.type for tensor in network.state_dict().values()} == {"cpu"}
 
 
 def test_a_run_resumed_in_a_new_process_comes_to_the_same_end(tmp_path, compilers_forget, gpu):

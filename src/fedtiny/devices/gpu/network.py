@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from fedtiny.devices.gpu.dropout import keys, with_keys
 from fedtiny.devices.gpu.layout import Layout
-from fedtiny.devices.gpu.pooling import with_steady_pools
+from fedtiny.devices.gpu.stand_ins import replaced
 from fedtiny.devices.torch_norms import norms
+from fedtiny.devices.torch_pooling import steady_pool
 from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -231,7 +232,8 @@ class Network:
 
 def playable(model: nn.Module) -> nn.Module:
     """A copy of the model whose dropout and adaptive pooling give the same when replayed."""
-    return with_keys(with_steady_pools(copy.deepcopy(model)))
+    pooled = replaced(copy.deepcopy(model), lambda _, module: steady_pool(module))
+    return with_keys(pooled)
 
 
 def fetched(values: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Adaptive average pooling by products gives what PyTorch's own gives, and so do its gradients."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedtiny.devices.gpu.network import playable
-from fedtiny.devices.gpu.pooling import SteadyPool, with_steady_pools
 from fedtiny.devices.gpu.step import CompiledLoss
+from fedtiny.devices.torch_pooling import SteadyPool, steadied, steady_pool
 from fedtiny.models.vgg import vgg11
 
 sizes = st.integers(1, 9)
@@ -41,12 +43,31 @@ def test_the_precision_of_what_comes_in_is_kept_under_autocast():
         assert torch.equal(SteadyPool(2, 2)(x), x[..., :2, :2])
 
 
+def test_double_precision_is_kept_too():
+    x = torch.full((1, 1, 3, 3), 1 / 3, dtype=torch.float64)
+    assert torch.equal(SteadyPool(2, 2)(x), x[..., :2, :2])
+
+
 @pytest.mark.parametrize("size", [7, (7, 7), (None, 2), [3, None]])
-def test_poolings_are_replaced_wherever_they_stand(size):
-    model = with_steady_pools(nn.Sequential(nn.ReLU(), nn.Sequential(nn.AdaptiveAvgPool2d(size))))
-    assert isinstance(model[1][0], SteadyPool)
-    x = torch.randn(2, 3, 5, 4)
-    torch.testing.assert_close(model(x), nn.AdaptiveAvgPool2d(size)(x.relu()))
+def test_poolings_of_any_form_have_a_steady_one(size):
+    pool, x = nn.AdaptiveAvgPool2d(size), torch.randn(2, 3, 5, 4)
+    torch.testing.assert_close(steady_pool(pool)(x), pool(x))
+
+
+def test_steady_pools_answer_for_layers_that_stay_until_they_are_let_go(monkeypatch):
+    model, x = (
+        nn.Sequential(nn.ReLU(), nn.Sequential(nn.AdaptiveAvgPool2d(7))),
+        torch.randn(2, 3, 5, 4),
+    )
+    plain = model(x)
+    monkeypatch.setattr(SteadyPool, "forward", lambda self, x: x + self.rows)
+    handles = steadied(model)
+    assert torch.equal(model(x), x.relu() + 7)
+    assert torch.equal(copy.deepcopy(model)(x), x.relu() + 7)
+    assert type(model[1][0]) is nn.AdaptiveAvgPool2d
+    for handle in handles:
+        handle.remove()
+    assert torch.equal(model(x), plain)
 
 
 class Squared(nn.AdaptiveAvgPool2d):
@@ -58,7 +79,7 @@ class Squared(nn.AdaptiveAvgPool2d):
     "pool", [nn.AdaptiveAvgPool2d(1), nn.AdaptiveAvgPool2d([1, 1]), Squared(2)]
 )
 def test_a_mean_over_all_pixels_and_what_only_looks_like_a_pooling_stay_what_they_were(pool):
-    assert with_steady_pools(nn.Sequential(pool))[0] is pool
+    assert steady_pool(pool) is None
 
 
 def test_both_the_recorded_and_the_compiled_network_have_it():
