@@ -79,16 +79,24 @@ def twin(bench, theta):
 
 
 @pytest.mark.parametrize("density", [1.0, 0.3])
-def test_gradients_are_those_of_autograd_pruned_weights_included(density):
+def test_gradients_of_kept_weights_are_those_of_autograd(density):
     bench = lab()
     theta = bench.theta(density, seed=3) if density < 1 else bench.start
     found = bench.server.public.gradients(theta)
     expected = gradients_by_hand(bench, twin(bench, theta))
     assert list(found) == list(bench.anatomy.prunable)
     for layer, gradient in expected.items():
-        assert found[layer].shape == bench.anatomy.prunable[layer]
-        np.testing.assert_allclose(found[layer], gradient.numpy(), rtol=1e-3, atol=1e-6)
-        assert (found[layer] != 0).mean() > 0.5, "pruned weights have gradients too"
+        kept = gradient.flatten().numpy()[theta.mask.indices(layer)]
+        np.testing.assert_allclose(found[layer], kept, rtol=1e-3, atol=1e-6)
+
+
+def test_under_a_full_mask_pruned_weights_have_gradients_too():
+    bench = lab()
+    theta = bench.theta(0.3, seed=3)
+    found = bench.server.public.gradients(theta.remasked(bench.start.mask))
+    for layer, gradient in gradients_by_hand(bench, twin(bench, theta)).items():
+        np.testing.assert_allclose(found[layer], gradient.flatten(), rtol=1e-3, atol=1e-6)
+        assert (found[layer] != 0).mean() > 0.5
 
 
 def test_gradients_take_all_of_the_public_set_and_no_dropout():
@@ -135,9 +143,9 @@ def test_the_hessian_times_the_gradient_by_small_steps(density):
     matrix = hessian(bench, model)
     assert torch.allclose(matrix, matrix.T, atol=1e-7)
     expected = (matrix @ all_gradients(bench, model)).numpy()
+    expected = expected[np.concatenate([theta.mask.array(layer).ravel() for layer in theta.mask])]
     found = bench.server.public.hessian_gradient(theta)
-    flat = np.concatenate([found[layer].ravel() for layer in bench.anatomy.prunable])
-    assert [found[layer].shape for layer in found] == list(bench.anatomy.prunable.values())
+    flat = np.concatenate([found[layer] for layer in bench.anatomy.prunable])
     np.testing.assert_allclose(flat, expected, rtol=2e-3, atol=2e-6 * abs(expected).max())
     assert abs(expected).max() > 1e-5
 
@@ -148,8 +156,8 @@ def test_the_hessian_times_the_gradient_by_small_steps(density):
 def test_the_flow_of_a_chain_of_single_weights_is_their_product():
     found = flow(Chain([[2.0]], [[-3.0]], [[0.5]], [[-7.0]]), (1, 1, 1))
     assert {layer: scores.tolist() for layer, scores in found.items()} == {
-        "2.weight": [[21]],
-        "3.weight": [[21]],
+        "2.weight": [21],
+        "3.weight": [21],
     }
 
 
@@ -161,13 +169,14 @@ def test_the_flow_of_three_layers_by_hand():
     (scores,) = flow(Chain(first, middle, last), (1, 1, 2)).values()
     comes_in, goes_out = np.array([3, 1, 4]), np.array([3, 8])
     assert scores.dtype == np.float64
-    np.testing.assert_array_equal(scores, np.abs(middle) * comes_in * goes_out[:, None])
+    expected = np.abs(middle) * comes_in * goes_out[:, None]
+    np.testing.assert_array_equal(scores, expected.ravel())
 
 
 def test_biases_add_to_the_flow():
     model = Chain([[1, 1]], [[-2]], [[3]], biases=[[-10], [100], [1000]])
     (scores,) = flow(model, (1, 1, 2)).values()
-    np.testing.assert_array_equal(scores, [[(2 + 10) * 2 * 3]])
+    np.testing.assert_array_equal(scores, [(2 + 10) * 2 * 3])
 
 
 def test_the_flow_through_a_convolution_by_hand():
@@ -182,7 +191,7 @@ def test_the_flow_through_a_convolution_by_hand():
     (scores,) = flow(model, (1, 1, 1)).values()
     expected = np.zeros((1, 2, 3, 3))
     expected[:, :, 1, 1] = 2 * 3 * 10
-    np.testing.assert_array_equal(scores, expected)
+    np.testing.assert_array_equal(scores, expected.ravel())
 
 
 def test_what_flows_through_each_layer_of_a_chain_is_the_same():
@@ -197,10 +206,13 @@ def test_signs_and_pruned_weights_do_not_flow():
     bench = lab()
     theta = bench.theta(0.3, seed=5)
     flipped = type(theta)(theta.mask, np.abs(theta.vector))
-    one, other = (bench.server.public.synaptic_flow(each) for each in (theta, flipped))
+    full = theta.remasked(bench.start.mask)
+    one, other, every = map(bench.server.public.synaptic_flow, (theta, flipped, full))
     for layer in one:
         np.testing.assert_array_equal(one[layer], other[layer])
-        assert (one[layer][~theta.mask.array(layer)] == 0).all()
+        kept = theta.mask.array(layer).ravel()
+        np.testing.assert_array_equal(every[layer][kept], one[layer])
+        assert (every[layer][~kept] == 0).all()
 
 
 @pytest.mark.parametrize("gamma", [0.0, -1.0, 1.0])

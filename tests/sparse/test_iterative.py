@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedtiny.errors import ConfigError
+from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.sparse.densities import budget, uniform
 from fedtiny.sparse.iterative import prune_by_scores, prune_iteratively
 from fedtiny.sparse.mask import Mask
@@ -28,7 +28,7 @@ def flat(**sizes):
 
 
 def magnitudes(theta):
-    return {layer: np.abs(theta.tensor(layer)) for layer in theta.mask}
+    return {layer: np.abs(theta.kept(layer)) for layer in theta.mask}
 
 
 def kept(theta):
@@ -75,9 +75,11 @@ def test_three_steps_to_a_thousandth_by_hand():
 def test_scores_are_measured_anew_and_the_pruned_never_come_back(scope):
     """The first step keeps the largest; by then a change of mind comes too late."""
     minds = iter([np.array([1, 2, 3, 4.0]), np.array([9, 8, 1, 2.0])])
-    theta = prune_iteratively(
-        flat(a=4), lambda _: {"a": next(minds)}, 0.25, iterations=2, scope=scope
-    )
+
+    def scores(theta):
+        return {"a": next(minds)[theta.mask.indices("a")]}
+
+    theta = prune_iteratively(flat(a=4), scores, 0.25, iterations=2, scope=scope)
     assert kept(theta) == {"a": [3]}
 
 
@@ -166,6 +168,12 @@ def test_global_scope_is_one_threshold(theta, density, data):
 
 
 # Refusals
+
+
+def test_scores_that_do_not_fit_are_refused():
+    theta = prune_by_scores(flat(a=4, b=4), magnitudes(flat(a=4, b=4)), 0.5, "uniform")
+    with pytest.raises(FedTinyError, match="layer 'a' has 2 kept weights, but 4 scores are given"):
+        prune_by_scores(theta, magnitudes(flat(a=4, b=4)), 0.25, "uniform")
 
 
 @every_scope

@@ -99,11 +99,13 @@ class TorchEngine:
 
     @torch.no_grad()
     def theta(self) -> Theta:
-        parts = [
-            tensor.view(-1)[self._positions[name]] if name in self._positions else tensor.view(-1)
-            for name, tensor in self._tensors.items()
-        ]
+        parts = [self.kept(name, tensor) for name, tensor in self._tensors.items()]
         return Theta(self._mask, torch.cat(parts).cpu().numpy())
+
+    def kept(self, name: str, tensor: Tensor) -> Tensor:
+        """Of a tensor in the shape of a parameter, what belongs to weights that are kept."""
+        flat = tensor.reshape(-1)
+        return flat[self._positions[name]] if name in self._positions else flat
 
     def train(
         self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False

@@ -1,9 +1,10 @@
 """What the server measures on the public one-shot set, with PyTorch."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import mul
 
 import numpy as np
 import torch
@@ -41,13 +42,13 @@ class TorchPublicSet:
 
     def gradients(self, theta: Theta) -> LayerArrays:
         with self._scored(theta) as weights:
-            return _arrays(weights, torch.autograd.grad(self._loss(), [*weights.values()]))
+            return self._kept(weights, torch.autograd.grad(self._loss(), [*weights.values()]))
 
     def hessian_gradient(self, theta: Theta) -> LayerArrays:
         with self._scored(theta) as weights:
             first = torch.autograd.grad(self._loss(), [*weights.values()], create_graph=True)
             product = torch.stack([(g.detach() * g).sum() for g in first]).sum()
-            return _arrays(weights, torch.autograd.grad(product, [*weights.values()]))
+            return self._kept(weights, torch.autograd.grad(product, [*weights.values()]))
 
     def synaptic_flow(self, theta: Theta) -> LayerArrays:
         with self._scored(theta) as weights:
@@ -57,7 +58,7 @@ class TorchPublicSet:
             shape, device = self.shard.data.shape, self.engine.device
             ones = torch.ones(1, *shape, dtype=torch.float64, device=device)
             gradients = torch.autograd.grad(network(ones).sum(), absolute)
-            return _arrays(weights, [w * g for w, g in zip(absolute, gradients, strict=True)])
+            return self._kept(weights, absolute, gradients)
 
     @contextmanager
     def _scored(self, theta: Theta) -> Iterator[dict[str, Tensor]]:
@@ -74,13 +75,17 @@ class TorchPublicSet:
             for weight in frozen:
                 weight.requires_grad = False
 
+    def _kept(self, weights: Iterable[str], *factors: Sequence[Tensor]) -> LayerArrays:
+        """The product of some factors for kept weights; the rest never leaves the card."""
+        found = {}
+        for name, *values in zip(weights, *factors, strict=True):
+            kept = [self.engine.kept(name, value.detach()) for value in values]
+            found[name] = reduce(mul, kept).cpu().numpy()
+        return found
+
     def _loss(self) -> Tensor:
         inputs, labels = self.engine.inputs(self.shard.data, self.shard.indices)
         return F.cross_entropy(self.engine.model(inputs), labels)
-
-
-def _arrays(weights: Mapping[str, Tensor], values: Sequence[Tensor]) -> LayerArrays:
-    return {name: value.detach().cpu().numpy() for name, value in zip(weights, values, strict=True)}
 
 
 @torch.no_grad()

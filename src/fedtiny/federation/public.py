@@ -15,8 +15,8 @@ LayerArrays = Mapping[str, NDArray[np.floating]]
 class PublicSet(Protocol):
     """The public one-shot set D_s and the network, on the server.
 
-    Each measure gives one array a prunable layer, in the shape of the layer, for the model as it
-    is given: pruned weights are zero.
+    Each measure gives, by prunable layer, one value for each kept weight in order of position.
+    A model under a full mask, zeros and all, has a value for every weight.
     """
 
     @property

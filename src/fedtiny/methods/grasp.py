@@ -11,7 +11,7 @@ from fedtiny.sparse.theta import Theta
 def flow_kept(public: PublicSet, theta: Theta) -> Scores:
     """w x (H g): how much of the gradient's norm each weight keeps up."""
     products = public.hessian_gradient(theta)
-    return {layer: product * theta.tensor(layer) for layer, product in products.items()}
+    return {layer: product * theta.kept(layer) for layer, product in products.items()}
 
 
 class GraSP(Method):

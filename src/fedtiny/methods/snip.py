@@ -11,9 +11,9 @@ from fedtiny.sparse.theta import Theta
 
 
 def sensitivity(public: PublicSet, theta: Theta) -> Scores:
-    """|gradient x weight| of every weight on the public set."""
+    """|gradient x weight| of every kept weight on the public set."""
     gradients = public.gradients(theta)
-    return {layer: np.abs(g * theta.tensor(layer)) for layer, g in gradients.items()}
+    return {layer: np.abs(g * theta.kept(layer)) for layer, g in gradients.items()}
 
 
 class SNIP(Method):

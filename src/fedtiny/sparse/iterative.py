@@ -13,7 +13,7 @@ from fedtiny.sparse.theta import Theta
 
 Scope = Literal["uniform", "global"]
 Scores = Mapping[str, NDArray[np.floating]]
-"""By layer, one score for each weight of the full layer."""
+"""By layer, one score for each kept weight, in order of position."""
 
 
 def prune_iteratively(
@@ -35,10 +35,12 @@ def prune_iteratively(
 
 def prune_by_scores(theta: Theta, scores: Scores, density: float, scope: Scope) -> Theta:
     """Keep the kept weights of highest score, within a density."""
-    held = {
-        layer: np.asarray(scores[layer]).reshape(-1)[theta.mask.indices(layer)]
-        for layer in theta.mask
-    }
+    held = {layer: np.asarray(scores[layer]).reshape(-1) for layer in theta.mask}
+    for layer, count in theta.mask.counts.items():
+        if len(held[layer]) != count:
+            raise FedTinyError(
+                f"layer '{layer}' has {count} kept weights, but {len(held[layer])} scores are given"
+            )
     if not all(np.isfinite(values).all() for values in held.values()):
         raise FedTinyError("a score of some weight is not finite, so nothing can be pruned by it")
     if scope == "uniform":
