@@ -1,6 +1,7 @@
 """Adaptive average pooling by products gives what PyTorch's own gives, and so do its gradients."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from fedtiny.devices.gpu.network import playable
 from fedtiny.devices.gpu.step import CompiledLoss
 from fedtiny.devices.torch_pooling import SteadyPool, steadied, steady_pool
 from fedtiny.models.vgg import vgg11
+
+from .tiny import TinyNet, lab
 
 sizes = st.integers(1, 9)
 
@@ -55,19 +58,31 @@ def test_poolings_of_any_form_have_a_steady_one(size):
 
 
 def test_steady_pools_answer_for_layers_that_stay_until_they_are_let_go(monkeypatch):
-    model, x = (
-        nn.Sequential(nn.ReLU(), nn.Sequential(nn.AdaptiveAvgPool2d(7))),
-        torch.randn(2, 3, 5, 4),
-    )
+    model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.AdaptiveAvgPool2d(7)))
+    x = torch.randn(2, 3, 5, 4)
     plain = model(x)
-    monkeypatch.setattr(SteadyPool, "forward", lambda self, x: x + self.rows)
+    monkeypatch.setattr(SteadyPool, "forward", lambda self, input: input + self.rows)
     handles = steadied(model)
-    assert torch.equal(model(x), x.relu() + 7)
-    assert torch.equal(copy.deepcopy(model)(x), x.relu() + 7)
-    assert type(model[1][0]) is nn.AdaptiveAvgPool2d
+    pool, twin = model[1][0], pickle.loads(pickle.dumps(model))
+    assert type(pool) is nn.AdaptiveAvgPool2d
+    for found in (model(x), copy.deepcopy(model)(x), twin(x), pool(input=x.relu())):
+        assert torch.equal(found, x.relu() + 7)
     for handle in handles:
         handle.remove()
     assert torch.equal(model(x), plain)
+
+
+def test_the_server_s_network_has_them_on_cuda_only():
+    """As far as can be seen without such a device."""
+    bench = lab(model=nn.Sequential(nn.AdaptiveAvgPool2d(4), TinyNet()))
+    pool = bench.model[0]
+    bench.engine.device = torch.device("cuda")
+    for _ in range(2):
+        bench.engine._steady()
+        assert len(pool._forward_hooks) == 1
+    bench.engine.device = torch.device("cpu")
+    bench.engine.to("cpu")
+    assert not pool._forward_hooks
 
 
 class Squared(nn.AdaptiveAvgPool2d):

@@ -20,8 +20,8 @@ def rows(text):
     return [line.strip() for line in text.splitlines() if line.strip().startswith("| ")]
 
 
-def is_empty(row):
-    """Whether the page leaves a row out: of VGG11 one density was run."""
+def left_out(row):
+    """Whether the page does without a row: of VGG11 one density was run."""
     return "VGG11" in row and "| 0.001 |" not in row
 
 
@@ -41,7 +41,7 @@ def test_every_file_is_shown():
     ("names", "folder"), [(PAPER_S, None), (OWN, ROOT / "examples" / "experiments")]
 )
 def test_the_tables_are_those_that_the_command_makes(tmp_path, names, folder):
-    wanted = [row for row in made(names, folder, tmp_path) if not is_empty(row)]
+    wanted = [row for row in made(names, folder, tmp_path) if not left_out(row)]
     assert any("0." in row for row in wanted)
     assert [row for row in rows(PAGE) if row in wanted] == wanted
 

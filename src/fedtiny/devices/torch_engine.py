@@ -67,7 +67,7 @@ class TorchEngine:
         self.load(theta)
 
     def _steady(self) -> None:
-        """On CUDA, let nothing add in an order of its own."""
+        """On CUDA, let adaptive pooling add in a fixed order."""
         for handle in self._steadied:
             handle.remove()
         self._steadied = steadied(self.model) if self.device.type == "cuda" else []

@@ -1,6 +1,6 @@
 """Adaptive average pooling as two products, whose gradients add in a fixed order."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ class SteadyPool(nn.Module):
         self.rows = rows
         self.columns = columns
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
+        x = input  # the name by which networks may give it
         height, width = x.shape[-2:]
         with torch.autocast(x.device.type, enabled=False):
             wide = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -46,8 +47,12 @@ def steady_pool(module: nn.Module) -> SteadyPool | None:
 def steadied(model: nn.Module) -> list[RemovableHandle]:
     """Let steady pools answer for the layers of a model, which stay, until they are let go."""
     pools = {module: steady_pool(module) for module in model.modules()}
-    return [module.register_forward_hook(_instead(pool)) for module, pool in pools.items() if pool]
+    return [
+        module.register_forward_hook(partial(_answer, pool), with_kwargs=True)
+        for module, pool in pools.items()
+        if pool
+    ]
 
 
-def _instead(pool: SteadyPool) -> Callable[[nn.Module, tuple[Any, ...], Any], Any]:
-    return lambda _, given, __: pool(*given)
+def _answer(pool: SteadyPool, _: nn.Module, args: Any, named: dict[str, Any], __: Any) -> Any:
+    return pool(*args, **named)
