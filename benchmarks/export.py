@@ -31,13 +31,13 @@ from fedtiny.export.network import TinyModel
 from fedtiny.export.onnx_file import onnx_bytes
 from fedtiny.export.packed import packed
 from fedtiny.extras import require
-from fedtiny.models import build, dissect
+from fedtiny.models import analyze, build
 from fedtiny.native.translate import describe
-from fedtiny.runs.words import size
+from fedtiny.runs.formatting import size
 from fedtiny.sparse.densities import uniform
-from fedtiny.sparse.magnitude import largest
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.topk import largest
 
 SHAPE, CLASSES = (3, 32, 32), 10
 CIFAR10 = Preparation((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))
@@ -59,11 +59,11 @@ def sparse_network(width: int, density: float) -> tuple[Network, Theta]:
     """
     torch = require("torch", extra="torch")
     network = build("resnet18", SHAPE, CLASSES, width=width).eval()
-    anatomy = dissect(network, SHAPE)
+    param_spec = analyze(network, SHAPE)
     tensors = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-    counts = zip(anatomy.prunable, uniform(anatomy, density), strict=True)
-    mask = Mask(anatomy, {n: largest(tensors[n].reshape(-1), int(count)) for n, count in counts})
-    scaled = {name: tensors[name] * density**-0.5 for name in anatomy.prunable}
+    counts = zip(param_spec.prunable, uniform(param_spec, density), strict=True)
+    mask = Mask(param_spec, {n: largest(tensors[n].reshape(-1), int(count)) for n, count in counts})
+    scaled = {name: tensors[name] * density**-0.5 for name in param_spec.prunable}
     theta = Theta.from_tensors(tensors | scaled, mask)
     kept = {name: torch.from_numpy(tensor.copy()) for name, tensor in theta.tensors().items()}
     network.load_state_dict(network.state_dict() | kept)
@@ -193,7 +193,7 @@ def measure(width: int, density: float, rounds: int, folder: Path) -> dict[str, 
 def file_bytes(model: TinyModel, theta: Theta) -> dict[str, int]:
     """Bytes of the dense values and of the files of other formats."""
     return {
-        "dense": 4 * (theta.anatomy.prunable_count + theta.anatomy.dense_count),
+        "dense": 4 * (theta.param_spec.prunable_count + theta.param_spec.dense_count),
         "onnx": len(onnx_bytes(model, plain=True)),
         "onnx sparse": len(onnx_bytes(model)),
         "packed fp32": len(packed(model, "fp32")),
@@ -250,7 +250,7 @@ def missed(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(graph=__doc__)
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=25)

@@ -1,6 +1,6 @@
 """Time and memory of the server in a round over Flower, as the number of nodes grows.
 
-The server, its door, its spool and its reducer are the real ones, behind the grid in one process;
+The server, its transport, spool and reducer are the real ones, behind the grid in one process;
 nodes answer at once with a model of the right size instead of training, and the time that they take
 is not counted. Time is the server's CPU time. ResNet18 at density 0.01, FedTiny: a plain round, in
 which nodes hold the mask already, and one that adjusts the largest block. Top gradients are at
@@ -32,16 +32,16 @@ from fedtiny.federation.messages import Reply
 from fedtiny.federation.rounds import play_round
 from fedtiny.federation.server import Server
 from fedtiny.federation.wire import encode_reply
-from fedtiny.flower.door import FlowerDoor
+from fedtiny.flower.assignments import Assignments
 from fedtiny.flower.in_process import InProcessGrid
 from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import DONE, Answer, Arrival, Question
-from fedtiny.flower.reception import Reception
-from fedtiny.flower.roster import Roster
+from fedtiny.flower.node_registry import NodeRegistry
 from fedtiny.flower.settings import FlowerSettings
-from fedtiny.models import Anatomy
+from fedtiny.flower.transport import FlowerTransport
+from fedtiny.models import ParamSpec
 from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.words import size
+from fedtiny.runs.formatting import size
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Mask
@@ -64,7 +64,7 @@ class TimedGrid(InProcessGrid):
             self.seconds += time.process_time() - started
 
 
-def quick_nodes(anatomy: Anatomy) -> ClientApp:
+def quick_nodes(param_spec: ParamSpec) -> ClientApp:
     """Nodes that answer with the theta they got, a little larger, and random top gradients."""
     app, receiver = ClientApp(), Receiver()
 
@@ -76,14 +76,16 @@ def quick_nodes(anatomy: Anatomy) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         question = Question.read(message.content)
-        request = receiver.receive(question.request, anatomy)
+        request = receiver.receive(question.request, param_spec)
         draw = np.random.default_rng(question.device)
         gradients = {}
         for verb in request.program:
             for layer, count in verb.options.get("counts", {}).items():
-                own = np.sort(draw.choice(anatomy.sizes[layer], count, replace=False))
+                own = np.sort(draw.choice(param_spec.sizes[layer], count, replace=False))
                 values = draw.standard_normal(count).astype(np.float32)
-                gradients[layer] = SparseVector(anatomy.sizes[layer], own.astype(np.int32), values)
+                gradients[layer] = SparseVector(
+                    param_spec.sizes[layer], own.astype(np.int32), values
+                )
         trained = request.theta.vector * np.float32(1 + 0.01 * draw.random())
         theta = Theta(request.theta.mask, trained)
         reply = Reply(question.device, 100, theta, gradients, {}, {"loss": 1.0})
@@ -99,14 +101,16 @@ def measure(nodes: int, density: float, adjusting: bool) -> dict[str, float]:
     config = replace(config, pruning=replace(config.pruning, progressive=adjusting, r_stop=100))
     theta = first_theta(density)
     preparation = Preparation((0.5,) * 3, (0.25,) * 3)
-    kit = Kit(config, True, SHAPE, CLASSES, preparation, theta.anatomy, None)
-    grid = TimedGrid(quick_nodes(theta.anatomy), {number + 1: {} for number in range(nodes)})
+    kit = Kit(config, True, SHAPE, CLASSES, preparation, theta.param_spec, None)
+    grid = TimedGrid(quick_nodes(theta.param_spec), {number + 1: {} for number in range(nodes)})
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
-        reception = Reception(grid, kit, Roster(nodes), FlowerSettings(), run, lambda line: None)
-        reception.present(wanted=nodes, least=nodes)
-        door = FlowerDoor(reception)
-        server = Server(config, door, theta, coarse_pruned=True)
+        registry = NodeRegistry(
+            grid, kit, Assignments(nodes), FlowerSettings(), run, lambda line: None
+        )
+        registry.present(wanted=nodes, least=nodes)
+        transport = FlowerTransport(registry)
+        server = Server(config, transport, theta, coarse_pruned=True)
         if not adjusting:
             timed_round(server, grid)  # brings the mask
         found = timed_round(server, grid)
@@ -117,10 +121,10 @@ def measure(nodes: int, density: float, adjusting: bool) -> dict[str, float]:
 def first_theta(density: float) -> Theta:
     """A fresh ResNet18, pruned by magnitude."""
     network = models.build("resnet18", SHAPE, len(CLASSES))
-    anatomy = models.dissect(network, SHAPE)
+    param_spec = models.analyze(network, SHAPE)
     tensors = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-    dense = Theta.from_tensors(tensors, Mask.full(anatomy))
-    return prune_by_magnitude(dense, np.array(uniform(anatomy, density)))
+    dense = Theta.from_tensors(tensors, Mask.full(param_spec))
+    return prune_by_magnitude(dense, np.array(uniform(param_spec, density)))
 
 
 def timed_round(server: Server, grid: TimedGrid) -> dict[str, float]:
@@ -128,7 +132,7 @@ def timed_round(server: Server, grid: TimedGrid) -> dict[str, float]:
     started, before = time.process_time(), grid.seconds
     result = play_round(server, methods.create(server.config))
     seconds = time.process_time() - started - (grid.seconds - before)
-    assert len(result.outcome.answered) == len(server.door.devices)
+    assert len(result.outcome.answered) == len(server.transport.devices)
     traffic = result.outcome.traffic
     return {"seconds": seconds, "bytes_down": traffic.down, "bytes_up": traffic.up}
 
@@ -148,7 +152,7 @@ def cells(row: dict[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(graph=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[10, 100, 300, 1000])
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--alone", type=int, help=argparse.SUPPRESS)

@@ -25,7 +25,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from fedtiny.config import Config, from_dict
 from fedtiny.data import DataSet, from_arrays, load
-from fedtiny.devices.crew import Job
+from fedtiny.devices.executors import Task
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.rounds import play_round, prepare
@@ -166,7 +166,7 @@ def ready(arguments: argparse.Namespace) -> Assembly:
     assembly.pretrain()
     prepare(assembly.server, assembly.method)
     request = Request("evaluate", "fl_pqsu", 0, (evaluate(),), assembly.server.theta)
-    next(assembly.crew.answers([Job(assembly.test[0], request)]))
+    next(assembly.executor.answers([Task(assembly.test[0], request)]))
     return assembly
 
 
@@ -182,8 +182,8 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         timed(lambda: play_round(assembly.server, assembly.method)) for _ in range(arguments.rounds)
     ]
     busy = (time.process_time() - busy) / (steps * arguments.rounds) * 1e3
-    account, median = assembly.crew.account(), statistics.median(rounds)
-    assembly.server.door.close()
+    account, median = assembly.executor.account(), statistics.median(rounds)
+    assembly.server.transport.close()
     eager = {
         "fp32 (TF32)": eager_ms(assembly, arguments.eager_steps, autocast=False),
         "bf16 autocast": eager_ms(assembly, arguments.eager_steps, autocast=True),
@@ -206,7 +206,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(graph=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=PAPER_EPOCHS)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--eager-steps", type=int, default=300)

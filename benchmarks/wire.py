@@ -23,17 +23,17 @@ from fedtiny import methods
 from fedtiny.config import Config, DataConfig, FleetConfig, resolve
 from fedtiny.cost import Workload, traffic
 from fedtiny.data import from_arrays
-from fedtiny.devices.crew import Job
-from fedtiny.devices.shard import Shard
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.executors import Task
 from fedtiny.devices.simulator import Simulator
-from fedtiny.federation.door import Traffic
-from fedtiny.federation.expected import expected
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.method import Method
+from fedtiny.federation.reply_spec import expected
 from fedtiny.federation.rounds import play_round, prepare
 from fedtiny.federation.server import Server
+from fedtiny.federation.transport import Traffic
 from fedtiny.federation.wire.indices import coded_size
-from fedtiny.models import build, dissect
+from fedtiny.models import analyze, build
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -43,17 +43,17 @@ MOST = {"plain": 0.015, "plain, new mask": 0.015, "adjusting": 0.02}  # of dense
 
 
 class Untrained:
-    """A crew whose devices answer what was asked, with values of no meaning."""
+    """An executor whose devices answer what was asked, with values of no meaning."""
 
     def __init__(self) -> None:
         self.last: Reply | None = None
 
-    def answers(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        for job in jobs:
-            self.last = self._reply(job.request, job.shard)
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply]:
+        for task in tasks:
+            self.last = self._reply(task.request, task.shard)
             yield self.last
 
-    def _reply(self, request: Request, shard: Shard) -> Reply:
+    def _reply(self, request: Request, shard: DeviceData) -> Reply:
         parts = expected(request)
         draw = np.random.default_rng(request.round)
         selecting = request.action == "select"
@@ -85,7 +85,7 @@ def random_gradients(mask: Mask, layer: str, count: int, draw: np.random.Generat
     """Gradients at random pruned positions."""
     pruned = np.flatnonzero(~mask.array(layer).reshape(-1))
     chosen = np.sort(draw.choice(pruned, count, replace=False)).astype(np.int32)
-    return SparseVector(mask.anatomy.sizes[layer], chosen, draw.random(count, np.float32))
+    return SparseVector(mask.param_spec.sizes[layer], chosen, draw.random(count, np.float32))
 
 
 @dataclass(frozen=True)
@@ -108,35 +108,35 @@ def rounds_of(method: str, density: float, count: int | None, width: int | None)
             fleet=FleetConfig(devices=1, wire="encode"),
         )
     )
-    server, crew = server_of(config)
+    server, executor = server_of(config)
     own = methods.create(config)
     prepare(server, own)
     work = Workload.of(config, samples=SAMPLES)
     number = (config.pruning.r_stop or 0) + 1 if count is None else count
-    return [play(server, own, crew, work) for _ in range(number)]
+    return [play(server, own, executor, work) for _ in range(number)]
 
 
 def server_of(config: Config) -> tuple[Server, Untrained]:
-    """A server with one device behind its door."""
+    """A server with one device behind its transport."""
     network = build(config.model, SHAPE, CLASSES, width=config.width, seed=config.seed)
-    anatomy = dissect(network, SHAPE)
+    param_spec = analyze(network, SHAPE)
     tensors = {name: value.numpy() for name, value in network.state_dict().items()}
-    theta = Theta.from_tensors(tensors, Mask.full(anatomy))
+    theta = Theta.from_tensors(tensors, Mask.full(param_spec))
     image = (np.zeros((1, *SHAPE), np.uint8), np.zeros(1, np.int64))
     data = from_arrays(image, image, classes=[str(c) for c in range(CLASSES)])
-    shard = Shard(0, data.train, np.arange(SAMPLES), np.arange(SAMPLES // 10))
-    crew = Untrained()
-    return Server(config, Simulator(crew, [shard], config), theta), crew
+    shard = DeviceData(0, data.train, np.arange(SAMPLES), np.arange(SAMPLES // 10))
+    executor = Untrained()
+    return Server(config, Simulator(executor, [shard], config), theta), executor
 
 
-def play(server: Server, method: Method, crew: Untrained, work: Workload) -> Round:
+def play(server: Server, method: Method, executor: Untrained, work: Workload) -> Round:
     """Play a round, and work out what it should have cost."""
-    held = server.door.state()["0"][0] == server.theta.mask.version
+    held = server.transport.state()["0"][0] == server.theta.mask.version
     result = play_round(server, method)
-    assert crew.last is not None
+    assert executor.last is not None
     positions = {
         layer: coded_size(vector.indices, vector.size)
-        for layer, vector in crew.last.gradients.items()
+        for layer, vector in executor.last.gradients.items()
     }
     predicted = traffic.training_round(
         work.under(result.mask),
@@ -210,7 +210,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(graph=__doc__.partition("\n")[0])
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

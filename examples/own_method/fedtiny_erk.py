@@ -18,5 +18,5 @@ class ERK(Method):
 
     def coarse_prune(self, server: Server) -> None:
         """Before round 0: prune the pretrained model."""
-        counts = erdos_renyi_kernel(server.anatomy, self.config.density)
+        counts = erdos_renyi_kernel(server.param_spec, self.config.density)
         server.theta = prune_by_magnitude(server.theta, counts)

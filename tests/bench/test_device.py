@@ -90,4 +90,4 @@ def test_a_native_process_loads_no_torch_and_is_lean(task):
 
 def test_a_separate_process_that_fails_is_told_of(task):
     with pytest.raises(FedTinyError, match=r"trains 'native' alone failed: .*a network has"):
-        resident_bytes(replace(task, description=[]), NATIVE)
+        resident_bytes(replace(task, graph=[]), NATIVE)

@@ -7,9 +7,9 @@ from fedtiny.config import (
     DataConfig,
     FleetConfig,
     PruningConfig,
+    RobustnessConfig,
     SelectionConfig,
     TrainConfig,
-    TrustConfig,
 )
 
 COUNTS = st.integers(1, 2**40)
@@ -38,7 +38,7 @@ def fleets():
         min_samples=st.integers(2, 100),
         fraction=SHARES,
         fail_rate=RATES,
-        late_rate=RATES,
+        straggler_rate=RATES,
         wire=st.sampled_from(["count", "encode"]),
     )
 
@@ -107,11 +107,11 @@ def configs():
             scope=st.sampled_from(["uniform", "global"]),
             iterations=COUNTS,
         ),
-        trust=st.builds(
-            TrustConfig,
+        robustness=st.builds(
+            RobustnessConfig,
             mean=st.sampled_from(["weighted", "median", "trimmed"]),
             trim=st.floats(0, 0.5, exclude_min=True, exclude_max=True),
             clip_norm=st.floats(0, 1e9),
-            most_samples=COUNTS,
+            max_samples=COUNTS,
         ),
     )

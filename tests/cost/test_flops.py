@@ -71,9 +71,9 @@ def test_the_top_a_pass_is_what_pytorch_counts_where_all_weights_but_one_are_kep
     work = Workload.of(
         config("fedtiny", model="small", width=8), shape=(3, 16, 16), classes=10, samples=20
     )
-    anatomy = work.network.anatomy
-    mask = Mask(anatomy, {name: np.arange(size - 1) for name, size in anatomy.sizes.items()})
-    counts = dict.fromkeys(anatomy.blocks[block], 1)
+    param_spec = work.network.param_spec
+    mask = Mask(param_spec, {name: np.arange(size - 1) for name, size in param_spec.sizes.items()})
+    counts = dict.fromkeys(param_spec.blocks[block], 1)
     with FlopCounterMode(display=False) as counted:
         inputs = torch.zeros(8, 3, 16, 16)
         top_gradients(network.train(), inputs, torch.zeros(8, dtype=torch.int64), mask, counts)
@@ -103,7 +103,7 @@ def test_the_servers_work_by_hand(method, gradients):
     assert flops.server(work) == {
         "pretraining": 3 * 15 * 3 * DENSE,
         "coarse_pruning": gradients * 3 * DENSE,
-        "averaging": 2 * 10 * (164 + work.network.anatomy.dense_count),
+        "averaging": 2 * 10 * (164 + work.network.param_spec.dense_count),
     }
 
 
@@ -118,9 +118,9 @@ def test_no_method_takes_more_than_a_dense_round_and_a_pass(density, method):
 
 def test_a_run_costs_what_its_mask_keeps():
     work = workload("lotteryfl")
-    anatomy = work.network.anatomy
+    param_spec = work.network.param_spec
     kept = {"3.weight": np.arange(2), "5.weight": np.arange(10)}
-    items = flops.of_round(work.under(Mask(anatomy, kept)), round=5)
+    items = flops.of_round(work.under(Mask(param_spec, kept)), round=5)
     assert items["forward"] == IMAGES * 2 * (288 + 2 * 16 + 10 + 15)
 
 
@@ -129,7 +129,7 @@ def test_the_small_model_is_compared_with_the_large_one():
     work = Workload.of(settings, shape=(3, 32, 32), classes=10, samples=100)
     assert work.network.profile.layers[0].shape == (34, 3, 3, 3)
     assert work.network.profile.parameters == 106_804  # the next width has 113,095
-    assert work.kept == work.network.anatomy.prunable_count
+    assert work.kept == work.network.param_spec.prunable_count
     assert flops.dense_round(work) == 3 * 2 * 555_422_720 * 2 * 100
 
 

@@ -66,8 +66,8 @@ def test_sgd_holds_half_the_state_of_adam():
 
 def test_a_dense_model_needs_no_positions():
     assert memory.device(workload("fedavg"))["indices"] == 0
-    anatomy = workload().network.anatomy
-    one_full = Mask(anatomy, {"3.weight": None, "5.weight": np.arange(10)})
+    param_spec = workload().network.param_spec
+    one_full = Mask(param_spec, {"3.weight": None, "5.weight": np.arange(10)})
     assert memory.device(workload().under(one_full))["indices"] == 4 * 10
 
 

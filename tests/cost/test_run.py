@@ -39,7 +39,7 @@ def short_run(method, out):
 
 def with_layer_counts(work, record):
     """No round changes how many weights a layer keeps; FedTiny's candidate chose the numbers."""
-    sizes = work.network.anatomy.sizes
+    sizes = work.network.param_spec.sizes
     counts = {layer: round(d * sizes[layer]) for layer, d in record["densities"].items()}
     return replace(work, counts=counts)
 
@@ -49,7 +49,7 @@ def test_the_bytes_of_a_run(method, tmp_path):
     result = short_run(method, tmp_path / "run")
     work = Workload.of(result.config, shape=(1, 8, 8), classes=10, samples=60)
     work = with_layer_counts(work, result.metrics[0])
-    mask = traffic.expected_coded(work.network.anatomy, work.counts)
+    mask = traffic.expected_coded(work.network.param_spec, work.counts)
     for record in result.metrics:
         new = mask if record["round"] in NEW_MASK_ROUNDS[method] else None
         found = traffic.training_round(work, record["round"], new_mask=new)

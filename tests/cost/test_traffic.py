@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from fedtiny import methods
 from fedtiny.cost import HABITS, Workload, traffic
-from fedtiny.federation.door import Traffic
 from fedtiny.federation.messages import Reply, Request, bn_statistics, losses, pool_arrays
 from fedtiny.federation.server import Server
+from fedtiny.federation.transport import Traffic
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_reply, encode_request
 from fedtiny.federation.wire.indices import coded_size
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
@@ -34,10 +34,10 @@ def random_positions(rng, count, size):
     return np.sort(rng.choice(size, count, replace=False)).astype(np.int32)
 
 
-def random_mask(anatomy, counts, seed=0):
+def random_mask(param_spec, counts, seed=0):
     rng = np.random.default_rng(seed)
-    sizes = anatomy.sizes
-    return Mask(anatomy, {n: random_positions(rng, k, sizes[n]) for n, k in counts.items()})
+    sizes = param_spec.sizes
+    return Mask(param_spec, {n: random_positions(rng, k, sizes[n]) for n, k in counts.items()})
 
 
 def random_theta(mask, seed=0):
@@ -56,20 +56,20 @@ def request_of(work, theta, round):
 def reply_of(work, theta, round, seed=1):
     """A reply as a device would send it, with its positions coded."""
     rng = np.random.default_rng(seed)
-    anatomy, swaps = work.network.anatomy, work.swaps(round)
+    param_spec, swaps = work.network.param_spec, work.swaps(round)
     reply = Reply(3, work.samples, theta, metrics={"loss": traffic.TYPICAL_LOSS})
     if not swaps:
         return reply, {}
-    if work.habits.adjusts_by == "swap":
-        own = random_mask(anatomy, work.counts, seed)
+    if work.habits.adjusts_by == "prune_and_grow":
+        own = random_mask(param_spec, work.counts, seed)
         return replace(reply, theta=random_theta(own)), traffic.coded_mask(own)
     if work.habits.adjusts_by == "full_gradients":
-        zeros = {n: np.zeros(shape, np.float32) for n, shape in anatomy.prunable.items()}
+        zeros = {n: np.zeros(shape, np.float32) for n, shape in param_spec.prunable.items()}
         return replace(reply, arrays=zeros), {}
     found = {
         layer: SparseVector(
-            anatomy.sizes[layer],
-            random_positions(rng, number, anatomy.sizes[layer]),
+            param_spec.sizes[layer],
+            random_positions(rng, number, param_spec.sizes[layer]),
             np.zeros(number, np.float32),
         )
         for layer, number in swaps.items()
@@ -83,7 +83,7 @@ def reply_of(work, theta, round, seed=1):
 @pytest.mark.parametrize("density", [0.05, 0.2, 1.0])
 def test_a_round_takes_the_bytes_that_the_codec_writes(method, round, density):
     work = work_of(method, density)
-    mask = random_mask(work.network.anatomy, work.counts)
+    mask = random_mask(work.network.param_spec, work.counts)
     theta, coded = random_theta(mask), traffic.coded_mask(mask)
     request = request_of(work, theta, round)
     reply, positions = reply_of(work, theta, round)
@@ -100,10 +100,10 @@ def test_a_round_takes_the_bytes_that_the_codec_writes(method, round, density):
 @pytest.mark.parametrize("density", [0.02, 0.3, 0.9])
 def test_without_a_mask_the_bytes_are_those_of_a_random_one(method, density):
     work = work_of(method, density)
-    mask = random_mask(work.network.anatomy, work.counts)
+    mask = random_mask(work.network.param_spec, work.counts)
     request = request_of(work, random_theta(mask), round=0)
     reply, _ = reply_of(work, request.theta, round=0)
-    expected = traffic.expected_coded(work.network.anatomy, work.counts)
+    expected = traffic.expected_coded(work.network.param_spec, work.counts)
     found = traffic.training_round(work, 0, new_mask=expected)
     assert found.down == pytest.approx(len(encode_request(request, NOTHING_KNOWN)), rel=0.02)
     assert found.up == pytest.approx(len(encode_reply(reply, mask)), rel=0.02)
@@ -129,11 +129,11 @@ def test_the_expected_bytes_of_no_position_and_of_all():
 
 def selection_messages(work):
     """Algorithm 1's two questions and answers, as FedTiny and a device would put them."""
-    full = Mask.full(work.network.anatomy)
+    full = Mask.full(work.network.param_spec)
     pool = CandidatePool.cut(random_theta(full), work.pool)
     statistics = {
         name: np.zeros((len(pool), *shape), np.float32)
-        for name, shape in work.network.anatomy.statistics.items()
+        for name, shape in work.network.param_spec.statistics.items()
     }
     settings = work.config.selection
     moment = "square" if settings.variance == "pooled" else "var"
@@ -189,7 +189,7 @@ def test_the_paper_counts_eight_bytes_a_kept_weight_of_every_candidate():
 
 def test_the_pool_is_the_one_that_a_run_draws():
     work = work_of("fedtiny", seed=5)
-    dense = random_theta(Mask.full(work.network.anatomy))
+    dense = random_theta(Mask.full(work.network.param_spec))
     server = Server(work.config, None, dense)
     drawn = methods.create(work.config).candidates(server)
     assert np.array_equal(work.pool, drawn.counts)
@@ -197,8 +197,10 @@ def test_the_pool_is_the_one_that_a_run_draws():
 
 def test_the_bytes_of_a_large_model_are_found_without_its_memory():
     shape = (1 << 14, 1 << 14)  # a gibibyte of weights
-    anatomy = Anatomy({"large": shape}, {"bias": (2,)}, (("large",),), (), "first", "last")
+    param_spec = ParamSpec({"large": shape}, {"bias": (2,)}, (("large",),), (), "first", "last")
     work = work_of("fl_pqsu")
-    large = replace(work, network=replace(work.network, anatomy=anatomy), counts={"large": 10**6})
+    large = replace(
+        work, network=replace(work.network, param_spec=param_spec), counts={"large": 10**6}
+    )
     found = traffic.training_round(large, 1)
     assert 0 < found.down - 4 * (10**6 + 2) < 200

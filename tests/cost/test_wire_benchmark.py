@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedtiny.federation.door import Traffic
+from fedtiny.federation.transport import Traffic
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "wire.py"
 

@@ -14,7 +14,7 @@ from fedtiny.devices import torch_gradients
 from fedtiny.devices.torch_gradients import SLAB_PER_COUNT, top_gradients
 from fedtiny.devices.torch_norms import norms
 from fedtiny.errors import ModelError
-from fedtiny.models import dissect
+from fedtiny.models import analyze
 from fedtiny.sparse.mask import Mask
 
 from .tiny import CLASSES, SIDE, TinyNet, lab, random_mask, seeded
@@ -59,7 +59,7 @@ def problem(network, seed=0):
     draw = torch.Generator().manual_seed(seed)
     inputs = torch.randn(BATCH, 1, SIDE, SIDE, generator=draw)
     labels = torch.randint(0, CLASSES, (BATCH,), generator=draw)
-    mask = random_mask(dissect(network, (1, SIDE, SIDE)), 0.3, seed)
+    mask = random_mask(analyze(network, (1, SIDE, SIDE)), 0.3, seed)
     with torch.no_grad():
         for layer in mask:
             network.get_parameter(layer).mul_(torch.from_numpy(mask.array(layer)))
@@ -91,7 +91,7 @@ def test_top_gradients_are_those_of_a_full_sort(kind, count):
     whole = dense_gradients(network, inputs, labels)
     assert found.keys() == set(mask)
     for layer, top in found.items():
-        assert top.size == mask.anatomy.sizes[layer]
+        assert top.size == mask.param_spec.sizes[layer]
         best = sorted_top(whole[layer], mask, layer, count)
         assert top.indices.tolist() == best.tolist()
         np.testing.assert_allclose(top.values, whole[layer][best], rtol=1e-3, atol=1e-7)
@@ -100,7 +100,7 @@ def test_top_gradients_are_those_of_a_full_sort(kind, count):
 def test_only_pruned_positions_are_ever_given():
     network = seeded(TinyNet).train()
     inputs, labels, mask = problem(network)
-    everything = dict(mask.anatomy.sizes)
+    everything = dict(mask.param_spec.sizes)
     found = top_gradients(network, inputs, labels, mask, everything)
     for layer, top in found.items():
         assert np.array_equal(top.indices, np.flatnonzero(~mask.array(layer)))
@@ -173,7 +173,7 @@ def test_no_operation_makes_a_tensor_of_a_layer_s_shape():
     network.zero_grad()
     with Shapes() as ours:
         top_gradients(network, inputs, labels, mask, dict.fromkeys(mask, 2))
-    weight = mask.anatomy.prunable["3.weight"]
+    weight = mask.param_spec.prunable["3.weight"]
     assert weight in plain.made
     assert weight not in ours.made
     assert (1, *weight[1:]) in ours.made
@@ -205,19 +205,19 @@ class Loop(nn.Module):
 
 def test_a_layer_that_runs_twice_is_refused_before_anything_is_trained():
     with pytest.raises(ModelError, match=r"'3\.inner' runs twice"):
-        dissect(around(Loop()), (1, SIDE, SIDE))
+        analyze(around(Loop()), (1, SIDE, SIDE))
 
 
 def test_a_device_measures_one_batch_of_its_own_data_in_training_mode():
     bench = lab()
-    theta, shard, moment = bench.theta(), bench.shards[2], bench.moment(device=2, round=5)
+    theta, shard, rng_key = bench.theta(), bench.shards[2], bench.rng_key(device=2, round=5)
     counts = dict.fromkeys(theta.mask, 6)
     bench.engine.load(theta)
     bench.model.eval()
-    found = bench.engine.top_gradients(shard, moment, counts=counts)
+    found = bench.engine.top_gradients(shard, rng_key, counts=counts)
     assert bench.engine.theta().version == theta.version
 
-    draw = moment.generator("gradient batch")
+    draw = rng_key.generator("gradient batch")
     batch = draw.choice(shard.indices, size=4, replace=False)
     pixels = torch.from_numpy(shard.data.images[batch])
     inputs = bench.engine.transform.augment(pixels, bench.engine.transform.draws(draw, 4))
@@ -231,19 +231,19 @@ def test_a_device_measures_one_batch_of_its_own_data_in_training_mode():
 def test_a_device_smaller_than_a_batch_measures_all_it_has():
     bench, seen = lab(sizes=(3, 9)), []
     bench.model.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
-    bench.engine.top_gradients(bench.shards[0], bench.moment(), counts={"conv1.weight": 1})
+    bench.engine.top_gradients(bench.shards[0], bench.rng_key(), counts={"conv1.weight": 1})
     assert seen == [3]
 
 
 def test_an_empty_filter_s_gradient_is_enlarged_no_more_than_epsilon_allows():
     """Batch norm divides by the deviation of what a filter gives; of nothing, by sqrt(eps)."""
     bench, layer = lab(model=seeded(TinyNet)), "conv2.weight"
-    theta, place = bench.theta(), (bench.shards[0], bench.moment())
-    size = theta.anatomy.sizes[layer]
+    theta, place = bench.theta(), (bench.shards[0], bench.rng_key())
+    size = theta.param_spec.sizes[layer]
     filter_size = size // 8
     kept = {name: theta.mask.indices(name) for name in theta.mask}
     chosen = kept | {layer: kept[layer][kept[layer] >= filter_size]}
-    bench.engine.load(theta.remasked(Mask(theta.anatomy, chosen)))
+    bench.engine.load(theta.remasked(Mask(theta.param_spec, chosen)))
 
     def largest(epsilon):
         found = bench.engine.top_gradients(*place, counts={layer: size}, epsilon=epsilon)
@@ -259,8 +259,8 @@ def test_the_same_moment_draws_the_same_gradients_whatever_came_before():
     bench.engine.load(theta)
 
     def measured(device):
-        moment = bench.moment(device)
-        found = bench.engine.top_gradients(bench.shards[device], moment, counts=counts)
+        rng_key = bench.rng_key(device)
+        found = bench.engine.top_gradients(bench.shards[device], rng_key, counts=counts)
         return found["conv2.weight"].dense().tobytes()
 
     first = [measured(0), measured(1)]

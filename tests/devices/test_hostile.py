@@ -8,36 +8,36 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedtiny.devices.crew import Alone, Workers, can_fork
-from fedtiny.devices.dialogue import DONE, Dialogue
+from fedtiny.devices.executors import ForkExecutor, SerialExecutor, can_fork
 from fedtiny.devices.link import EncodingLink
 from fedtiny.devices.simulator import Simulator
+from fedtiny.devices.worker_connection import DONE, WorkerConnection
 from fedtiny.errors import FedTinyError, ReplyError
-from fedtiny.federation.door import ABSENT
 from fedtiny.federation.messages import Reply, Verb, train
 from fedtiny.federation.rounds import federate
+from fedtiny.federation.transport import ABSENT
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
-from .tiny import jobs, lab, settings
+from .tiny import lab, settings, tasks
 
 HOSTILE, ROUND, ROUNDS = 1, 1, 3
 NAN, INF = np.nan, np.inf
 REFUSED = "reply refused: "
 
 
-class Betrayed(Alone):
-    """A crew in which one device lies, in one round."""
+class Betrayed(SerialExecutor):
+    """An executor in which one device lies, in one round."""
 
     def __init__(self, engine, lie, action, round):
         super().__init__(engine, seed=0)
         self.lie, self.action, self.round = lie, action, round
 
-    def answers(self, jobs):
-        for job, reply in zip(jobs, super().answers(jobs), strict=True):
-            moment = (job.shard.device, job.request.action, job.request.round)
-            yield self.lie(reply) if moment == (HOSTILE, self.action, self.round) else reply
+    def answers(self, tasks):
+        for task, reply in zip(tasks, super().answers(tasks), strict=True):
+            rng_key = (task.shard.device, task.request.action, task.request.round)
+            yield self.lie(reply) if rng_key == (HOSTILE, self.action, self.round) else reply
 
 
 class Absent(Simulator):
@@ -46,8 +46,8 @@ class Absent(Simulator):
     action, round = "train", ROUND
 
     def _trouble(self, device, request):
-        moment = (device, request.action, request.round)
-        return ABSENT if moment == (HOSTILE, self.action, self.round) else ""
+        rng_key = (device, request.action, request.round)
+        return ABSENT if rng_key == (HOSTILE, self.action, self.round) else ""
 
 
 class Tampered(EncodingLink):
@@ -57,9 +57,9 @@ class Tampered(EncodingLink):
         super().__init__()
         self.change, self.round = change, round
 
-    def received(self, data, examiner):
-        now = (examiner.request.action, examiner.request.round) == ("train", self.round)
-        return super().received(self.change(data) if now else data, examiner)
+    def received(self, data, validator):
+        now = (validator.request.action, validator.request.round) == ("train", self.round)
+        return super().received(self.change(data) if now else data, validator)
 
 
 def bench_of(method, wire="count"):
@@ -77,9 +77,9 @@ def played(bench):
 def without(method, action="train", round=ROUND):
     """The outcome of the run in which the device is out of reach instead."""
     bench = bench_of(method)
-    door = Absent(bench.door.crew, bench.shards, bench.config)
-    door.action, door.round = action, round
-    bench.server.door = door
+    transport = Absent(bench.transport.executor, bench.shards, bench.config)
+    transport.action, transport.round = action, round
+    bench.server.transport = transport
     results, state = played(bench)
     if action == "train":
         assert results[round].outcome.failed == {HOSTILE: ABSENT}
@@ -110,13 +110,13 @@ def with_mask(change):
 
 def one_more_weight(mask):
     layer = next(layer for layer in mask if not mask.is_full(layer))
-    free = np.setdiff1d(np.arange(mask.anatomy.sizes[layer]), mask.indices(layer))
+    free = np.setdiff1d(np.arange(mask.param_spec.sizes[layer]), mask.indices(layer))
     return {layer: np.sort(np.append(mask.indices(layer), free[0]))}
 
 
 def all_in_one_layer(mask):
     """As dense as allowed, but elsewhere."""
-    sizes = mask.anatomy.sizes
+    sizes = mask.param_spec.sizes
     small, large = min(sizes, key=sizes.get), max(sizes, key=sizes.get)
     count = mask.kept(small) + mask.kept(large) - 1
     return {small: np.arange(1), large: np.arange(count)}
@@ -140,7 +140,7 @@ def forged(vector, indices, values=None):
 
 def unasked_layer(reply, layer, first):
     other = next(name for name in reply.theta.mask if name not in reply.gradients)
-    size = reply.theta.anatomy.sizes[other]
+    size = reply.theta.param_spec.sizes[other]
     return {other: SparseVector(size, np.empty(0, np.int32), np.empty(0, "f4"))}
 
 
@@ -218,14 +218,14 @@ def assert_refused(bench, method, action="train", round=ROUND):
 @pytest.mark.parametrize(("method", "wire", "lie"), BOTH_WAYS)
 def test_a_lie_changes_nothing_in_the_model(method, wire, lie):
     bench = bench_of(method, wire)
-    bench.door.crew = Betrayed(bench.engine, (LIES | GRADIENT_LIES)[lie], "train", ROUND)
+    bench.transport.executor = Betrayed(bench.engine, (LIES | GRADIENT_LIES)[lie], "train", ROUND)
     assert_refused(bench, method)
 
 
 @pytest.mark.parametrize("lie", FORGERIES)
 def test_forged_positions_change_nothing_in_the_model(lie):
     bench = bench_of("fedtiny")
-    bench.door.crew = Betrayed(bench.engine, FORGERIES[lie], "train", ROUND)
+    bench.transport.executor = Betrayed(bench.engine, FORGERIES[lie], "train", ROUND)
     assert_refused(bench, "fedtiny")
 
 
@@ -259,13 +259,13 @@ TAMPERINGS = {
 @pytest.mark.parametrize("change", TAMPERINGS)
 def test_bytes_that_lie_change_nothing_in_the_model(method, change):
     bench = bench_of(method, "encode")
-    bench.door.links[HOSTILE] = Tampered(TAMPERINGS[change], ROUND)
+    bench.transport.links[HOSTILE] = Tampered(TAMPERINGS[change], ROUND)
     assert_refused(bench, method)
 
 
 def test_an_oversized_reply_is_counted_and_not_read():
     bench = bench_of("fedtiny", "encode")
-    bench.door.links[HOSTILE] = Tampered(TAMPERINGS["oversized"], ROUND)
+    bench.transport.links[HOSTILE] = Tampered(TAMPERINGS["oversized"], ROUND)
     results, _ = played(bench)
     outcome = results[ROUND].outcome
     assert "and no honest reply has more than" in outcome.failed[HOSTILE]
@@ -306,7 +306,7 @@ SELECTION_LIES = {
 @pytest.mark.parametrize("lie", SELECTION_LIES)
 def test_a_lie_changes_nothing_in_the_selection(lie, wire):
     bench = bench_of("fedtiny", wire)
-    bench.door.crew = Betrayed(bench.engine, SELECTION_LIES[lie], "select", 0)
+    bench.transport.executor = Betrayed(bench.engine, SELECTION_LIES[lie], "select", 0)
     assert_refused(bench, "fedtiny", "select", 0)
     assert bench.server.failed[HOSTILE].startswith(REFUSED)
 
@@ -321,7 +321,9 @@ def test_a_lie_changes_nothing_in_the_selection(lie, wire):
 )
 def test_statistics_and_losses_that_cannot_be_are_refused(name, value, sentence):
     bench = bench_of("fedtiny")
-    bench.door.crew = Betrayed(bench.engine, rows_with(name, np.float32(value)), "select", 0)
+    bench.transport.executor = Betrayed(
+        bench.engine, rows_with(name, np.float32(value)), "select", 0
+    )
     played(bench)
     assert bench.server.failed[HOSTILE].startswith(REFUSED + sentence)
 
@@ -354,13 +356,13 @@ def test_where_every_candidate_is_hopeless_the_run_stops_with_a_sentence(monkeyp
 
 def test_where_everyone_is_refused_the_run_stops_and_says_why():
     bench = bench_of("fedavg")
-    crew = bench.door.crew
+    executor = bench.transport.executor
 
-    class Liars(Alone):
-        def answers(self, jobs):
-            return (replace(reply, samples=0) for reply in crew.answers(jobs))
+    class Liars(SerialExecutor):
+        def answers(self, tasks):
+            return (replace(reply, samples=0) for reply in executor.answers(tasks))
 
-    bench.door.crew = Liars(bench.engine, 0)
+    bench.transport.executor = Liars(bench.engine, 0)
     with pytest.raises(FedTinyError, match=r"no device answered 'train'.*claims 0 samples"):
         played(bench)
 
@@ -423,10 +425,12 @@ def huge(reply):
         ({}, None),
     ],
 )
-def test_one_huge_reply_of_five(method, trust, largest):
-    config = settings(method=method, fleet={"devices": 5}, trust=trust, pruning={"delta_r": 5})
+def test_one_huge_reply_of_five(method, robustness, largest):
+    config = settings(
+        method=method, fleet={"devices": 5}, robustness=robustness, pruning={"delta_r": 5}
+    )
     bench = lab(config, sizes=(9, 10, 11, 12, 13))
-    bench.door.crew = Betrayed(bench.engine, huge, "train", ROUND)
+    bench.transport.executor = Betrayed(bench.engine, huge, "train", ROUND)
     rounds = federate(bench.server, bench.method, ROUND + 1)
     outcome = [result.outcome for result in rounds][-1]
     assert outcome.failed == {}
@@ -436,9 +440,9 @@ def test_one_huge_reply_of_five(method, trust, largest):
 
 @pytest.mark.parametrize("method", ["fedtiny", "feddst", "prunefl"])
 @pytest.mark.parametrize("trust", [{"mean": "median"}, {"mean": "trimmed", "clip_norm": 0.5}])
-def test_whole_runs_under_robust_means_repeat_and_keep_their_density(method, trust):
+def test_whole_runs_under_robust_means_repeat_and_keep_their_density(method, robustness):
     def run(wire):
-        config = settings(method=method, fleet={"devices": 3, "wire": wire}, trust=trust)
+        config = settings(method=method, fleet={"devices": 3, "wire": wire}, robustness=robustness)
         bench = lab(config)
         played(bench)
         return bench.server.theta
@@ -450,7 +454,7 @@ def test_whole_runs_under_robust_means_repeat_and_keep_their_density(method, tru
 
 
 def test_with_a_robust_mean_the_mask_still_changes():
-    bench = lab(settings(fleet={"devices": 3}, trust={"mean": "trimmed"}))
+    bench = lab(settings(fleet={"devices": 3}, robustness={"mean": "trimmed"}))
     results, _ = played(bench)
     assert any(result.changes for result in results)
 
@@ -460,13 +464,13 @@ def test_with_a_robust_mean_the_mask_still_changes():
 
 @pytest.mark.skipif(not can_fork(), reason="workers need fork")
 def test_workers_average_robustly_to_the_same_bits():
-    config = settings(fleet={"devices": 3}, trust={"mean": "median", "clip_norm": 0.5})
+    config = settings(fleet={"devices": 3}, robustness={"mean": "median", "clip_norm": 0.5})
     alone, many = lab(config), lab(config)
-    many.door.crew = Workers(many.engine, many.anatomy, many.shards, 0, 2)
+    many.transport.executor = ForkExecutor(many.engine, many.param_spec, many.shards, 0, 2)
     try:
         assert played(many)[1] == played(alone)[1]
     finally:
-        many.door.close()
+        many.transport.close()
 
 
 class Garbled:
@@ -484,8 +488,8 @@ class Garbled:
 
 def test_a_child_that_babbles_is_a_failure_of_its_device():
     bench = lab()
-    dialogue = Dialogue(Garbled(), bench.anatomy)
-    found = dialogue.reply(jobs(bench, train(1))[0].request)
+    connection = WorkerConnection(Garbled(), bench.param_spec)
+    found = connection.reply(tasks(bench, train(1))[0].request)
     assert isinstance(found, ReplyError)
     assert str(found).startswith(REFUSED)
     assert not isinstance(found, Reply)
@@ -494,5 +498,5 @@ def test_a_child_that_babbles_is_a_failure_of_its_device():
 def test_the_limit_allows_a_full_mask():
     bench = bench_of("fedavg", "encode")
     results, _ = played(bench)
-    assert results[0].mask == Mask.full(bench.anatomy)
+    assert results[0].mask == Mask.full(bench.param_spec)
     assert not any(result.outcome.failed for result in results)

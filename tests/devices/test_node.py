@@ -13,7 +13,7 @@ from fedtiny.federation.messages import (
     evaluate,
     losses,
     pool_arrays,
-    swap,
+    prune_and_grow,
     top_gradients,
     train,
 )
@@ -50,12 +50,12 @@ class Diary:
     def theta(self):
         return self._theta
 
-    def train(self, shard, moment, *, epochs, **_):
-        self.calls.append(("train", shard.device, moment.round, epochs))
+    def train(self, shard, rng_key, *, epochs, **_):
+        self.calls.append(("train", shard.device, rng_key.round, epochs))
         return {"loss": 0.5}, {}
 
-    def top_gradients(self, shard, moment, *, counts, epsilon):
-        self.calls.append(("top_gradients", shard.device, moment.round, dict(counts)))
+    def top_gradients(self, shard, rng_key, *, counts, epsilon):
+        self.calls.append(("top_gradients", shard.device, rng_key.round, dict(counts)))
         empty = np.empty(0, np.int32), np.empty(0, np.float32)
         return {layer: SparseVector(99, *empty) for layer in counts}
 
@@ -109,13 +109,13 @@ def test_draws_are_keyed_by_the_request_s_round(bench):
 
 def test_a_swap_keeps_the_density_and_the_device_trains_on_under_its_own_mask(bench):
     before, counts = bench.theta().mask, {"conv1.weight": 7, "hidden.weight": 3}
-    swapped = answer(bench, train(1), swap(counts)).theta
+    swapped = answer(bench, train(1), prune_and_grow(counts)).theta
     assert swapped.mask.counts == before.counts
     for layer in before:
         grown = set(swapped.mask.indices(layer)) - set(before.indices(layer))
         assert len(grown) == counts.get(layer, 0)
         assert not swapped.tensor(layer).reshape(-1)[list(grown)].any()
-    trained = answer(bench, train(1), swap(counts), train(1)).theta
+    trained = answer(bench, train(1), prune_and_grow(counts), train(1)).theta
     assert trained.mask == swapped.mask
     assert trained.version != swapped.version
 
@@ -123,9 +123,9 @@ def test_a_swap_keeps_the_density_and_the_device_trains_on_under_its_own_mask(be
 def test_two_trainings_of_a_program_see_other_batches(bench, monkeypatch):
     seen, plain = [], bench.engine.train
 
-    def spy(shard, moment, **options):
-        seen.append(moment.generator("permutation").permutation(9).tolist())
-        return plain(shard, moment, **options)
+    def spy(shard, rng_key, **options):
+        seen.append(rng_key.generator("permutation").permutation(9).tolist())
+        return plain(shard, rng_key, **options)
 
     monkeypatch.setattr(bench.engine, "train", spy)
     answer(bench, train(1), train(1))
@@ -141,13 +141,13 @@ def test_dense_gradients_are_the_mean_over_the_batches_of_what_no_mask_has_touch
 
         return bench.model.get_parameter(layer).register_hook(hook)
 
-    hooks = [look(layer) for layer in bench.anatomy.prunable]
+    hooks = [look(layer) for layer in bench.param_spec.prunable]
     hooks.append(bench.model.register_forward_hook(lambda *_: batches.append(1)))
     reply = answer(bench, train(2, sum_dense_gradients=True))
     for hook in hooks:
         hook.remove()
     assert len(batches) == 4
-    assert reply.arrays.keys() == bench.anatomy.prunable.keys()
+    assert reply.arrays.keys() == bench.param_spec.prunable.keys()
     for layer, found in reply.arrays.items():
         np.testing.assert_allclose(found, totals[layer] / 4, rtol=1e-4, atol=1e-7)
         assert found[~bench.theta().mask.array(layer)].any()
@@ -160,7 +160,7 @@ def test_statistics_and_losses_stand_for_the_development_set():
     measured = answer(bench, bn_statistics(8), device=2, arrays=arrays)
     assert measured.samples == len(bench.shards[2].development) == 10
     assert {n: a.shape[0] for n, a in measured.arrays.items()} == dict.fromkeys(
-        bench.anatomy.statistics, 2
+        bench.param_spec.statistics, 2
     )
     scored = answer(bench, losses(), device=2, arrays=pool_arrays(COUNTS, measured.arrays))
     assert scored.samples == 10
@@ -177,7 +177,9 @@ def test_losses_are_measured_under_the_statistics_of_the_request(bench):
 
 def test_squares_stand_beside_the_means_in_place_of_the_variances(bench):
     plain = answer(bench, bn_statistics(8), arrays=pool_arrays(COUNTS)).arrays
-    squares = answer(bench, bn_statistics(8, moment="square"), arrays=pool_arrays(COUNTS)).arrays
+    squares = answer(
+        bench, bn_statistics(8, second_moment="square"), arrays=pool_arrays(COUNTS)
+    ).arrays
     assert squares.keys() == {name.replace("running_var", "running_square") for name in plain}
     for norm, pixels in {"bn0": 64, "bn1": 16, "bn2": 16}.items():
         mean, values = plain[f"{norm}.running_mean"], 4 * pixels  # of four development samples

@@ -137,7 +137,7 @@ def test_frozen_statistics_stay_while_the_batch_s_own_are_used():
 
 def pool_of(bench, size=3):
     draw = np.random.default_rng(4)
-    counts = uniform_noise(bench.anatomy, 0.3, size, draw)
+    counts = uniform_noise(bench.param_spec, 0.3, size, draw)
     return CandidatePool.cut(bench.server.theta, counts)
 
 
@@ -146,7 +146,7 @@ def test_each_candidate_is_measured_as_if_alone():
     pool, shard = pool_of(bench), bench.shards[2]
     rows = bench.engine.bn_statistics(shard, pool, batch_size=4, passes=1)
     assert {name: values.shape for name, values in rows.items()} == {
-        name: (3, *shape) for name, shape in bench.anatomy.statistics.items()
+        name: (3, *shape) for name, shape in bench.param_spec.statistics.items()
     }
     for c in range(len(pool)):
         other = lab()
@@ -198,7 +198,7 @@ def test_losses_are_those_of_each_candidate_under_the_statistics_given():
     draw = np.random.default_rng(0)
     statistics = {
         name: draw.uniform(0.1, 0.5, (3, *shape)).astype(np.float32)
-        for name, shape in bench.anatomy.statistics.items()
+        for name, shape in bench.param_spec.statistics.items()
     }
     found = bench.engine.losses(shard, pool, statistics)
     pixels = torch.from_numpy(shard.data.images[shard.development])
@@ -215,7 +215,7 @@ def test_losses_are_those_of_each_candidate_under_the_statistics_given():
 def test_losses_without_statistics_use_those_that_the_pool_carries():
     bench = lab()
     carried = {
-        name: np.full(shape, 2.0, np.float32) for name, shape in bench.anatomy.statistics.items()
+        name: np.full(shape, 2.0, np.float32) for name, shape in bench.param_spec.statistics.items()
     }
     bench.server.theta = bench.server.theta.with_dense(carried)
     pool = pool_of(bench)

@@ -10,10 +10,10 @@ from torch import nn
 
 from fedtiny.data import from_arrays
 from fedtiny.data.augment import Transform
-from fedtiny.devices.shard import Shard
+from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.devices.torch_public import TorchPublicSet
-from fedtiny.models import build, dissect
+from fedtiny.models import analyze, build
 from fedtiny.models.resnet import ResidualBlock
 from fedtiny.randomness import SERVER
 
@@ -41,10 +41,10 @@ def public_of(model, shape):
     """The public set of a network that takes images of this shape; its values do not matter."""
     images = np.zeros((4, *shape), np.float32)
     data = from_arrays((images, [0, 1, 0, 1]), (images, [0, 1, 0, 1]))
-    anatomy = dissect(model, data.shape)
-    engine = TorchEngine(model, anatomy, Transform.of(data), settings().train)
+    param_spec = analyze(model, data.shape)
+    engine = TorchEngine(model, param_spec, Transform.of(data), settings().train)
     every = np.arange(4)
-    return TorchPublicSet(engine, Shard(SERVER, data.train, every, every))
+    return TorchPublicSet(engine, DeviceData(SERVER, data.train, every, every))
 
 
 def flow(model, shape):
@@ -61,7 +61,7 @@ def loss_by_hand(bench, model):
 
 
 def gradients_by_hand(bench, model):
-    names = list(bench.anatomy.prunable)
+    names = list(bench.param_spec.prunable)
     weights = [model.get_parameter(name) for name in names]
     found = torch.autograd.grad(loss_by_hand(bench, model), weights)
     return dict(zip(names, found, strict=True))
@@ -84,7 +84,7 @@ def test_gradients_of_kept_weights_are_those_of_autograd(density):
     theta = bench.theta(density, seed=3) if density < 1 else bench.start
     found = bench.server.public.gradients(theta)
     expected = gradients_by_hand(bench, twin(bench, theta))
-    assert list(found) == list(bench.anatomy.prunable)
+    assert list(found) == list(bench.param_spec.prunable)
     for layer, gradient in expected.items():
         kept = gradient.flatten().numpy()[theta.mask.indices(layer)]
         np.testing.assert_allclose(found[layer], kept, rtol=1e-3, atol=1e-6)
@@ -117,7 +117,7 @@ def all_gradients(bench, model):
 def move(bench, model, step):
     """Add a step, one long vector, to the prunable weights."""
     with torch.no_grad():
-        for name in bench.anatomy.prunable:
+        for name in bench.param_spec.prunable:
             weight = model.get_parameter(name)
             part, step = step[: weight.numel()], step[weight.numel() :]
             weight += part.view_as(weight)
@@ -126,7 +126,7 @@ def move(bench, model, step):
 def hessian(bench, model, by=1e-5):
     """A column a weight: how the gradient changes when that weight takes a small step."""
     columns = []
-    for unit in torch.eye(sum(bench.anatomy.sizes.values()), dtype=torch.float64):
+    for unit in torch.eye(sum(bench.param_spec.sizes.values()), dtype=torch.float64):
         ahead, behind = copy.deepcopy(model), copy.deepcopy(model)
         move(bench, ahead, by * unit)
         move(bench, behind, -by * unit)
@@ -145,7 +145,7 @@ def test_the_hessian_times_the_gradient_by_small_steps(density):
     expected = (matrix @ all_gradients(bench, model)).numpy()
     expected = expected[np.concatenate([theta.mask.array(layer).ravel() for layer in theta.mask])]
     found = bench.server.public.hessian_gradient(theta)
-    flat = np.concatenate([found[layer] for layer in bench.anatomy.prunable])
+    flat = np.concatenate([found[layer] for layer in bench.param_spec.prunable])
     np.testing.assert_allclose(flat, expected, rtol=2e-3, atol=2e-6 * abs(expected).max())
     assert abs(expected).max() > 1e-5
 
@@ -276,11 +276,11 @@ def test_measuring_makes_no_difference_to_training(measure):
     trained = []
     for measured in (False, True):
         bench = lab()
-        theta = bench.start.remasked(random_mask(bench.anatomy))
+        theta = bench.start.remasked(random_mask(bench.param_spec))
         if measured:
             getattr(bench.server.public, measure)(bench.start)
         bench.engine.load(theta)
-        bench.engine.train(bench.shards[0], bench.moment(), epochs=1)
+        bench.engine.train(bench.shards[0], bench.rng_key(), epochs=1)
         trained.append(bench.engine.theta().version)
     assert trained[0] == trained[1]
 
@@ -291,7 +291,7 @@ def test_what_is_given_back_does_not_change_with_the_engine(measure):
     found = getattr(bench.server.public, measure)(bench.start)
     copies = {layer: values.copy() for layer, values in found.items()}
     bench.engine.load(bench.theta())
-    bench.engine.train(bench.shards[0], bench.moment(), epochs=1)
+    bench.engine.train(bench.shards[0], bench.rng_key(), epochs=1)
     for layer, values in found.items():
         np.testing.assert_array_equal(values, copies[layer])
 
@@ -302,7 +302,7 @@ def test_what_is_given_back_does_not_change_with_the_engine(measure):
 @pytest.mark.parametrize("measure", MEASURES)
 def test_a_frozen_layer_is_scored_like_any_other_and_stays_frozen(measure):
     free, frozen = lab(model=seeded(TinyNet)), lab(model=seeded(TinyNet))
-    layer = next(iter(frozen.anatomy.prunable))
+    layer = next(iter(frozen.param_spec.prunable))
     weight = frozen.model.get_parameter(layer)
     weight.requires_grad = False
     ours, theirs = (getattr(b.server.public, measure)(b.start) for b in (frozen, free))

@@ -15,19 +15,19 @@ import pytest
 from fedtiny.data.array_transform import ArrayTransform
 from fedtiny.devices import remote
 from fedtiny.devices.channel import Channel
-from fedtiny.devices.crew import Alone, Job, Workers, can_fork
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.executors import ForkExecutor, SerialExecutor, Task, can_fork
 from fedtiny.devices.native_engine import NativeChoices
 from fedtiny.devices.outfit import Outfit, pack, unpack
-from fedtiny.devices.remote import Remote
-from fedtiny.devices.shard import Shard
+from fedtiny.devices.remote import SubprocessExecutor
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import Verb, evaluate, swap, top_gradients, train
+from fedtiny.federation.messages import Verb, evaluate, prune_and_grow, top_gradients, train
 from fedtiny.native.library import available
 from fedtiny.native.translate import describe
 from fedtiny.randomness import SERVER
 
 from ..bare import bare_python
-from .tiny import PlainNet, TinyNet, everything, jobs, lab, seeded, settings, whole_run
+from .tiny import PlainNet, TinyNet, everything, lab, seeded, settings, tasks, whole_run
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs the native library")
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not available(), reason="needs the native librar
 def outfit_of(bench, **choices):
     return Outfit(
         describe(bench.model, bench.data.shape),
-        bench.anatomy,
+        bench.param_spec,
         bench.engine.transform,
         bench.config.train,
         NativeChoices(**choices),
@@ -45,23 +45,23 @@ def outfit_of(bench, **choices):
 
 def at_home(bench, **choices):
     """One process alone, with a native engine."""
-    return Alone(outfit_of(bench, **choices).engine(), bench.config.seed)
+    return SerialExecutor(outfit_of(bench, **choices).engine(), bench.config.seed)
 
 
 @pytest.fixture
 def hire():
-    """Put device processes behind a bench's door, and end them."""
-    crews = []
+    """Put device processes behind a bench's transport, and end them."""
+    executors = []
 
     def hire_(bench, count=1, python=sys.executable, **choices):
         outfit = outfit_of(bench, **choices)
-        crews.append(Remote(outfit, bench.shards, python=python, count=count))
-        bench.door.crew = crews[-1]
-        return crews[-1]
+        executors.append(SubprocessExecutor(outfit, bench.shards, python=python, count=count))
+        bench.transport.executor = executors[-1]
+        return executors[-1]
 
     yield hire_
-    for crew in crews:
-        crew.close()
+    for executor in executors:
+        executor.close()
 
 
 # The same bits
@@ -69,9 +69,9 @@ def hire():
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_whole_run_is_that_of_native_devices_at_home(hire, count):
-    config = settings(fleet={"devices": 3, "late_rate": 0.2})
+    config = settings(fleet={"devices": 3, "straggler_rate": 0.2})
     near, far = (lab(config, model=seeded(TinyNet, 0.3)) for _ in range(2))
-    near.door.crew = at_home(near)
+    near.transport.executor = at_home(near)
     hire(far, count)
     assert whole_run(far) == whole_run(near)
     assert far.server.theta.version == near.server.theta.version
@@ -79,9 +79,9 @@ def test_a_whole_run_is_that_of_native_devices_at_home(hire, count):
 
 
 def test_replies_from_far_away_are_averaged_robustly_too(hire):
-    config = settings(fleet={"devices": 3}, trust={"mean": "trimmed", "clip_norm": 0.5})
+    config = settings(fleet={"devices": 3}, robustness={"mean": "trimmed", "clip_norm": 0.5})
     near, far, plain = lab(config), lab(config), lab(settings(fleet={"devices": 3}))
-    near.door.crew, plain.door.crew = at_home(near), at_home(plain)
+    near.transport.executor, plain.transport.executor = at_home(near), at_home(plain)
     hire(far, 2)
     assert whole_run(far) == whole_run(near) != whole_run(plain)
 
@@ -92,19 +92,24 @@ def test_replies_from_far_away_are_averaged_robustly_too(hire):
 def test_choices_travel(hire, choices):
     config = settings(train={"optimizer": "sgd", "lr": 0.013})
     bench = lab(config, model=seeded(PlainNet))
-    work = jobs(bench, train(2), evaluate())
+    work = tasks(bench, train(2), evaluate())
     far, near = hire(bench, 2, **choices), at_home(bench, **choices)
-    found, expected = (list(map(everything, crew.answers(work))) for crew in (far, near))
+    found, expected = (list(map(everything, executor.answers(work))) for executor in (far, near))
     assert found == expected
 
 
 def test_a_device_far_away_says_all_that_one_at_home_says(hire):
     counts = {"conv1.weight": 7, "hidden.weight": 3}
-    program = (train(1, sum_dense_gradients=True), swap(counts), train(1), top_gradients(counts))
+    program = (
+        train(1, sum_dense_gradients=True),
+        prune_and_grow(counts),
+        train(1),
+        top_gradients(counts),
+    )
     bench = lab(sizes=(20, 3, 12, 5, 9))
-    crews, order = (hire(bench, 2), at_home(bench)), (4, 0, 3, 1, 2)
-    work = jobs(bench, *program, evaluate(), devices=order)
-    found, expected = (list(map(everything, crew.answers(work))) for crew in crews)
+    executors, order = (hire(bench, 2), at_home(bench)), (4, 0, 3, 1, 2)
+    work = tasks(bench, *program, evaluate(), devices=order)
+    found, expected = (list(map(everything, executor.answers(work))) for executor in executors)
     assert found == expected
     assert [reply[0][0] for reply in found] == list(order)
     assert all(part for part in found[0]), "nothing is left out"
@@ -112,11 +117,13 @@ def test_a_device_far_away_says_all_that_one_at_home_says(hire):
 
 def test_a_device_follows_as_masks_and_thetas_change(hire):
     bench = lab()
-    crew, alone = hire(bench, 2), at_home(bench)
+    executor, alone = hire(bench, 2), at_home(bench)
     one, two = bench.theta(seed=1), bench.theta(seed=2)
     for theta in (one, one, two, one, bench.start):
-        work = jobs(bench, train(1), theta=theta)
-        versions = [[reply.theta.version for reply in each.answers(work)] for each in (crew, alone)]
+        work = tasks(bench, train(1), theta=theta)
+        versions = [
+            [reply.theta.version for reply in each.answers(work)] for each in (executor, alone)
+        ]
         assert versions[0] == versions[1]
 
 
@@ -126,9 +133,9 @@ def test_a_device_follows_as_masks_and_thetas_change(hire):
 def test_an_outfit_survives_as_text():
     outfit = outfit_of(lab(), threads=2, storage="float16", budget=12345)
     again = Outfit.from_json(outfit.to_json())
-    assert again.description.nodes == outfit.description.nodes
-    assert again.anatomy == outfit.anatomy
-    assert again.anatomy.fingerprint == outfit.anatomy.fingerprint
+    assert again.graph.nodes == outfit.graph.nodes
+    assert again.param_spec == outfit.param_spec
+    assert again.param_spec.fingerprint == outfit.param_spec.fingerprint
     assert again.engine().transform == ArrayTransform(**vars(outfit.preparation))
     assert (again.train, again.choices, again.seed) == (outfit.train, outfit.choices, outfit.seed)
 
@@ -147,9 +154,11 @@ def test_a_device_gets_its_own_images_only():
 def test_a_test_set_is_a_shard_like_any_other(hire):
     bench = lab()
     few = np.arange(4)
-    bench.shards.append(Shard(SERVER - 1, bench.data.test, few, few))
-    work = jobs(bench, evaluate(), devices=(3, 0))
-    found, expected = (list(crew.answers(work)) for crew in (hire(bench, 2), at_home(bench)))
+    bench.shards.append(DeviceData(SERVER - 1, bench.data.test, few, few))
+    work = tasks(bench, evaluate(), devices=(3, 0))
+    found, expected = (
+        list(executor.answers(work)) for executor in (hire(bench, 2), at_home(bench))
+    )
     assert found == expected
 
 
@@ -177,29 +186,31 @@ def test_messages_of_any_length_go_through_a_channel():
 
 def test_a_failure_is_given_in_its_place_and_in_the_same_words(hire):
     bench = lab(sizes=(8, 1, 9))
-    crews = hire(bench, 2), at_home(bench)
+    executors = hire(bench, 2), at_home(bench)
     for program in ((train(1),), (Verb("somersault"),), (evaluate(), Verb("handstand"))):
-        far, near = ([str(o) for o in crew.answers(jobs(bench, *program))] for crew in crews)
+        far, near = (
+            [str(o) for o in executor.answers(tasks(bench, *program))] for executor in executors
+        )
         assert far[1] == near[1]
-    first, second, third = crews[0].answers(jobs(bench, train(1)))
+    first, second, third = executors[0].answers(tasks(bench, train(1)))
     assert (first.device, third.device) == (0, 2)
     assert isinstance(second, FedTinyError)
 
 
 def test_anything_else_is_raised_with_the_child_s_traceback(hire):
     bench = lab()
-    crew = hire(bench)
+    executor = hire(bench)
     with pytest.raises(RuntimeError, match=r"Traceback(.|\n)*in answer(.|\n)*TypeError"):
-        list(crew.answers(jobs(bench, Verb("train", {"epochs": "many"}))))
-    assert len(list(crew.answers(jobs(bench, train(1))))) == 3, "the child lives on"
+        list(executor.answers(tasks(bench, Verb("train", {"epochs": "many"}))))
+    assert len(list(executor.answers(tasks(bench, train(1))))) == 3, "the child lives on"
 
 
 def test_a_device_that_has_no_process_is_named(hire):
     bench = lab()
-    crew = hire(bench)
-    stranger = Shard(7, bench.data.train, np.arange(4), np.arange(4))
+    executor = hire(bench)
+    stranger = DeviceData(7, bench.data.train, np.arange(4), np.arange(4))
     with pytest.raises(FedTinyError, match="data of device 7"):
-        crew.answers([Job(stranger, jobs(bench, train(1))[0].request)])
+        executor.answers([Task(stranger, tasks(bench, train(1))[0].request)])
 
 
 def test_a_network_that_the_child_refuses(hire, monkeypatch):
@@ -246,39 +257,39 @@ def test_a_python_without_fedtiny_says_so(hire, tmp_path):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_dies_is_reported(hire, victim):
     bench = lab()
-    crew = hire(bench, 2)
-    crew._children[victim].process.kill()
-    crew._children[victim].process.wait()
+    executor = hire(bench, 2)
+    executor._children[victim].process.kill()
+    executor._children[victim].process.wait()
     with pytest.raises(FedTinyError, match="a device process died"):
-        list(crew.answers(jobs(bench, train(1))))
+        list(executor.answers(tasks(bench, train(1))))
 
 
 def test_a_process_killed_at_its_work_is_reported_with_its_last_words(hire, tmp_path):
     bench = lab()
     python = script(tmp_path / "python", f'echo "my last words" >&2; exec {sys.executable} "$@"')
-    crew = hire(bench, python=python)
-    threading.Timer(0.3, crew._children[0].process.kill).start()
+    executor = hire(bench, python=python)
+    threading.Timer(0.3, executor._children[0].process.kill).start()
     with pytest.raises(FedTinyError, match=r"device process died(.|\n)*my last words"):
-        list(crew.answers(jobs(bench, train(1_000_000))))
+        list(executor.answers(tasks(bench, train(1_000_000))))
 
 
 def test_closing_ends_the_processes(hire):
     bench = lab()
-    crew = hire(bench, 3)
-    processes = [child.process for child in crew._children]
+    executor = hire(bench, 3)
+    processes = [child.process for child in executor._children]
     assert len(processes) == 3
     assert all(process.poll() is None for process in processes)
-    next(crew.answers(jobs(bench, train(1))))
-    bench.door.close()
+    next(executor.answers(tasks(bench, train(1))))
+    bench.transport.close()
     assert all(process.poll() == 0 for process in processes)
-    crew.close()  # twice does no harm
+    executor.close()  # twice does no harm
 
 
 @pytest.mark.skipif(not can_fork(), reason="workers need fork")
 def test_a_device_ends_though_workers_were_forked_later(hire):
     bench = lab()
     (child,) = hire(bench)._children
-    workers = Workers(bench.engine, bench.anatomy, bench.shards, 0, 1)
+    workers = ForkExecutor(bench.engine, bench.param_spec, bench.shards, 0, 1)
     child.pipe.close()
     ended = child.process.wait(timeout=5)
     workers.close()
@@ -292,9 +303,9 @@ from fedtiny.devices.remote import Remote
 from tests.devices.test_remote import jobs, outfit_of, train
 from tests.devices.tiny import lab
 bench = lab()
-crew = Remote(outfit_of(bench), bench.shards, count=2)
-crew._children[0].start(jobs(bench, train(300))[0])  # one at work, one idle
-print(*(child.process.pid for child in crew._children), flush=True)
+executor = Remote(outfit_of(bench), bench.shards, count=2)
+executor._children[0].start(jobs(bench, train(300))[0])  # one at work, one idle
+print(*(child.process.pid for child in executor._children), flush=True)
 sys.stdin.read()
 """
 
@@ -337,9 +348,9 @@ def test_a_device_imports_no_torch(hire, tmp_path):
     log = tmp_path / "imports"
     python = script(tmp_path / "python", f'exec {sys.executable} -X importtime "$@" 2>"{log}"')
     bench = lab()
-    crew = hire(bench, python=python)
+    executor = hire(bench, python=python)
     whole_run(bench)
-    crew.close()
+    executor.close()
     names = {line.rpartition("|")[2].strip() for line in log.read_text().splitlines()}
     assert {"numpy", "fedtiny.devices.native_engine", "fedtiny.methods.fedtiny"} <= names
     assert not {name for name in names if name.partition(".")[0] == "torch"}
@@ -360,6 +371,6 @@ def test_a_device_takes_part_from_an_environment_without_torch(hire, bare_python
     run = subprocess.run([bare_python, "-c", "import torch"], capture_output=True, text=True)
     assert "No module named 'torch'" in run.stderr
     near, far = lab(), lab()
-    near.door.crew = at_home(near)
+    near.transport.executor = at_home(near)
     hire(far, 2, python=bare_python)
     assert whole_run(far) == whole_run(near)

@@ -1,4 +1,4 @@
-"""The simulator: what crosses the door, what it costs, who is missing, and what it remembers."""
+"""The simulator: what crosses the transport, its cost, who is missing, what it remembers."""
 
 import json
 import weakref
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedtiny.devices.crew import Alone
+from fedtiny.devices.executors import SerialExecutor
 from fedtiny.devices.simulator import Simulator
-from fedtiny.federation.door import ABSENT, LATE
 from fedtiny.federation.messages import Request, Verb, evaluate, train
 from fedtiny.federation.rounds import federate
+from fedtiny.federation.transport import ABSENT, STRAGGLER
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, request_size
 from fedtiny.sparse.mean import WeightedMean
 from fedtiny.sparse.theta import Theta
@@ -31,10 +31,10 @@ def request(theta, *program, round=0, action="train"):
 
 
 def asked(bench, devices, theta=None, **rest):
-    return bench.door.ask(devices, request(theta or bench.theta(), **rest), "mean")
+    return bench.transport.ask(devices, request(theta or bench.theta(), **rest), "mean")
 
 
-# What crosses the door
+# What crosses the transport
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def flaky(**fleet):
 
 
 @pytest.mark.parametrize(
-    ("fleet", "reason"), [({"fail_rate": 0.5}, ABSENT), ({"late_rate": 0.5}, LATE)]
+    ("fleet", "reason"), [({"fail_rate": 0.5}, ABSENT), ({"straggler_rate": 0.5}, STRAGGLER)]
 )
 def test_the_mean_is_over_those_that_answered(fleet, reason):
     bench = flaky(**fleet)
@@ -160,7 +160,7 @@ def test_the_absent_cost_nothing_and_the_late_only_their_download():
     healthy = lab(sizes=SIZES)
     theta = healthy.theta()
     one = asked(healthy, [0], theta, round=2).traffic
-    for rate, downloads in (("fail_rate", "answered"), ("late_rate", "all")):
+    for rate, downloads in (("fail_rate", "answered"), ("straggler_rate", "all")):
         outcome = asked(flaky(**{rate: 0.5}), range(6), theta, round=2)
         answered = len(outcome.answered)
         assert 0 < answered < 6
@@ -169,12 +169,12 @@ def test_the_absent_cost_nothing_and_the_late_only_their_download():
 
 
 def test_a_late_device_holds_the_model_and_an_absent_one_does_not():
-    for rate, reason in (("fail_rate", ABSENT), ("late_rate", LATE)):
+    for rate, reason in (("fail_rate", ABSENT), ("straggler_rate", STRAGGLER)):
         bench = flaky(**{rate: 0.5})
         theta = bench.theta()
         failed = asked(bench, range(6), theta, round=2).failed
         for device in range(6):
-            held = bench.door.links[device].known.theta == theta.version
+            held = bench.transport.links[device].known.theta == theta.version
             assert held == (failed.get(device) != ABSENT)
         assert set(failed.values()) == {reason}
 
@@ -184,19 +184,21 @@ def test_trouble_is_drawn_anew_each_round_and_fixed_by_the_seed():
         bench = lab(settings(seed=seed, fleet={"devices": 6, "fail_rate": 0.4}), sizes=SIZES)
         theta = bench.theta()
         rounds = [request(theta, evaluate(), round=round) for round in range(5)]
-        return [tuple(bench.door.ask(range(6), order, "mean").failed) for order in rounds]
+        return [tuple(bench.transport.ask(range(6), order, "mean").failed) for order in rounds]
 
     assert missing(0) == missing(0) != missing(1)
     assert len(set(missing(0))) > 1
 
 
 def test_a_rate_is_the_share_of_devices_that_are_missing():
-    config = settings(fleet={"devices": 3, "fail_rate": 0.2, "late_rate": 0.25})
+    config = settings(fleet={"devices": 3, "fail_rate": 0.2, "straggler_rate": 0.25})
     bench = lab(config)
     theta = bench.theta()
-    drawn = [bench.door._trouble(k, request(theta, round=r)) for k in range(3) for r in range(700)]
+    drawn = [
+        bench.transport._trouble(k, request(theta, round=r)) for k in range(3) for r in range(700)
+    ]
     assert drawn.count(ABSENT) / len(drawn) == pytest.approx(0.2, abs=0.03)
-    assert drawn.count(LATE) / len(drawn) == pytest.approx(0.8 * 0.25, abs=0.03)
+    assert drawn.count(STRAGGLER) / len(drawn) == pytest.approx(0.8 * 0.25, abs=0.03)
 
 
 def test_a_device_that_cannot_do_its_work_is_named_with_its_reason():
@@ -212,7 +214,7 @@ def test_a_device_that_cannot_do_its_work_is_named_with_its_reason():
 def test_everyone_may_fail():
     bench = lab()
     request_ = request(bench.theta(), Verb("somersault"))
-    outcome = bench.door.ask([0, 1], request_, "mean")
+    outcome = bench.transport.ask([0, 1], request_, "mean")
     assert outcome.answered == ()
     assert outcome.theta is None
     assert "cannot 'somersault'" in outcome.failed[0]
@@ -233,7 +235,7 @@ def gone_on(wire, stop):
     config = settings(fleet={"devices": 3, "wire": wire}, **EVERY_OTHER_ROUND)
     first, second = lab(config), lab(config)
     list(federate(first.server, first.method, stop))
-    second.door.restore(json.loads(json.dumps(first.door.state())), first.server.theta)
+    second.transport.restore(json.loads(json.dumps(first.transport.state())), first.server.theta)
     second.server.theta, second.server.round = first.server.theta, stop
     second.server.coarse_pruned = True
     return second, list(federate(second.server, second.method, 5))
@@ -248,7 +250,7 @@ def test_a_restored_simulator_goes_on_to_the_same_bits(wire, stop):
     straight, _ = straight_through(wire)
     broken, _ = gone_on(wire, stop)
     assert broken.server.theta.version == straight.server.theta.version
-    assert broken.door.state() == straight.door.state()
+    assert broken.transport.state() == straight.transport.state()
 
 
 @pytest.mark.parametrize("stop", [2, 3])
@@ -262,17 +264,17 @@ def test_a_restored_simulator_counts_the_same_bytes(wire, stop):
 # Memory
 
 
-class Watching(Alone):
+class Watching(SerialExecutor):
     """Counts, whenever a device starts, the replies that are still held."""
 
     def __init__(self, engine):
         super().__init__(engine, seed=0)
         self.replies, self.held = [], []
 
-    def answers(self, jobs):
-        for job in jobs:
+    def answers(self, tasks):
+        for task in tasks:
             self.held.append(sum(reply() is not None for reply in self.replies))
-            (reply,) = super().answers([job])
+            (reply,) = super().answers([task])
             self.replies.append(weakref.ref(reply.theta))
             yield reply
             del reply
@@ -281,12 +283,12 @@ class Watching(Alone):
 @pytest.mark.parametrize("devices", [3, 30])
 def test_memory_does_not_grow_with_the_devices(devices, monkeypatch):
     bench, made, plain = lab(sizes=(8,) * devices), [], nn.Module.__init__
-    crew = Watching(bench.engine)
+    executor = Watching(bench.engine)
     monkeypatch.setattr(
         nn.Module, "__init__", lambda self, *rest: made.append(self) or plain(self, *rest)
     )
-    door = Simulator(crew, bench.shards, bench.config)
-    outcome = door.ask(range(devices), request(bench.theta()), "mean")
-    assert len(outcome.answered) == len(crew.held) == devices
-    assert max(crew.held) == 1  # the last one, while the next device works
+    transport = Simulator(executor, bench.shards, bench.config)
+    outcome = transport.ask(range(devices), request(bench.theta()), "mean")
+    assert len(outcome.answered) == len(executor.held) == devices
+    assert max(executor.held) == 1  # the last one, while the next device works
     assert made == []  # one model plays them all

@@ -14,14 +14,14 @@ from torch import nn
 from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
 from fedtiny.data.augment import Transform
-from fedtiny.devices.engine import Moment
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.engine import RngKey
 from fedtiny.devices.node import answer
 from fedtiny.devices.optimizer import optimizer
-from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.errors import DataError, FedTinyError
 from fedtiny.federation.messages import Request, train
-from fedtiny.models import dissect
+from fedtiny.models import analyze
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.sparse.mask import Mask
 
@@ -35,7 +35,7 @@ OPTIMIZERS = {
 
 def trained(bench, theta, device=0, round=0, epochs=2):
     bench.engine.load(theta)
-    bench.engine.train(bench.shards[device], bench.moment(device, round), epochs=epochs)
+    bench.engine.train(bench.shards[device], bench.rng_key(device, round), epochs=epochs)
     return bench.engine.theta()
 
 
@@ -46,8 +46,8 @@ def plain_training(bench, theta, device, optimizer, epochs, fused):
     network.load_state_dict(tensors, strict=False)
     masks = {layer: torch.from_numpy(theta.mask.array(layer)) for layer in theta.mask}
     images, labels = (torch.from_numpy(a) for a in (shard.data.images, shard.data.labels))
-    moment, size = bench.moment(device), bench.config.train.batch_size
-    order, noise = moment.generator("permutation"), moment.generator("augmentation")
+    rng_key, size = bench.rng_key(device), bench.config.train.batch_size
+    order, noise = rng_key.generator("permutation"), rng_key.generator("augmentation")
     optimizer, losses = OPTIMIZERS[optimizer](network.parameters(), fused=fused), []
     network.train()
     for _ in range(epochs):
@@ -126,7 +126,9 @@ def test_what_is_loaded_comes_back():
     for theta in (bench.server.theta, bench.theta(0.1), bench.theta(0.6), bench.server.theta):
         bench.engine.load(theta)
         assert bench.engine.theta().version == theta.version
-    empty = bench.server.theta.remasked(Mask(bench.anatomy, {n: [] for n in bench.anatomy.sizes}))
+    empty = bench.server.theta.remasked(
+        Mask(bench.param_spec, {n: [] for n in bench.param_spec.sizes})
+    )
     bench.engine.load(empty)
     assert not any(bench.model.state_dict()[layer].any() for layer in empty.mask)
 
@@ -137,7 +139,7 @@ def test_a_theta_taken_from_the_engine_does_not_change_with_it():
     bench.engine.load(theta)
     taken = bench.engine.theta()
     before = taken.vector.copy()
-    bench.engine.train(bench.shards[0], bench.moment(), epochs=1)
+    bench.engine.train(bench.shards[0], bench.rng_key(), epochs=1)
     assert np.array_equal(taken.vector, before)
     assert np.array_equal(theta.vector, before)
 
@@ -230,9 +232,9 @@ def ledger(samples, batch_size, start=0):
     network = Ledger()
     transform = Transform(mean=(0.0,), std=(1.0,))
     engine = TorchEngine(
-        network, dissect(network, data.shape), transform, TrainConfig(batch_size=batch_size)
+        network, analyze(network, data.shape), transform, TrainConfig(batch_size=batch_size)
     )
-    return engine, Shard(0, data, own, own[:2]), network
+    return engine, DeviceData(0, data, own, own[:2]), network
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def ledger(samples, batch_size, start=0):
 )
 def test_the_ragged_last_batch_is_dropped_but_a_small_device_has_one(samples, batches):
     engine, shard, network = ledger(samples, batch_size=4, start=100)
-    engine.train(shard, Moment(0, 0, 0), epochs=2)
+    engine.train(shard, RngKey(0, 0, 0), epochs=2)
     assert [len(batch) for batch in network.seen] == 2 * batches  # a batch of one never trains
     epochs = network.seen[: len(batches)], network.seen[len(batches) :]
     first, second = (list(chain(*epoch)) for epoch in epochs)
@@ -254,7 +256,7 @@ def test_the_ragged_last_batch_is_dropped_but_a_small_device_has_one(samples, ba
 def test_a_device_of_one_sample_cannot_train():
     engine, shard, _ = ledger(1, batch_size=4)
     with pytest.raises(DataError, match="at least two samples"):
-        engine.train(shard, Moment(0, 0, 0), epochs=1)
+        engine.train(shard, RngKey(0, 0, 0), epochs=1)
 
 
 def test_no_epochs_change_nothing():
@@ -263,19 +265,19 @@ def test_no_epochs_change_nothing():
     assert trained(bench, theta, epochs=0).version == theta.version
 
 
-def diverge(moment):
+def diverge(rng_key):
     bench = lab(settings(train={"optimizer": "sgd", "lr": 1e30}))
-    bench.engine.train(bench.shards[1], moment, epochs=3)
+    bench.engine.train(bench.shards[1], rng_key, epochs=3)
 
 
 def test_divergence_names_the_device_and_the_round():
     with pytest.raises(FedTinyError, match=r"diverged on device 1 in round 7.*lower --train\.lr"):
-        diverge(Moment(0, round=7, device=1))
+        diverge(RngKey(0, round=7, device=1))
 
 
 def test_divergence_before_the_rounds_does_not_name_a_device_that_is_none():
     with pytest.raises(FedTinyError, match="diverged") as told:
-        diverge(Moment(0, BEFORE_ROUNDS, SERVER))
+        diverge(RngKey(0, BEFORE_ROUNDS, SERVER))
     assert str(SERVER) not in str(told.value)
 
 
@@ -296,5 +298,5 @@ def test_training_learns():
     bench = lab(settings(train={"lr": 0.01}), sizes=(60,))
     bench.engine.load(bench.server.theta)
     before = bench.engine.evaluate(bench.shards[0])["loss"]
-    bench.engine.train(bench.shards[0], bench.moment(), epochs=6)
+    bench.engine.train(bench.shards[0], bench.rng_key(), epochs=6)
     assert bench.engine.evaluate(bench.shards[0])["loss"] < 0.7 * before

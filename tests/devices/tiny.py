@@ -10,9 +10,9 @@ from fedtiny import methods
 from fedtiny.config import Config, from_dict
 from fedtiny.data import DataSet, from_arrays
 from fedtiny.data.augment import Transform
-from fedtiny.devices.crew import Alone, Job
-from fedtiny.devices.engine import Moment
-from fedtiny.devices.shard import Shard, shard
+from fedtiny.devices.device_data import DeviceData, shard
+from fedtiny.devices.engine import RngKey
+from fedtiny.devices.executors import SerialExecutor, Task
 from fedtiny.devices.simulator import Simulator
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.devices.torch_public import TorchPublicSet
@@ -20,7 +20,7 @@ from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.method import Method
 from fedtiny.federation.rounds import federate
 from fedtiny.federation.server import Server
-from fedtiny.models import Anatomy, dissect
+from fedtiny.models import ParamSpec, analyze
 from fedtiny.randomness import SERVER
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -110,11 +110,12 @@ def images(count: int, seed: int = 0) -> DataSet:
     return from_arrays((pixels, labels), (pixels[:4], labels[:4]), classes=["a", "b", "c"])
 
 
-def random_mask(anatomy: Anatomy, density: float = 0.3, seed: int = 0) -> Mask:
+def random_mask(param_spec: ParamSpec, density: float = 0.3, seed: int = 0) -> Mask:
     """A mask that keeps about this share of every layer."""
     draw = np.random.default_rng(seed)
     return Mask(
-        anatomy, {n: np.flatnonzero(draw.random(s) < density) for n, s in anatomy.sizes.items()}
+        param_spec,
+        {n: np.flatnonzero(draw.random(s) < density) for n, s in param_spec.sizes.items()},
     )
 
 
@@ -126,22 +127,22 @@ class Lab:
     data: DataSet
     model: nn.Module
     engine: TorchEngine
-    shards: list[Shard]
-    door: Simulator
+    shards: list[DeviceData]
+    transport: Simulator
     method: Method
     server: Server
     start: Theta
 
     @property
-    def anatomy(self) -> Anatomy:
-        return self.engine.anatomy
+    def param_spec(self) -> ParamSpec:
+        return self.engine.param_spec
 
     def theta(self, density: float = 0.3, seed: int = 0) -> Theta:
         """The model's first values under a random mask."""
-        return self.start.remasked(random_mask(self.anatomy, density, seed))
+        return self.start.remasked(random_mask(self.param_spec, density, seed))
 
-    def moment(self, device: int = 0, round: int = 0) -> Moment:
-        return Moment(self.config.seed, round, device)
+    def rng_key(self, device: int = 0, round: int = 0) -> RngKey:
+        return RngKey(self.config.seed, round, device)
 
 
 def lab(
@@ -153,22 +154,22 @@ def lab(
     """A fleet of devices with so many samples each, around one small network."""
     config, data = config or settings(), images(sum(sizes))
     model = model or seeded(TinyNet)
-    anatomy = dissect(model, data.shape)
-    engine = TorchEngine(model, anatomy, Transform.of(data, augment), config.train)
+    param_spec = analyze(model, data.shape)
+    engine = TorchEngine(model, param_spec, Transform.of(data, augment), config.train)
     own = np.split(np.random.default_rng(1).permutation(sum(sizes)), np.cumsum(sizes)[:-1])
     ratio = config.selection.development_ratio
     shards = [shard(k, data.train, part, ratio, config.seed) for k, part in enumerate(own)]
-    door = Simulator(Alone(engine, config.seed), shards, config)
+    transport = Simulator(SerialExecutor(engine, config.seed), shards, config)
     few = np.arange(6)
-    public = TorchPublicSet(engine, Shard(SERVER, data.train, few, few))
-    server, method = Server(config, door, engine.theta(), public), methods.create(config)
-    return Lab(config, data, model, engine, shards, door, method, server, server.theta)
+    public = TorchPublicSet(engine, DeviceData(SERVER, data.train, few, few))
+    server, method = Server(config, transport, engine.theta(), public), methods.create(config)
+    return Lab(config, data, model, engine, shards, transport, method, server, server.theta)
 
 
-def jobs(bench, *program, devices=None, theta=None, arrays=None) -> list[Job]:
+def tasks(bench, *program, devices=None, theta=None, arrays=None) -> list[Task]:
     """The same order to some of a bench's devices, or to all."""
     order = Request("train", "fedtiny", 0, program, theta or bench.theta(), arrays or {})
-    return [Job(bench.shards[k], order) for k in devices or range(len(bench.shards))]
+    return [Task(bench.shards[k], order) for k in devices or range(len(bench.shards))]
 
 
 def whole_run(bench, rounds=3) -> list[tuple]:

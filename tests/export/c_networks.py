@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedtiny.data.draws import Preparation
 from fedtiny.export.network import Lowered, Norm, TinyModel, Weights
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
 from fedtiny.native.effective import plane_sizes
 
 DENSITIES = (0.0, 0.03, 0.3, 1.0)
@@ -20,7 +20,7 @@ class Builder:
         self.rng = np.random.default_rng(draw(st.integers(0, 2**16)))
         self.channels = [draw(st.integers(1, 3))]
         shape = (self.channels[0], draw(st.integers(1, 14)), draw(st.integers(1, 14)))
-        self.net, self.weights, self.norms = Description(shape), {}, {}
+        self.net, self.weights, self.norms = Graph(shape), {}, {}
 
     def size(self, number):
         return plane_sizes(self.net.nodes)[number]

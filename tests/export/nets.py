@@ -10,8 +10,8 @@ from fedtiny import models
 from fedtiny.data.draws import Preparation
 from fedtiny.export.lowered import lower
 from fedtiny.export.network import TinyModel
-from fedtiny.models import Anatomy
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
+from fedtiny.models import ParamSpec
 from fedtiny.native.translate import describe
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -30,7 +30,7 @@ class Sparse:
     """A torch network and the same as an export takes it."""
 
     torch: nn.Module
-    description: Description
+    graph: Graph
     theta: Theta
     shape: tuple[int, ...]
 
@@ -53,8 +53,8 @@ def shipped(name, density, seed=0, classes=10):
 def sparse(network, shape, density, seed=0):
     """Any network under a random mask, with random batch norm and a random bias."""
     rng = np.random.default_rng(seed)
-    anatomy = models.dissect(network, shape)
-    mask = random_mask(anatomy, density, rng)
+    param_spec = models.analyze(network, shape)
+    mask = random_mask(param_spec, density, rng)
     state = {n: _random(n, t, rng) for n, t in network.state_dict().items()}
     theta = Theta.from_tensors({n: t.numpy() for n, t in state.items()}, mask)
     network.load_state_dict(
@@ -63,13 +63,13 @@ def sparse(network, shape, density, seed=0):
     return Sparse(network, describe(network, shape), theta, shape)
 
 
-def random_mask(anatomy: Anatomy, density, rng):
+def random_mask(param_spec: ParamSpec, density, rng):
     """Each layer keeps a random share of its weights; one of few weights may keep none."""
     return Mask(
-        anatomy,
+        param_spec,
         {
             layer: np.sort(rng.choice(size, rng.binomial(size, density), replace=False))
-            for layer, size in anatomy.sizes.items()
+            for layer, size in param_spec.sizes.items()
         },
     )
 
@@ -96,7 +96,7 @@ def assert_close(found, expected, relative=1e-5):
 
 def tiny_model(made, *, fold=True, remove_dead=True):
     """What is shipped of a sparse model, with all that goes with it."""
-    net = lower(made.description, made.theta, fold=fold, remove_dead=remove_dead)
+    net = lower(made.graph, made.theta, fold=fold, remove_dead=remove_dead)
     channels = made.shape[0]
     normalisation = Preparation((0.25, 0.5, 0.4)[:channels], (0.3, 0.2, 0.25)[:channels])
     return TinyModel(net, normalisation, tuple("abcdefghij"), {"method": "fedtiny"})

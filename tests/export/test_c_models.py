@@ -12,7 +12,7 @@ from fedtiny.export.arithmetic import all_steps
 from fedtiny.export.c_source import write_c
 from fedtiny.export.lowered import quantise
 from fedtiny.export.network import Lowered, TinyModel, Weights
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
 
 from .c_networks import networks
 from .c_program import COMPILERS, SANITIZED, compiled, needs_compiler, run
@@ -28,7 +28,7 @@ def as_held(net, values):
     """The network whose weights are what the tables hold, in float32."""
     if values == "fp32":
         return net
-    return Lowered(net.description, {n: _rounded(w) for n, w in net.weights.items()}, net.norms)
+    return Lowered(net.graph, {n: _rounded(w) for n, w in net.weights.items()}, net.norms)
 
 
 def _rounded(weights):
@@ -91,7 +91,7 @@ def dense(*shape):
 
 
 def a_layer_added_to_what_it_reads():
-    net = Description((1, 5, 4))
+    net = Graph((1, 5, 4))
     first = net.convolution("first", 0, 3, kernel=(3, 3), padding=(1, 1))
     second = net.convolution("second", first, 3, kernel=(3, 3), padding=(1, 1))
     net.linear("head", net.flatten(net.add(second, first)), 4, bias=False)
@@ -100,7 +100,7 @@ def a_layer_added_to_what_it_reads():
 
 
 def more_padding_than_kernel():
-    net = Description((1, 3, 3))
+    net = Graph((1, 3, 3))
     one = net.convolution("one", 0, 2, kernel=(1, 2), padding=(2, 3), bias=True)
     other = net.convolution("other", 0, 2, kernel=(1, 2), padding=(2, 3))
     net.linear("head", net.flatten(net.add(one, other)), 4, bias=False)
@@ -112,7 +112,7 @@ def more_padding_than_kernel():
 @pytest.mark.parametrize("made", [a_layer_added_to_what_it_reads, more_padding_than_kernel])
 def test_sums(made, tmp_path):
     net = made()
-    shape = (1, *net.description.nodes[0].size)
+    shape = (1, *net.graph.nodes[0].size)
     images = np.random.default_rng(0).standard_normal((5, *shape)).astype(np.float32)
     write_c(TinyModel(net, Preparation((0.0,), (1.0,)), tuple("abcd"), {}), tmp_path, values="fp32")
     _, _, found = run(compiled(tmp_path, *SANITIZED), images)

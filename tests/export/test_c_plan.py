@@ -11,7 +11,7 @@ from .nets import SHIPPED, shipped, tiny_model
 
 
 def planned(model):
-    made = program(model.net.description)
+    made = program(model.net.graph)
     return made, plan(made)
 
 

@@ -14,7 +14,7 @@ from fedtiny.data.draws import Preparation
 from fedtiny.errors import ExportError
 from fedtiny.export.c_source import write_c
 from fedtiny.export.network import Lowered, TinyModel, Weights
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
 
 from .c_program import COMPILERS, compiled, needs_compiler, run
 from .nets import shipped, tiny_model
@@ -148,7 +148,7 @@ def test_what_cannot_be_written_is_refused(model, tmp_path):
 @needs_compiler
 @pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-O3", "-Os"])
 def test_no_compiler_fears_for_the_smallest_network(level, tmp_path):
-    net = Description((1, 1, 1))
+    net = Graph((1, 1, 1))
     net.linear("head", net.flatten(net.convolution("conv", 0, 1, kernel=(1, 1))), 2, bias=False)
     held = {
         "conv": Weights((1, 1, 1, 1), None, np.ones(1, np.float32), None),

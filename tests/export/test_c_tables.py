@@ -54,7 +54,7 @@ def test_every_weight_is_found_again(weights):
 def test_the_most_kept_weights_of_a_filter_are_known(weights):
     made = table(weights, "fp32")
     per_filter = np.count_nonzero(weights.dense(), axis=1)
-    assert per_filter.max() <= made.most_kept <= weights.shape[1]
+    assert per_filter.max() <= made.max_kept <= weights.shape[1]
 
 
 @given(layers())

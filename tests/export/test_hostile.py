@@ -16,7 +16,7 @@ from fedtiny.export import checks, packed, sizes
 from fedtiny.export.c_source import write_c
 from fedtiny.export.network import Lowered, TinyModel, Weights, described
 from fedtiny.export.numpy_model import NumpyModel
-from fedtiny.native.description import Description, Kind, Node
+from fedtiny.graph.ir import Graph, Kind, Node
 from fedtiny.native.translate import describe
 from fedtiny.runs.digest import digest_of
 
@@ -293,7 +293,7 @@ def test_memory_stays_within_a_multiple_of_the_file(whole):
 
 
 def test_a_small_network_that_takes_huge_work_is_refused(monkeypatch):
-    net = Description((1, 64, 64))
+    net = Graph((1, 64, 64))
     wide = net.convolution("wide", 0, 1, kernel=(60, 60), padding=(200, 200))
     net.flatten(net.adaptive_pool(wide, (1, 1)))
     weights = Weights((1, 1, 60, 60), np.array([7]), np.float32([1]), None)
@@ -301,7 +301,7 @@ def test_a_small_network_that_takes_huge_work_is_refused(monkeypatch):
     with pytest.raises(ModelError, match="reads more than"):
         packed.packed(model)
     with monkeypatch.context() as patch:
-        patch.setattr(checks, "MOST_READ", 1 << 40)
+        patch.setattr(checks, "MAX_READ", 1 << 40)
         data = packed.packed(model)
     assert "reads more than" in refused(data)
 
@@ -327,7 +327,7 @@ def test_a_small_file_of_many_large_steps_is_refused(monkeypatch, idle):
     with pytest.raises(ModelError, match=sentence):
         packed.packed(model)
     with monkeypatch.context() as patch:
-        patch.setattr(checks, "MOST_HELD", 1 << 60)
+        patch.setattr(checks, "MAX_HELD", 1 << 60)
         patch.setattr(checks, "check_all_needed", lambda nodes: None)
         data = packed.packed(model)
     assert len(data) < 10_000

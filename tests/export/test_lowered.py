@@ -6,7 +6,7 @@ import pytest
 from fedtiny.export.arithmetic import all_steps
 from fedtiny.export.dead import without_dead
 from fedtiny.export.lowered import Lowered, Weights, lower, quantise
-from fedtiny.native.description import Description, Kind
+from fedtiny.graph.ir import Graph, Kind
 from fedtiny.native.effective import effective_counts
 
 from .nets import DENSITIES, SHIPPED, assert_close, shipped, sparse
@@ -18,7 +18,7 @@ def logits(net, images):
 
 
 def channels(net):
-    return sum(node.channels for node in net.description.nodes)
+    return sum(node.channels for node in net.graph.nodes)
 
 
 def kept(net):
@@ -26,7 +26,7 @@ def kept(net):
 
 
 def kinds(net):
-    return [node.kind for node in net.description.nodes]
+    return [node.kind for node in net.graph.nodes]
 
 
 @pytest.mark.parametrize("remove_dead", [False, True])
@@ -35,7 +35,7 @@ def kinds(net):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_model_keeps_its_logits(name, density, fold, remove_dead):
     made = shipped(name, density)
-    net = lower(made.description, made.theta, fold=fold, remove_dead=remove_dead)
+    net = lower(made.graph, made.theta, fold=fold, remove_dead=remove_dead)
     images = made.images()
     assert_close(logits(net, images), made.logits(images))
     assert Kind.DROPOUT not in kinds(net)
@@ -49,21 +49,21 @@ def test_every_model_keeps_its_logits(name, density, fold, remove_dead):
 def test_networks_of_one_s_own_keep_theirs(network, density, fold):
     for seed in range(5):
         made = sparse(network(), (2, 9, 8), density, seed)
-        net = lower(made.description, made.theta, fold=fold, remove_dead=True)
+        net = lower(made.graph, made.theta, fold=fold, remove_dead=True)
         images = made.images(seed=seed)
         assert_close(logits(net, images), made.logits(images))
 
 
 def test_a_head_that_the_result_does_not_need_goes():
     made = sparse(Idle(), (2, 9, 8), 0.5)
-    net = lower(made.description, made.theta, fold=False, remove_dead=False)
+    net = lower(made.graph, made.theta, fold=False, remove_dead=False)
     assert set(net.weights) == {"first", "out"}
-    assert len(net.description.nodes) == len(made.description.nodes) - 2
+    assert len(net.graph.nodes) == len(made.graph.nodes) - 2
 
 
 def test_a_norm_that_cannot_be_folded_stays():
     made = sparse(ODD[1](), (2, 9, 8), 0.5)
-    net = lower(made.description, made.theta, fold=True, remove_dead=True)
+    net = lower(made.graph, made.theta, fold=True, remove_dead=True)
     assert set(net.norms) == {"norm0", "norm2"}, "after a layer read twice, and after a sum"
 
 
@@ -71,13 +71,13 @@ def test_a_norm_that_cannot_be_folded_stays():
 def test_what_is_dead_is_gone(name):
     made = shipped(name, 0.005)
     whole, less = (
-        lower(made.description, made.theta, fold=True, remove_dead=dead) for dead in (False, True)
+        lower(made.graph, made.theta, fold=True, remove_dead=dead) for dead in (False, True)
     )
     assert channels(less) < channels(whole)
-    useful = effective_counts(made.description, made.theta.mask)
+    useful = effective_counts(made.graph, made.theta.mask)
     assert sum(useful.values()) < made.theta.mask.count, "the test needs something useless"
     assert kept(less) < kept(whole)
-    for node in less.description.nodes:
+    for node in less.graph.nodes:
         if node.kind in (Kind.CONVOLUTION, Kind.LINEAR):
             weights = less.weights[node.name]
             assert weights.shape[0] == node.channels
@@ -88,8 +88,8 @@ def test_what_is_dead_is_gone(name):
 
 def test_a_network_that_nothing_gets_through_is_its_biases():
     made = shipped("small", 0.0)
-    net = lower(made.description, made.theta, fold=True, remove_dead=True)
-    assert [net.weights[n.name].shape[0] for n in net.description.nodes if n.name] == [1, 1, 1, 10]
+    net = lower(made.graph, made.theta, fold=True, remove_dead=True)
+    assert [net.weights[n.name].shape[0] for n in net.graph.nodes if n.name] == [1, 1, 1, 10]
     assert kept(net) == 0
     images = made.images()
     assert_close(logits(net, images), made.logits(images))
@@ -100,7 +100,7 @@ def test_a_network_that_nothing_gets_through_is_its_biases():
 
 def two_convolutions(kernel, padding):
     """Of two filters the second reads nothing; both are read, with weights 1 and 5."""
-    net = Description((1, 3, 3))
+    net = Graph((1, 3, 3))
     first = net.relu(net.convolution("first", 0, 2, kernel=(1, 1), bias=True))
     second = net.convolution("second", first, 1, kernel=kernel, padding=padding)
     net.flatten(net.adaptive_pool(second, (1, 1)))
@@ -122,7 +122,7 @@ def test_a_constant_joins_the_bias():
     assert (first.shape, second.shape) == ((1, 1, 1, 1), (1, 1, 1, 1))
     assert (first.values, second.values, second.bias) == ([2], [1], [15])
     assert first.indices is None
-    assert net.description.nodes[3].bias
+    assert net.graph.nodes[3].bias
 
 
 def test_a_constant_under_padding_stays_a_channel():
@@ -143,7 +143,7 @@ def test_a_zero_under_padding_goes():
 
 
 def test_taps_that_only_read_padding_go():
-    net = Description((1, 1, 1))
+    net = Graph((1, 1, 1))
     net.flatten(net.convolution("only", 0, 2, kernel=(3, 3), padding=(1, 1)))
     weights = Weights((2, 1, 3, 3), None, np.arange(18, dtype=np.float32), None)
     less = without_dead(Lowered(net, {"only": weights}, {}))
@@ -152,7 +152,7 @@ def test_taps_that_only_read_padding_go():
 
 
 def test_both_terms_of_a_sum_keep_the_same_channels():
-    net = Description((3, 4, 4))
+    net = Graph((3, 4, 4))
     first = net.convolution("first", 0, 3, kernel=(1, 1))
     second = net.convolution("second", first, 3, kernel=(1, 1))
     total = net.add(first, second)

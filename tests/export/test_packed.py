@@ -73,7 +73,7 @@ def test_everything_beside_the_weights_comes_back():
     assert (again.classes, dict(again.card)) == (model.classes, model.card)
     assert (again.normalisation, again.shape) == (model.normalisation, (3, 16, 16))
     assert again.held == "fp32"
-    assert again.net.description.nodes == model.net.description.nodes
+    assert again.net.graph.nodes == model.net.graph.nodes
     for name, weights in model.net.weights.items():
         np.testing.assert_array_equal(again.net.weights[name].positions, weights.positions)
         np.testing.assert_array_equal(again.net.weights[name].values, weights.values)
@@ -181,7 +181,7 @@ def test_load_gives_a_module_with_the_names_of_the_run_s(tmp_path):
 @pytest.mark.parametrize("name", ["forward", "a..b", ".", "classes"])
 def test_a_name_that_torch_cannot_have_is_told(name):
     model = tiny_model(shipped("small", 0.1))
-    nodes = model.net.description.nodes
+    nodes = model.net.graph.nodes
     first = next(number for number, node in enumerate(nodes) if node.name)
     sly = packed.unpacked(packed.packed(_renamed(model, first, name)))
     with pytest.raises(ExportError, match="torch cannot have a layer of the name"):
@@ -189,9 +189,9 @@ def test_a_name_that_torch_cannot_have_is_told(name):
 
 
 def _renamed(model, number, name):
-    nodes = list(model.net.description.nodes)
+    nodes = list(model.net.graph.nodes)
     before, nodes[number] = nodes[number].name, replace(nodes[number], name=name)
     weights = {name if n == before else n: w for n, w in model.net.weights.items()}
-    description = type(model.net.description)((1, 1, 1))
-    description.nodes = nodes
-    return replace(model, net=replace(model.net, description=description, weights=weights))
+    graph = type(model.net.graph)((1, 1, 1))
+    graph.nodes = nodes
+    return replace(model, net=replace(model.net, graph=graph, weights=weights))

@@ -1,18 +1,18 @@
-"""A model of three layers, a door with a fake fleet behind it, and a method that keeps a diary."""
+"""A model of three layers, a transport to a fake fleet, and a method that keeps a diary."""
 
 import numpy as np
 
 from fedtiny.config import from_dict
-from fedtiny.federation.door import Outcome, Traffic
 from fedtiny.federation.messages import Reply, Verb
 from fedtiny.federation.method import Method
 from fedtiny.federation.reduce import REDUCERS
 from fedtiny.federation.server import Server
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.federation.transport import Outcome, Traffic
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 
-ANATOMY = Anatomy(
+ANATOMY = ParamSpec(
     prunable={"a.weight": (4,), "b.weight": (4,), "c.weight": (2,)},
     dense={"norm.running_mean": (2,), "norm.running_var": (2,), "head.bias": (1,)},
     blocks=(("a.weight", "b.weight"), ("c.weight",)),
@@ -29,7 +29,7 @@ def theta_of(mask=HALF, value=0.0):
     return Theta(mask, np.full(length(mask), value, np.float32))
 
 
-class FakeDoor:
+class FakeTransport:
     """Devices that answer by a function of the device and the request: a reply, or a reason."""
 
     def __init__(self, devices=3, answer=None):
@@ -74,7 +74,7 @@ class Diary(Method):
         super().__init__(config)
         self.calls = []
 
-    def check(self, anatomy):
+    def check(self, param_spec):
         self.calls.append("check")
 
     def coarse_prune(self, server):
@@ -98,7 +98,7 @@ class Diary(Method):
         return super().adjust(server, outcome)
 
 
-def server_of(door, theta=None, **config):
-    fleet = {"devices": len(door.devices)} | config.pop("fleet", {})
+def server_of(transport, theta=None, **config):
+    fleet = {"devices": len(transport.devices)} | config.pop("fleet", {})
     settings = from_dict({"density": 0.5, "fleet": fleet, **config})
-    return Server(settings, door, theta or theta_of(FULL, 1.0))
+    return Server(settings, transport, theta or theta_of(FULL, 1.0))

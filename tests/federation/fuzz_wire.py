@@ -22,11 +22,11 @@ import numpy as np
 from fedtiny import methods
 from fedtiny.config import Config, from_dict
 from fedtiny.errors import FedTinyError, ReplyError, WireError
-from fedtiny.federation.expected import expected
 from fedtiny.federation.messages import Reply, Request, bn_statistics, losses, pool_arrays
 from fedtiny.federation.method import Method
+from fedtiny.federation.reply_spec import expected
+from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.federation.server import Server
-from fedtiny.federation.trust import Examiner
 from fedtiny.federation.wire import (
     NOTHING_KNOWN,
     Known,
@@ -34,7 +34,7 @@ from fedtiny.federation.wire import (
     encode_reply,
     encode_request,
 )
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.densities import uniform, uniform_noise
 from fedtiny.sparse.mask import Mask
@@ -46,7 +46,7 @@ SPARE_MEMORY = 256 * MIB  # beside what the process has when it begins
 CPU_SECONDS = 120
 DEVICE, SAMPLES = 3, 40
 
-ANATOMY = Anatomy(
+ANATOMY = ParamSpec(
     prunable={"one.weight": (16, 8, 3, 3), "two.weight": (32, 16, 3, 3), "three.weight": (64, 32)},
     dense={"norm.running_mean": (16,), "norm.running_var": (16,), "head.weight": (10, 64)},
     blocks=(("one.weight", "two.weight"), ("three.weight",)),
@@ -80,14 +80,14 @@ def _config(method: str) -> Config:
 
 
 def _exchange(request: Request, reducer: str) -> Iterator[tuple[bytes, Decode]]:
-    theta, examiner = request.theta, Examiner(request, reducer, _config(request.method))
+    theta, validator = request.theta, ReplyValidator(request, reducer, _config(request.method))
 
     def asked(data: bytes) -> object:
         return decode_request(data, ANATOMY, theta.mask, theta)
 
     def answered(data: bytes) -> object:
-        reply = examiner.decoded(data)
-        examiner.check(reply, DEVICE, SAMPLES)
+        reply = validator.decoded(data)
+        validator.check(reply, DEVICE, SAMPLES)
         return reply
 
     mask, version = theta.mask.version, theta.version
@@ -197,7 +197,7 @@ def confine() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(graph=__doc__.partition("\n")[0])
     parser.add_argument("--payloads", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtiny.federation.door import Traffic
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.reduce import REDUCERS
+from fedtiny.federation.transport import Traffic
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.vector import SparseVector
 

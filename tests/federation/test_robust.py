@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedtiny.config import TrustConfig
-from fedtiny.federation.door import Traffic
+from fedtiny.config import RobustnessConfig
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.reduce import REDUCERS
 from fedtiny.federation.robust import clipped, reducer_for
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.federation.transport import Traffic
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
-THREE = Anatomy({"w": (3,)}, {"norm.running_var": (1,)}, (("w",),), (), "w", "w")
+THREE = ParamSpec({"w": (3,)}, {"norm.running_var": (1,)}, (("w",),), (), "w", "w")
 HUGE = 1e30
 
 
@@ -32,8 +32,8 @@ def gradient(values):
     return {"w": SparseVector(3, np.array([*values], np.int32), slopes)}
 
 
-def reduced(replies, by="mean", sent=None, **trust):
-    reducer = reducer_for(by, TrustConfig(**trust), sent or theta(0, 0, 0))
+def reduced(replies, by="mean", sent=None, **robustness):
+    reducer = reducer_for(by, RobustnessConfig(**robustness), sent or theta(0, 0, 0))
     for device, reply in enumerate(replies):
         reducer.add(reply if isinstance(reply, Reply) else Reply(device, 1, reply))
     return reducer.outcome({}, Traffic())
@@ -119,8 +119,8 @@ def test_one_hostile_device_of_five_moves_the_mean_and_not_the_middle(by, evil, 
     vectors = [*honest[:k], np.full(4, evil, np.float32), *honest[k:]]
     replies = [Theta(full, vector) for vector in vectors]
     low, high = honest.min(axis=0), honest.max(axis=0)
-    for trust in ({"mean": "median"}, {"mean": "trimmed"}):
-        found = reduced(replies, by, **trust).theta.vector
+    for robustness in ({"mean": "median"}, {"mean": "trimmed"}):
+        found = reduced(replies, by, **robustness).theta.vector
         assert (found >= low).all()
         assert (found <= high).all()
     assert (np.abs(reduced(replies, by).theta.vector) > 1e29).all()
@@ -176,7 +176,7 @@ def test_clipping_leaves_replies_without_theta_alone():
 
 @pytest.mark.parametrize("by", REDUCERS)
 def test_by_default_nothing_is_changed(by):
-    reducer = reducer_for(by, TrustConfig(), theta(0, 0, 0))
+    reducer = reducer_for(by, RobustnessConfig(), theta(0, 0, 0))
     assert type(reducer) is type(REDUCERS[by]())
     replies = [Reply(0, 3, theta(1, 2, 3)), Reply(1, 1, theta(5, 6, 7))]
     plain = REDUCERS[by]()

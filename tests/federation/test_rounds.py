@@ -5,16 +5,16 @@ from itertools import chain
 import pytest
 
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.door import ABSENT, LATE
 from fedtiny.federation.messages import Reply, Verb, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.rounds import federate, play_round, prepare
+from fedtiny.federation.transport import ABSENT, STRAGGLER
 
-from .fakes import FULL, HALF, Diary, FakeDoor, server_of, theta_of
+from .fakes import FULL, HALF, Diary, FakeTransport, server_of, theta_of
 
 
-def started(method=Diary, door=None, **config):
-    server = server_of(door or FakeDoor(), **config)
+def started(method=Diary, transport=None, **config):
+    server = server_of(transport or FakeTransport(), **config)
     return server, method(server.config)
 
 
@@ -36,17 +36,19 @@ def test_training_and_measuring_are_one_question():
     server, method = started()
     list(federate(server, method, 2))
     program = (Verb("train", {"epochs": 3}), Verb("top_gradients", {"counts": {"a.weight": 1}}))
-    assert [(r.action, r.round, r.program) for r in server.door.requests] == [
+    assert [(r.action, r.round, r.program) for r in server.transport.requests] == [
         ("train", 0, program),
         ("train", 1, program),
     ]
 
 
 def test_each_round_sends_what_the_last_one_made():
-    door = FakeDoor(answer=lambda k, r: Reply(k, 1, theta_of(r.theta.mask, r.theta.vector[0] + 1)))
-    server, method = started(door=door)
+    transport = FakeTransport(
+        answer=lambda k, r: Reply(k, 1, theta_of(r.theta.mask, r.theta.vector[0] + 1))
+    )
+    server, method = started(transport=transport)
     list(federate(server, method, 3))
-    assert [request.theta.vector[0] for request in door.requests] == [1, 2, 3]
+    assert [request.theta.vector[0] for request in transport.requests] == [1, 2, 3]
     assert server.theta.vector[0] == 4
 
 
@@ -70,13 +72,13 @@ def test_a_finished_run_does_nothing():
     server, method = started()
     server.coarse_pruned, server.round = True, 5
     assert list(federate(server, method, 5)) == []
-    assert server.door.asked == []
+    assert server.transport.asked == []
 
 
 def test_the_plain_method_trains_and_averages_and_no_more():
-    server = server_of(FakeDoor(), density=1.0, train={"local_epochs": 4})
+    server = server_of(FakeTransport(), density=1.0, train={"local_epochs": 4})
     (result,) = federate(server, Method(server.config), 1)
-    assert server.door.requests[0].program == (train(4),)
+    assert server.transport.requests[0].program == (train(4),)
     assert server.theta.version == theta_of(FULL, 1).version
     assert result.changes == {}
 
@@ -109,13 +111,13 @@ def test_what_was_adjusted_is_told():
 # Void rounds
 
 
-@pytest.mark.parametrize("reason", [ABSENT, LATE, "out of ink"])
+@pytest.mark.parametrize("reason", [ABSENT, STRAGGLER, "out of ink"])
 def test_a_round_of_too_few_replies_is_void_and_the_run_goes_on(reason):
     def answer(device, request):
         missing = request.round == 1 and device > 0
         return reason if missing else Reply(device, 1, theta_of(HALF, request.round + 5))
 
-    server, method = started(door=FakeDoor(answer=answer), fleet={"min_replies": 2})
+    server, method = started(transport=FakeTransport(answer=answer), fleet={"min_replies": 2})
     thetas, counted = [], []
     for result in federate(server, method, 3):
         counted.append(result.counted)
@@ -128,7 +130,7 @@ def test_a_round_of_too_few_replies_is_void_and_the_run_goes_on(reason):
 
 
 def test_a_round_that_nobody_answers_is_void():
-    server, method = started(door=FakeDoor(answer=lambda *_: ABSENT))
+    server, method = started(transport=FakeTransport(answer=lambda *_: ABSENT))
     (result,) = federate(server, method, 1)
     assert not result.counted
     assert result.changes == {}
@@ -137,7 +139,7 @@ def test_a_round_that_nobody_answers_is_void():
 
 
 def test_a_round_that_nobody_can_do_ends_the_run():
-    server, method = started(door=FakeDoor(answer=lambda *_: "out of ink"))
+    server, method = started(transport=FakeTransport(answer=lambda *_: "out of ink"))
     with pytest.raises(FedTinyError, match=r"no device answered 'train' in round 0.*ink"):
         list(federate(server, method, 1))
 
@@ -172,7 +174,7 @@ def test_a_method_that_does_not_prune_is_named_too():
     server, method = started(Lazy)
     with pytest.raises(FedTinyError, match="'lazy' broke its contract: density 1 "):
         list(federate(server, method, 1))
-    assert server.door.asked == []
+    assert server.transport.asked == []
     assert not server.coarse_pruned
 
 
@@ -207,11 +209,11 @@ def test_a_round_can_be_played_alone():
 
 def test_a_model_is_checked_before_anything_is_asked():
     class Choosy(Diary):
-        def check(self, anatomy):
-            assert set(chain(*anatomy.blocks)) == set(FULL)
+        def check(self, param_spec):
+            assert set(chain(*param_spec.blocks)) == set(FULL)
             raise FedTinyError("not this one")
 
     server, method = started(Choosy)
     with pytest.raises(FedTinyError, match="not this one"):
         list(federate(server, method, 1))
-    assert server.door.asked == []
+    assert server.transport.asked == []

@@ -3,20 +3,20 @@
 import pytest
 
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.door import ABSENT, LATE, Traffic
 from fedtiny.federation.messages import Reply, Verb
+from fedtiny.federation.transport import ABSENT, STRAGGLER, Traffic
 
-from .fakes import HALF, FakeDoor, server_of, theta_of
+from .fakes import HALF, FakeTransport, server_of, theta_of
 
 PROGRAM = (Verb("train", {"epochs": 1}),)
 
 
 def test_a_request_says_who_asks_what_and_when():
-    door = FakeDoor()
-    server = server_of(door, method="fedavg")
+    transport = FakeTransport()
+    server = server_of(transport, method="fedavg")
     server.round = 4
     server.ask("train", PROGRAM)
-    ((devices, request, reducer),) = door.asked
+    ((devices, request, reducer),) = transport.asked
     assert devices == [0, 1, 2]
     assert (request.action, request.method, request.round) == ("train", "fedavg", 4)
     assert (request.program, request.theta, request.arrays) == (PROGRAM, server.theta, {})
@@ -24,18 +24,18 @@ def test_a_request_says_who_asks_what_and_when():
 
 
 def test_another_theta_and_arrays_may_be_sent():
-    door, other = FakeDoor(), theta_of(HALF, 5)
+    transport, other = FakeTransport(), theta_of(HALF, 5)
     arrays = {"x": other.vector}
-    server_of(door).ask("select", PROGRAM, theta=other, arrays=arrays)
-    assert door.requests[0].theta is other
-    assert door.requests[0].arrays == arrays
+    server_of(transport).ask("select", PROGRAM, theta=other, arrays=arrays)
+    assert transport.requests[0].theta is other
+    assert transport.requests[0].arrays == arrays
 
 
 def test_bytes_and_failures_add_up_until_the_account_is_taken():
     def answer(device, request):
         return ABSENT if device == request.round else Reply(device, 1, request.theta)
 
-    server = server_of(FakeDoor(answer=answer))
+    server = server_of(FakeTransport(answer=answer))
     for server.round in (0, 2):
         server.ask("train", PROGRAM)
     assert server.take_account() == (Traffic(60, 6), {0: ABSENT, 2: ABSENT})
@@ -46,22 +46,24 @@ def test_bytes_and_failures_add_up_until_the_account_is_taken():
 
 
 def test_an_account_taken_does_not_change_any_more():
-    server = server_of(FakeDoor(answer=lambda device, request: LATE if device else Reply(0, 1)))
+    server = server_of(
+        FakeTransport(answer=lambda device, request: STRAGGLER if device else Reply(0, 1))
+    )
     server.ask("train", PROGRAM)
     _, failed = server.take_account()
     server.failed[9] = "later"
-    assert failed == {1: LATE, 2: LATE}
+    assert failed == {1: STRAGGLER, 2: STRAGGLER}
 
 
 # Who is asked
 
 
 def asked(fraction, devices, rounds=1, seed=0, action="train"):
-    door = FakeDoor(devices)
-    server = server_of(door, seed=seed, fleet={"fraction": fraction, "devices": devices})
+    transport = FakeTransport(devices)
+    server = server_of(transport, seed=seed, fleet={"fraction": fraction, "devices": devices})
     for server.round in range(rounds):
         server.ask(action, PROGRAM)
-    return [devices for devices, _, _ in door.asked]
+    return [devices for devices, _, _ in transport.asked]
 
 
 @pytest.mark.parametrize(
@@ -93,12 +95,12 @@ def test_the_choice_is_new_each_round_and_fixed_by_the_seed():
 
 
 def test_a_round_s_choice_does_not_depend_on_what_was_asked_before():
-    door = FakeDoor(10)
-    server = server_of(door, fleet={"fraction": 0.3, "devices": 10})
+    transport = FakeTransport(10)
+    server = server_of(transport, fleet={"fraction": 0.3, "devices": 10})
     server.ask("select", PROGRAM)
     server.round = 7
     server.ask("train", PROGRAM)
-    assert door.asked[-1][0] == asked(0.3, 10, rounds=8)[7]
+    assert transport.asked[-1][0] == asked(0.3, 10, rounds=8)[7]
 
 
 @pytest.mark.parametrize("action", ["select", "evaluate"])
@@ -111,13 +113,15 @@ def test_all_are_asked_for_anything_but_training(action):
 
 @pytest.mark.parametrize(("minimum", "enough"), [(1, True), (2, True), (3, False)])
 def test_enough_is_the_stated_minimum(minimum, enough):
-    door = FakeDoor(answer=lambda k, request: LATE if k == 1 else Reply(k, 1, request.theta))
-    server = server_of(door, fleet={"min_replies": minimum})
+    transport = FakeTransport(
+        answer=lambda k, request: STRAGGLER if k == 1 else Reply(k, 1, request.theta)
+    )
+    server = server_of(transport, fleet={"min_replies": minimum})
     assert server.enough(server.ask("train", PROGRAM)) == enough
 
 
 def test_nobody_answering_for_errors_is_an_error_that_tells_them():
-    server = server_of(FakeDoor(9, lambda k, _: f"out of ink {k}" if k else LATE))
+    server = server_of(FakeTransport(9, lambda k, _: f"out of ink {k}" if k else STRAGGLER))
     server.round = 3
     with pytest.raises(FedTinyError, match=r"no device answered 'train' in round 3") as told:
         server.ask("train", PROGRAM)
@@ -126,12 +130,12 @@ def test_nobody_answering_for_errors_is_an_error_that_tells_them():
 
 
 def test_nobody_answering_for_simulated_trouble_is_an_outcome():
-    server = server_of(FakeDoor(answer=lambda k, _: LATE if k else ABSENT))
+    server = server_of(FakeTransport(answer=lambda k, _: STRAGGLER if k else ABSENT))
     outcome = server.ask("train", PROGRAM)
     assert outcome.answered == ()
-    assert outcome.failed == {0: ABSENT, 1: LATE, 2: LATE}
+    assert outcome.failed == {0: ABSENT, 1: STRAGGLER, 2: STRAGGLER}
 
 
 def test_one_answer_is_enough_for_the_others_errors_to_pass():
-    server = server_of(FakeDoor(answer=lambda k, request: "ink" if k else Reply(0, 1)))
+    server = server_of(FakeTransport(answer=lambda k, request: "ink" if k else Reply(0, 1)))
     assert server.ask("train", PROGRAM).answered == (0,)

@@ -13,7 +13,7 @@ import fedtiny.federation.wire as wire
 from fedtiny.errors import WireError
 from fedtiny.federation.messages import Reply, Request, Verb, pool_arrays, train
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, MissingVersion
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
@@ -24,7 +24,7 @@ def anatomy_of(*sizes, dense=()):
     prunable = {f"layer{number}": (size,) for number, size in enumerate(sizes)}
     rest = {f"dense{number}": shape for number, shape in enumerate(dense)}
     blocks = tuple((name,) for name in prunable)
-    return Anatomy(prunable, rest, blocks, (), "layer0", f"layer{len(sizes) - 1}")
+    return ParamSpec(prunable, rest, blocks, (), "layer0", f"layer{len(sizes) - 1}")
 
 
 def theta_of(mask, seed=0):
@@ -32,16 +32,16 @@ def theta_of(mask, seed=0):
     return Theta(mask, values)
 
 
-def random_mask(anatomy, density, seed=0):
+def random_mask(param_spec, density, seed=0):
     rng = np.random.default_rng(seed)
-    kept = {n: np.flatnonzero(rng.random(s) < density) for n, s in anatomy.sizes.items()}
-    return Mask(anatomy, kept)
+    kept = {n: np.flatnonzero(rng.random(s) < density) for n, s in param_spec.sizes.items()}
+    return Mask(param_spec, kept)
 
 
 def test_decoded_arrays_can_be_written_to_and_are_aligned():
     mask = random_mask(anatomy_of(50), 0.5)
     request = Request("a", "m", 0, (), theta_of(mask), {"x": np.zeros(3)})
-    found = wire.decode_request(wire.encode_request(request, NOTHING_KNOWN), mask.anatomy)
+    found = wire.decode_request(wire.encode_request(request, NOTHING_KNOWN), mask.param_spec)
     found.arrays["x"][:] = 1
     assert found.theta.vector.flags.aligned
 
@@ -51,7 +51,8 @@ def test_values_may_be_anything_a_float_may_be():
     theta = Theta(mask, np.array([np.nan, np.inf, -0.0], np.float32))
     data = wire.encode_reply(Reply(0, 1, theta), mask)
     assert (
-        wire.decode_reply(data, mask.anatomy, mask).theta.vector.tobytes() == theta.vector.tobytes()
+        wire.decode_reply(data, mask.param_spec, mask).theta.vector.tobytes()
+        == theta.vector.tobytes()
     )
 
 
@@ -69,7 +70,7 @@ def test_the_mask_is_left_out_when_it_is_known():
 
 def test_a_reply_sends_its_own_mask_only():
     mask = random_mask(anatomy_of(20_000), 0.05)
-    own = Mask(mask.anatomy, {"layer0": mask.indices("layer0")[1:]})
+    own = Mask(mask.param_spec, {"layer0": mask.indices("layer0")[1:]})
     same = wire.reply_size(Reply(0, 1, theta_of(mask)), mask)
     other = wire.reply_size(Reply(0, 1, theta_of(own)), mask)
     assert other - same > 0.6 * mask.count
@@ -78,11 +79,11 @@ def test_a_reply_sends_its_own_mask_only():
 @pytest.mark.parametrize("held", ["nothing", "another mask"])
 def test_a_device_that_lacks_the_mask_says_so(held):
     mask = random_mask(anatomy_of(60), 0.5)
-    other = None if held == "nothing" else random_mask(mask.anatomy, 0.5, seed=1)
+    other = None if held == "nothing" else random_mask(mask.param_spec, 0.5, seed=1)
     request = Request("a", "m", 0, (), theta_of(mask))
     data = wire.encode_request(request, Known(mask=mask.version))
     with pytest.raises(MissingVersion, match=f"{mask.version:016x}"):
-        wire.decode_request(data, mask.anatomy, other)
+        wire.decode_request(data, mask.param_spec, other)
 
 
 @pytest.mark.parametrize("held", ["nothing", "another theta"])
@@ -92,20 +93,20 @@ def test_a_device_that_lacks_the_theta_says_so(held):
     request = Request("a", "m", 0, (), theta_of(mask))
     data = wire.encode_request(request, Known(theta=request.theta.version))
     with pytest.raises(MissingVersion, match=f"{request.theta.version:016x}"):
-        wire.decode_request(data, mask.anatomy, mask, other)
+        wire.decode_request(data, mask.param_spec, mask, other)
 
 
 def test_a_pool_travels_as_one_bundle():
     """VGG11 at a quarter of its width, ten candidates of about one per cent."""
     widths = [3, 16, 32, 64, 64, 128, 128, 128, 128]
     sizes = [9 * before * after for before, after in pairwise(widths)]
-    anatomy = anatomy_of(*sizes, dense=[(2_000,)])
+    param_spec = anatomy_of(*sizes, dense=[(2_000,)])
     shares = np.random.default_rng(0).uniform(0.005, 0.015, (10, len(sizes)))
-    pool = CandidatePool.cut(theta_of(Mask.full(anatomy)), (shares * sizes).astype(np.int32))
+    pool = CandidatePool.cut(theta_of(Mask.full(param_spec)), (shares * sizes).astype(np.int32))
     request = Request("choose", "fedtiny", 0, (), pool.theta, pool_arrays(pool.counts))
-    naive = sum(8 * theta.mask.count for theta in pool) + 4 * 10 * anatomy.dense_count
+    naive = sum(8 * theta.mask.count for theta in pool) + 4 * 10 * param_spec.dense_count
     assert wire.request_size(request, NOTHING_KNOWN) < naive / 8
-    found = wire.decode_request(wire.encode_request(request, NOTHING_KNOWN), anatomy)
+    found = wire.decode_request(wire.encode_request(request, NOTHING_KNOWN), param_spec)
     decoded = CandidatePool(found.theta, found.arrays["pool.counts"])
     assert [theta.version for theta in decoded] == [theta.version for theta in pool]
 

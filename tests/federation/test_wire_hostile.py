@@ -12,8 +12,8 @@ import fedtiny.federation.wire as wire
 from fedtiny.errors import WireError
 from fedtiny.federation.messages import Reply, Request, Verb
 from fedtiny.federation.wire import NOTHING_KNOWN, envelope
-from fedtiny.federation.wire.plain import MOST_TEXT_BYTES
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.federation.wire.plain import MAX_TEXT_BYTES
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 from fedtiny.sparse.vector import SparseVector
@@ -22,7 +22,7 @@ from fedtiny.sparse.vector import SparseVector
 def anatomy_of(*sizes, dense=0):
     prunable = {f"layer{number}": (size,) for number, size in enumerate(sizes)}
     blocks = tuple((name,) for name in prunable)
-    return Anatomy(prunable, {"bias": (dense,)}, blocks, (), "layer0", "layer0")
+    return ParamSpec(prunable, {"bias": (dense,)}, blocks, (), "layer0", "layer0")
 
 
 SMALL = anatomy_of(3, 40, 900, 1, dense=2)
@@ -42,28 +42,28 @@ REPLY = wire.encode_reply(
 )
 
 
-def decode(data, anatomy=SMALL):
+def decode(data, param_spec=SMALL):
     if data[5:6] == bytes([envelope.REPLY]):
-        return wire.decode_reply(data, anatomy, Mask.full(anatomy))
-    return wire.decode_request(data, anatomy)
+        return wire.decode_reply(data, param_spec, Mask.full(param_spec))
+    return wire.decode_request(data, param_spec)
 
 
 def sealed(content):
     return content + zlib.crc32(content).to_bytes(4, "little")
 
 
-def head(kind, anatomy=SMALL):
-    return b"FTNY" + struct.pack("<BBI", envelope.FORMAT_VERSION, kind, anatomy.fingerprint)
+def head(kind, param_spec=SMALL):
+    return b"FTNY" + struct.pack("<BBI", envelope.FORMAT_VERSION, kind, param_spec.fingerprint)
 
 
-def request_with(text=b'["a","m",[]]', body=b"", anatomy=SMALL, claimed=None):
+def request_with(text=b'["a","m",[]]', body=b"", param_spec=SMALL, claimed=None):
     length = struct.pack("<I", len(text) if claimed is None else claimed)
-    return sealed(head(envelope.REQUEST, anatomy) + bytes(4) + length + text + body)
+    return sealed(head(envelope.REQUEST, param_spec) + bytes(4) + length + text + body)
 
 
-def reply_with(text=b"{}", body=b"", anatomy=SMALL):
+def reply_with(text=b"{}", body=b"", param_spec=SMALL):
     length = struct.pack("<I", len(text))
-    return sealed(head(envelope.REPLY, anatomy) + bytes(16) + length + text + body)
+    return sealed(head(envelope.REPLY, param_spec) + bytes(16) + length + text + body)
 
 
 @pytest.mark.parametrize("message", [REQUEST, REPLY], ids=["request", "reply"])
@@ -132,10 +132,10 @@ def test_mutations_behind_a_right_checksum(message):
         (b"FTNY\x09" + bytes(40), "format 9; this fedtiny speaks 1"),
         (sealed(head(envelope.REPLY)), "expected a request, got reply"),
         (sealed(head(77)), "expected a request, got kind 77"),
-        (request_with(anatomy=anatomy_of(4)), "is for model"),
+        (request_with(param_spec=anatomy_of(4)), "is for model"),
         (REQUEST[:-1] + bytes([REQUEST[-1] ^ 1]), "checksum"),
         (sealed(REQUEST[:-4] + b"x"), "1 bytes follow the end"),
-        (request_with(claimed=MOST_TEXT_BYTES + 1), "bytes of text"),
+        (request_with(claimed=MAX_TEXT_BYTES + 1), "bytes of text"),
         (request_with(claimed=1000), "ends inside its text"),
         (request_with(b"[" * 200_000), "not plain JSON"),
         (request_with(b'{"a":' * 50_000), "not plain JSON"),

@@ -12,8 +12,8 @@ from fedtiny.errors import WireError
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.wire import envelope
 from fedtiny.federation.wire.indices import BITMAP, FULL, RICE
-from fedtiny.federation.wire.plain import MOST_TEXT_BYTES
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.federation.wire.plain import MAX_TEXT_BYTES
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 
 MIB = 2**20
@@ -23,21 +23,21 @@ NO_THETA, NO_GRADIENTS, ARRAY = b"\x00", b"\x00\x00", b"\x01\x00\x01x"
 def anatomy_of(*sizes, dense=0):
     prunable = {f"layer{number}": (size,) for number, size in enumerate(sizes)}
     blocks = tuple((name,) for name in prunable)
-    return Anatomy(prunable, {"bias": (dense,)}, blocks, (), "layer0", "layer0")
+    return ParamSpec(prunable, {"bias": (dense,)}, blocks, (), "layer0", "layer0")
 
 
-def message(kind, numbers, text, body, anatomy):
-    head = b"FTNY" + struct.pack("<BBI", envelope.FORMAT_VERSION, kind, anatomy.fingerprint)
+def message(kind, numbers, text, body, param_spec):
+    head = b"FTNY" + struct.pack("<BBI", envelope.FORMAT_VERSION, kind, param_spec.fingerprint)
     content = head + numbers + struct.pack("<I", len(text)) + text + body
     return content + zlib.crc32(content).to_bytes(4, "little")
 
 
-def request_with(anatomy, text=b'["a","m",[]]', body=b""):
-    return message(envelope.REQUEST, bytes(4), text, body, anatomy)
+def request_with(param_spec, text=b'["a","m",[]]', body=b""):
+    return message(envelope.REQUEST, bytes(4), text, body, param_spec)
 
 
-def reply_with(anatomy, body):
-    return message(envelope.REPLY, bytes(16), b"{}", body, anatomy)
+def reply_with(param_spec, body):
+    return message(envelope.REPLY, bytes(16), b"{}", body, param_spec)
 
 
 def peak_memory(decode_it, *arguments):
@@ -95,15 +95,15 @@ def test_huge_claims_take_no_memory(body):
     ids=["bitmap", "unary", "planes"],
 )
 def test_the_stated_bound_holds_for_the_fullest_layers(layer):
-    anatomy = anatomy_of(MIB, MIB)
-    data = request_with(anatomy, body=MASK_FOLLOWS + 2 * layer)
-    bound = len(data) + 8 * anatomy.prunable_count + 40 * MIB
-    assert peak_memory(wire.decode_request, data, anatomy) < bound
+    param_spec = anatomy_of(MIB, MIB)
+    data = request_with(param_spec, body=MASK_FOLLOWS + 2 * layer)
+    bound = len(data) + 8 * param_spec.prunable_count + 40 * MIB
+    assert peak_memory(wire.decode_request, data, param_spec) < bound
 
 
 @pytest.mark.parametrize("item", [b"{}", b"[]", b'{"a":{}}', b'{"a":{"a":{"a":0}}}'])
 def test_the_stated_bound_holds_for_text(item):
-    count = MOST_TEXT_BYTES // (len(item) + 1) - 10
+    count = MAX_TEXT_BYTES // (len(item) + 1) - 10
     text = b'["a","m",[["v",{"x":[' + b",".join([item] * count) + b"]}]]]"
     assert peak_memory(wire.decode_request, request_with(SMALL, text), SMALL) < 16 * MIB
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import fedtiny.federation.wire as wire
 from fedtiny.federation.messages import Reply, Request, Verb
 from fedtiny.federation.wire import NOTHING_KNOWN, Known
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 from fedtiny.sparse.vector import SparseVector
@@ -31,7 +31,7 @@ def anatomy_of(*sizes, dense=()):
     prunable = {f"layer{number}": (size,) for number, size in enumerate(sizes)}
     rest = {f"dense{number}": shape for number, shape in enumerate(dense)}
     blocks = tuple((name,) for name in prunable)
-    return Anatomy(prunable, rest, blocks, (), "layer0", f"layer{len(sizes) - 1}")
+    return ParamSpec(prunable, rest, blocks, (), "layer0", f"layer{len(sizes) - 1}")
 
 
 def theta_of(mask, seed=0):
@@ -47,11 +47,11 @@ def anatomies(draw):
 
 
 @st.composite
-def masks(draw, anatomy):
+def masks(draw, param_spec):
     def layer(size):
         return st.none() | st.just([]) | st.sets(st.integers(0, size - 1)).map(sorted)
 
-    return Mask(anatomy, {name: draw(layer(size)) for name, size in anatomy.sizes.items()})
+    return Mask(param_spec, {name: draw(layer(size)) for name, size in param_spec.sizes.items()})
 
 
 @st.composite
@@ -62,12 +62,12 @@ def dense_arrays(draw):
 
 
 @st.composite
-def gradients(draw, anatomy):
-    mask = draw(masks(anatomy))
-    layers = draw(st.sets(st.sampled_from(list(anatomy.sizes))))
+def gradients(draw, param_spec):
+    mask = draw(masks(param_spec))
+    layers = draw(st.sets(st.sampled_from(list(param_spec.sizes))))
     return {
         name: SparseVector(
-            anatomy.sizes[name], mask.indices(name), np.ones(mask.kept(name), np.float32)
+            param_spec.sizes[name], mask.indices(name), np.ones(mask.kept(name), np.float32)
         )
         for name in layers
     }
@@ -89,13 +89,13 @@ def requests(draw):
 
 @st.composite
 def replies(draw):
-    anatomy = draw(anatomies())
-    mask = draw(masks(anatomy))
+    param_spec = draw(anatomies())
+    mask = draw(masks(param_spec))
     reply = Reply(
         device=draw(st.integers(0, 2**64 - 1)),
         samples=draw(st.integers(0, 2**64 - 1)),
-        theta=draw(st.none() | (st.just(mask) | masks(anatomy)).map(theta_of)),
-        gradients=draw(gradients(anatomy)),
+        theta=draw(st.none() | (st.just(mask) | masks(param_spec)).map(theta_of)),
+        gradients=draw(gradients(param_spec)),
         arrays=draw(st.dictionaries(NAMES, dense_arrays(), max_size=3)),
         metrics=draw(st.dictionaries(NAMES, st.floats(), max_size=3)),
     )
@@ -130,7 +130,7 @@ def test_any_request_comes_back(request):
         data = wire.encode_request(request, known)
         assert wire.request_size(request, known) == len(data)
         mask = theta.mask if known.mask else None
-        same_request(wire.decode_request(data, theta.anatomy, mask, theta), request)
+        same_request(wire.decode_request(data, theta.param_spec, mask, theta), request)
 
 
 @given(replies())
@@ -139,7 +139,7 @@ def test_any_reply_comes_back(asked):
     reply, mask = asked
     data = wire.encode_reply(reply, mask)
     assert wire.reply_size(reply, mask) == len(data)
-    found = wire.decode_reply(data, mask.anatomy, mask)
+    found = wire.decode_reply(data, mask.param_spec, mask)
     assert (found.device, found.samples) == (reply.device, reply.samples)
     assert repr(found.metrics) == repr(dict(reply.metrics))
     same_theta(found.theta, reply.theta)

@@ -108,7 +108,7 @@ def test_a_run_ends_with_a_model_and_a_stranger_is_refused(federation, start, wh
     assert result["density"] <= 0.2
     assert (whole / "model.safetensors").stat().st_size > 1000
     noted = json.loads((whole / "nodes.json").read_text())
-    assert [seat["name"] for seat in noted["devices"].values()] == ["node-0", "node-1"]
+    assert [assignment["name"] for assignment in noted["devices"].values()] == ["node-0", "node-1"]
     assert noted["turned_away"] == {}
     assert knocking.process.wait(60) != 0, "the SuperLink does not know its key"
     listed = federation.flwr("supernode", "list", local.NAME, "--format", "json")

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedtiny.federation.messages import Reply
-from fedtiny.federation.trust import Examiner
+from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.flower import exchange
 from fedtiny.flower.exchange import AT_ONCE, Exchange
 from fedtiny.flower.in_process import InProcessGrid
@@ -106,8 +106,8 @@ def test_the_server_has_one_reply_in_memory_at_a_time(tmp_path, monkeypatch):
         most = max(most, len(alive))
         return reply
 
-    real = Examiner.decoded
-    monkeypatch.setattr(Examiner, "decoded", decoded)
+    real = ReplyValidator.decoded
+    monkeypatch.setattr(ReplyValidator, "decoded", decoded)
     config = tiny(rounds=1, fleet={"devices": 5}, data={"limit_train": 200})
     federate(Grid(parts(5)), config, tmp_path / "run")
     assert most <= 2, "one that is being averaged in, and the next"

@@ -29,8 +29,8 @@ def trained(node, round):
 
 
 def test_a_late_node_is_named_and_the_others_make_the_round(tmp_path, capsys):
-    late = trained(NODES[1], 0)
-    grid = Grid(trouble=lambda *at: "silent" if late(*at) else None)
+    straggler = trained(NODES[1], 0)
+    grid = Grid(trouble=lambda *at: "silent" if straggler(*at) else None)
     found = lines(federate(grid, ONE_ROUND, tmp_path / "run"))
     assert [line["failed"] for line in found] == [{"1": "too late"}] * 2, "it never says a word"
     assert [line["answered"] for line in found] == [[0, 2]] * 2
@@ -142,11 +142,11 @@ def test_a_run_begins_without_those_who_do_not_come(tmp_path):
 
 
 def test_a_node_that_comes_later_takes_part_from_then_on(tmp_path):
-    late = parts(3)[NODES[2]]
+    straggler = parts(3)[NODES[2]]
 
     def trouble(grid, node, message):
         if grid.kinds(NODES[0]).count("train") == 1 and len(grid.contexts) == 2:
-            more = InProcessGrid(client.app, {999: late})
+            more = InProcessGrid(client.app, {999: straggler})
             grid.contexts |= more.contexts
 
     two = {node: config for node, config in parts(3).items() if node != NODES[2]}

@@ -38,7 +38,7 @@ def test_a_native_node_answers_a_whole_run_without_torch(tmp_path):
     first, node = next(iter(parts(3).items()))
     questions, replies = [], []
 
-    class Recording(Grid):
+    class CapturedGraph(Grid):
         def answer(self, message):
             reply = InProcessGrid.answer(self, message)
             if message.metadata.dst_node_id == first:
@@ -47,7 +47,7 @@ def test_a_native_node_answers_a_whole_run_without_torch(tmp_path):
                 replies.append(Answer.read(reply.content, bool(asked.request)).reply.hex())
             return reply
 
-    federate(Recording(), tiny(rounds=2, device_backend="native"), tmp_path / "run")
+    federate(CapturedGraph(), tiny(rounds=2, device_backend="native"), tmp_path / "run")
     told = json.dumps({"questions": questions, "node": node})
     ran = subprocess.run(
         [sys.executable, "-c", REPLAY], input=told, capture_output=True, text=True, check=False

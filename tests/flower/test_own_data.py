@@ -64,7 +64,7 @@ def test_a_folder_and_a_parquet_file_take_part_and_measure(tmp_path):
     table = write_parquet(tmp_path / "b.parquet", write_folder(tmp_path / "b", 30, seed=2))
     _, run = own_run(tmp_path, anna={"data": str(some)}, ben={"data": str(table)})
     noted = json.loads((run / "nodes.json").read_text())["devices"]
-    assert [(seat["name"], seat["samples"]) for seat in noted.values()] == [
+    assert [(assignment["name"], assignment["samples"]) for assignment in noted.values()] == [
         ("anna", 24),
         ("ben", 30),
     ]
@@ -113,13 +113,13 @@ def test_back_under_another_id_a_node_may_play_a_smaller_ones_device(tmp_path):
     federate(Grid({200: large, 201: small}), config, tmp_path / "run", data="own", resume=True)
     assert [line["failed"] for line in lines(tmp_path / "run")] == [{}] * 3
     noted = json.loads((tmp_path / "run" / "nodes.json").read_text())["devices"]
-    assert [seat["samples"] for seat in noted.values()] == [40, 24]
+    assert [assignment["samples"] for assignment in noted.values()] == [40, 24]
 
 
 def test_no_node_has_more_images_than_the_run_allows(tmp_path):
     nodes = {100: {"data": str(write_folder(tmp_path / "a", 24))}, 101: {}}
     nodes[101]["data"] = str(write_folder(tmp_path / "b", 30))
-    config = own_config(tmp_path, 2, trust={"most_samples": 24})
+    config = own_config(tmp_path, 2, robustness={"most_samples": 24})
     run = federate(Grid(nodes), config, tmp_path / "run", data="own")
     assert [line["answered"] for line in lines(run)] == [[0]] * 2
     away = json.loads((run / "nodes.json").read_text())["turned_away"]
@@ -137,7 +137,7 @@ def test_images_of_another_size_are_made_to_fit(tmp_path):
     [
         ({"flower.timeout": 0}, "above 0 seconds"),
         ({"flower.tiemout": 3}, "did you mean 'flower.timeout'"),
-        ({"fleet.late_rate": 0.5}, "simulated devices"),
+        ({"fleet.straggler_rate": 0.5}, "simulated devices"),
         ({"device.python": "python3"}, "simulated devices"),
         ({"simulator": "gpu"}, "the devices are real"),
     ],

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 import fedtiny
 from fedtiny import methods
-from fedtiny.models import Anatomy, dissect
+from fedtiny.models import ParamSpec, analyze
 from fedtiny.runs.reporter import Silent
 from fedtiny.sparse.mask import Mask
 
@@ -82,8 +82,8 @@ class Ran:
         return files | {"selection": (self.path / "selection.json").read_bytes()}
 
     @cached_property
-    def anatomy(self) -> Anatomy:
-        return dissect(self.result.network, given()["data"].shape)
+    def param_spec(self) -> ParamSpec:
+        return analyze(self.result.network, given()["data"].shape)
 
     @cached_property
     def model(self) -> dict[str, np.ndarray]:
@@ -95,13 +95,13 @@ class Ran:
         saved = load_file(self.path / "checkpoint.safetensors")
         kept, indices = {}, saved["mask.indices"]
         for (layer, size), count in zip(
-            self.anatomy.sizes.items(), saved["mask.counts"], strict=True
+            self.param_spec.sizes.items(), saved["mask.counts"], strict=True
         ):
             taken = 0 if count == size else count
             kept[layer] = indices[:taken] if taken else None
             indices = indices[taken:]
         assert len(indices) == 0
-        return Mask(self.anatomy, kept)
+        return Mask(self.param_spec, kept)
 
 
 class Archive:

@@ -13,12 +13,12 @@ from fedtiny.config import Config, DataConfig, resolve
 from fedtiny.devices.batches import training_batches
 from fedtiny.devices.node import answer
 from fedtiny.errors import ConfigError
-from fedtiny.federation.door import ABSENT
-from fedtiny.federation.messages import Reply, Request, swap, train
+from fedtiny.federation.messages import Reply, Request, prune_and_grow, train
 from fedtiny.federation.rounds import federate, play_round, prepare
 from fedtiny.federation.server import Server
+from fedtiny.federation.transport import ABSENT
 from fedtiny.methods.lotteryfl import INITIAL
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.folder import RunFolder
 from fedtiny.sparse.densities import uniform
@@ -27,9 +27,9 @@ from fedtiny.sparse.schedule import Schedule
 from fedtiny.sparse.theta import Theta, length
 
 from ..devices.tiny import lab, settings
-from ..federation.fakes import FakeDoor
+from ..federation.fakes import FakeTransport
 
-ANATOMY = Anatomy(
+ANATOMY = ParamSpec(
     prunable={"a": (10,), "b": (2, 10)},
     dense={"bias": (2,)},
     blocks=(("a",), ("b",)),
@@ -50,7 +50,7 @@ def server_of(config, answer=None, mask=FULL, values=None):
     """A server of a tiny model whose devices answer as they are told, and its method."""
     values = np.arange(1, length(mask) + 1) if values is None else np.asarray(values)
     theta = Theta(mask, values.astype(np.float32))
-    return Server(config, FakeDoor(answer=answer), theta), methods.create(config)
+    return Server(config, FakeTransport(answer=answer), theta), methods.create(config)
 
 
 def programs(method, rounds=7, **changes):
@@ -71,7 +71,7 @@ def test_prunefl_starts_from_magnitudes():
     prepare(server, method)
     assert server.theta.mask.indices("a").tolist() == [6, 7, 8, 9]
     assert server.theta.mask.indices("b").tolist() == list(range(12, 20))
-    assert server.door.asked == []
+    assert server.transport.asked == []
 
 
 def test_prunefl_asks_for_full_gradients_in_adjusting_rounds_only():
@@ -102,13 +102,13 @@ def gradient_by_hand(bench, theta, samples):
 def test_a_device_sends_the_mean_of_every_batch_s_full_gradient(prunefl_bench, device, batches):
     """Two epochs of one or two batches of four; a ninth sample is left over."""
     bench, theta = prunefl_bench, prunefl_bench.theta(0.2)
-    order = bench.moment(device).generator("permutation")
+    order = bench.rng_key(device).generator("permutation")
     shuffled = [order.permutation(bench.shards[device].indices) for _ in range(2)]
     parts = [epoch[4 * b : 4 * b + 4] for epoch in shuffled for b in range(batches)]
     by_hand = [gradient_by_hand(bench, theta, part) for part in parts]
     request = Request("train", "prunefl", 0, (train(2, sum_dense_gradients=True),), theta)
     reply = answer(bench.engine, request, bench.shards[device], bench.config.seed)
-    assert list(reply.arrays) == list(bench.anatomy.prunable)
+    assert list(reply.arrays) == list(bench.param_spec.prunable)
     assert reply.gradients == {}
     for layer, sent in reply.arrays.items():
         mean = np.mean([gradient[layer] for gradient in by_hand], axis=0)
@@ -166,7 +166,7 @@ def test_prunefl_swaps_in_all_layers_by_the_square_of_the_averaged_gradient():
 def test_prunefl_adjusts_all_layers_at_every_event():
     bench = lab(config_of("prunefl", density=0.2))
     changed = [set(result.changes) for result in federate(bench.server, bench.method, 5)]
-    every = set(bench.anatomy.prunable)
+    every = set(bench.param_spec.prunable)
     assert changed == [every, set(), every, set(), set()]
 
 
@@ -179,7 +179,7 @@ def test_prunefl_adjusts_all_layers_at_every_event():
 def test_feddst_trains_swaps_and_trains_on(epochs, before, after):
     server, method = server_of(config_of("feddst", train={"local_epochs": epochs}))
     prepare(server, method)
-    exchange = swap({"a": 1, "b": 2}, server.config.pruning.gradient_epsilon)
+    exchange = prune_and_grow({"a": 1, "b": 2}, server.config.pruning.gradient_epsilon)
     assert method.train_locally(server) == (train(before), exchange, train(after))
 
 
@@ -275,17 +275,17 @@ class Watched:
     def __getattr__(self, name):
         return getattr(self.engine, name)
 
-    def train(self, shard, moment, **options):
+    def train(self, shard, rng_key, **options):
         most = self.engine.config.batch_size
-        first = next(training_batches(shard, moment, self.engine.transform, epochs=1, most=most))
-        self.trained.append((moment.part, first[0].tolist(), first[1].crops.tolist()))
-        return self.engine.train(shard, moment, **options)
+        first = next(training_batches(shard, rng_key, self.engine.transform, epochs=1, most=most))
+        self.trained.append((rng_key.part, first[0].tolist(), first[1].crops.tolist()))
+        return self.engine.train(shard, rng_key, **options)
 
 
 def swapped(bench, epochs, layer_numbers, device=2):
     engine = Watched(bench.engine)
     before, after = epochs
-    program = (train(before), swap(layer_numbers), train(after))
+    program = (train(before), prune_and_grow(layer_numbers), train(after))
     request = Request("train", "feddst", 0, program, bench.theta(0.2))
     return engine, request, answer(engine, request, bench.shards[device], bench.config.seed)
 
@@ -322,14 +322,14 @@ def test_with_one_epoch_a_device_swaps_before_it_trains():
 
 def test_feddst_s_devices_differ_and_the_server_keeps_the_layer_counts():
     bench = lab(config_of("feddst", density=0.2))
-    seen, plain = [], bench.door.crew.answers
+    seen, plain = [], bench.transport.executor.answers
 
     def spy(jobs):
         for reply in plain(jobs):
             seen.append(reply.theta.mask)
             yield reply
 
-    bench.door.crew.answers = spy
+    bench.transport.executor.answers = spy
     prepare(bench.server, bench.method)
     first = bench.server.theta.mask
     for _ in federate(bench.server, bench.method, 3):
@@ -411,7 +411,7 @@ def test_lotteryfl_s_initial_values_survive_a_checkpoint(tmp_path):
     save_checkpoint(folder, server)
     config = server.config
     again, other = server_of(config, changing, values=np.zeros(32))
-    again.door.restore = lambda *_: None
+    again.transport.restore = lambda *_: None
     load_checkpoint(folder, again)
     assert again.arrays.keys() == {INITIAL}
     assert again.arrays[INITIAL].tobytes() == server.arrays[INITIAL].tobytes()

@@ -13,14 +13,14 @@ from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.federation.server import Server
 from fedtiny.models import build
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.models.resnet import ResidualBlock
 from fedtiny.sparse.densities import budget, uniform
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 
 from ..devices.tiny import CLASSES, SIDE, Smooth, lab, seeded, settings
-from ..federation.fakes import FakeDoor
+from ..federation.fakes import FakeTransport
 
 ON_THE_SERVER = ("fl_pqsu", "snip", "synflow", "grasp")
 BY_SCORE = ("snip", "synflow", "grasp")
@@ -48,11 +48,11 @@ def kept(theta):
 def test_kept_weights_are_the_pretrained_ones_and_nothing_dense_changed(method, scope):
     bench = prepared(method, scope=scope)
     theta, start = bench.server.theta, bench.start
-    assert theta.mask.count == budget(bench.anatomy, 0.2)
+    assert theta.mask.count == budget(bench.param_spec, 0.2)
     for layer in theta.mask:
         assert np.array_equal(theta.kept(layer), start.kept(layer)[theta.mask.indices(layer)])
         assert theta.mask.kept(layer) >= 1
-    for name in bench.anatomy.dense:
+    for name in bench.param_spec.dense:
         assert np.array_equal(theta.tensor(name), start.tensor(name))
 
 
@@ -60,7 +60,7 @@ def test_kept_weights_are_the_pretrained_ones_and_nothing_dense_changed(method, 
 def test_every_layer_has_the_target_density(method):
     bench = prepared(method)
     counts = list(bench.server.theta.mask.counts.values())
-    assert counts == uniform(bench.anatomy, 0.2).tolist()
+    assert counts == uniform(bench.param_spec, 0.2).tolist()
 
 
 @every_method
@@ -78,13 +78,13 @@ def test_no_device_is_asked_and_the_mask_stays_for_good(method):
 def test_a_density_that_empties_a_layer_is_refused_in_time(method):
     bench = lab()
     with pytest.raises(ConfigError, match="leaves 1 weights for 3 prunable layers"):
-        methods.create(settings(method=method, density=0.002)).check(bench.anatomy)
+        methods.create(settings(method=method, density=0.002)).check(bench.param_spec)
 
 
 @every_score
 def test_without_a_public_set_there_is_no_score(method):
     bench = lab(settings(method=method))
-    server = Server(bench.config, bench.door, bench.start)
+    server = Server(bench.config, bench.transport, bench.start)
     with pytest.raises(FedTinyError, match=f"method '{method}' needs a public set"):
         prepare(server, bench.method)
 
@@ -93,7 +93,7 @@ def test_without_a_public_set_there_is_no_score(method):
 
 
 def test_fl_pqsu_keeps_the_two_larger_of_three_weights():
-    anatomy = Anatomy(
+    param_spec = ParamSpec(
         prunable={"a": (3,), "b": (3, 1)},
         dense={"bias": (1,)},
         blocks=(("a",), ("b",)),
@@ -101,11 +101,11 @@ def test_fl_pqsu_keeps_the_two_larger_of_three_weights():
         input_layer="first",
         output_layer="last",
     )
-    mask = Mask.full(anatomy)
+    mask = Mask.full(param_spec)
     theta = Theta(mask, np.array([0.5, -2, 1, 30, 10, -20, 7], np.float32))
     assert length(mask) == 7
     config = settings(method="fl_pqsu", density=2 / 3)
-    server = Server(config, FakeDoor(), theta)
+    server = Server(config, FakeTransport(), theta)
     prepare(server, methods.create(config))
     assert kept(server.theta) == {"a": [1, 2], "b": [0, 2]}
     assert server.theta.vector.tolist() == [-2, 1, 30, -20, 7]
@@ -123,7 +123,7 @@ def public_loss(bench, model):
 
 
 def gradients(bench, model, create_graph=False):
-    weights = {name: model.get_parameter(name) for name in bench.anatomy.prunable}
+    weights = {name: model.get_parameter(name) for name in bench.param_spec.prunable}
     loss = public_loss(bench, model)
     found = torch.autograd.grad(loss, list(weights.values()), create_graph=create_graph)
     return dict(zip(weights, found, strict=True))
@@ -141,7 +141,7 @@ def snip_by_hand(density, steps, scope):
     """The plainest SNIP there is: score, sort, put zeros, and again."""
     bench = lab(settings(method="snip", density=density), model=seeded(Smooth))
     model = copy.deepcopy(bench.model).double()
-    sizes = bench.anatomy.sizes
+    sizes = bench.param_spec.sizes
     alive = {name: torch.ones(size, dtype=torch.bool) for name, size in sizes.items()}
     for step in range(1, steps + 1):
         scores = {
@@ -149,18 +149,18 @@ def snip_by_hand(density, steps, scope):
             for name, values in sensitivity(bench, model).items()
         }
         share = density ** (step / steps)
-        for name, count in layer_counts(scores, bench.anatomy, share, scope).items():
+        for name, count in layer_counts(scores, bench.param_spec, share, scope).items():
             best = scores[name].argsort(descending=True)[:count]
             alive[name] = torch.zeros(sizes[name], dtype=torch.bool).index_fill(0, best, True)
             model.get_parameter(name).data.view(-1)[~alive[name]] = 0
     return {name: torch.nonzero(bits).flatten().tolist() for name, bits in alive.items()}
 
 
-def layer_counts(scores, anatomy, share, scope):
+def layer_counts(scores, param_spec, share, scope):
     if scope == "uniform":
-        return dict(zip(scores, uniform(anatomy, share).tolist(), strict=True))
+        return dict(zip(scores, uniform(param_spec, share).tolist(), strict=True))
     floor = torch.cat(list(scores.values())).sort(descending=True).values
-    threshold = floor[budget(anatomy, share) - 1]
+    threshold = floor[budget(param_spec, share) - 1]
     return {name: int((values >= threshold).sum()) for name, values in scores.items()}
 
 
@@ -194,7 +194,7 @@ def test_scoring_anew_makes_a_difference():
 
 def grasp_scores(bench, model):
     """w (H g), by differentiating the gradient's squared length: its gradient is 2 H g."""
-    weights = {name: model.get_parameter(name) for name in bench.anatomy.prunable}
+    weights = {name: model.get_parameter(name) for name in bench.param_spec.prunable}
     slopes = gradients(bench, model, create_graph=True)
     length = sum((g**2).sum() for g in slopes.values())
     twice = torch.autograd.grad(length, list(weights.values()))
@@ -270,7 +270,7 @@ def test_synflow_leaves_resnet18_its_shortcuts(scope):
     bench = prepared("synflow", model, 0.05, iterations=10, scope=scope)
     counts = bench.server.theta.mask.counts
     shortcuts = {layer: count for layer, count in counts.items() if "shortcut" in layer}
-    sizes = bench.anatomy.sizes
+    sizes = bench.param_spec.sizes
     assert len(shortcuts) == 3
     for layer, count in shortcuts.items():
         assert count >= 0.05 * sizes[layer] - 1, "not below the share of the others"
@@ -318,7 +318,7 @@ def test_synflow_stays_finite_over_a_hundred_steps():
 @every_score
 def test_the_engine_s_network_is_left_as_the_server_s_model_was(method):
     bench = lab(settings(method=method))
-    statistics = {name: bench.start.tensor(name).copy() for name in bench.anatomy.dense}
+    statistics = {name: bench.start.tensor(name).copy() for name in bench.param_spec.dense}
     kinds = {name: values.dtype for name, values in bench.model.state_dict().items()}
     prepare(bench.server, bench.method)
     held = bench.model.state_dict()

@@ -80,7 +80,7 @@ def test_the_example_keeps_the_largest_weights_at_erk_densities():
     bench = lab(settings(method="erk", density=DENSITY))
     bench.method.coarse_prune(bench.server)
     mask = bench.server.theta.mask
-    assert list(mask.counts.values()) == erdos_renyi_kernel(bench.anatomy, DENSITY).tolist()
+    assert list(mask.counts.values()) == erdos_renyi_kernel(bench.param_spec, DENSITY).tolist()
     assert mask.densities["hidden.weight"] > mask.densities["conv2.weight"]
     for layer in mask:
         size = np.sort(np.abs(bench.start.kept(layer)))[::-1]
@@ -267,11 +267,11 @@ from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
 {IDLE}
     def coarse_prune(self, server):
-        server.theta = prune_by_magnitude(server.theta, uniform(server.anatomy, 0.1))
+        server.theta = prune_by_magnitude(server.theta, uniform(server.parameter spec, 0.1))
 
     def adjust(self, server, outcome):
         if server.round == 1:
-            server.theta = server.theta.remasked(Mask.full(server.anatomy))
+            server.theta = server.theta.remasked(Mask.full(server.parameter spec))
         return {{}}
 """
 

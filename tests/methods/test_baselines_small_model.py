@@ -44,28 +44,28 @@ def test_a_width_by_hand():
 @pytest.mark.parametrize(("density", "paper"), [(0.01, 111_740), (0.001, 11_174)])
 def test_the_paper_s_sizes_for_resnet18(density, paper):
     method = methods.create(Config(method="small_model", density=density))
-    settled = method.settle(method.config, lambda: 11_173_962)
-    assert settled.parameters == pytest.approx(paper, abs=1)
-    assert settled.parameters <= density * 11_173_962
+    resolved = method.resolve(method.config, lambda: 11_173_962)
+    assert resolved.parameters == pytest.approx(paper, abs=1)
+    assert resolved.parameters <= density * 11_173_962
 
 
 def test_settling_twice_is_settling_once():
     method = methods.create(ASKED)
-    once = method.settle(ASKED, lambda: LARGE)
+    once = method.resolve(ASKED, lambda: LARGE)
     assert (once.model, once.width, once.parameters) == ("small", None, 569)
 
     def never():
         raise AssertionError("the large network was counted again")
 
-    assert method.settle(once, never) == once
+    assert method.resolve(once, never) == once
 
 
 def test_no_other_method_changes_the_model():
     for name in methods.OURS.keys() - {"small_model"}:
         config = tiny(method=name)
-        settled = methods.create(config).settle(config, lambda: 1)
-        assert settled == replace(config, density=settled.density)
-        assert settled.density == (1 if methods.find(name).dense else config.density)
+        resolved = methods.create(config).resolve(config, lambda: 1)
+        assert resolved == replace(config, density=resolved.density)
+        assert resolved.density == (1 if methods.find(name).dense else config.density)
 
 
 @pytest.fixture(scope="module")

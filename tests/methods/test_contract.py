@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedtiny import methods
-from fedtiny.devices.crew import can_fork
+from fedtiny.devices.executors import can_fork
 
 from .contract import (
     DENSITY,
@@ -66,7 +66,7 @@ def test_it_comes_down_to_the_target_or_is_meant_to_stay_dense(ran, method):
 def test_pruned_weights_are_exactly_zero_in_the_model_file(ran, method):
     mask, model = ran(method).mask, ran(method).model
     for layer in mask:
-        assert model[layer].shape == mask.anatomy.prunable[layer]
+        assert model[layer].shape == mask.param_spec.prunable[layer]
         assert (model[layer][~mask.array(layer)] == 0).all()
         assert mask.kept(layer) >= 1
     assert ran(method).result.density == mask.density

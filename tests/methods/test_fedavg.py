@@ -21,7 +21,7 @@ def round_zero():
     for device in range(3):
         twin = lab(config, sizes=SIZES)
         twin.engine.load(start)
-        twin.engine.train(twin.shards[device], twin.moment(device), epochs=1)
+        twin.engine.train(twin.shards[device], twin.rng_key(device), epochs=1)
         alone.append(twin.engine.theta())
     (result,) = federate(bench.server, bench.method, 1)
     return start, alone, bench.server.theta, result
@@ -43,7 +43,7 @@ def test_weights_are_averaged_by_samples(round_zero):
 
 def test_batch_norm_statistics_are_averaged_by_samples(round_zero):
     start, alone, theta, _ = round_zero
-    for name in theta.anatomy.statistics:
+    for name in theta.param_spec.statistics:
         mean = np.average([reply.tensor(name) for reply in alone], axis=0, weights=SIZES)
         np.testing.assert_allclose(theta.tensor(name), mean, rtol=1e-6, atol=1e-7)
         assert not np.allclose(theta.tensor(name), start.tensor(name))

@@ -9,13 +9,13 @@ from hypothesis import settings as how
 from hypothesis import strategies as st
 
 from fedtiny.config import from_dict
-from fedtiny.federation.door import Traffic
 from fedtiny.federation.messages import Reply, top_gradients
 from fedtiny.federation.reduce import REDUCERS
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.federation.server import Server
+from fedtiny.federation.transport import Traffic
 from fedtiny.methods.fedtiny import FedTiny
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.adjust import mask_changes
 from fedtiny.sparse.densities import budget
 from fedtiny.sparse.mask import Mask
@@ -23,10 +23,10 @@ from fedtiny.sparse.theta import Theta, length
 from fedtiny.sparse.vector import SparseVector
 
 from ..devices.tiny import lab, random_mask, settings
-from ..federation.fakes import FakeDoor
+from ..federation.fakes import FakeTransport
 
 LAYERS = ("a", "b", "c", "d", "e")
-ANATOMY = Anatomy(
+ANATOMY = ParamSpec(
     prunable=dict.fromkeys(LAYERS, (100,)),
     dense={"bias": (1,)},
     blocks=(("a", "b"), ("c",), ("d", "e")),
@@ -49,7 +49,7 @@ def server_at(round=0, **pruning):
     config = from_dict({"density": 0.2, "pruning": {"delta_r": 1, "r_stop": 10, **pruning}})
     mask = Mask(ANATOMY, dict.fromkeys(LAYERS, np.arange(KEPT)))
     theta = Theta(mask, np.arange(1, length(mask) + 1, dtype=np.float32))
-    return Server(config, FakeDoor(), theta, round=round), FedTiny(config)
+    return Server(config, FakeTransport(), theta, round=round), FedTiny(config)
 
 
 def asked_for(round, **pruning):
@@ -214,7 +214,7 @@ def test_the_density_never_exceeds_its_target(
     )
     for result, before, after in run_of(config, rounds=4):
         assert after.mask.density <= density
-        assert after.mask.count <= budget(after.anatomy, density)
+        assert after.mask.count <= budget(after.param_spec, density)
         assert after.mask.counts == before.mask.counts
         adjusts = result.round % delta_r == 0 and result.round <= r_stop
         assert adjusts or after.mask == before.mask
@@ -238,7 +238,7 @@ def test_grown_weights_were_pruned_start_at_zero_and_learn():
 
 def test_devices_reply_with_the_layers_of_the_turn_and_so_many_of_each():
     config = settings(pruning={"delta_r": 2, "r_stop": 20})
-    blocks = lab(config).anatomy.blocks
+    blocks = lab(config).param_spec.blocks
     for result, before, _ in run_of(config, rounds=5):
         gradients = result.outcome.gradients
         if result.round % 2:
@@ -287,7 +287,7 @@ def test_useless_weights_are_reclaimed_if_so_asked(reclaim):
     pruning = {"reclaim": reclaim, "granularity": "entire", "r_stop": 10, "delta_r": 1}
     bench = lab(settings(pruning=pruning))
     server = bench.server
-    mask = random_mask(server.anatomy, 0.1)
+    mask = random_mask(server.param_spec, 0.1)
     server.theta = Theta(mask, np.ones(length(mask), np.float32))
     paths = server.public.flow.under(mask)
     values = server.theta.vector.copy()
@@ -299,7 +299,7 @@ def test_useless_weights_are_reclaimed_if_so_asked(reclaim):
     numbers = bench.method.score(server)[0].options["counts"]
     gradients = {
         layer: SparseVector(size, np.arange(size, dtype=np.int32), np.ones(size, np.float32))
-        for layer, size in server.anatomy.sizes.items()
+        for layer, size in server.param_spec.sizes.items()
     }
     reducer = REDUCERS["mean"]()
     reducer.add(Reply(0, 1, server.theta, gradients))

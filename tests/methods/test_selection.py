@@ -9,21 +9,21 @@ from torch import nn
 
 from fedtiny.config import Config, FleetConfig, SelectionConfig, from_dict
 from fedtiny.errors import FedTinyError, ModelError
-from fedtiny.federation.door import ABSENT
 from fedtiny.federation.messages import Reply, bn_statistics, losses
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.federation.server import Server
+from fedtiny.federation.transport import ABSENT
 from fedtiny.federation.wire import Known, request_size
 from fedtiny.methods.fedtiny import FedTiny, pooled_variance
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.densities import budget, uniform
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 
 from ..devices.tiny import CLASSES, PlainNet, lab, seeded, settings
-from ..federation.fakes import FakeDoor
+from ..federation.fakes import FakeTransport
 
-ANATOMY = Anatomy(
+ANATOMY = ParamSpec(
     prunable={"a.weight": (20, 3), "b.weight": (30, 3), "c.weight": (10, 2)},
     dense={"norm.running_mean": (2,), "norm.running_var": (2,), "head.bias": (1,)},
     blocks=(("a.weight",), ("b.weight",), ("c.weight",)),
@@ -58,7 +58,7 @@ class Fleet:
         if verb.name == "losses":
             return Reply(device, samples, arrays={"losses": self.losses[device]})
         kind, second = "running_var", VARIANCES[device]
-        if verb.options["moment"] == "square":
+        if verb.options["second_moment"] == "square":
             kind, second = "running_square", second + MEANS[device] ** 2
         means = {"norm.running_mean": MEANS[device], f"norm.{kind}": second}
         return Reply(device, samples, arrays=means)
@@ -73,9 +73,9 @@ def selected(fleet=None, **selection):
             "selection": {"pool_size": POOL, **selection},
         }
     )
-    server = Server(config, FakeDoor(3, fleet or Fleet()), pretrained())
+    server = Server(config, FakeTransport(3, fleet or Fleet()), pretrained())
     prepare(server, FedTiny(config))
-    return server, server.door.asked
+    return server, server.transport.asked
 
 
 def over_devices(table, devices=(0, 1, 2)):
@@ -90,7 +90,7 @@ def test_all_devices_are_asked_twice_about_one_pool():
     _, asked = selected(batch_size=64, passes=2)
     assert [devices for devices, _, _ in asked] == [[0, 1, 2]] * 2  # though a round asks two
     first, second = (request for _, request, _ in asked)
-    assert first.program == (bn_statistics(64, passes=2, moment="var"),)
+    assert first.program == (bn_statistics(64, passes=2, second_moment="var"),)
     assert second.program == (losses(),)
     assert first.action == second.action == "select"
     assert first.theta is second.theta
@@ -189,7 +189,7 @@ class Wide:
 def test_the_pool_is_fixed_by_the_seed():
     def pool(seed):
         config = from_dict({"density": 0.3, "seed": seed, "selection": {"pool_size": 9}})
-        return FedTiny(config).candidates(Server(config, FakeDoor(), pretrained())).counts
+        return FedTiny(config).candidates(Server(config, FakeTransport(), pretrained())).counts
 
     assert np.array_equal(pool(0), pool(0))
     assert not np.array_equal(pool(0), pool(1))
@@ -215,8 +215,8 @@ WAYS_OUT = {
     THERE: (FleetConfig(), 0),
     f"{THERE}, or start anew with a lower --fleet.min-replies": (FleetConfig(min_replies=2), 1),
     f"start anew with a lower --fleet.fail-rate, {ANOTHER_SEED}": (FleetConfig(fail_rate=0.5), 0),
-    f"start anew with a lower --fleet.late-rate or --fleet.min-replies, {ANOTHER_SEED}": (
-        FleetConfig(late_rate=0.5, min_replies=2),
+    f"start anew with a lower --fleet.straggler-rate or --fleet.min-replies, {ANOTHER_SEED}": (
+        FleetConfig(straggler_rate=0.5, min_replies=2),
         1,
     ),
 }
@@ -228,7 +228,7 @@ def test_the_way_out_is_one_that_helps(way_out):
     fleet, answered = WAYS_OUT[way_out]
     selection = SelectionConfig(pool_size=POOL)
     config = Config(density=0.3, fleet=replace(fleet, devices=3), selection=selection)
-    server = Server(config, FakeDoor(3, Fleet(missing=range(answered, 3))), pretrained())
+    server = Server(config, FakeTransport(3, Fleet(missing=range(answered, 3))), pretrained())
     with pytest.raises(FedTinyError) as told:
         prepare(server, FedTiny(config))
     assert str(told.value).partition("; ")[2] == way_out
@@ -283,7 +283,7 @@ def test_rounding_never_makes_a_variance_negative():
 def test_devices_asked_for_pooling_send_squares():
     server, asked = selected(variance="pooled")
     first, second = (request for _, request, _ in asked)
-    assert first.program[0].options["moment"] == "square"
+    assert first.program[0].options["second_moment"] == "square"
     mean, square = over_devices(MEANS), over_devices(VARIANCES + MEANS**2)
     np.testing.assert_allclose(second.arrays["norm.running_var"], square - mean**2, rtol=1e-4)
     assert second.arrays.keys() == {"pool.counts", *ANATOMY.statistics}
@@ -295,15 +295,15 @@ def test_devices_asked_for_pooling_send_squares():
 
 
 def watched(bench):
-    """The requests and outcomes of a bench's door."""
-    seen, plain = [], bench.door.ask
+    """The requests and outcomes of a bench's transport."""
+    seen, plain = [], bench.transport.ask
 
     def spy(devices, request, reducer):
         outcome = plain(devices, request, reducer)
         seen.append((request, outcome))
         return outcome
 
-    bench.door.ask = spy
+    bench.transport.ask = spy
     return seen
 
 
@@ -316,7 +316,7 @@ def test_the_winner_s_statistics_are_the_mean_of_what_each_device_measured():
     rows = [
         bench.engine.bn_statistics(shard, pool, batch_size=128, passes=1) for shard in bench.shards
     ]
-    for name in bench.anatomy.statistics:
+    for name in bench.param_spec.statistics:
         mean = np.average([row[name][best] for row in rows], axis=0, weights=weights)
         np.testing.assert_allclose(bench.server.theta.tensor(name), mean, rtol=1e-5, atol=1e-7)
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedtiny import models
 from fedtiny.errors import ModelError
-from fedtiny.models import dissect
+from fedtiny.models import analyze
 from fedtiny.models.small import parameters, small, width_for
 
 CIFAR = (3, 32, 32)
@@ -42,7 +42,7 @@ def test_parameter_counts_are_the_paper_s(name, count):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_twice_the_width_is_twice_the_channels_of_every_hidden_layer(name):
-    narrow, wide = (dissect(on_paper(name, width=w), CIFAR) for w in (4, 8))
+    narrow, wide = (analyze(on_paper(name, width=w), CIFAR) for w in (4, 8))
     for layer, shape in narrow.prunable.items():
         out, into, *kernel = shape
         assert wide.prunable[layer] == (2 * out, 2 * into, *kernel)
@@ -57,34 +57,34 @@ def test_the_default_width_is_the_paper_s(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_prunable_is_every_weight_but_the_first_and_the_last_layer_s(name):
     network = on_paper(name, width=4)
-    anatomy = dissect(network, CIFAR)
-    ends = {anatomy.input_layer, anatomy.output_layer}
-    assert set(anatomy.prunable) == {f"{layer}.weight" for layer in layers(network)} - {
+    param_spec = analyze(network, CIFAR)
+    ends = {param_spec.input_layer, param_spec.output_layer}
+    assert set(param_spec.prunable) == {f"{layer}.weight" for layer in layers(network)} - {
         f"{end}.weight" for end in ends
     }
-    assert network.get_submodule(anatomy.input_layer).in_channels == 3
-    assert network.get_submodule(anatomy.output_layer).out_features == 10
+    assert network.get_submodule(param_spec.input_layer).in_channels == 3
+    assert network.get_submodule(param_spec.output_layer).out_features == 10
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_anatomy_accounts_for_every_parameter_and_statistic(name):
     network = on_paper(name, width=4)
-    anatomy = dissect(network, CIFAR)
-    statistics = sum(int(np.prod(shape)) for shape in anatomy.statistics.values())
-    assert anatomy.prunable_count + anatomy.dense_count - statistics == size(network)
-    assert len(anatomy.statistics) == 2 * len(anatomy.norms)
+    param_spec = analyze(network, CIFAR)
+    statistics = sum(int(np.prod(shape)) for shape in param_spec.statistics.values())
+    assert param_spec.prunable_count + param_spec.dense_count - statistics == size(network)
+    assert len(param_spec.statistics) == 2 * len(param_spec.norms)
 
 
 def test_resnet18_has_five_blocks_the_widest_stage_split_in_two():
-    anatomy = dissect(on_paper("resnet18"), CIFAR)
+    param_spec = analyze(on_paper("resnet18"), CIFAR)
     stages = ("layer1.", "layer2.", "layer3.", "layer4.0.", "layer4.1.")
-    assert [len(block) for block in anatomy.blocks] == [4, 5, 5, 3, 2]
-    for stage, block in zip(stages, anatomy.blocks, strict=True):
+    assert [len(block) for block in param_spec.blocks] == [4, 5, 5, 3, 2]
+    for stage, block in zip(stages, param_spec.blocks, strict=True):
         assert all(layer.startswith(stage) for layer in block)
 
 
 def test_a_resnet18_shortcut_runs_after_the_convolutions_beside_it():
-    order = list(dissect(on_paper("resnet18"), CIFAR).prunable)
+    order = list(analyze(on_paper("resnet18"), CIFAR).prunable)
     start = order.index("layer2.0.conv1.weight")
     assert order[start : start + 3] == [
         "layer2.0.conv1.weight",
@@ -94,11 +94,11 @@ def test_a_resnet18_shortcut_runs_after_the_convolutions_beside_it():
 
 
 def test_vgg11_prunes_nine_layers_in_pairs_and_the_last_alone():
-    anatomy = dissect(on_paper("vgg11"), CIFAR)
-    in_order = tuple(anatomy.prunable)
+    param_spec = analyze(on_paper("vgg11"), CIFAR)
+    in_order = tuple(param_spec.prunable)
     assert len(in_order) == 9
-    assert anatomy.blocks == (*zip(in_order[:8:2], in_order[1:8:2], strict=True), in_order[8:])
-    assert anatomy.blocks[-1] == ("head.5.weight",)
+    assert param_spec.blocks == (*zip(in_order[:8:2], in_order[1:8:2], strict=True), in_order[8:])
+    assert param_spec.blocks[-1] == ("head.5.weight",)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,7 +107,7 @@ def test_the_same_seed_builds_the_same_network(name):
     one, same, other = (models.build(name, shape, 3, width=2, seed=s) for s in (7, 7, 8))
     pairs = list(zip(one.state_dict().values(), same.state_dict().values(), strict=True))
     assert all(torch.equal(a, b) for a, b in pairs)
-    first = dissect(one, shape).input_layer + ".weight"
+    first = analyze(one, shape).input_layer + ".weight"
     assert not torch.equal(one.state_dict()[first], other.state_dict()[first])
 
 

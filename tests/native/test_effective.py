@@ -11,8 +11,8 @@ from torch import nn
 
 from fedtiny import models
 from fedtiny.errors import ModelError
-from fedtiny.models.anatomy import Anatomy
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.effective import Flow, Paths, effective_counts, effective_density
 from fedtiny.native.translate import describe
 from fedtiny.sparse.mask import Mask
@@ -27,8 +27,8 @@ def mask_of(layers):
     """A mask of just these layers, from zeros and ones."""
     arrays = {f"{name}.weight": np.array(bits) for name, bits in layers.items()}
     names = tuple(arrays)
-    anatomy = Anatomy({n: a.shape for n, a in arrays.items()}, {}, (names,), (), "", "")
-    return Mask.from_arrays(anatomy, arrays)
+    param_spec = ParamSpec({n: a.shape for n, a in arrays.items()}, {}, (names,), (), "", "")
+    return Mask.from_arrays(param_spec, arrays)
 
 
 def one_by_one(bits):
@@ -38,7 +38,7 @@ def one_by_one(bits):
 
 def chain():
     """Two channels, a dense layer, two pruned 1x1 convolutions of two filters, a dense head."""
-    net = Description((2, *SIZE))
+    net = Graph((2, *SIZE))
     node = net.relu(net.batch_norm("bn", net.convolution("first", 0, 2, kernel=(3, 3))))
     node = net.relu(net.batch_norm("bn_a", net.convolution("a", node, 2, kernel=(1, 1))))
     node = net.convolution("b", net.max_pool(node, (1, 1), (1, 1)), 2, kernel=(1, 1))
@@ -84,7 +84,7 @@ def test_behind_and_before_an_empty_layer_all_is_useless(empty):
 
 def block(*, shortcut):
     """A residual block of two channels: identity or 1x1 shortcut beside `a` and `b`."""
-    net = Description((2, *SIZE))
+    net = Graph((2, *SIZE))
     start = net.relu(net.convolution("first", 0, 2, kernel=(1, 1)))
     node = net.relu(net.batch_norm("bn", net.convolution("a", start, 2, kernel=(1, 1))))
     node = net.batch_norm("bn_b", net.convolution("b", node, 2, kernel=(1, 1)))
@@ -120,7 +120,7 @@ def test_a_shortcut_that_is_pruned_feeds_only_what_it_writes():
 
 
 def test_a_linear_layer_reads_all_pixels_of_a_channel():
-    net = Description((1, 2, 2))
+    net = Graph((1, 2, 2))
     node = net.convolution("first", 0, 2, kernel=(1, 1))
     node = net.relu(net.convolution("a", node, 2, kernel=(1, 1)))
     node = net.relu(net.linear("b", net.flatten(node), 2))
@@ -131,7 +131,7 @@ def test_a_linear_layer_reads_all_pixels_of_a_channel():
 
 
 def test_an_output_layer_may_be_pruned_too():
-    net = Description((2, 1, 1))
+    net = Graph((2, 1, 1))
     node = net.relu(net.linear("a", net.flatten(0), 2))
     net.linear("fc", node, 2)
     assert counts(net, a=[[1, 0], [1, 1]], fc=[[0, 1], [0, 1]]) == {"a": 2, "fc": 2}
@@ -139,7 +139,7 @@ def test_an_output_layer_may_be_pruned_too():
 
 def test_what_reads_only_padding_is_useless():
     """A 3x3 kernel over one pixel has eight weights that only ever meet zeros."""
-    net = Description((1, 1, 1))
+    net = Graph((1, 1, 1))
     node = net.convolution("first", 0, 1, kernel=(1, 1))
     node = net.convolution("a", node, 2, kernel=(3, 3), padding=(1, 1))
     net.linear("fc", net.flatten(node), 2)
@@ -151,7 +151,7 @@ def test_what_reads_only_padding_is_useless():
 
 def test_of_a_kernel_with_a_stride_only_what_it_meets_counts():
     """Two rows and columns, stride two: the windows begin at -1, so row 0 of a kernel is out."""
-    net = Description((1, 2, 2))
+    net = Graph((1, 2, 2))
     node = net.convolution("first", 0, 1, kernel=(1, 1))
     node = net.convolution("a", node, 1, kernel=(3, 3), stride=(2, 2), padding=(1, 1))
     net.linear("fc", net.flatten(node), 2)
@@ -161,7 +161,7 @@ def test_of_a_kernel_with_a_stride_only_what_it_meets_counts():
 def test_a_description_of_another_network_is_refused():
     with pytest.raises(ModelError, match="'a' is not that of the mask's layer"):
         counts(chain(), a=np.ones((2, 3, 1, 1), int), b=np.ones((2, 2, 1, 1), int))
-    net = Description((2, *SIZE))
+    net = Graph((2, *SIZE))
     net.add(net.convolution("a", 0, 1, kernel=(1, 1)), 0)
     with pytest.raises(ModelError, match="different shapes"):
         counts(net, a=np.ones((1, 2, 1, 1), int))
@@ -176,12 +176,12 @@ def test_a_layer_that_is_not_in_the_graph_reaches_nothing():
 
 def network(name, width, shape):
     model = models.build(name, shape, 10, width=width).eval()
-    return model, models.dissect(model, shape), describe(model, shape)
+    return model, models.analyze(model, shape), describe(model, shape)
 
 
-def random_masks(anatomy, density, seed=0):
+def random_masks(param_spec, density, seed=0):
     rng = np.random.default_rng(seed)
-    return Mask(anatomy, {n: random_mask(s, density, rng) for n, s in anatomy.sizes.items()})
+    return Mask(param_spec, {n: random_mask(s, density, rng) for n, s in param_spec.sizes.items()})
 
 
 def only_useful(paths):
@@ -214,20 +214,20 @@ NETWORKS = [
 def test_effective_is_at_most_kept_and_dropping_the_rest_changes_no_count(
     name, width, shape, density
 ):
-    _, anatomy, description = network(name, width, shape)
-    paths = Paths(description, random_masks(anatomy, density))
+    _, param_spec, graph = network(name, width, shape)
+    paths = Paths(graph, random_masks(param_spec, density))
     assert all(paths.counts[layer] <= kept for layer, kept in paths.mask.counts.items())
     assert paths.density <= paths.mask.density
     assert {n: int(paths.useful(n).sum()) for n in paths.mask} == paths.counts
     left = only_useful(paths)
-    assert paths.counts == dict(left.counts) == effective_counts(description, left)
+    assert paths.counts == dict(left.counts) == effective_counts(graph, left)
     assert left.density == pytest.approx(paths.density)
 
 
 @pytest.mark.parametrize(("name", "width", "shape"), [n for n in NETWORKS if n[2][1] == 32])
 def test_of_a_full_mask_all_is_effective_where_images_are_large_enough(name, width, shape):
-    _, anatomy, description = network(name, width, shape)
-    assert effective_density(description, Mask.full(anatomy)) == 1
+    _, param_spec, graph = network(name, width, shape)
+    assert effective_density(graph, Mask.full(param_spec)) == 1
 
 
 @pytest.mark.parametrize("density", [0.3, 0.05, 0.01])
@@ -236,11 +236,11 @@ def test_dropping_useless_weights_changes_no_output_where_unfed_channels_are_zer
     name, width, shape, density
 ):
     """Before any training batch norm shifts nothing, so that what nothing feeds is zero."""
-    model, anatomy, description = network(name, width, shape)
+    model, param_spec, graph = network(name, width, shape)
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-    paths = Paths(description, random_masks(anatomy, density))
+    paths = Paths(graph, random_masks(param_spec, density))
     images = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
     expected = under(model, paths.mask, images)
     found = under(model, only_useful(paths), images)
@@ -254,8 +254,8 @@ def test_what_useless_weights_add_is_the_same_for_every_image(data):
     model, shape = data.draw(smooth_networks())
     masks = data.draw(masks_of(model))
     prunable = {n: tuple(p.shape) for n, p in model.named_parameters() if p.ndim > 1}
-    anatomy = Anatomy(prunable, {}, (tuple(prunable),), (), "", "")
-    mask = Mask(anatomy, {n: masks.get(n) for n in prunable})
+    param_spec = ParamSpec(prunable, {}, (tuple(prunable),), (), "", "")
+    mask = Mask(param_spec, {n: masks.get(n) for n in prunable})
     model = model.double().eval()
     paths = Paths(describe(model, shape), mask)
     images = torch.randn(4, *shape, dtype=torch.float64)
@@ -281,8 +281,8 @@ def positive_gradients(model, mask, shape):
 @pytest.mark.parametrize("density", [1.0, 0.3, 0.05, 0.02])
 @pytest.mark.parametrize(("name", "width", "shape"), NETWORKS)
 def test_a_weight_through_which_anything_flows_is_useful(name, width, shape, density):
-    model, anatomy, description = network(name, width, shape)
-    paths = Paths(description, random_masks(anatomy, density))
+    model, param_spec, graph = network(name, width, shape)
+    paths = Paths(graph, random_masks(param_spec, density))
     slopes = positive_gradients(model, paths.mask, shape)
     assert all(paths.useful(layer)[slope != 0].all() for layer, slope in slopes.items())
 
@@ -291,28 +291,28 @@ def test_a_weight_through_which_anything_flows_is_useful(name, width, shape, den
 def test_in_large_images_something_flows_through_every_useful_weight(density):
     """In small ones some is lost between single pixels, which are not followed."""
     shape = (1, 64, 64)
-    model, anatomy, description = network("resnet18", 6, shape)
-    paths = Paths(description, random_masks(anatomy, density))
+    model, param_spec, graph = network("resnet18", 6, shape)
+    paths = Paths(graph, random_masks(param_spec, density))
     slopes = positive_gradients(model, paths.mask, shape)
     assert {layer: int((slope != 0).sum()) for layer, slope in slopes.items()} == paths.counts
     assert paths.density < paths.mask.density
 
 
 def test_the_paths_of_the_last_mask_are_remembered():
-    _, anatomy, description = network("small", 8, (1, 8, 8))
-    flow, one, two = Flow(description), random_masks(anatomy, 0.1), random_masks(anatomy, 0.1, 1)
+    _, param_spec, graph = network("small", 8, (1, 8, 8))
+    flow, one, two = Flow(graph), random_masks(param_spec, 0.1), random_masks(param_spec, 0.1, 1)
     paths = flow.under(one)
-    assert flow.under(random_masks(anatomy, 0.1)) is paths
+    assert flow.under(random_masks(param_spec, 0.1)) is paths
     assert flow.under(two) is not paths
     assert flow.under(two).mask == two
 
 
 def test_a_whole_resnet18_is_followed_in_no_time():
-    _, anatomy, description = network("resnet18", 64, (3, 32, 32))
-    mask = random_masks(anatomy, 0.01)
+    _, param_spec, graph = network("resnet18", 64, (3, 32, 32))
+    mask = random_masks(param_spec, 0.01)
     taken = []
     for _ in range(5):
         started = time.perf_counter()
-        assert effective_density(description, mask) > 0.009
+        assert effective_density(graph, mask) > 0.009
         taken.append(time.perf_counter() - started)
     assert min(taken) < 0.05  # 2 ms on an idle core

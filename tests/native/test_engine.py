@@ -18,9 +18,9 @@ from ..devices.tiny import Lab, PlainNet, TinyNet, lab, seeded, settings
 
 def engine_of(lab: Lab, **choices) -> NativeEngine:
     transform = ArrayTransform(**vars(lab.engine.transform))
-    description = describe(lab.model, lab.data.shape)
+    graph = describe(lab.model, lab.data.shape)
     return NativeEngine(
-        description, lab.anatomy, transform, lab.config.train, NativeChoices(**choices)
+        graph, lab.param_spec, transform, lab.config.train, NativeChoices(**choices)
     )
 
 
@@ -43,8 +43,8 @@ def test_training_follows_the_reference(both):
     made, native = both
     for engine in (made.engine, native):
         engine.load(made.theta())
-    expected, _ = made.engine.train(made.shards[2], made.moment(2), epochs=2)
-    found, _ = native.train(made.shards[2], made.moment(2), epochs=2)
+    expected, _ = made.engine.train(made.shards[2], made.rng_key(2), epochs=2)
+    found, _ = native.train(made.shards[2], made.rng_key(2), epochs=2)
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
     difference = native.theta().vector - made.engine.theta().vector
     moved = made.engine.theta().vector - made.theta().vector
@@ -56,8 +56,8 @@ def test_dense_gradients_are_added_up(both):
     for engine in (made.engine, native):
         engine.load(made.theta())
     arguments = {"epochs": 1, "sum_dense_gradients": True}
-    _, expected = made.engine.train(made.shards[0], made.moment(), **arguments)
-    _, found = native.train(made.shards[0], made.moment(), **arguments)
+    _, expected = made.engine.train(made.shards[0], made.rng_key(), **arguments)
+    _, found = native.train(made.shards[0], made.rng_key(), **arguments)
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         assert found[name].shape == gradient.shape
@@ -67,12 +67,12 @@ def test_dense_gradients_are_added_up(both):
 @pytest.mark.parametrize("epsilon", [0.0, 0.5])
 def test_top_gradients_are_the_references(both, epsilon):
     made, native = both
-    counts = dict.fromkeys(made.anatomy.prunable, 7)
+    counts = dict.fromkeys(made.param_spec.prunable, 7)
     for engine in (made.engine, native):
         engine.load(made.theta())
     before = native.theta().vector
     for device in range(3):
-        place = made.shards[device], made.moment(device)
+        place = made.shards[device], made.rng_key(device)
         expected, found = (
             engine.top_gradients(*place, counts=counts, epsilon=epsilon)
             for engine in (made.engine, native)
@@ -83,20 +83,20 @@ def test_top_gradients_are_the_references(both, epsilon):
     np.testing.assert_array_equal(native.theta().vector, before)
 
 
-@pytest.mark.parametrize(("passes", "moment"), [(1, "var"), (3, "var"), (1, "square")])
+@pytest.mark.parametrize(("passes", "second_moment"), [(1, "var"), (3, "var"), (1, "square")])
 @pytest.mark.parametrize("batch_size", [3, 128])
-def test_selection_measures_the_same(both, passes, moment, batch_size):
+def test_selection_measures_the_same(both, passes, second_moment, batch_size):
     made, native = both
-    sizes = np.array(list(made.anatomy.sizes.values()))
+    sizes = np.array(list(made.param_spec.sizes.values()))
     pool = CandidatePool.cut(made.start, np.stack([sizes // 5, sizes // 2, sizes // 9]))
-    options = {"batch_size": batch_size, "passes": passes, "moment": moment}
+    options = {"batch_size": batch_size, "passes": passes, "second_moment": second_moment}
     for shard in made.shards:
         expected = made.engine.bn_statistics(shard, pool, **options)
         found = native.bn_statistics(shard, pool, **options)
         assert found.keys() == expected.keys()
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-6)
-        if moment == "var":
+        if second_moment == "var":
             losses = made.engine.losses(shard, pool, expected)
             np.testing.assert_allclose(native.losses(shard, pool, expected), losses, rtol=1e-4)
 
@@ -114,8 +114,8 @@ def test_a_network_without_batch_norm():
     native = engine_of(made)
     for engine in (made.engine, native):
         engine.load(made.theta())
-    expected, _ = made.engine.train(made.shards[0], made.moment(), epochs=1)
-    found, _ = native.train(made.shards[0], made.moment(), epochs=1)
+    expected, _ = made.engine.train(made.shards[0], made.rng_key(), epochs=1)
+    found, _ = native.train(made.shards[0], made.rng_key(), epochs=1)
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
@@ -125,7 +125,7 @@ def test_dropout_repeats_by_its_moment():
     results = []
     for round in (0, 0, 1):
         native.load(made.theta())
-        native.train(made.shards[0], made.moment(round=round), epochs=1)
+        native.train(made.shards[0], made.rng_key(round=round), epochs=1)
         results.append(native.theta().vector)
     np.testing.assert_array_equal(results[0], results[1])
     assert not np.array_equal(results[0], results[2])
@@ -136,7 +136,7 @@ def test_what_diverges_says_so():
     native = engine_of(made)
     native.load(made.theta())
     with pytest.raises(FedTinyError, match="diverged on device 1"):
-        native.train(made.shards[1], made.moment(1), epochs=5)
+        native.train(made.shards[1], made.rng_key(1), epochs=5)
 
 
 def test_a_budget_that_is_too_small_is_refused():
@@ -171,12 +171,12 @@ def test_the_engine_imports_no_torch():
 def test_dead_channels_are_there_when_gradients_need_them():
     made = lab()
     lean, whole = engine_of(made, remove_dead=True), engine_of(made)
-    counts = dict.fromkeys(made.anatomy.prunable, 5)
+    counts = dict.fromkeys(made.param_spec.prunable, 5)
     for engine in (lean, whole):
         engine.load(made.theta(0.05))
-        engine.train(made.shards[0], made.moment(), epochs=1)
+        engine.train(made.shards[0], made.rng_key(), epochs=1)
     found, expected = (
-        engine.top_gradients(made.shards[0], made.moment(), counts=counts)
+        engine.top_gradients(made.shards[0], made.rng_key(), counts=counts)
         for engine in (lean, whole)
     )
     for name in counts:

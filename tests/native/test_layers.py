@@ -90,7 +90,7 @@ class Shared(nn.Module):
         self.a = nn.Conv2d(4, 4, 3, padding=1)
         self.b = nn.Conv2d(4, 4, 5, padding=2)
         self.norm = nn.BatchNorm2d(4)
-        self.late = nn.BatchNorm2d(4)
+        self.straggler = nn.BatchNorm2d(4)
         self.flat = nn.BatchNorm1d(4)
         self.pool = nn.MaxPool2d(3, 2, padding=1)
         self.fc = nn.Linear(4, 5)
@@ -101,7 +101,7 @@ class Shared(nn.Module):
         z = self.a(y) + self.b(y)
         z = self.norm(x + z) + y
         z = z + z
-        z = self.late(self.pool(torch.relu(z) + self.norm_less(z)))
+        z = self.straggler(self.pool(torch.relu(z) + self.norm_less(z)))
         return self.fc(torch.relu(self.flat(z.mean((2, 3)))))
 
     def norm_less(self, z):

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedtiny import models
 from fedtiny.errors import ModelError
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
 from fedtiny.native.fit import largest_fit
 from fedtiny.native.library import NativeError
 from fedtiny.native.model import NativeModel
@@ -28,9 +28,9 @@ def network(name, density=0.1, **options):
     """The network with a random mask and weights that keep their signal; no dropout."""
     width, shape, count = NETWORKS[name]
     model = wake_norms(models.build(name, shape, 10, width=width))
-    anatomy = models.dissect(model, shape)
+    param_spec = models.analyze(model, shape)
     rng = np.random.default_rng(0)
-    masks = {layer: random_mask(size, density, rng) for layer, size in anatomy.sizes.items()}
+    masks = {layer: random_mask(size, density, rng) for layer, size in param_spec.sizes.items()}
     with torch.no_grad():
         for layer in masks:
             model.state_dict()[layer].mul_(density**-0.5)
@@ -127,12 +127,12 @@ def test_preparing_again_gives_another_mask():
 
 
 def test_a_description_travels_as_plain_records():
-    description = describe(models.build("resnet18", (3, 8, 8), 10, width=4), (3, 8, 8))
-    again = Description.from_plain(description.to_plain())
-    assert again.nodes == description.nodes
+    graph = describe(models.build("resnet18", (3, 8, 8), 10, width=4), (3, 8, 8))
+    again = Graph.from_plain(graph.to_plain())
+    assert again.nodes == graph.nodes
     assert NativeModel(again).layers[0] == "conv1.weight"
     with pytest.raises(ModelError, match="colour"):
-        Description.from_plain([{"kind": 0, "colour": 3}])
+        Graph.from_plain([{"kind": 0, "colour": 3}])
 
 
 UNSUPPORTED = {

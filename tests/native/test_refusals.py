@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedtiny.graph.ir import Graph, Kind, Node
 from fedtiny.native import library
 from fedtiny.native.compile import CannotCompileError, build
-from fedtiny.native.description import Description, Kind, Node
 from fedtiny.native.library import NativeError
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options, Rates
@@ -18,8 +18,8 @@ from fedtiny.native.options import Options, Rates
 from . import fuzz
 
 
-def description():
-    net = Description((2, 8, 8))
+def graph():
+    net = Graph((2, 8, 8))
     x = net.relu(net.batch_norm("bn", net.convolution("conv", 0, 4, kernel=(3, 3))))
     net.linear("fc", net.flatten(net.adaptive_pool(x, (1, 1))), 3)
     return net
@@ -27,7 +27,7 @@ def description():
 
 @pytest.fixture
 def model():
-    native = NativeModel(description())
+    native = NativeModel(graph())
     native.prepare(Options(batch=8, top_count=3))
     return native
 
@@ -140,14 +140,14 @@ NETWORKS = {
 
 @pytest.mark.parametrize("words", NETWORKS)
 def test_networks_that_make_no_sense(words):
-    net = Description((2, 8, 8))
+    net = Graph((2, 8, 8))
     NETWORKS[words](net)
     with pytest.raises(NativeError, match=words):
         NativeModel(net)
 
 
 def test_one_value_a_channel_cannot_be_normalised():
-    net = Description((2, 1, 1))
+    net = Graph((2, 1, 1))
     net.linear("fc", net.flatten(net.batch_norm("bn", 0)), 3)
     native = NativeModel(net)
     native.prepare(Options(batch=2))
@@ -168,7 +168,7 @@ def test_without_a_library_the_error_says_what_to_do(tmp_path, monkeypatch):
 
 def test_the_library_is_used_without_torch():
     code = (
-        "import sys, fedtiny.native.model, fedtiny.native.description\n"
+        "import sys, fedtiny.native.model, fedtiny.graph.ir\n"
         "fedtiny.native.library.library()\n"
         "print('torch' in sys.modules)"
     )

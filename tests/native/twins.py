@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
 from fedtiny.native.library import NativeError
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options, Rates
@@ -27,7 +27,7 @@ def random_mask(size, density, rng):
 
 def supported_lanes():
     """The widths of vectors that this processor has."""
-    net = Description((1, 1, 1))
+    net = Graph((1, 1, 1))
     net.linear("fc", net.flatten(0), 2)
     model = NativeModel(net)
     found = []

@@ -9,7 +9,7 @@ import pytest
 from fedtiny.report.html import Html, element, joined, table
 from fedtiny.report.run import read
 from fedtiny.report.write import write_page
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 from fedtiny.runs.folder import RunFolder
 
 from .conftest import EVIL
@@ -53,9 +53,12 @@ def test_the_numbers_are_those_of_the_result(finished, tmp_path):
     assert f"Accuracy{result['accuracy']:.4f}test loss {result['loss']:.3f}" in text
     assert f"Density{result['density']:.4f}{result['kept_weights']:,} of" in text
     assert f"of {result['prunable_weights']:,} weights" in text
-    assert f"Model{words.size(result['model_bytes'])}" in text
+    assert f"Model{formatting.size(result['model_bytes'])}" in text
     assert f"Rounds{result['rounds']}in" in text
-    assert f"{words.size(result['bytes_down'])} down, {words.size(result['bytes_up'])} up" in text
+    assert (
+        f"{formatting.size(result['bytes_down'])} down, {formatting.size(result['bytes_up'])} up"
+        in text
+    )
 
 
 def test_the_page_needs_nothing_and_runs_nothing(finished, tmp_path):

@@ -26,7 +26,7 @@ from ..devices.gpu.twins import (
 
 def backend(**settings):
     assembly = assemble(quick(**({"device_backend": "auto"} | settings)))
-    assembly.server.door.close()
+    assembly.server.transport.close()
     assert assembly.asked.device_backend == assembly.config.device_backend
     return assembly.config.device_backend
 
@@ -70,7 +70,7 @@ class Odd(nn.Module):
 def test_a_network_that_cannot_be_translated_is_played_by_torch_or_refused_by_name():
     config = quick(method="fl_pqsu", density=0.2, device_backend="auto")
     assembly = assemble(config, model=Odd())
-    assembly.server.door.close()
+    assembly.server.transport.close()
     assert assembly.config.device_backend == "torch"
     with pytest.raises(FedTinyError, match=r"GroupNorm\); use --device-backend torch$"):
         assemble(replace(config, device_backend="native"), model=Odd())
@@ -102,7 +102,7 @@ def frozen():
 
 def played_by(network, backend):
     assembly = assemble(quick(density=0.2, device_backend=backend), model=network)
-    assembly.server.door.close()
+    assembly.server.transport.close()
     return assembly.config.device_backend
 
 
@@ -241,7 +241,7 @@ def test_another_python_is_for_native_devices():
 def planned(budget, **settings):
     settings = {"memory_model": "device", "device_backend": "auto"} | settings
     assembly = assemble(quick(memory_budget=budget, **settings))
-    assembly.server.door.close()
+    assembly.server.transport.close()
     return assembly.config
 
 

@@ -34,7 +34,7 @@ def state(server):
         "coarse_pruned": server.coarse_pruned,
         "memory": server.memory,
         "arrays": {name: array.tolist() for name, array in server.arrays.items()},
-        "door": server.door.state(),
+        "door": server.transport.state(),
     }
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import fedtiny
 from fedtiny.errors import StartAnewError
-from fedtiny.runs import display, words
+from fedtiny.runs import display, formatting
 from fedtiny.runs.display import Lines, Live
 from fedtiny.runs.reporter import Silent
 
@@ -246,7 +246,7 @@ def test_class_names_are_shown_as_they_are(tmp_path, name):
 
 def test_many_classes_are_summed_up():
     screen = console()
-    screen.print(words.partition_table(np.ones((2, 100), dtype=np.int64)))
+    screen.print(formatting.partition_table(np.ones((2, 100), dtype=np.int64)))
     text = screen.file.getvalue()
     assert "largest class" in text
     assert ["1", "100", "100", "1"] in [re.findall(r"\w+", line) for line in text.splitlines()]

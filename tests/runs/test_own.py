@@ -19,7 +19,7 @@ from fedtiny.errors import ConfigError, DataError, FedTinyError, ModelError, Run
 from fedtiny.export.source import pack_run
 from fedtiny.runs.display import Lines
 from fedtiny.runs.reporter import Silent
-from fedtiny.runs.settle import settled
+from fedtiny.runs.resolve import resolved
 from fedtiny.runs.split import share_out
 
 from .tiny import differences, own_data, stop, tiny, train
@@ -303,7 +303,7 @@ def test_resuming_and_packing_refuse_them_too(whole, net):
 
 
 def test_data_of_ones_own_gets_the_papers_setting():
-    config = settled(fedtiny.Config(), own_data(), None)
+    config = resolved(fedtiny.Config(), own_data(), None)
     assert (config.rounds, config.pool_size, config.width) == (300, 50, None)
 
 

@@ -7,7 +7,7 @@ from fedtiny.errors import FedTinyError
 from .tiny import tiny, train
 
 ALL_OUT = {"fail_rate": 0.999, "min_replies": 3}
-ALL_LATE = {"late_rate": 0.999, "min_replies": 3}
+ALL_STRAGGLERS = {"straggler_rate": 0.999, "min_replies": 3}
 
 
 def test_accuracy_is_measured_every_so_many_rounds_and_at_the_end(tmp_path):
@@ -38,7 +38,7 @@ def test_a_round_that_nobody_answers_is_void_and_says_who_is_missing(tmp_path):
 
 
 def test_late_devices_have_cost_their_download(tmp_path):
-    config = tiny(rounds=1, selection={"kind": "none"}, fleet=ALL_LATE)
+    config = tiny(rounds=1, selection={"kind": "none"}, fleet=ALL_STRAGGLERS)
     (record,) = train(config, tmp_path / "run").metrics
     assert record["failed"] == dict.fromkeys("012", "too late")
     assert record["bytes_down"] > record["bytes_up"] == 0

@@ -21,7 +21,7 @@ from fedtiny.runs.assembly import TEST_PART, Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
-from fedtiny.runs.settle import settled
+from fedtiny.runs.resolve import resolved
 from fedtiny.runs.split import load_split, save_split
 
 from .tiny import FILES, TINY, differences, lines, own_data, tiny, train
@@ -69,9 +69,9 @@ def test_threads_are_for_one_process_only(tmp_path):
 def test_a_gpu_simulator_forks_nothing_and_so_refuses_no_workers(monkeypatch):
     """The second run of a process finds the GPU in use, where children could not compute."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert settled(tiny(simulator="gpu", workers=2, threads=2), None, None).workers == 2
+    assert resolved(tiny(simulator="gpu", workers=2, threads=2), None, None).workers == 2
     with pytest.raises(ConfigError, match="once PyTorch has used a GPU; use --workers 1"):
-        settled(tiny(simulator="reference", workers=2), None, None)
+        resolved(tiny(simulator="reference", workers=2), None, None)
 
 
 def test_versions_are_those_of_this_machine(finished):
@@ -159,9 +159,9 @@ def test_densities_by_layer_add_up_to_the_density(finished):
 def test_effective_is_what_the_last_mask_lets_through(finished):
     assembly = assemble(finished.config)
     load_checkpoint(RunFolder.open(finished.path), assembly.server)
-    description = describe(finished.network, assembly.data.shape)
+    graph = describe(finished.network, assembly.data.shape)
     last, mask = finished.metrics[-1], assembly.server.theta.mask
-    assert last["effective_density"] == effective_density(description, mask)
+    assert last["effective_density"] == effective_density(graph, mask)
     assert 0 < last["effective_density"] <= last["density"]
 
 
@@ -200,7 +200,7 @@ def test_a_large_test_set_is_measured_in_parts_and_counts_as_one(workers):
             assert [len(part) for part in assembly.test] == [TEST_PART, TEST_PART, 100]
             found = assembly.evaluate()
         finally:
-            assembly.server.door.close()
+            assembly.server.transport.close()
     inputs = Transform.of(noise, False, 0).normalise(torch.from_numpy(noise.test.images))
     labels = torch.from_numpy(noise.test.labels).long()
     with torch.no_grad():

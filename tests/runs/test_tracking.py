@@ -90,9 +90,9 @@ def test_rounds_that_are_played_again_are_not_told_again(tmp_path):
 
 def test_a_tracker_that_comes_late_hears_all_rounds(tmp_path):
     cut({}, tmp_path / "run", 2)
-    late = Notebook()
-    go_on({"late": late}, tmp_path / "run")
-    assert [step for step, _ in late.logged] == [1, 2, 3]
+    straggler = Notebook()
+    go_on({"late": straggler}, tmp_path / "run")
+    assert [step for step, _ in straggler.logged] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("moment", ["open", "log", "close"])

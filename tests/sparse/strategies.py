@@ -1,4 +1,4 @@
-"""Random and hand-made models: anatomies, masks, thetas and gradients."""
+"""Random and hand-made models: parameter specs, masks, thetas and gradients."""
 
 from functools import cache
 from itertools import pairwise
@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import strategies as st
 
-from fedtiny.models.anatomy import Anatomy, Shape
+from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.schedule import Schedule
 from fedtiny.sparse.theta import Theta
@@ -22,10 +22,10 @@ def anatomy_of(
     prunable: dict[str, Shape],
     dense: dict[str, Shape] | None = None,
     blocks: tuple[tuple[str, ...], ...] | None = None,
-) -> Anatomy:
+) -> ParamSpec:
     """A model by its shapes; every layer is a block of its own unless told otherwise."""
     dense = dense or {}
-    return Anatomy(
+    return ParamSpec(
         prunable=prunable,
         dense=dense,
         blocks=tuple((layer,) for layer in prunable) if blocks is None else blocks,
@@ -35,7 +35,7 @@ def anatomy_of(
     )
 
 
-def resnet18() -> Anatomy:
+def resnet18() -> ParamSpec:
     """The prunable convolutions of ResNet18, in four stages, the widest split in two."""
     prunable: dict[str, Shape] = {}
     before = 64
@@ -53,7 +53,7 @@ def resnet18() -> Anatomy:
 
 
 @st.composite
-def anatomies(draw: Draw, max_layers: int = 4) -> Anatomy:
+def anatomies(draw: Draw, max_layers: int = 4) -> ParamSpec:
     """One to a few layers of up to 36 weights, linear or convolutional, cut into blocks."""
     shapes = draw(_shapes(max_layers))
     names = [f"layer{i}.weight" for i in range(len(shapes))]
@@ -76,18 +76,18 @@ def _blocks(names: list[str], cuts: np.ndarray) -> tuple[tuple[str, ...], ...]:
 
 
 @st.composite
-def masks(draw: Draw, anatomy: Anatomy | None = None) -> Mask:
+def masks(draw: Draw, param_spec: ParamSpec | None = None) -> Mask:
     """Any mask of a model, empty and full layers included."""
-    anatomy = anatomy or draw(anatomies())
-    kept = {layer: draw(subsets(size)) for layer, size in anatomy.sizes.items()}
-    return Mask(anatomy, kept)
+    param_spec = param_spec or draw(anatomies())
+    kept = {layer: draw(subsets(size)) for layer, size in param_spec.sizes.items()}
+    return Mask(param_spec, kept)
 
 
 @st.composite
 def thetas(draw: Draw, mask: Mask | None = None) -> Theta:
     """A model of few different values under any mask."""
     mask = mask or draw(masks())
-    return Theta(mask, draw(levels(mask.count + mask.anatomy.dense_count)))
+    return Theta(mask, draw(levels(mask.count + mask.param_spec.dense_count)))
 
 
 @st.composite
@@ -127,9 +127,9 @@ def sparse_vectors(draw: Draw, size: int) -> SparseVector:
 
 
 @st.composite
-def gradients(draw: Draw, anatomy: Anatomy) -> dict[str, SparseVector]:
+def gradients(draw: Draw, param_spec: ParamSpec) -> dict[str, SparseVector]:
     """A sparse gradient for every layer, kept positions not left out."""
-    return {layer: draw(sparse_vectors(size)) for layer, size in anatomy.sizes.items()}
+    return {layer: draw(sparse_vectors(size)) for layer, size in param_spec.sizes.items()}
 
 
 def schedules() -> st.SearchStrategy[Schedule]:

@@ -116,7 +116,7 @@ def test_layers_without_a_number_or_a_gradient_stay():
 @given(st.data())
 def test_each_layer_swaps_pruned_for_kept_and_keeps_its_density(data):
     old = data.draw(thetas())
-    scores = data.draw(gradients(old.anatomy))
+    scores = data.draw(gradients(old.param_spec))
     numbers = {layer: data.draw(st.integers(0, 12)) for layer in old.mask}
     new, changes = grow_and_drop(old, scores, numbers)
     assert new.mask.counts == old.mask.counts
@@ -135,7 +135,7 @@ def test_each_layer_swaps_pruned_for_kept_and_keeps_its_density(data):
 @given(st.data())
 def test_the_best_grow_and_the_least_drop(data):
     old = data.draw(thetas())
-    scores = data.draw(gradients(old.anatomy))
+    scores = data.draw(gradients(old.param_spec))
     _, changes = grow_and_drop(old, scores, dict.fromkeys(old.mask, 3))
     for layer, change in changes.items():
         slopes, values = scores[layer].dense(), old.tensor(layer).reshape(-1)
@@ -157,7 +157,7 @@ def top_gradients(theta, numbers, generator):
     """One device's reply: its largest gradients of the pruned weights, many of them zero."""
     reply = {}
     for layer, number in numbers.items():
-        buffer = TopBuffer(theta.anatomy.sizes[layer], number)
+        buffer = TopBuffer(theta.param_spec.sizes[layer], number)
         pruned = np.flatnonzero(~theta.mask.array(layer))
         buffer.push(pruned, generator.choice(LEVELS, len(pruned)).astype(np.float32))
         reply[layer] = buffer.result()
@@ -165,11 +165,13 @@ def top_gradients(theta, numbers, generator):
 
 
 @given(anatomies(), st.floats(0.05, 1), schedules(), st.integers(0, 2**32), st.integers(1, 3))
-def test_a_whole_run_never_leaves_its_density(anatomy, density, schedule, seed, devices):
+def test_a_whole_run_never_leaves_its_density(param_spec, density, schedule, seed, devices):
     generator = np.random.default_rng(seed)
-    target = max(density, len(anatomy.prunable) / anatomy.prunable_count)
-    dense = Theta(Mask.full(anatomy), np.zeros(anatomy.prunable_count + anatomy.dense_count, "f4"))
-    theta = start = prune_by_magnitude(train(dense, generator), uniform(anatomy, target))
+    target = max(density, len(param_spec.prunable) / param_spec.prunable_count)
+    dense = Theta(
+        Mask.full(param_spec), np.zeros(param_spec.prunable_count + param_spec.dense_count, "f4")
+    )
+    theta = start = prune_by_magnitude(train(dense, generator), uniform(param_spec, target))
     for round in range(schedule.r_stop + schedule.delta_r + 1):
         theta = train(theta, generator)
         numbers = schedule.pruning_numbers(theta.mask, round)
@@ -179,7 +181,7 @@ def test_a_whole_run_never_leaves_its_density(anatomy, density, schedule, seed, 
         before = theta.mask
         theta, changes = grow_and_drop(theta, mean.result(), numbers)
         assert theta.mask.counts == start.mask.counts
-        assert theta.mask.count <= budget(anatomy, target)
+        assert theta.mask.count <= budget(param_spec, target)
         assert (theta.mask == before) == (not any(map(len, changes.values())))
 
 

@@ -56,7 +56,7 @@ def test_pruning_keeps_the_first_of_a_full_sort(data):
         order = sorted(theta.mask.indices(layer).tolist(), key=lambda i: (-abs(values[i]), i))
         assert pruned.mask.indices(layer).tolist() == sorted(order[:count])
         assert pruned.kept(layer).tolist() == values[pruned.mask.indices(layer)].tolist()
-    for name in theta.anatomy.dense:
+    for name in theta.param_spec.dense:
         assert pruned.tensor(name).tolist() == theta.tensor(name).tolist()
 
 
@@ -88,14 +88,14 @@ def test_densities_are_those_of_the_candidates(data):
 
 
 def test_a_noisy_pool_stays_within_its_density():
-    anatomy = anatomy_of({"a": (40, 40), "b": (20, 10, 3, 3), "c": (50, 20)})
+    param_spec = anatomy_of({"a": (40, 40), "b": (20, 10, 3, 3), "c": (50, 20)})
     generator = np.random.default_rng(0)
-    values = generator.normal(size=anatomy.prunable_count).astype(np.float32)
-    counts = uniform_noise(anatomy, 0.05, 10, generator)
-    pool = CandidatePool.cut(Theta(Mask.full(anatomy), values), counts)
+    values = generator.normal(size=param_spec.prunable_count).astype(np.float32)
+    counts = uniform_noise(param_spec, 0.05, 10, generator)
+    pool = CandidatePool.cut(Theta(Mask.full(param_spec), values), counts)
     assert max(pool.densities) <= 0.05
     assert min(pool.densities) > 0.98 * 0.05
-    assert max(c.mask.count for c in pool) <= budget(anatomy, 0.05)
+    assert max(c.mask.count for c in pool) <= budget(param_spec, 0.05)
     assert len({c.mask.version for c in pool}) == 10
 
 

@@ -17,8 +17,8 @@ SIZES = np.array(list(RESNET18.sizes.values()))
 ANY_DENSITY = st.floats(0.01, 1)
 
 
-def noisy(anatomy, density, candidates=3, seed=0):
-    return uniform_noise(anatomy, density, candidates, np.random.default_rng(seed))
+def noisy(param_spec, density, candidates=3, seed=0):
+    return uniform_noise(param_spec, density, candidates, np.random.default_rng(seed))
 
 
 METHODS = {
@@ -34,8 +34,8 @@ def flat(*sizes):
     return anatomy_of({f"layer{i}": (size,) for i, size in enumerate(sizes)})
 
 
-def feasible(anatomy, density):
-    return density * anatomy.prunable_count >= len(anatomy.sizes)
+def feasible(param_spec, density):
+    return density * param_spec.prunable_count >= len(param_spec.sizes)
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_uniform_checked_by_hand(sizes, density, counts):
     ],
 )
 def test_erdos_renyi_kernel_checked_by_hand(total, counts):
-    anatomy = anatomy_of({"small": (2, 2), "large": (10, 10)})
-    assert erdos_renyi_kernel(anatomy, total / 104).tolist() == counts
+    param_spec = anatomy_of({"small": (2, 2), "large": (10, 10)})
+    assert erdos_renyi_kernel(param_spec, total / 104).tolist() == counts
 
 
 def test_erdos_renyi_kernel_counts_the_sides_of_a_kernel():
-    anatomy = anatomy_of({"conv": (16, 8, 3, 3), "linear": (16, 14)})  # sums 30 and 30
-    first, second = erdos_renyi_kernel(anatomy, 60 / anatomy.prunable_count)
+    param_spec = anatomy_of({"conv": (16, 8, 3, 3), "linear": (16, 14)})  # sums 30 and 30
+    first, second = erdos_renyi_kernel(param_spec, 60 / param_spec.prunable_count)
     assert (first, second) == (30, 30)
 
 
@@ -115,21 +115,21 @@ def test_erdos_renyi_kernel_of_resnet18_is_in_proportion(density):
 
 
 @pytest.mark.parametrize("method", [uniform, erdos_renyi_kernel, noisy])
-@given(anatomy=anatomies(), density=ANY_DENSITY)
-def test_totals_stay_within_the_budget_and_no_layer_is_empty(method, anatomy, density):
-    assume(feasible(anatomy, density))
-    counts = np.atleast_2d(method(anatomy, density))
+@given(param_spec=anatomies(), density=ANY_DENSITY)
+def test_totals_stay_within_the_budget_and_no_layer_is_empty(method, param_spec, density):
+    assume(feasible(param_spec, density))
+    counts = np.atleast_2d(method(param_spec, density))
     assert counts.dtype == np.int32
     assert (counts >= 1).all()
-    assert (counts <= list(anatomy.sizes.values())).all()
-    assert (counts.sum(axis=1) <= budget(anatomy, density)).all()
+    assert (counts <= list(param_spec.sizes.values())).all()
+    assert (counts.sum(axis=1) <= budget(param_spec, density)).all()
 
 
 @pytest.mark.parametrize("method", [uniform, erdos_renyi_kernel])
-@given(anatomy=anatomies(), density=ANY_DENSITY)
-def test_the_budget_is_filled(method, anatomy, density):
-    assume(feasible(anatomy, density))
-    assert method(anatomy, density).sum() == budget(anatomy, density)
+@given(param_spec=anatomies(), density=ANY_DENSITY)
+def test_the_budget_is_filled(method, param_spec, density):
+    assume(feasible(param_spec, density))
+    assert method(param_spec, density).sum() == budget(param_spec, density)
 
 
 @pytest.mark.parametrize("density", [0.001, 0.0123, 0.1, 0.5, 0.987, 1])
@@ -140,13 +140,15 @@ def test_uniform_of_resnet18_is_even_to_the_weight(density):
 
 
 @given(anatomies(), ANY_DENSITY, st.integers(1, 4), st.integers(0, 9))
-def test_noisy_totals_are_near_the_target_or_the_budget_itself(anatomy, density, candidates, seed):
-    assume(feasible(anatomy, density))
-    counts = noisy(anatomy, density, candidates, seed)
-    assert counts.shape == (candidates, len(anatomy.prunable))
+def test_noisy_totals_are_near_the_target_or_the_budget_itself(
+    param_spec, density, candidates, seed
+):
+    assume(feasible(param_spec, density))
+    counts = noisy(param_spec, density, candidates, seed)
+    assert counts.shape == (candidates, len(param_spec.prunable))
     total = counts.sum(axis=1)
-    near = total > 0.98 * density * anatomy.prunable_count
-    assert (near | (total == budget(anatomy, density))).all()
+    near = total > 0.98 * density * param_spec.prunable_count
+    assert (near | (total == budget(param_spec, density))).all()
 
 
 @pytest.mark.parametrize("density", [0.001, 0.005, 0.01, 0.1, 0.5, 0.9, 1])

@@ -17,9 +17,9 @@ SCOPES = ("uniform", "global")
 every_scope = pytest.mark.parametrize("scope", SCOPES)
 
 
-def dense(anatomy):
+def dense(param_spec):
     """A model whose weights are 1, 2, 3 and so on."""
-    mask = Mask.full(anatomy)
+    mask = Mask.full(param_spec)
     return Theta(mask, np.arange(1, length(mask) + 1, dtype=np.float32))
 
 
@@ -86,10 +86,10 @@ def test_scores_are_measured_anew_and_the_pruned_never_come_back(scope):
 @every_scope
 @given(theta=dense_thetas(), density=st.floats(0.05, 1), steps=st.integers(1, 5))
 def test_the_outcome_is_within_the_density_and_no_layer_is_empty(scope, theta, density, steps):
-    assume(density * theta.anatomy.prunable_count >= len(theta.anatomy.sizes))
+    assume(density * theta.param_spec.prunable_count >= len(theta.param_spec.sizes))
     result = prune_iteratively(theta, magnitudes, density, iterations=steps, scope=scope)
-    assert result.mask.count <= budget(theta.anatomy, density)
-    assert result.mask.count > budget(theta.anatomy, density) - len(theta.anatomy.sizes)
+    assert result.mask.count <= budget(theta.param_spec, density)
+    assert result.mask.count > budget(theta.param_spec, density) - len(theta.param_spec.sizes)
     assert min(result.mask.counts.values()) >= 1
     for layer in result.mask:
         assert np.array_equal(result.kept(layer), theta.kept(layer)[result.mask.indices(layer)])
@@ -99,7 +99,7 @@ def test_the_outcome_is_within_the_density_and_no_layer_is_empty(scope, theta, d
 @given(theta=dense_thetas(), density=st.floats(0.05, 1))
 def test_magnitude_in_many_steps_is_magnitude_in_one(theta, density):
     """A score that does not change gives the same mask, however many steps lead there."""
-    assume(density * theta.anatomy.prunable_count >= len(theta.anatomy.sizes))
+    assume(density * theta.param_spec.prunable_count >= len(theta.param_spec.sizes))
     one, many = (
         prune_iteratively(theta, magnitudes, density, iterations=steps, scope="global")
         for steps in (1, 4)
@@ -118,7 +118,7 @@ def test_uniform_scope_does_not_compare_layers():
 def test_uniform_scope_gives_every_layer_of_resnet18_the_density():
     theta = dense(resnet18())
     result = prune_iteratively(theta, magnitudes, 0.001, iterations=5)
-    assert list(result.mask.counts.values()) == uniform(theta.anatomy, 0.001).tolist()
+    assert list(result.mask.counts.values()) == uniform(theta.param_spec, 0.001).tolist()
 
 
 def test_a_layer_whose_scores_are_all_zero_keeps_its_share():
@@ -154,10 +154,10 @@ def test_negative_scores_rank_by_sign_not_by_size():
 @given(theta=dense_thetas(), density=st.floats(0.05, 1), data=st.data())
 def test_global_scope_is_one_threshold(theta, density, data):
     """But for the best weight of a layer, nothing kept scores below anything dropped."""
-    assume(density * theta.anatomy.prunable_count >= len(theta.anatomy.sizes))
-    scores = {layer: data.draw(levels(size)) for layer, size in theta.anatomy.sizes.items()}
+    assume(density * theta.param_spec.prunable_count >= len(theta.param_spec.sizes))
+    scores = {layer: data.draw(levels(size)) for layer, size in theta.param_spec.sizes.items()}
     mask = prune_by_scores(theta, scores, density, "global").mask
-    assert mask.count == budget(theta.anatomy, density)
+    assert mask.count == budget(theta.param_spec, density)
     within, without = [], []
     for layer, values in scores.items():
         held = np.sort(values[mask.indices(layer)])

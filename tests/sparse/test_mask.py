@@ -123,26 +123,28 @@ def test_the_counts_a_mask_hands_out_cannot_be_changed():
 
 
 @given(anatomies())
-def test_all_positions_are_the_full_mask(anatomy):
-    full = Mask.full(anatomy)
-    listed = Mask(anatomy, {layer: range(size) for layer, size in anatomy.sizes.items()})
-    ones = Mask.from_arrays(anatomy, {n: np.ones(shape) for n, shape in anatomy.prunable.items()})
+def test_all_positions_are_the_full_mask(param_spec):
+    full = Mask.full(param_spec)
+    listed = Mask(param_spec, {layer: range(size) for layer, size in param_spec.sizes.items()})
+    ones = Mask.from_arrays(
+        param_spec, {n: np.ones(shape) for n, shape in param_spec.prunable.items()}
+    )
     assert full == listed == ones
     assert full.version == listed.version == ones.version
     assert all(listed.is_full(layer) for layer in listed)
     assert full.density == 1
-    assert full.counts == anatomy.sizes
+    assert full.counts == param_spec.sizes
     assert all(full.array(layer).all() for layer in full)
 
 
 @given(masks())
 def test_arrays_and_indices_round_trip(mask):
-    from_arrays = Mask.from_arrays(mask.anatomy, {layer: mask.array(layer) for layer in mask})
-    from_indices = Mask(mask.anatomy, {layer: mask.indices(layer) for layer in mask})
+    from_arrays = Mask.from_arrays(mask.param_spec, {layer: mask.array(layer) for layer in mask})
+    from_indices = Mask(mask.param_spec, {layer: mask.indices(layer) for layer in mask})
     assert mask == from_arrays == from_indices
     assert hash(mask) == hash(from_arrays) == hash(from_indices)
     for layer in mask:
-        assert mask.array(layer).shape == mask.anatomy.prunable[layer]
+        assert mask.array(layer).shape == mask.param_spec.prunable[layer]
         assert np.flatnonzero(mask.array(layer)).tolist() == mask.indices(layer).tolist()
         assert mask.indices(layer).dtype == np.int32
 
@@ -153,13 +155,13 @@ def test_counts_and_densities_are_those_of_the_arrays(mask):
     assert mask.counts == {layer: int(bits.sum()) for layer, bits in arrays.items()}
     assert mask.densities == {layer: float(bits.mean()) for layer, bits in arrays.items()}
     assert mask.count == sum(mask.kept(layer) for layer in mask)
-    assert mask.density == mask.count / mask.anatomy.prunable_count
+    assert mask.density == mask.count / mask.param_spec.prunable_count
 
 
 @given(st.data())
 def test_versions_are_equal_for_equal_masks_only(data):
-    anatomy = data.draw(anatomies())
-    one, other = data.draw(masks(anatomy)), data.draw(masks(anatomy))
+    param_spec = data.draw(anatomies())
+    one, other = data.draw(masks(param_spec)), data.draw(masks(param_spec))
     same = all(one.indices(layer).tolist() == other.indices(layer).tolist() for layer in one)
     assert (one.version == other.version) == same == (one == other)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedtiny.sparse.middle import Middle, median, trimmed
+from fedtiny.sparse.robust_mean import RobustMean, median, trimmed
 from fedtiny.sparse.vector import SparseVector
 
 from .strategies import sparse_vectors
@@ -17,7 +17,7 @@ SHARES = st.floats(0.01, 0.49)
 
 
 def middle_of(values, cut, **options):
-    mean = Middle(cut, **options)
+    mean = RobustMean(cut, **options)
     for value in values:
         mean.add({"x": value}, 1)
     return {**mean.dense(), **mean.sparse()}["x"]
@@ -122,18 +122,18 @@ def test_more_values_than_a_piece():
 
 
 def test_the_mean_keeps_no_hold_on_what_it_was_given():
-    mean, given_ = Middle(median), np.array([1.0])
+    mean, given_ = RobustMean(median), np.array([1.0])
     mean.add({"x": given_}, 1)
     given_[0] = 9
     assert mean.dense()["x"].tolist() == [1]
 
 
 def test_no_device_gives_nothing():
-    assert Middle(median).dense() == Middle(median).sparse() == {}
+    assert RobustMean(median).dense() == RobustMean(median).sparse() == {}
 
 
 def test_every_device_gives_the_same_shapes_and_a_refused_one_leaves_no_trace():
-    mean = Middle(median)
+    mean = RobustMean(median)
     mean.add({"x": np.ones(2)}, 1)
     for other in ({"x": np.ones(3)}, {"y": np.ones(2)}, {"x": sparse({0: 1})}, {}):
         with pytest.raises(ValueError, match="the same values in the same shapes"):

@@ -61,8 +61,8 @@ def test_the_block_follows_the_event_and_never_the_round():
 
 
 def test_resnet18_is_adjusted_in_five_blocks_from_the_output():
-    anatomy = resnet18()
-    turns = [PAPER.layers(anatomy, r) for r in range(0, 60, 10)]
+    param_spec = resnet18()
+    turns = [PAPER.layers(param_spec, r) for r in range(0, 60, 10)]
     assert [turn[0] for turn in turns] == [
         "layer4.1.conv1",
         "layer4.0.conv1",
@@ -85,19 +85,19 @@ def test_resnet18_is_adjusted_in_five_blocks_from_the_output():
     ],
 )
 def test_granularity_and_order(granularity, order, turns):
-    anatomy = anatomy_of(dict.fromkeys("abc", (9,)), blocks=(("a", "b"), ("c",)))
+    param_spec = anatomy_of(dict.fromkeys("abc", (9,)), blocks=(("a", "b"), ("c",)))
     schedule = Schedule(delta_r=3, r_stop=30, granularity=granularity, order=order)
-    assert [schedule.layers(anatomy, r) for r in (0, 3, 6, 9)] == turns
+    assert [schedule.layers(param_spec, r) for r in (0, 3, 6, 9)] == turns
 
 
 @given(schedules(), anatomies(), st.integers(0, 5))
-def test_every_layer_has_one_turn_in_a_pass(schedule, anatomy, skipped):
-    groups = {"block": len(anatomy.blocks), "layer": len(anatomy.prunable), "entire": 1}
+def test_every_layer_has_one_turn_in_a_pass(schedule, param_spec, skipped):
+    groups = {"block": len(param_spec.blocks), "layer": len(param_spec.prunable), "entire": 1}
     step = groups[schedule.granularity]
     first = skipped * step
     rounds = [event * schedule.delta_r for event in range(first, first + step)]
-    turns = chain.from_iterable(schedule.layers(anatomy, r) for r in rounds)
-    assert sorted(turns) == sorted(anatomy.prunable)
+    turns = chain.from_iterable(schedule.layers(param_spec, r) for r in rounds)
+    assert sorted(turns) == sorted(param_spec.prunable)
 
 
 def test_the_cosine_falls_from_thirty_percent_to_nothing():
@@ -125,9 +125,9 @@ def test_pruning_numbers_by_hand():
 def test_pruning_numbers_are_of_the_layers_whose_turn_it_is(schedule, mask, round):
     numbers = schedule.pruning_numbers(mask, round)
     assert schedule.adjusts(round) or numbers == {}
-    assert numbers.keys() <= set(schedule.layers(mask.anatomy, round))
+    assert numbers.keys() <= set(schedule.layers(mask.param_spec, round))
     for layer, number in numbers.items():
-        assert 0 < number <= mask.anatomy.sizes[layer] - mask.kept(layer)
+        assert 0 < number <= mask.param_spec.sizes[layer] - mask.kept(layer)
         assert number <= 0.3 * mask.kept(layer) + 1e-9
 
 

@@ -26,7 +26,7 @@ def test_a_theta_checked_by_hand():
     assert theta.kept("w").tolist() == [1, 3]
     assert theta.tensor("w").tolist() == [1, 0, 3]
     assert theta.tensor("bias").tolist() == [0.5, 0.25]
-    assert theta.anatomy is THREE_WEIGHTS
+    assert theta.param_spec is THREE_WEIGHTS
 
 
 def test_a_new_mask_checked_by_hand():
@@ -63,7 +63,7 @@ def test_tensors_round_trip(theta):
 def test_tensors_have_the_model_s_shapes_and_zeros_where_pruned(theta):
     tensors = theta.tensors()
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    assert shapes == {**theta.anatomy.prunable, **theta.anatomy.dense}
+    assert shapes == {**theta.param_spec.prunable, **theta.param_spec.dense}
     assert all(tensor.dtype == np.float32 for tensor in tensors.values())
     for layer in theta.mask:
         assert not tensors[layer][~theta.mask.array(layer)].any()
@@ -74,24 +74,24 @@ def test_tensors_have_the_model_s_shapes_and_zeros_where_pruned(theta):
 def test_places_follow_one_another_and_fill_the_vector(mask):
     parts = list(places(mask).values())
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
-    assert parts[-1].stop == length(mask) == mask.count + mask.anatomy.dense_count
+    assert parts[-1].stop == length(mask) == mask.count + mask.param_spec.dense_count
 
 
 @given(st.data())
 def test_remasking_starts_grown_at_zero_and_leaves_the_rest(data):
     old = data.draw(thetas())
-    new = old.remasked(data.draw(masks(old.anatomy)))
+    new = old.remasked(data.draw(masks(old.param_spec)))
     for layer in new.mask:
         stays = old.mask.array(layer) & new.mask.array(layer)
         assert new.tensor(layer).tolist() == np.where(stays, old.tensor(layer), 0).tolist()
-    for name in old.anatomy.dense:
+    for name in old.param_spec.dense:
         assert new.tensor(name).tolist() == old.tensor(name).tolist()
 
 
 @given(st.data())
 def test_a_dropped_weight_does_not_come_back(data):
     old = data.draw(thetas())
-    through = old.remasked(data.draw(masks(old.anatomy)))
+    through = old.remasked(data.draw(masks(old.param_spec)))
     back = through.remasked(old.mask)
     for layer in old.mask:
         dropped = ~through.mask.array(layer)

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedtiny.bench.contender import Contender, Step
 from fedtiny.bench.task import DECAY, LR, MOMENTUM, Task
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options, Rates
 
@@ -17,7 +17,7 @@ def step(task: Task, contender: Contender) -> Step:
 
 def parameter_bytes(task: Task, contender: Contender) -> int:
     """Kept weights and dense tensors, their gradients and momentum; takes no memory."""
-    model = NativeModel(Description.from_plain(task.description))
+    model = NativeModel(Graph.from_plain(task.graph))
     return model.plan(_options(task, contender), task.counts(contender.density)).parameters
 
 
@@ -34,7 +34,7 @@ def _options(task: Task, contender: Contender) -> Options:
 
 def _model(task: Task, contender: Contender) -> NativeModel:
     """Random weights; batch norms as they start."""
-    model = NativeModel(Description.from_plain(task.description))
+    model = NativeModel(Graph.from_plain(task.graph))
     kept, draw = task.mask(contender.density), np.random.default_rng(2)
     model.prepare(_options(task, contender), kept)
     for name, positions in kept.items():

@@ -57,7 +57,7 @@ class Task:
     width: int | None
     batch_size: int
     threads: int
-    description: list[dict[str, Any]]
+    graph: list[dict[str, Any]]
     """The network as the native library wants it."""
     prunable: dict[str, int]
     """Sizes of the weights that a mask covers."""
@@ -68,16 +68,16 @@ class Task:
     def of(cls, settings: Settings) -> "Task":
         """The task that settings ask for; the one place that needs torch to say what it is."""
         network = models.build(settings.model, SHAPE, CLASSES, width=settings.width)
-        anatomy = models.dissect(network, SHAPE)
+        param_spec = models.analyze(network, SHAPE)
         translate = require("fedtiny.native.translate", extra="torch")
         return cls(
             model=settings.model,
             width=settings.width,
             batch_size=settings.batch_size,
             threads=settings.threads,
-            description=translate.describe(network, SHAPE).to_plain(),
-            prunable=dict(anatomy.sizes),
-            dense=dict(anatomy.dense_sizes),
+            graph=translate.describe(network, SHAPE).to_plain(),
+            prunable=dict(param_spec.sizes),
+            dense=dict(param_spec.dense_sizes),
         )
 
     @property

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedtiny.bench import device
 from fedtiny.bench.task import Settings
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _print(settings: Settings, found: dict[str, Any]) -> None:
 
 
 def _table(rows: list[device.Row]) -> Table:
-    table = words.titled("A device's training step")
+    table = formatting.titled("A device's training step")
     table.padding = (0, 1, 0, 0)
     table.add_column("backend", no_wrap=True)
     headers = (
@@ -109,7 +109,7 @@ def _cells(row: device.Row) -> tuple[str, ...]:
         f"{row['density']:g}",
         f"{row['ms']:.1f}",
         f"{row['speedup']:.1f}x",
-        words.size(row["parameter_bytes"]),
-        "" if resident is None else words.size(resident),
+        formatting.size(row["parameter_bytes"]),
+        "" if resident is None else formatting.size(resident),
         "" if ratio is None else f"{ratio:.1f}x",
     )

@@ -12,7 +12,7 @@ from fedtiny.compare.grid import Grid, load
 from fedtiny.compare.progress import OneLine
 from fedtiny.compare.rows import rows
 from fedtiny.config import Config
-from fedtiny.runs.unread import unread
+from fedtiny.runs.unused_settings import unused_settings
 
 PROG = "fedtiny compare [CONFIG.toml]"
 
@@ -42,7 +42,7 @@ def command(arguments: list[str]) -> int:
     grid, out = parse(arguments)
     cells = grid.cells()
     execute.check(cells)
-    for line in unread(*(cell.config for cell in cells)):
+    for line in unused_settings(*(cell.config for cell in cells)):
         console.print(line, markup=False)
     folders = execute.execute(cells, out, lambda name: OneLine(console, name))
     found = rows(folders)

@@ -18,7 +18,7 @@ from fedtiny.cost.images import IMAGES
 from fedtiny.cost.memory import MemoryModel
 from fedtiny.cost.workload import PAPER_SAMPLES, Given
 from fedtiny.errors import ConfigError, ModelError
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 
 PROG = "fedtiny cost [CONFIG.toml]"
 PAPER_DENSITIES: tuple[float, ...] = (0.01, 0.005, 0.001)
@@ -198,9 +198,10 @@ def _settings(config: Config, given: Given) -> str:
 def _selections(rows: list[Row]) -> list[str]:
     return [
         f"{row['method']} at density {_density(row)} first compares {row['pool_size']} candidates: "
-        f"{_flops(row['selection_flops'])} FLOPs, {words.size(row['selection_bytes_down'])} down, "
-        f"{words.size(row['selection_bytes_up'])} up "
-        f"(the paper counts {words.size(row['selection_bytes_paper'])} down)"
+        f"{_flops(row['selection_flops'])} FLOPs, "
+        f"{formatting.size(row['selection_bytes_down'])} down, "
+        f"{formatting.size(row['selection_bytes_up'])} up "
+        f"(the paper counts {formatting.size(row['selection_bytes_paper'])} down)"
         for row in rows
         if row.get("selection_flops")
     ]
@@ -211,7 +212,7 @@ def _notes(rows: list[Row]) -> list[str]:
 
 
 def _cost_table(rows: list[Row]) -> Table:
-    table = words.titled("Cost of a round, for one device")
+    table = formatting.titled("Cost of a round, for one device")
     table.padding = (0, 1, 0, 0)
     headers = ("density", "FLOPs", "ratio", "memory\n(paper)", "memory\n(device)", "down", "up")
     table.add_column("method", no_wrap=True)
@@ -230,10 +231,10 @@ def _cells(row: Row) -> tuple[str, ...]:
         _density(row),
         _flops(row["flops_round"]),
         f"{row['flops_ratio']:.4f}",
-        words.size(row["memory_paper"]),
-        words.size(row["memory_device"]),
-        words.size(row["bytes_down"]),
-        words.size(row["bytes_up"]),
+        formatting.size(row["memory_paper"]),
+        formatting.size(row["memory_device"]),
+        formatting.size(row["bytes_down"]),
+        formatting.size(row["bytes_up"]),
     )
 
 
@@ -248,7 +249,7 @@ def _flops(count: int) -> str:
 
 
 def _layer_table(layers: list[Row]) -> Table:
-    table = words.titled("FLOPs by layer, for one image")
+    table = formatting.titled("FLOPs by layer, for one image")
     table.padding = (0, 1, 0, 0)
     for name in layers[0]:
         table.add_column(name.replace("_", "\n"), justify="left" if name == "name" else "right")

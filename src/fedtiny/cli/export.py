@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedtiny.export.formats import Format, Order, Written, export
 from fedtiny.export.sizes import Size, all_sizes
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ def command(arguments: list[str]) -> int:
 
 def _tell(written: Written, console: Console) -> None:
     for path in written.files:
-        console.print(f"wrote {path} ({words.size(path.stat().st_size)})", markup=False)
+        console.print(f"wrote {path} ({formatting.size(path.stat().st_size)})", markup=False)
     if written.remark:
         console.print(written.remark, markup=False)
 
 
 def size_table(sizes: Iterable[Size]) -> Table:
     """Sizes as a table, with their share of the first."""
-    shown = words.titled("Size by format")
+    shown = formatting.titled("Size by format")
     shown.add_column("format", no_wrap=True)
     for name in ("size", "of dense"):
         shown.add_column(name, justify="right", no_wrap=True)
@@ -66,5 +66,7 @@ def size_table(sizes: Iterable[Size]) -> Table:
             shown.add_row(each.format, "", "", each.remark)
             continue
         dense = dense or each.bytes
-        shown.add_row(each.format, words.size(each.bytes), f"{each.bytes / dense:.2%}", each.remark)
+        shown.add_row(
+            each.format, formatting.size(each.bytes), f"{each.bytes / dense:.2%}", each.remark
+        )
     return shown

@@ -11,11 +11,11 @@ from fedtiny import config as configs
 from fedtiny.cli.packed_view import show_packed, show_packed_layers
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.runs import metrics, words
+from fedtiny.runs import formatting, metrics
 from fedtiny.runs.folder import RunFolder, read_json, way_on
+from fedtiny.runs.integrity import require_complete
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
-from fedtiny.runs.whole import require_whole
 
 
 def command(arguments: list[str]) -> int:
@@ -44,7 +44,7 @@ def show(folder: RunFolder, console: Console) -> None:
     What is damaged is told after all the rest.
     """
     config, records = configs.load(folder.config), metrics.read(folder)
-    console.print(words.headline(config), style="bold", markup=False)
+    console.print(formatting.headline(config), style="bold", markup=False)
     console.print(_state(folder, config, records), markup=False, soft_wrap=True)
     damaged: list[FedTinyError] = []
     for part in (_show_partition, _show_selection):
@@ -54,7 +54,7 @@ def show(folder: RunFolder, console: Console) -> None:
             damaged.append(error)
     if records:
         console.print(_rounds(records))
-        console.print(words.layer_table(records[-1]))
+        console.print(formatting.layer_table(records[-1]))
     if folder.packed.exists():
         show_packed_layers(folder.packed, console)
     if damaged:
@@ -65,37 +65,37 @@ def _show_partition(folder: RunFolder, console: Console) -> None:
     if folder.partition.exists():
         table = load_split(folder).table
         if table.any():
-            console.print(words.partition_table(table))
+            console.print(formatting.partition_table(table))
 
 
 def _show_selection(folder: RunFolder, console: Console) -> None:
     if folder.selection.exists():
         selection = read_json(folder.selection)
         if "selection" in selection:
-            console.print(words.selection_line(selection), markup=False)
+            console.print(formatting.selection_line(selection), markup=False)
 
 
 def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
     if folder.result.exists():
         result = read_json(folder.result)
-        model = words.size(folder.model.stat().st_size) if folder.model.exists() else "missing"
+        model = formatting.size(folder.model.stat().st_size) if folder.model.exists() else "missing"
         return (
             f"finished: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}, "
-            f"{words.size(result['bytes_down'])} down and {words.size(result['bytes_up'])} up "
-            f"in {result['seconds']:.0f} s; model {folder.model} ({model})"
+            f"{formatting.size(result['bytes_down'])} down and "
+            f"{formatting.size(result['bytes_up'])} up in {result['seconds']:.0f} s; model {folder.model} ({model})"
         )
     done = f"{len(records)} of {config.rounds} rounds"
     if folder.is_locked():
         return f"running: {done} done"
     try:
-        require_whole(folder)
+        require_complete(folder)
     except RunError as error:
         return f"stopped after {done}: {error}"
     return f"stopped after {done}; continue with: {way_on(folder)}"
 
 
 def _rounds(records: list[Record]) -> Table:
-    table = words.titled("Rounds")
+    table = formatting.titled("Rounds")
     for name in ("round", "accuracy", "loss", "density", "swapped", "down", "up", "missing"):
         table.add_column(name, justify="right", no_wrap=name != "missing")
     for record in records:
@@ -106,8 +106,8 @@ def _rounds(records: list[Record]) -> Table:
             "" if accuracy is None else f"{record['loss']:.3f}",
             f"{record['density']:.4f}",
             str(record["mask_change"]),
-            words.size(record["bytes_down"]),
-            words.size(record["bytes_up"]),
+            formatting.size(record["bytes_down"]),
+            formatting.size(record["bytes_up"]),
             ", ".join(record["failed"]) or "",
         )
     return table

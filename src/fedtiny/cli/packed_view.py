@@ -11,7 +11,7 @@ from fedtiny.export import packed
 from fedtiny.export.layers import layer_bytes
 from fedtiny.export.network import TinyModel
 from fedtiny.export.sizes import dense_bytes
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 
 BAR = 10
 TOLD = ("method", "model", "data", "accuracy", "density", "fedtiny")
@@ -41,18 +41,18 @@ def show_packed_layers(path: Path, console: Console) -> None:
 def _headline(path: Path, model: TinyModel) -> str:
     size = path.stat().st_size
     share = size / dense_bytes(model)
-    return f"packed model {path}: {words.size(size)} ({model.held}), {share:.2%} of dense"
+    return f"packed model {path}: {formatting.size(size)} ({model.held}), {share:.2%} of dense"
 
 
 def _use(model: TinyModel) -> str:
-    named = ", ".join(model.classes[: words.MOST_COLUMNS])
-    more = ", ..." if len(model.classes) > words.MOST_COLUMNS else ""
+    named = ", ".join(model.classes[: formatting.MAX_COLUMNS])
+    more = ", ..." if len(model.classes) > formatting.MAX_COLUMNS else ""
     return f"takes images {_by(model.shape)}, gives {len(model.classes)} classes: {named}{more}"
 
 
 def layer_table(model: TinyModel) -> Table:
     """Every layer's shape, kept weights as bars, and bytes."""
-    shown = words.titled("Packed layers, dead channels left out")
+    shown = formatting.titled("Packed layers, dead channels left out")
     shown.add_column("layer", no_wrap=True)
     for name in ("shape", "kept", "density", "bytes"):
         shown.add_column(name, justify="right", no_wrap=True)
@@ -61,12 +61,14 @@ def layer_table(model: TinyModel) -> Table:
     most = max(1, *(len(weights.values) for weights in model.net.weights.values()))
     for name, weights in model.net.weights.items():
         count = len(weights.values)
-        numbers = f"{count:,}", f"{count / weights.size:.4f}", words.size(sizes[name])
-        shown.add_row(name, _by(weights.shape), *numbers, words.bar(count / most, BAR))
+        numbers = f"{count:,}", f"{count / weights.size:.4f}", formatting.size(sizes[name])
+        shown.add_row(name, _by(weights.shape), *numbers, formatting.bar(count / most, BAR))
     kept = sum(len(weights.values) for weights in model.net.weights.values())
     places = sum(prod(weights.shape) for weights in model.net.weights.values())
     shown.add_section()
-    shown.add_row("all", "", f"{kept:,}", f"{kept / places:.4f}", words.size(sum(sizes.values())))
+    shown.add_row(
+        "all", "", f"{kept:,}", f"{kept / places:.4f}", formatting.size(sum(sizes.values()))
+    )
     return shown
 
 

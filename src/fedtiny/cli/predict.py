@@ -18,7 +18,7 @@ from fedtiny.export import numpy_model
 from fedtiny.export.network import Floats
 from fedtiny.export.numpy_model import NumpyModel
 from fedtiny.export.pictures import read_image
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ def command(arguments: list[str]) -> int:
     model = numpy_model.load(parsed.model)
     model(np.zeros((1, *model.model.shape), dtype=np.uint8))
     console = Console(highlight=False, soft_wrap=True)
-    unread = 0
+    unreadable = 0
     for path in parsed.images:
         try:
             image = read_image(path, model.model.shape)
         except FedTinyError as error:
-            unread += 1
+            unreadable += 1
             print(f"fedtiny: error: {error}", file=sys.stderr)
         else:
             _show(path, image, model, parsed.top, console)
-    console.print(f"[dim]resident memory {words.size(peak_resident_bytes())} at most[/dim]")
-    return 1 if unread else 0
+    console.print(f"[dim]resident memory {formatting.size(peak_resident_bytes())} at most[/dim]")
+    return 1 if unreadable else 0
 
 
 def _show(

@@ -19,9 +19,9 @@ from fedtiny.reproduce.job import Job
 from fedtiny.reproduce.slices import Clock
 from fedtiny.reproduce.suite import ALL, Suite
 from fedtiny.reproduce.work import Account, work
-from fedtiny.runs import words
-from fedtiny.runs.settle import has_gpu
-from fedtiny.runs.unread import unread
+from fedtiny.runs import formatting
+from fedtiny.runs.resolve import has_gpu
+from fedtiny.runs.unused_settings import unused_settings
 
 DEFAULT_SCALE = "smoke"
 WIDTH = 200  # of what is printed where there is no terminal
@@ -146,8 +146,8 @@ def _run(asked: Arguments, job: Job, console: Console) -> Account:
     clock, command = Clock(asked.minutes), command_line(asked, job)
     cells = job.cells()
     if not has_gpu() and any(cell.config.simulator == "gpu" for cell in cells):
-        console.print(words.NO_GPU)
-    for line in unread(*(cell.config for cell in cells)):
+        console.print(formatting.NO_GPU)
+    for line in unused_settings(*(cell.config for cell in cells)):
         console.print(line, markup=False)
     return work(
         cells,
@@ -198,7 +198,7 @@ def _tell(asked: Arguments, job: Job, account: Account, console: Console) -> int
 
 
 def _show_list(job: Job, console: Console) -> None:
-    shown = words.titled(f"Tables and figures of the paper, scale {job.scale.name}")
+    shown = formatting.titled(f"Tables and figures of the paper, scale {job.scale.name}")
     for heading in ("name", "in the paper", "what"):
         shown.add_column(heading, no_wrap=heading != "what")
     for heading in ("cells", "finished"):

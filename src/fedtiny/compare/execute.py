@@ -11,7 +11,7 @@ from fedtiny.config import Config
 from fedtiny.cost.network import named
 from fedtiny.data import DataSet
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.models.anatomy import Shape
+from fedtiny.models.param_spec import Shape
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.reporter import Reporter
@@ -36,9 +36,9 @@ def check_config(config: Config, shape: Shape, classes: int) -> None:
     try:
         large = named(config, shape, classes)
         method = methods.create(config)
-        settled = method.settle(config, lambda: large.profile.parameters)
-        replaced = (settled.model, settled.parameters) != (config.model, config.parameters)
-        method.check((named(settled, shape, classes) if replaced else large).anatomy)
+        resolved = method.resolve(config, lambda: large.profile.parameters)
+        replaced = (resolved.model, resolved.parameters) != (config.model, config.parameters)
+        method.check((named(resolved, shape, classes) if replaced else large).param_spec)
     except FedTinyError as error:
         raise type(error)(f"method '{config.method}': {error}") from error
 

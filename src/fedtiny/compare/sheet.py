@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 
 BEST, SECOND = 0, 1
 HEADING = 8  # characters of a heading in a line of the terminal, if no word is longer
@@ -62,7 +62,7 @@ def terminal(sheet: Sheet, width: int) -> Table:
 
     A figure is never cut: where room is short columns stand closer, then lines are broken.
     """
-    table = words.titled(sheet.title)
+    table = formatting.titled(sheet.title)
     headings = [wrap(heading, HEADING, break_long_words=False) for heading in sheet.headings]
     columns = zip(headings, *sheet.lines(lambda text, _: text), strict=True)
     widths = [max(map(len, (*heading, *texts))) for heading, *texts in columns]

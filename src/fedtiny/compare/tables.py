@@ -8,7 +8,7 @@ from pathlib import Path
 from fedtiny.compare import sheet as sheets
 from fedtiny.compare.rows import Row
 from fedtiny.compare.sheet import Entry, Sheet
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 from fedtiny.runs.folder import write_atomically
 
 HEADINGS = ("density", "method", "accuracy", "FLOPs", "memory", "bytes", "select")
@@ -34,9 +34,9 @@ def _entries(row: Row, rank: int | None) -> tuple[Entry, ...]:
         Entry(row.method),
         Entry(f"{row.accuracy:.4f}{spread}", rank),
         Entry(f"{row.flops_ratio:.3f}x"),
-        Entry(words.size(row.memory)),
-        Entry(words.size(row.bytes_round)),
-        Entry(words.size(row.selection_bytes) if row.selection_bytes else ""),
+        Entry(formatting.size(row.memory)),
+        Entry(formatting.size(row.bytes_round)),
+        Entry(formatting.size(row.selection_bytes) if row.selection_bytes else ""),
     )
 
 

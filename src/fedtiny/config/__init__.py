@@ -8,9 +8,9 @@ from fedtiny.config.settings import (
     FleetConfig,
     GpuConfig,
     PruningConfig,
+    RobustnessConfig,
     SelectionConfig,
     TrainConfig,
-    TrustConfig,
 )
 from fedtiny.config.toml import dumps, from_dict, load, parse, to_dict
 
@@ -21,9 +21,9 @@ __all__ = [
     "FleetConfig",
     "GpuConfig",
     "PruningConfig",
+    "RobustnessConfig",
     "SelectionConfig",
     "TrainConfig",
-    "TrustConfig",
     "dumps",
     "from_dict",
     "load",

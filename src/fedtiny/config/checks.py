@@ -31,7 +31,7 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
         "pruning.iterations": pruning.iterations,
         "gpu.lanes": config.gpu.lanes,
         "gpu.cards": config.gpu.cards,
-        "trust.most-samples": config.trust.most_samples,
+        "robustness.max-samples": config.robustness.max_samples,
     }
     at_least_two = {
         "train.batch-size": train.batch_size,
@@ -58,7 +58,7 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
         (0 < fleet.fraction <= 1, f"--fleet.fraction must lie in (0, 1], got {fleet.fraction:g}"),
         *[
             (0 <= rate < 1, f"--fleet.{name}-rate must lie in [0, 1), got {rate:g}")
-            for name, rate in (("fail", fleet.fail_rate), ("late", fleet.late_rate))
+            for name, rate in (("fail", fleet.fail_rate), ("straggler", fleet.straggler_rate))
         ],
         (
             not 0 < fleet.fraction <= 1 or fleet.min_replies <= fleet.asked,
@@ -78,12 +78,13 @@ def checks(config: "Config") -> list[tuple[bool, str]]:
             "--selection.variance pooled takes one pass; leave --selection.passes at 1",
         ),
         (
-            0 < config.trust.trim < 0.5,
-            f"--trust.trim must lie in (0, 0.5), got {config.trust.trim:g}",
+            0 < config.robustness.trim < 0.5,
+            f"--robustness.trim must lie in (0, 0.5), got {config.robustness.trim:g}",
         ),
         (
-            0 <= config.trust.clip_norm < inf,
-            f"--trust.clip-norm must be 0 or above and finite, got {config.trust.clip_norm:g}",
+            0 <= config.robustness.clip_norm < inf,
+            "--robustness.clip-norm must be 0 or above and finite, got "
+            f"{config.robustness.clip_norm:g}",
         ),
         (train.lr is None or train.lr > 0, f"--train.lr must be above 0, got {train.lr}"),
         (

@@ -47,7 +47,7 @@ class FleetConfig:
     """Fewest replies that make a round count."""
     fail_rate: float = 0.0
     """Simulated: chance that a device is out of reach in a round."""
-    late_rate: float = 0.0
+    straggler_rate: float = 0.0
     """Simulated: chance that a device's reply comes too late to count."""
     wire: Literal["count", "encode"] = "count"
     """Simulated: count the bytes of every message, or really encode and decode it."""
@@ -153,7 +153,7 @@ class GpuConfig:
 
 
 @dataclass(frozen=True)
-class TrustConfig:
+class RobustnessConfig:
     """How far devices are trusted; every reply is checked in any case."""
 
     mean: Literal["weighted", "median", "trimmed"] = "weighted"
@@ -163,7 +163,7 @@ class TrustConfig:
     """Share of the devices, rounded up, whose values `trimmed` leaves out at each end."""
     clip_norm: float = 0.0
     """Largest norm of a device's update, theta_k - theta; a larger one is scaled down; 0 is off."""
-    most_samples: int = 1_000_000
+    max_samples: int = 1_000_000
     """Most samples that a device may claim to have where the server cannot know."""
 
 
@@ -213,7 +213,7 @@ class Config:
     pruning: PruningConfig = field(default_factory=PruningConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     gpu: GpuConfig = field(default_factory=GpuConfig)
-    trust: TrustConfig = field(default_factory=TrustConfig)
+    robustness: RobustnessConfig = field(default_factory=RobustnessConfig)
 
     def __post_init__(self) -> None:
         from fedtiny.config.checks import checks

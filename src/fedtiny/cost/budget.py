@@ -47,7 +47,7 @@ def largest_density(
     The answer is exact to one weight: with one more kept, the model would not fit.
     """
     full = Workload.of(replace(config, density=1.0), **given)
-    weights, least = full.large.anatomy.prunable_count, full.least_kept
+    weights, least = full.large.param_spec.prunable_count, full.least_kept
 
     def needed(kept: int) -> int:
         return total(full.at(_just_reaching(kept, weights)), memory_model)

@@ -81,7 +81,7 @@ def server(work: Workload) -> Items:
     """The server's own work: before training, and the averaging in a round."""
     gradient = 3 * 2 * work.network.profile.macs
     epochs = work.config.train.pretrain_epochs
-    values = work.kept + work.network.anatomy.dense_count
+    values = work.kept + work.network.param_spec.dense_count
     return {
         "pretraining": epochs * work.public * gradient,
         "coarse_pruning": _scored_images(work) * gradient,

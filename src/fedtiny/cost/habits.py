@@ -10,7 +10,7 @@ class Habits:
 
     trains: Literal["sparse", "dense", "small"] = "sparse"
     """What devices train, in the costliest round: a method that starts dense counts as dense."""
-    adjusts_by: Literal["nothing", "top_a", "swap", "full_gradients"] = "nothing"
+    adjusts_by: Literal["nothing", "top_a", "prune_and_grow", "full_gradients"] = "nothing"
     """top_a: one batch, the largest gradients of a group of layers are sent. swap: one batch, all
     layers, the device changes its own mask. full_gradients: all layers, every batch, all sent."""
     selects: bool = False
@@ -27,7 +27,7 @@ HABITS = {
     "synflow": Habits(server_score="flow"),
     "grasp": Habits(server_score="hessian"),
     "prunefl": Habits(adjusts_by="full_gradients"),
-    "feddst": Habits(adjusts_by="swap"),
+    "feddst": Habits(adjusts_by="prune_and_grow"),
     "lotteryfl": Habits(trains="dense"),
     "small_model": Habits(trains="small"),
     "fedtiny": Habits(adjusts_by="top_a", selects=True),

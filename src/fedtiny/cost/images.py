@@ -1,7 +1,7 @@
 """The images of the data sets that are known by name, for costs without the data itself."""
 
 from fedtiny.data.known import KNOWN
-from fedtiny.models.anatomy import Shape
+from fedtiny.models.param_spec import Shape
 
 IMAGES: dict[str, tuple[Shape, int]] = {
     "digits": ((1, 8, 8), 10),

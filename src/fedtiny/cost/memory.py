@@ -25,7 +25,7 @@ def total(work: Workload, model: MemoryModel) -> int:
 def paper(work: Workload) -> Items:
     """As the paper counts: weights and gradients, with 3 bytes for a position."""
     parameters = work.network.profile.parameters
-    if work.kept == work.network.anatomy.prunable_count:
+    if work.kept == work.network.param_spec.prunable_count:
         return {"weights": VALUE * parameters, "gradients": VALUE * parameters}
     sparse = VALUE * work.trained + PAPER_INDEX * work.indexed
     full = work.habits.adjusts_by == "full_gradients"
@@ -61,7 +61,7 @@ def _adjusting(work: Workload) -> Items:
     if not work.adjustments:
         return {}
     if work.habits.adjusts_by == "full_gradients":
-        sizes = work.network.anatomy.sizes
+        sizes = work.network.param_spec.sizes
         return {"gradient_sums": VALUE * sum(sizes.values())} | _one_layer(max(sizes.values()))
     largest = max(work.adjustments.values(), key=lambda swaps: sum(swaps.values()))
     buffer = (VALUE + INDEX) * sum(largest.values())
@@ -74,7 +74,7 @@ def _one_layer(values: int) -> Items:
 
 
 def _slab(work: Workload, swaps: Swaps) -> int:
-    shapes = work.network.anatomy.prunable
+    shapes = work.network.param_spec.prunable
     return max(
         min(prod(shapes[layer]), max(SLAB_PER_COUNT * number, prod(shapes[layer][1:])))
         for layer, number in swaps.items()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fedtiny import models
 from fedtiny.config import Config
 from fedtiny.extras import require
-from fedtiny.models.anatomy import Anatomy, Shape
+from fedtiny.models.param_spec import ParamSpec, Shape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,10 +20,10 @@ CIFAR10_CLASSES = 10
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """What costs depend on: the anatomy and the profile, and what the network is made for."""
+    """What costs depend on: parameter spec, profile, and what the network is made for."""
 
     name: str
-    anatomy: Anatomy
+    param_spec: ParamSpec
     profile: "Profile"
     shape: Shape
     classes: int
@@ -33,19 +33,19 @@ class Network:
     @property
     def statistics(self) -> int:
         """Number of batch-norm statistics: means and variances."""
-        return sum(self.anatomy.dense_sizes[name] for name in self.anatomy.statistics)
+        return sum(self.param_spec.dense_sizes[name] for name in self.param_spec.statistics)
 
     @property
     def dense_parameters(self) -> int:
         """Number of trained parameters that are never pruned."""
-        return self.anatomy.dense_count - self.statistics
+        return self.param_spec.dense_count - self.statistics
 
 
 def describe(model: "nn.Module", shape: Shape, classes: int, name: str = "own") -> Network:
     """A network of one's own."""
     profiles = require("fedtiny.models.profile", extra="torch")
-    anatomy, profile = models.dissect(model, shape), profiles.profile(model, shape)
-    return Network(name, anatomy, profile, shape, classes, own_width=False)
+    param_spec, profile = models.analyze(model, shape), profiles.profile(model, shape)
+    return Network(name, param_spec, profile, shape, classes, own_width=False)
 
 
 def named(config: Config, shape: Shape, classes: int) -> Network:

@@ -82,7 +82,7 @@ def _memory(work: Workload) -> Summary:
 
 def _traffic(work: Workload) -> Summary:
     plain = traffic.training_round(work, round=_plain_round(work))
-    mask = traffic.expected_coded(work.network.anatomy, work.counts)
+    mask = traffic.expected_coded(work.network.param_spec, work.counts)
     rounds = [traffic.training_round(work, r, new_mask=mask) for r in [0, *work.adjustments]]
     selection = traffic.selection(work)
     return {
@@ -112,7 +112,7 @@ def notes(work: Workload) -> list[str]:
             f"'{work.config.method}' is not one of fedtiny's own methods: costed as plain sparse "
             "training"
         )
-    sparse = work.kept < work.network.anatomy.prunable_count
+    sparse = work.kept < work.network.param_spec.prunable_count
     if sparse and not memory.paper_constant(work):
         found.append(
             "memory (paper): the constant in the paper's figures is known for ResNet18 and VGG11 "

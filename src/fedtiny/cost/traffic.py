@@ -12,7 +12,6 @@ from math import ceil
 import numpy as np
 
 from fedtiny.cost.workload import Swaps, Workload
-from fedtiny.federation.door import Traffic
 from fedtiny.federation.messages import (
     Arrays,
     Program,
@@ -21,13 +20,14 @@ from fedtiny.federation.messages import (
     bn_statistics,
     losses,
     pool_arrays,
-    swap,
+    prune_and_grow,
     top_gradients,
     train,
 )
+from fedtiny.federation.transport import Traffic
 from fedtiny.federation.wire import Known, reply_size, request_size
 from fedtiny.federation.wire.indices import coded_size
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -45,13 +45,15 @@ def coded_mask(mask: Mask) -> Coded:
     """What the positions of a real mask take."""
     return {
         layer: coded_size(None if mask.is_full(layer) else mask.indices(layer), size)
-        for layer, size in mask.anatomy.sizes.items()
+        for layer, size in mask.param_spec.sizes.items()
     }
 
 
-def expected_coded(anatomy: Anatomy, counts: Mapping[str, int]) -> Coded:
+def expected_coded(param_spec: ParamSpec, counts: Mapping[str, int]) -> Coded:
     """What the positions of a random mask take on average."""
-    return {layer: expected_bytes(count, anatomy.sizes[layer]) for layer, count in counts.items()}
+    return {
+        layer: expected_bytes(count, param_spec.sizes[layer]) for layer, count in counts.items()
+    }
 
 
 def expected_bytes(count: int, size: int) -> int:
@@ -101,8 +103,8 @@ def selection(work: Workload, bundle: Coded | None = None) -> Traffic:
     """Comparing the candidates, which travel as one nested model (Alg. 1)."""
     if not work.selects:
         return Traffic()
-    most = dict(zip(work.network.anatomy.prunable, work.pool.max(axis=0).tolist(), strict=True))
-    positions = expected_coded(work.network.anatomy, most) if bundle is None else bundle
+    most = dict(zip(work.network.param_spec.prunable, work.pool.max(axis=0).tolist(), strict=True))
+    positions = expected_coded(work.network.param_spec, most) if bundle is None else bundle
     model = VALUE * sum(most.values()) + sum(positions.values())
     if work.config.selection.kind == "vanilla":
         return _losses_question(work, {}, held=False) + Traffic(down=model)
@@ -123,21 +125,21 @@ def _program(work: Workload, swaps: Swaps) -> Program:
         return (train(epochs, sum_dense_gradients=bool(swaps)),)
     if not swaps:
         return (train(epochs),)
-    if work.habits.adjusts_by == "swap":
-        return (train(epochs), swap(swaps, epsilon), train(epochs))
+    if work.habits.adjusts_by == "prune_and_grow":
+        return (train(epochs), prune_and_grow(swaps, epsilon), train(epochs))
     return (train(epochs), top_gradients(swaps, epsilon))
 
 
 def _training_reply(work: Workload, swaps: Swaps, positions: Coded) -> int:
-    values, sizes = VALUE * work.kept, work.network.anatomy.sizes
-    reply = Reply(0, work.samples, _without_weights(work.network.anatomy))
+    values, sizes = VALUE * work.kept, work.network.param_spec.sizes
+    reply = Reply(0, work.samples, _without_weights(work.network.param_spec))
     reply = replace(reply, metrics={"loss": TYPICAL_LOSS})
     if not swaps:
         return _reply_bytes(work, reply) + values
     if work.habits.adjusts_by == "full_gradients":
-        reply = replace(reply, arrays=_zeros(work.network.anatomy.prunable))
+        reply = replace(reply, arrays=_zeros(work.network.param_spec.prunable))
         return _reply_bytes(work, reply) + values
-    if work.habits.adjusts_by == "swap":
+    if work.habits.adjusts_by == "prune_and_grow":
         return _reply_bytes(work, reply) + values + sum(positions.values())
     reply = replace(reply, gradients={layer: _nothing(sizes[layer]) for layer in swaps})
     placeholders = sum(coded_size(_nothing(sizes[layer]).indices, sizes[layer]) for layer in swaps)
@@ -146,17 +148,17 @@ def _training_reply(work: Workload, swaps: Swaps, positions: Coded) -> int:
 
 
 def _expected_reply_positions(work: Workload, swaps: Swaps) -> Coded:
-    own_mask = work.habits.adjusts_by == "swap"
-    return expected_coded(work.network.anatomy, work.counts if own_mask else swaps)
+    own_mask = work.habits.adjusts_by == "prune_and_grow"
+    return expected_coded(work.network.param_spec, work.counts if own_mask else swaps)
 
 
 def _statistics_question(work: Workload) -> Traffic:
     settings = work.config.selection
-    moment = "square" if settings.variance == "pooled" else "var"
-    verb = bn_statistics(settings.batch_size, settings.passes, moment)
+    second_moment = "square" if settings.variance == "pooled" else "var"
+    verb = bn_statistics(settings.batch_size, settings.passes, second_moment)
     down = _request_bytes(work, "select", 0, (verb,), pool_arrays(work.pool))
     statistics = _candidate_statistics(work)
-    if moment == "square":
+    if second_moment == "square":
         statistics = {k.replace("running_var", "running_square"): v for k, v in statistics.items()}
     return Traffic(down, _reply_bytes(work, Reply(0, work.development, arrays=statistics)))
 
@@ -169,7 +171,7 @@ def _losses_question(work: Workload, statistics: Arrays, held: bool) -> Traffic:
 
 
 def _candidate_statistics(work: Workload) -> Arrays:
-    shapes = work.network.anatomy.statistics
+    shapes = work.network.param_spec.statistics
     return _zeros({name: (len(work.pool), *shape) for name, shape in shapes.items()})
 
 
@@ -182,19 +184,19 @@ def _request_bytes(
     held: bool = False,
 ) -> int:
     """A request but for its weights; the device holds the mask, and perhaps the theta too."""
-    theta = _without_weights(work.network.anatomy)
+    theta = _without_weights(work.network.param_spec)
     request = Request(action, work.config.method, round, program, theta, arrays or {})
     known = Known(theta.mask.version, theta.version if held else None)
     return request_size(request, known)
 
 
 def _reply_bytes(work: Workload, reply: Reply) -> int:
-    return reply_size(reply, _without_weights(work.network.anatomy).mask)
+    return reply_size(reply, _without_weights(work.network.param_spec).mask)
 
 
-def _without_weights(anatomy: Anatomy) -> Theta:
-    mask = Mask(anatomy, {layer: np.empty(0, np.int32) for layer in anatomy.prunable})
-    return Theta(mask, np.zeros(anatomy.dense_count, np.float32))
+def _without_weights(param_spec: ParamSpec) -> Theta:
+    mask = Mask(param_spec, {layer: np.empty(0, np.int32) for layer in param_spec.prunable})
+    return Theta(mask, np.zeros(param_spec.dense_count, np.float32))
 
 
 def _nothing(size: int) -> SparseVector:

@@ -19,7 +19,7 @@ from fedtiny.cost.network import (
     least_small,
     named,
 )
-from fedtiny.models.anatomy import Shape
+from fedtiny.models.param_spec import Shape
 from fedtiny.randomness import generator
 from fedtiny.sparse.densities import uniform, uniform_noise
 from fedtiny.sparse.mask import Mask
@@ -87,11 +87,11 @@ class Workload:
     @property
     def least_kept(self) -> int:
         """The fewest weights of the large network that can be asked for."""
-        anatomy = self.large.anatomy
+        param_spec = self.large.param_spec
         if self.habits.trains != "small" or self.network is self.large:
-            return len(anatomy.prunable)
+            return len(param_spec.prunable)
         share = least_small(self.large) / self.large.profile.parameters
-        return min(anatomy.prunable_count, ceil(share * anatomy.prunable_count) + 1)
+        return min(param_spec.prunable_count, ceil(share * param_spec.prunable_count) + 1)
 
     @property
     def trained(self) -> int:
@@ -101,7 +101,7 @@ class Workload:
     @property
     def indexed(self) -> int:
         """Number of kept weights that need a position: those of layers that are not full."""
-        sizes = self.network.anatomy.sizes
+        sizes = self.network.param_spec.sizes
         return sum(kept for layer, kept in self.counts.items() if kept < sizes[layer])
 
     @property
@@ -134,8 +134,8 @@ class Workload:
     def pool(self) -> NDArray[np.int32]:
         """Kept weights by candidate and layer, as the run will draw them."""
         draw = generator(self.config.seed, "candidates")
-        anatomy, density = self.network.anatomy, self.config.density
-        return uniform_noise(anatomy, density, self.config.pool_size, draw)
+        param_spec, density = self.network.param_spec, self.config.density
+        return uniform_noise(param_spec, density, self.config.pool_size, draw)
 
     @cached_property
     def adjustments(self) -> dict[int, Swaps]:
@@ -148,12 +148,12 @@ class Workload:
         """What is swapped at the end of a round; nothing in a plain round."""
         if not self._adjusts or not self._schedule.adjusts(round):
             return {}
-        sizes = self.network.anatomy.sizes
+        sizes = self.network.param_spec.sizes
         numbers = {
             layer: self._schedule.pruning_number(
                 round, self.counts[layer], sizes[layer] - self.counts[layer]
             )
-            for layer in self._schedule.layers(self.network.anatomy, round)
+            for layer in self._schedule.layers(self.network.param_spec, round)
         }
         return {layer: number for layer, number in numbers.items() if number}
 
@@ -185,6 +185,6 @@ def _small(config: Config, large: Network) -> Network:
 
 def _counts(config: Config, own: Habits, network: Network) -> Mapping[str, int]:
     if own.trains != "sparse":
-        return network.anatomy.sizes
-    kept = uniform(network.anatomy, config.density).tolist()
-    return dict(zip(network.anatomy.prunable, kept, strict=True))
+        return network.param_spec.sizes
+    kept = uniform(network.param_spec, config.density).tolist()
+    return dict(zip(network.param_spec.prunable, kept, strict=True))

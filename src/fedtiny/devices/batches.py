@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.data.draws import Draws, Preparation
-from fedtiny.devices.engine import Moment
-from fedtiny.devices.shard import Shard
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.engine import RngKey
 from fedtiny.errors import DataError
 
 Batch = tuple[NDArray[np.int64], Draws]
 
 
-def batch_size(shard: Shard, most: int) -> int:
+def batch_size(shard: DeviceData, most: int) -> int:
     """Samples in a batch: a device that has fewer than a batch trains on one batch of all."""
     if len(shard) < 2:
         raise DataError("a device needs at least two samples to train with batch norm")
@@ -21,10 +21,10 @@ def batch_size(shard: Shard, most: int) -> int:
 
 
 def training_epochs(
-    shard: Shard, moment: Moment, preparation: Preparation, *, epochs: int, most: int
+    shard: DeviceData, rng_key: RngKey, preparation: Preparation, *, epochs: int, most: int
 ) -> Iterator[Batch]:
     """The samples of each epoch of a local training, shuffled; the ragged last batch is dropped."""
-    order, noise = moment.generator("permutation"), moment.generator("augmentation")
+    order, noise = rng_key.generator("permutation"), rng_key.generator("augmentation")
     size = batch_size(shard, most)
     whole = slice(len(shard) // size * size)
     for _ in range(epochs):
@@ -34,29 +34,29 @@ def training_epochs(
 
 
 def training_batches(
-    shard: Shard, moment: Moment, preparation: Preparation, *, epochs: int, most: int
+    shard: DeviceData, rng_key: RngKey, preparation: Preparation, *, epochs: int, most: int
 ) -> Iterator[Batch]:
     """The batches of a local training, one at a time."""
     size = batch_size(shard, most)
-    for samples, draws in training_epochs(shard, moment, preparation, epochs=epochs, most=most):
+    for samples, draws in training_epochs(shard, rng_key, preparation, epochs=epochs, most=most):
         for start in range(0, len(samples), size):
             part = slice(start, start + size)
             yield samples[part], draws[part]
 
 
 def gradient_batch(
-    shard: Shard, moment: Moment, preparation: Preparation, *, most: int
+    shard: DeviceData, rng_key: RngKey, preparation: Preparation, *, most: int
 ) -> tuple[Batch, int]:
     """The one batch that top-a gradients are measured on, and a seed for its dropout."""
-    draw = moment.generator("gradient batch")
+    draw = rng_key.generator("gradient batch")
     size = min(most, len(shard))
     samples = draw.choice(shard.indices, size=size, replace=False)
     return (samples, preparation.draws(draw, size)), int(draw.integers(2**63))
 
 
-def dropout_seed(moment: Moment) -> int:
+def dropout_seed(rng_key: RngKey) -> int:
     """The seed of dropout in a local training."""
-    return int(moment.generator("dropout").integers(2**63))
+    return int(rng_key.generator("dropout").integers(2**63))
 
 
 def measuring_parts(samples: int, most: int) -> int:

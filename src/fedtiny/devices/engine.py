@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.devices.shard import Shard
+from fedtiny.devices.device_data import DeviceData
 from fedtiny.errors import FedTinyError, StartAnewError
 from fedtiny.randomness import SERVER, generator
 from fedtiny.sparse.candidates import CandidatePool
@@ -20,7 +20,7 @@ Arrays = Mapping[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class Moment:
+class RngKey:
     """Who computes and when: the key of every random draw."""
 
     seed: int
@@ -45,7 +45,7 @@ class Engine(Protocol):
         """The parameters as they are now."""
 
     def train(
-        self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
+        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
     ) -> tuple[Metrics, Arrays]:
         """Train under the mask with a fresh optimizer; gives the mean loss.
 
@@ -53,7 +53,7 @@ class Engine(Protocol):
         """
 
     def top_gradients(
-        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
         """The largest gradients of pruned weights on one mini-batch; changes nothing.
 
@@ -63,35 +63,37 @@ class Engine(Protocol):
 
     def bn_statistics(
         self,
-        shard: Shard,
+        shard: DeviceData,
         pool: CandidatePool,
         *,
         batch_size: int,
         passes: int,
-        moment: SecondMoment,
+        second_moment: SecondMoment,
     ) -> Arrays:
         """Batch-norm statistics of each candidate on the development set, a row each.
 
         Beside `running_mean`, either `running_var` or, to be pooled exactly, `running_square`.
         """
 
-    def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
+    def losses(
+        self, shard: DeviceData, pool: CandidatePool, statistics: Arrays
+    ) -> NDArray[np.float32]:
         """Loss of each candidate on the development set, under the given statistics."""
 
-    def evaluate(self, shard: Shard) -> Metrics:
+    def evaluate(self, shard: DeviceData) -> Metrics:
         """Loss and accuracy on all of a shard."""
 
 
-def finite(loss: float, moment: Moment) -> float:
+def finite(loss: float, rng_key: RngKey) -> float:
     """The mean loss of a local training, which must be a number."""
     if not np.isfinite(loss):
-        if moment.device == SERVER:
+        if rng_key.device == SERVER:
             raise StartAnewError(
                 f"training diverged on the server's public set: its loss is {loss}; start anew "
                 "with a lower --train.lr"
             )
         raise FedTinyError(
-            f"training diverged on device {moment.device} in round {moment.round}: its loss is "
+            f"training diverged on device {rng_key.device} in round {rng_key.round}: its loss is "
             f"{loss}; lower --train.lr"
         )
     return loss

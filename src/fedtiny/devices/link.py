@@ -4,7 +4,7 @@ from typing import Protocol
 
 from fedtiny.errors import ReplyError
 from fedtiny.federation.messages import Reply, Request
-from fedtiny.federation.trust import Examiner
+from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.federation.wire import (
     NOTHING_KNOWN,
     Known,
@@ -15,7 +15,7 @@ from fedtiny.federation.wire import (
     reply_size,
     request_size,
 )
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -32,7 +32,7 @@ class Link(Protocol):
     def down(self, request: Request) -> tuple[Request, int]:
         """The request as the device receives it."""
 
-    def up(self, reply: Reply, examiner: Examiner) -> tuple[Reply | ReplyError, int]:
+    def up(self, reply: Reply, validator: ReplyValidator) -> tuple[Reply | ReplyError, int]:
         """The reply as the server receives it, or why it cannot be read."""
 
     def restore(self, known: Known, theta: Theta) -> None:
@@ -46,9 +46,9 @@ class Receiver:
         self.mask = mask
         self.theta = theta
 
-    def receive(self, data: bytes, anatomy: Anatomy) -> Request:
+    def receive(self, data: bytes, param_spec: ParamSpec) -> Request:
         """The request, or a `MissingVersion` where it builds on what is not held here."""
-        request = decode_request(data, anatomy, self.mask, self.theta)
+        request = decode_request(data, param_spec, self.mask, self.theta)
         self.mask, self.theta = request.theta.mask, request.theta
         return request
 
@@ -64,10 +64,10 @@ class CountingLink:
         self.known = Known.of(request.theta)
         return request, size
 
-    def up(self, reply: Reply, examiner: Examiner) -> tuple[Reply | ReplyError, int]:
-        size = reply_size(reply, examiner.request.theta.mask)
+    def up(self, reply: Reply, validator: ReplyValidator) -> tuple[Reply | ReplyError, int]:
+        size = reply_size(reply, validator.request.theta.mask)
         try:
-            examiner.check_length(size)
+            validator.check_length(size)
         except ReplyError as refusal:
             return refusal, size
         return reply, size
@@ -87,21 +87,21 @@ class EncodingLink:
         data = encode_request(request, self.known)
         size = len(data)
         try:
-            received = self.receiver.receive(data, request.theta.anatomy)
+            received = self.receiver.receive(data, request.theta.param_spec)
         except MissingVersion:
             data = encode_request(request, NOTHING_KNOWN)
             size += len(data)
-            received = self.receiver.receive(data, request.theta.anatomy)
+            received = self.receiver.receive(data, request.theta.param_spec)
         self.known = Known.of(received.theta)
         return received, size
 
-    def up(self, reply: Reply, examiner: Examiner) -> tuple[Reply | ReplyError, int]:
-        return self.received(encode_reply(reply, examiner.request.theta.mask), examiner)
+    def up(self, reply: Reply, validator: ReplyValidator) -> tuple[Reply | ReplyError, int]:
+        return self.received(encode_reply(reply, validator.request.theta.mask), validator)
 
-    def received(self, data: bytes, examiner: Examiner) -> tuple[Reply | ReplyError, int]:
+    def received(self, data: bytes, validator: ReplyValidator) -> tuple[Reply | ReplyError, int]:
         """What the server makes of a device's bytes."""
         try:
-            return examiner.decoded(data), len(data)
+            return validator.decoded(data), len(data)
         except ReplyError as refusal:
             return refusal, len(data)
 

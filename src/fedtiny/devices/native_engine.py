@@ -11,11 +11,11 @@ from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
 from fedtiny.data.array_transform import ArrayTransform
 from fedtiny.devices import batches
-from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment, finite
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite
 from fedtiny.devices.optimizer import Adam, optimizer
-from fedtiny.devices.shard import Shard
-from fedtiny.models.anatomy import Anatomy
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options, Rates
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
@@ -44,17 +44,17 @@ class NativeEngine:
 
     def __init__(
         self,
-        description: Description,
-        anatomy: Anatomy,
+        graph: Graph,
+        param_spec: ParamSpec,
         transform: ArrayTransform,
         config: TrainConfig,
         choices: NativeChoices | None = None,
     ) -> None:
-        self.anatomy = anatomy
+        self.param_spec = param_spec
         self.transform = transform
         self.config = config
         self._choices = choices = choices or NativeChoices()
-        self.model = NativeModel(description)
+        self.model = NativeModel(graph)
         self._options = Options(
             batch=self.batch,
             threads=choices.threads,
@@ -104,19 +104,19 @@ class NativeEngine:
 
     def theta(self) -> Theta:
         assert self._mask is not None
-        names = (*self.anatomy.prunable, *self.anatomy.dense)
+        names = (*self.param_spec.prunable, *self.param_spec.dense)
         return Theta(self._mask, np.concatenate([self.model.get(name) for name in names]))
 
     def train(
-        self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
+        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
     ) -> tuple[Metrics, Arrays]:
         self._candidates.forget()
         self._reserve(whole=sum_dense_gradients)
         sums = self._empty_sums() if sum_dense_gradients else {}
-        seed, losses = batches.dropout_seed(moment), []
+        seed, losses = batches.dropout_seed(rng_key), []
         self.model.start(_rates(self.config))
         for step, (samples, draws) in enumerate(
-            batches.training_batches(shard, moment, self.transform, epochs=epochs, most=self.batch)
+            batches.training_batches(shard, rng_key, self.transform, epochs=epochs, most=self.batch)
         ):
             images = self.transform.augment(shard.data.images[samples], draws)
             labels = shard.data.labels[samples]
@@ -124,22 +124,24 @@ class NativeEngine:
             score = self.model.train(images, labels, seed=key, dense=sums)
             losses.append(score.loss / len(labels))
         mean = float(np.mean(losses)) if losses else 0.0
-        return {"loss": finite(mean, moment)}, {
-            name: (total / np.float32(max(len(losses), 1))).reshape(self.anatomy.prunable[name])
+        return {"loss": finite(mean, rng_key)}, {
+            name: (total / np.float32(max(len(losses), 1))).reshape(self.param_spec.prunable[name])
             for name, total in sums.items()
         }
 
     def _empty_sums(self) -> dict[str, Floats]:
-        return {name: np.zeros(size, dtype=np.float32) for name, size in self.anatomy.sizes.items()}
+        return {
+            name: np.zeros(size, dtype=np.float32) for name, size in self.param_spec.sizes.items()
+        }
 
     def top_gradients(
-        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
-        sizes = self.anatomy.sizes
+        sizes = self.param_spec.sizes
         most = max((min(a, sizes[n]) for n, a in counts.items()), default=0)
         self._reserve(top_count=most, whole=True)
         (samples, draws), seed = batches.gradient_batch(
-            shard, moment, self.transform, most=self.batch
+            shard, rng_key, self.transform, most=self.batch
         )
         images = self.transform.augment(shard.data.images[samples], draws)
         labels = shard.data.labels[samples]
@@ -148,12 +150,12 @@ class NativeEngine:
 
     def bn_statistics(
         self,
-        shard: Shard,
+        shard: DeviceData,
         pool: CandidatePool,
         *,
         batch_size: int,
         passes: int,
-        moment: SecondMoment = "var",
+        second_moment: SecondMoment = "var",
     ) -> Arrays:
         inputs = self.transform.normalise(shard.data.images[shard.development])
         parts = np.array_split(inputs, batches.measuring_parts(len(inputs), batch_size))
@@ -161,20 +163,22 @@ class NativeEngine:
         rows = []
         for candidate in self._candidates.of(pool):
             self.load(candidate)
-            rows.append(self._moments(parts) if moment == "square" else self._means(parts, passes))
+            rows.append(
+                self._moments(parts) if second_moment == "square" else self._means(parts, passes)
+            )
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
     def _means(self, parts: list[Floats], passes: int) -> dict[str, Floats]:
         """Statistics from reset ones: the mean over batches, or a running mean over passes."""
         found = {
-            f"{norm}.{kind}": np.full(self.anatomy.dense[f"{norm}.running_mean"], first)
-            for norm in self.anatomy.norms
+            f"{norm}.{kind}": np.full(self.param_spec.dense[f"{norm}.running_mean"], first)
+            for norm in self.param_spec.norms
             for kind, first in (("running_mean", 0.0), ("running_var", 1.0))
         }
         for number, part in enumerate(parts * passes, start=1):
             weight = 1 / number if passes == 1 else MOMENTUM
             self.model.forward(part, own_statistics=True)
-            for norm in self.anatomy.norms:
+            for norm in self.param_spec.norms:
                 mean, var = self.model.batch_statistics(norm, corrected=True)
                 for kind, value in (("running_mean", mean), ("running_var", var)):
                     found[f"{norm}.{kind}"] += weight * (value - found[f"{norm}.{kind}"])
@@ -186,21 +190,21 @@ class NativeEngine:
         found: dict[str, NDArray[np.float64]] = {}
         for part in parts:
             self.model.forward(part, own_statistics=True)
-            for norm in self.anatomy.norms:
+            for norm in self.param_spec.norms:
                 mean, var = self.model.batch_statistics(norm)
                 for kind, value in (("running_mean", mean), ("running_square", var + mean**2)):
                     key = f"{norm}.{kind}"
                     found[key] = found.get(key, 0.0) + value * (len(part) / samples)
         return {name: values.astype(np.float32) for name, values in found.items()}
 
-    def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> Floats:
+    def losses(self, shard: DeviceData, pool: CandidatePool, statistics: Arrays) -> Floats:
         found = []
         for c, candidate in enumerate(self._candidates.of(pool)):
             self.load(candidate.with_dense({name: rows[c] for name, rows in statistics.items()}))
             found.append(self._measure(shard.data, shard.development)["loss"])
         return np.array(found, dtype=np.float32)
 
-    def evaluate(self, shard: Shard) -> Metrics:
+    def evaluate(self, shard: DeviceData) -> Metrics:
         return self._measure(shard.data, shard.indices)
 
     def _measure(self, data: ImageSet, indices: NDArray[np.int64]) -> Metrics:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny import methods
-from fedtiny.devices.engine import Engine, Moment, SecondMoment
-from fedtiny.devices.shard import Shard
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.engine import Engine, RngKey, SecondMoment
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import HOPELESS_LOSS, Reply, Request
 from fedtiny.sparse.adjust import grow_and_drop
@@ -24,8 +24,8 @@ class Work:
 
     engine: Engine
     request: Request
-    shard: Shard
-    moment: Moment
+    shard: DeviceData
+    rng_key: RngKey
     samples: int
     theta: Theta | None = None
     gradients: dict[str, SparseVector] = field(default_factory=dict)
@@ -38,13 +38,13 @@ class Work:
 
     def top_gradients(self, counts: Mapping[str, int], epsilon: float) -> dict[str, SparseVector]:
         """The largest gradients of pruned weights, for the device's model as it is now."""
-        return self.engine.top_gradients(self.shard, self.moment, counts=counts, epsilon=epsilon)
+        return self.engine.top_gradients(self.shard, self.rng_key, counts=counts, epsilon=epsilon)
 
 
-def answer(engine: Engine, request: Request, shard: Shard, seed: int) -> Reply:
+def answer(engine: Engine, request: Request, shard: DeviceData, seed: int) -> Reply:
     """Run a request's program and give the reply."""
-    moment = Moment(seed, request.round, shard.device)
-    work = Work(engine, request, shard, moment, samples=len(shard))
+    rng_key = RngKey(seed, request.round, shard.device)
+    work = Work(engine, request, shard, rng_key, samples=len(shard))
     engine.load(request.theta)
     for verb in request.program:
         _verb(verb.name, request.method)(work, **verb.options)
@@ -60,26 +60,26 @@ def _verb(name: str, method: str) -> Callable[..., None]:
 
 def _train(work: Work, *, epochs: int, sum_dense_gradients: bool = False) -> None:
     metrics, gradients = work.engine.train(
-        work.shard, work.moment, epochs=epochs, sum_dense_gradients=sum_dense_gradients
+        work.shard, work.rng_key, epochs=epochs, sum_dense_gradients=sum_dense_gradients
     )
     work.metrics |= metrics
-    _check_finite("gradients", gradients.values(), work.moment)
+    _check_finite("gradients", gradients.values(), work.rng_key)
     work.arrays |= gradients
     work.theta = work.engine.theta()
-    _check_finite("weights", [work.theta.vector], work.moment)
-    work.moment = replace(work.moment, part=work.moment.part + 1)
+    _check_finite("weights", [work.theta.vector], work.rng_key)
+    work.rng_key = replace(work.rng_key, part=work.rng_key.part + 1)
 
 
-def _check_finite(what: str, arrays: Iterable[NDArray[np.float32]], moment: Moment) -> None:
+def _check_finite(what: str, arrays: Iterable[NDArray[np.float32]], rng_key: RngKey) -> None:
     """A device that diverged says so, with advice; its reply would be refused without any."""
     if not all(np.isfinite(array).all() for array in arrays):
         raise FedTinyError(
-            f"training diverged on device {moment.device} in round {moment.round}: its {what} "
+            f"training diverged on device {rng_key.device} in round {rng_key.round}: its {what} "
             "are no longer finite; lower --train.lr"
         )
 
 
-def _swap(work: Work, *, counts: Mapping[str, int], epsilon: float = 0.0) -> None:
+def _prune_and_grow(work: Work, *, counts: Mapping[str, int], epsilon: float = 0.0) -> None:
     gradients = work.top_gradients(counts, epsilon)
     work.theta, _ = grow_and_drop(work.engine.theta(), gradients, counts)
     work.engine.load(work.theta)
@@ -87,13 +87,15 @@ def _swap(work: Work, *, counts: Mapping[str, int], epsilon: float = 0.0) -> Non
 
 def _top_gradients(work: Work, *, counts: Mapping[str, int], epsilon: float = 0.0) -> None:
     found = work.top_gradients(counts, epsilon)
-    _check_finite("gradients", [gradient.values for gradient in found.values()], work.moment)
+    _check_finite("gradients", [gradient.values for gradient in found.values()], work.rng_key)
     work.gradients |= found
 
 
-def _bn_statistics(work: Work, *, batch_size: int, passes: int, moment: SecondMoment) -> None:
+def _bn_statistics(
+    work: Work, *, batch_size: int, passes: int, second_moment: SecondMoment
+) -> None:
     work.arrays |= work.engine.bn_statistics(
-        work.shard, work.pool(), batch_size=batch_size, passes=passes, moment=moment
+        work.shard, work.pool(), batch_size=batch_size, passes=passes, second_moment=second_moment
     )
     work.samples = len(work.shard.development)
 
@@ -111,7 +113,7 @@ def _evaluate(work: Work) -> None:
 
 VERBS: dict[str, Callable[..., None]] = {
     "train": _train,
-    "swap": _swap,
+    "prune_and_grow": _prune_and_grow,
     "top_gradients": _top_gradients,
     "bn_statistics": _bn_statistics,
     "losses": _losses,

@@ -12,18 +12,18 @@ from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
 from fedtiny.data.array_transform import ArrayTransform
 from fedtiny.data.draws import Preparation
+from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.native_engine import NativeChoices, NativeEngine
-from fedtiny.devices.shard import Shard
-from fedtiny.models.anatomy import Anatomy
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
+from fedtiny.models.param_spec import ParamSpec
 
 
 @dataclass(frozen=True)
 class Outfit:
     """All that a native device needs beside its own data."""
 
-    description: Description
-    anatomy: Anatomy
+    graph: Graph
+    param_spec: ParamSpec
     preparation: Preparation
     train: TrainConfig
     choices: NativeChoices
@@ -32,13 +32,13 @@ class Outfit:
     def engine(self) -> NativeEngine:
         """How the device computes."""
         transform = ArrayTransform(**asdict(self.preparation))
-        return NativeEngine(self.description, self.anatomy, transform, self.train, self.choices)
+        return NativeEngine(self.graph, self.param_spec, transform, self.train, self.choices)
 
     def to_json(self) -> str:
         """As text."""
         plain = {
-            "description": self.description.to_plain(),
-            "anatomy": asdict(self.anatomy),
+            "description": self.graph.to_plain(),
+            "anatomy": asdict(self.param_spec),
             "preparation": asdict(self.preparation),
             "train": asdict(self.train),
             "choices": asdict(self.choices),
@@ -51,8 +51,8 @@ class Outfit:
         """What such text says."""
         plain = json.loads(text)
         return cls(
-            Description.from_plain(plain["description"]),
-            Anatomy(**tuples(plain["anatomy"])),
+            Graph.from_plain(plain["description"]),
+            ParamSpec(**tuples(plain["anatomy"])),
             Preparation(**tuples(plain["preparation"])),
             TrainConfig(**plain["train"]),
             NativeChoices(**plain["choices"]),
@@ -67,7 +67,7 @@ def tuples(value: Any) -> Any:
     return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
-def pack(shard: Shard) -> bytes:
+def pack(shard: DeviceData) -> bytes:
     """A device's own images and labels, and no others'."""
     own, places = np.unique(np.concatenate([shard.indices, shard.development]), return_inverse=True)
     data, packed = shard.data.subset(own), io.BytesIO()
@@ -83,8 +83,8 @@ def pack(shard: Shard) -> bytes:
     return packed.getvalue()
 
 
-def unpack(packed: bytes) -> Shard:
+def unpack(packed: bytes) -> DeviceData:
     """The shard that was packed, with its images numbered anew."""
     with np.load(io.BytesIO(packed), allow_pickle=False) as found:
         data = ImageSet(found["images"], found["labels"], tuple(map(str, found["classes"])))
-        return Shard(int(found["device"]), data, found["indices"], found["development"])
+        return DeviceData(int(found["device"]), data, found["indices"], found["development"])

@@ -9,10 +9,10 @@ from typing import IO, Any
 
 from fedtiny import __version__
 from fedtiny.devices.channel import Channel
-from fedtiny.devices.crew import PARENT_ENDS, Job, in_turn
-from fedtiny.devices.dialogue import Dialogue, Hangup
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.executors import PARENT_ENDS, Task, in_turn
 from fedtiny.devices.outfit import Outfit, pack
-from fedtiny.devices.shard import Shard
+from fedtiny.devices.worker_connection import WorkerConnection, WorkerDied
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
 
@@ -20,8 +20,8 @@ CHILD = "fedtiny.devices.remote_child"
 LAST_WORDS = 2000  # bytes of what a child said before it died
 
 
-class Remote:
-    """A crew of native devices in child processes, each with the data of its devices only.
+class SubprocessExecutor:
+    """An executor of native devices in child processes, each with the data of its devices only.
 
     A child gets an outfit and its shards once, and requests in the wire format from then on.
     `python` is the interpreter of the environment that the children live in.
@@ -30,7 +30,7 @@ class Remote:
     def __init__(
         self,
         outfit: Outfit,
-        shards: Sequence[Shard],
+        shards: Sequence[DeviceData],
         *,
         python: str | Path = sys.executable,
         count: int = 1,
@@ -48,12 +48,12 @@ class Remote:
             self.close()
             raise
 
-    def _settle(self, child: "_Child", shards: Sequence[Shard]) -> None:
+    def _settle(self, child: "_Child", shards: Sequence[DeviceData]) -> None:
         child.equip(shards)
         self._homes |= {shard.device: child for shard in shards}
 
-    def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
-        return in_turn([(self._home(job.shard.device), job) for job in jobs])
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
+        return in_turn([(self._home(task.shard.device), task) for task in tasks])
 
     def _home(self, device: int) -> "_Child":
         if device not in self._homes:
@@ -82,18 +82,18 @@ class _Child:
         assert self.process.stdout
         self.pipe = Channel(self.process.stdout, self.process.stdin)
         PARENT_ENDS.add(self.pipe)
-        self.dialogue = Dialogue(self.pipe, outfit.anatomy)
+        self.connection = WorkerConnection(self.pipe, outfit.param_spec)
 
-    def equip(self, shards: Sequence[Shard]) -> None:
+    def equip(self, shards: Sequence[DeviceData]) -> None:
         """Give the child all that it needs, once it has said that it speaks our language."""
         try:
             self._check_version()
-            self.dialogue.tell(self.outfit.to_json().encode())
-            self.dialogue.tell(len(shards).to_bytes(8, "little"))
+            self.connection.tell(self.outfit.to_json().encode())
+            self.connection.tell(len(shards).to_bytes(8, "little"))
             for shard in shards:
-                self.dialogue.tell(pack(shard))
-        except Hangup as hangup:
-            raise self._never_ready() from hangup
+                self.connection.tell(pack(shard))
+        except WorkerDied as died:
+            raise self._never_ready() from died
 
     def _check_version(self) -> None:
         theirs = self._outcome().decode()
@@ -106,26 +106,26 @@ class _Child:
         """Until the child has made its network of what it got."""
         try:
             self._outcome()
-        except Hangup as hangup:
-            raise self._never_ready() from hangup
+        except WorkerDied as died:
+            raise self._never_ready() from died
 
     def _outcome(self) -> bytes:
-        outcome = self.dialogue.outcome()
+        outcome = self.connection.outcome()
         if isinstance(outcome, FedTinyError):
             raise outcome
         return outcome
 
-    def start(self, job: Job) -> None:
+    def start(self, task: Task) -> None:
         try:
-            self.dialogue.ask(job.shard.device, job.request)
-        except Hangup as hangup:
-            raise self._died() from hangup
+            self.connection.ask(task.shard.device, task.request)
+        except WorkerDied as died:
+            raise self._died() from died
 
-    def finish(self, job: Job) -> Reply | FedTinyError:
+    def finish(self, task: Task) -> Reply | FedTinyError:
         try:
-            return self.dialogue.reply(job.request)
-        except Hangup as hangup:
-            raise self._died() from hangup
+            return self.connection.reply(task.request)
+        except WorkerDied as died:
+            raise self._died() from died
 
     def _never_ready(self) -> FedTinyError:
         return FedTinyError(

@@ -11,10 +11,10 @@ import sys
 
 from fedtiny import __version__
 from fedtiny.devices.channel import Channel
-from fedtiny.devices.dialogue import DONE, GONE, serve, trouble
+from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.outfit import Outfit, unpack
-from fedtiny.devices.shard import Shard
+from fedtiny.devices.worker_connection import DONE, GONE, serve, trouble
 
 
 def main() -> None:
@@ -28,12 +28,12 @@ def main() -> None:
         packed = [channel.recv_bytes() for _ in range(count)]
         ready = _ready(outfit, packed, channel)
         if ready is not None:
-            serve(channel, ready[0], outfit.anatomy, ready[1], outfit.seed)
+            serve(channel, ready[0], outfit.param_spec, ready[1], outfit.seed)
 
 
 def _ready(
     outfit: Outfit, packed: list[bytes], channel: Channel
-) -> tuple[NativeEngine, list[Shard]] | None:
+) -> tuple[NativeEngine, list[DeviceData]] | None:
     try:
         engine, shards = outfit.engine(), [unpack(each) for each in packed]
     except Exception as error:

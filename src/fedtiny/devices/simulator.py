@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtiny.config import Config
-from fedtiny.devices.crew import Crew, Job
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.executors import Executor, Task
 from fedtiny.devices.link import CountingLink, EncodingLink, Link
-from fedtiny.devices.shard import Shard
 from fedtiny.errors import FedTinyError, ReplyError, RunError
-from fedtiny.federation.door import ABSENT, LATE, Outcome, Traffic
 from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.federation.robust import reducer_for
-from fedtiny.federation.trust import Examiner
+from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import Known
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
@@ -29,15 +29,15 @@ class Delivery:
 
 
 class Simulator:
-    """A door behind which a crew plays the devices.
+    """A transport behind which an executor plays the devices.
 
-    There is one model for each process of the crew, whatever the number of devices, and a reply
+    There is one model for each process of the executor, whatever the number of devices, and a reply
     is examined and averaged in, in device order, as soon as it comes. Failing and late devices
     are drawn as the config says.
     """
 
-    def __init__(self, crew: Crew, shards: Sequence[Shard], config: Config) -> None:
-        self.crew = crew
+    def __init__(self, executor: Executor, shards: Sequence[DeviceData], config: Config) -> None:
+        self.executor = executor
         self.shards = {shard.device: shard for shard in shards}
         self.config = config
         kind = EncodingLink if config.fleet.wire == "encode" else CountingLink
@@ -53,18 +53,18 @@ class Simulator:
     def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
         deliveries = [self._deliver(device, request) for device in sorted(devices)]
         failed = {sent.device: sent.trouble for sent in deliveries if sent.trouble}
-        jobs = [
-            Job(self.shards[sent.device], sent.received)
+        tasks = [
+            Task(self.shards[sent.device], sent.received)
             for sent in deliveries
             if sent.received is not None
         ]
-        examiner = Examiner(request, reducer, self.config)
-        replies, up = reducer_for(reducer, self.config.trust, request.theta), 0
-        for job, answer in zip(jobs, self.crew.answers(jobs), strict=True):
-            received, size = self._receive(job.shard, answer, examiner)
+        validator = ReplyValidator(request, reducer, self.config)
+        replies, up = reducer_for(reducer, self.config.robustness, request.theta), 0
+        for task, answer in zip(tasks, self.executor.answers(tasks), strict=True):
+            received, size = self._receive(task.shard, answer, validator)
             up += size
             if isinstance(received, FedTinyError):
-                failed[job.shard.device] = str(received)
+                failed[task.shard.device] = str(received)
             else:
                 replies.add(received)
         traffic = Traffic(down=sum(sent.size for sent in deliveries), up=up)
@@ -79,16 +79,16 @@ class Simulator:
         return Delivery(device, size, None if trouble else received, trouble)
 
     def _receive(
-        self, shard: Shard, answer: Reply | FedTinyError, examiner: Examiner
+        self, shard: DeviceData, answer: Reply | FedTinyError, validator: ReplyValidator
     ) -> tuple[Reply | FedTinyError, int]:
         """A reply that counts, or why it does not; with its bytes."""
         if isinstance(answer, FedTinyError):
             return answer, 0
-        received, size = self.links[shard.device].up(answer, examiner)
+        received, size = self.links[shard.device].up(answer, validator)
         if isinstance(received, ReplyError):
             return received, size
         try:
-            examiner.check(received, shard.device, len(shard))
+            validator.check(received, shard.device, len(shard))
         except ReplyError as refusal:
             return refusal, size
         return received, size
@@ -99,10 +99,10 @@ class Simulator:
         draw = generator(
             self.config.seed, f"trouble {request.action}", round=request.round, device=device
         )
-        absent, late = draw.random(2)
+        absent, straggler = draw.random(2)
         if absent < fleet.fail_rate:
             return ABSENT
-        return LATE if late < fleet.late_rate else ""
+        return STRAGGLER if straggler < fleet.straggler_rate else ""
 
     def state(self) -> dict[str, Any]:
         return {str(k): [link.known.mask, link.known.theta] for k, link in self.links.items()}
@@ -117,4 +117,4 @@ class Simulator:
             self.links[int(device)].restore(Known(*versions), theta)
 
     def close(self) -> None:
-        self.crew.close()
+        self.executor.close()

@@ -16,13 +16,13 @@ from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
 from fedtiny.data.augment import Transform
 from fedtiny.devices import batches
-from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment, finite
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite
 from fedtiny.devices.optimizer import Adam, optimizer
-from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_gradients import GradientSums, top_gradients
 from fedtiny.devices.torch_norms import least_epsilon, measured_moments, measured_statistics, norms
 from fedtiny.devices.torch_pooling import steadied
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -35,16 +35,16 @@ class TorchEngine:
     """One network that plays every device in turn, so memory does not grow with their number."""
 
     def __init__(
-        self, model: nn.Module, anatomy: Anatomy, transform: Transform, config: TrainConfig
+        self, model: nn.Module, param_spec: ParamSpec, transform: Transform, config: TrainConfig
     ) -> None:
         self.model = model
-        self.anatomy = anatomy
+        self.param_spec = param_spec
         self.transform = transform
         self.config = config
         self.device = torch.device("cpu")
         self._tensors = self._own_tensors()
         self._norms = tuple(norms(model).values())
-        self._mask = Mask.full(anatomy)
+        self._mask = Mask.full(param_spec)
         self._positions: dict[str, Tensor] = {}
         self._grad_masks: dict[str, Tensor] = {}
         self._loaded: dict[int, tuple[ImageSet, Tensor, Tensor]] = {}
@@ -53,20 +53,20 @@ class TorchEngine:
 
     def _own_tensors(self) -> dict[str, Tensor]:
         state = self.model.state_dict(keep_vars=True)
-        return {name: state[name] for name in (*self.anatomy.prunable, *self.anatomy.dense)}
+        return {name: state[name] for name in (*self.param_spec.prunable, *self.param_spec.dense)}
 
     def to(self, device: torch.device | str) -> None:
         """Compute on another device from now on."""
         theta = self.theta()
         self.device = torch.device(device)
         self.model.to(self.device)
-        self._steady()
+        self._use_deterministic_pools()
         self._tensors = self._own_tensors()
-        self._mask = Mask.full(self.anatomy)
+        self._mask = Mask.full(self.param_spec)
         self._positions, self._grad_masks, self._loaded = {}, {}, {}
         self.load(theta)
 
-    def _steady(self) -> None:
+    def _use_deterministic_pools(self) -> None:
         """On CUDA, let adaptive pooling add in a fixed order."""
         for handle in self._steadied:
             handle.remove()
@@ -108,7 +108,7 @@ class TorchEngine:
         return flat[self._positions[name]] if name in self._positions else flat
 
     def train(
-        self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
+        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
     ) -> tuple[Metrics, Arrays]:
         self._candidates.forget()
         images, labels = self._data(shard.data)
@@ -117,8 +117,10 @@ class TorchEngine:
         chosen = {"epochs": epochs, "most": self.config.batch_size or 64}
         losses, sums = [], GradientSums(self.prunable() if sum_dense_gradients else {})
         self.model.train()
-        with self._dropout(batches.dropout_seed(moment)):
-            for samples, draws in batches.training_batches(shard, moment, self.transform, **chosen):
+        with self._dropout(batches.dropout_seed(rng_key)):
+            for samples, draws in batches.training_batches(
+                shard, rng_key, self.transform, **chosen
+            ):
                 batch = torch.from_numpy(samples).to(self.device)
                 inputs = self.transform.augment(images[batch], draws)
                 optimizer.zero_grad()
@@ -129,12 +131,12 @@ class TorchEngine:
                 optimizer.step()
                 losses.append(loss.detach())
         return {
-            "loss": finite(float(torch.stack(losses).mean()) if losses else 0.0, moment)
+            "loss": finite(float(torch.stack(losses).mean()) if losses else 0.0, rng_key)
         }, sums.mean(len(losses))
 
     def prunable(self) -> dict[str, Tensor]:
         """The network's own tensors of prunable weights."""
-        return {name: self._tensors[name] for name in self.anatomy.prunable}
+        return {name: self._tensors[name] for name in self.param_spec.prunable}
 
     @contextmanager
     def _dropout(self, seed: int) -> Iterator[None]:
@@ -157,11 +159,11 @@ class TorchEngine:
             self._grad_masks[layer] = ones.to(self.device, torch.float32)
 
     def top_gradients(
-        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
         images, labels = self._data(shard.data)
         most = self.config.batch_size or 64
-        (samples, draws), seed = batches.gradient_batch(shard, moment, self.transform, most=most)
+        (samples, draws), seed = batches.gradient_batch(shard, rng_key, self.transform, most=most)
         batch = torch.from_numpy(samples).to(self.device)
         inputs = self.transform.augment(images[batch], draws)
         self.model.train()
@@ -170,25 +172,27 @@ class TorchEngine:
 
     def bn_statistics(
         self,
-        shard: Shard,
+        shard: DeviceData,
         pool: CandidatePool,
         *,
         batch_size: int,
         passes: int,
-        moment: SecondMoment = "var",
+        second_moment: SecondMoment = "var",
     ) -> Arrays:
         inputs, _ = self.inputs(shard.data, shard.development)
         parts = inputs.tensor_split(batches.measuring_parts(len(inputs), batch_size))
         rows = []
         for candidate in self._candidates.of(pool):
             self.load(candidate)
-            if moment == "square":
+            if second_moment == "square":
                 rows.append(measured_moments(self.model, parts))
             else:
                 rows.append(measured_statistics(self.model, parts, passes))
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
-    def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
+    def losses(
+        self, shard: DeviceData, pool: CandidatePool, statistics: Arrays
+    ) -> NDArray[np.float32]:
         inputs, labels = self.inputs(shard.data, shard.development)
         found = []
         for c, candidate in enumerate(self._candidates.of(pool)):
@@ -196,7 +200,7 @@ class TorchEngine:
             found.append(self._measure(inputs, labels)[0] / len(labels))
         return np.array(found, dtype=np.float32)
 
-    def evaluate(self, shard: Shard) -> Metrics:
+    def evaluate(self, shard: DeviceData) -> Metrics:
         images, labels = self._data(shard.data)
         loss, correct = 0.0, 0
         for batch in torch.from_numpy(shard.indices).to(self.device).split(EVALUATION_BATCH):

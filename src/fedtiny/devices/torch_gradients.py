@@ -55,7 +55,7 @@ def top_gradients(
     model: nn.Module, inputs: Tensor, labels: Tensor, mask: Mask, counts: Mapping[str, int]
 ) -> dict[str, SparseVector]:
     """The `counts[layer]` largest gradients of each layer's pruned weights on one batch."""
-    sizes = mask.anatomy.sizes
+    sizes = mask.param_spec.sizes
     tops = {name: HostTop(sizes[name], a, mask.indices(name)) for name, a in counts.items()}
     offer_gradients(model, inputs, labels, tops)
     return {name: top.result() for name, top in tops.items()}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 
-class SteadyPool(nn.Module):
+class DeterministicAdaptivePool(nn.Module):
     """What nn.AdaptiveAvgPool2d gives, whose own gradient CUDA adds up in any order."""
 
     def __init__(self, rows: int | None, columns: int | None) -> None:
@@ -34,19 +34,19 @@ def _averaging(size: int, parts: int, like: Tensor) -> Tensor:
     return inside.to(like.dtype) / inside.sum(1, keepdim=True)
 
 
-def steady_pool(module: nn.Module) -> SteadyPool | None:
+def deterministic_pool(module: nn.Module) -> DeterministicAdaptivePool | None:
     """What gives the same as this layer in a fixed order, where the layer itself would not."""
     if type(module) is not nn.AdaptiveAvgPool2d:  # a subclass may do something else
         return None
     size = module.output_size
     rows, columns = (size, size) if isinstance(size, int | None) else size
     alone = (rows, columns) == (1, 1)  # which PyTorch computes as a mean
-    return None if alone else SteadyPool(rows, columns)
+    return None if alone else DeterministicAdaptivePool(rows, columns)
 
 
 def steadied(model: nn.Module) -> list[RemovableHandle]:
-    """Let steady pools answer for the layers of a model, which stay, until they are let go."""
-    pools = {module: steady_pool(module) for module in model.modules()}
+    """Let deterministic pools answer for a model's layers, which stay, until they are let go."""
+    pools = {module: deterministic_pool(module) for module in model.modules()}
     return [
         module.register_forward_hook(partial(_answer, pool), with_kwargs=True)
         for module, pool in pools.items()
@@ -54,5 +54,7 @@ def steadied(model: nn.Module) -> list[RemovableHandle]:
     ]
 
 
-def _answer(pool: SteadyPool, _: nn.Module, args: Any, named: dict[str, Any], __: Any) -> Any:
+def _answer(
+    pool: DeterministicAdaptivePool, _: nn.Module, args: Any, named: dict[str, Any], __: Any
+) -> Any:
     return pool(*args, **named)

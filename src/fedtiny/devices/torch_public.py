@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedtiny.devices.shard import Shard
+from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.devices.torch_norms import norms
 from fedtiny.errors import ModelError
@@ -27,7 +27,7 @@ LayerArrays = dict[str, NDArray[np.floating]]
 class TorchPublicSet:
     """The public set, seen through the engine's network; batch norm uses its running statistics."""
 
-    def __init__(self, engine: TorchEngine, shard: Shard) -> None:
+    def __init__(self, engine: TorchEngine, shard: DeviceData) -> None:
         self.engine = engine
         self.shard = shard
 
@@ -35,7 +35,7 @@ class TorchPublicSet:
     def flow(self) -> Flow | None:
         try:
             flow = Flow(describe(self.engine.model, self.shard.data.shape))
-            flow.under(Mask.full(self.engine.anatomy))
+            flow.under(Mask.full(self.engine.param_spec))
         except ModelError:
             return None
         return flow

@@ -8,7 +8,7 @@ from fedtiny.errors import FedTinyError
 from fedtiny.export import packed
 from fedtiny.export.sizes import dense_bytes
 from fedtiny.export.source import pack_run
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 from fedtiny.runs.folder import quoted
 
 
@@ -22,7 +22,7 @@ def tell_packed(run: Path) -> None:
         return
     size, dense = path.stat().st_size, dense_bytes(packed.read(path))
     console.print(
-        f"packed model: {path} ({words.size(size)}, {size / dense:.2%} of dense); "
+        f"packed model: {path} ({formatting.size(size)}, {size / dense:.2%} of dense); "
         f"classify with: fedtiny predict {quoted(path)} IMAGE",
         markup=False,
     )

@@ -9,18 +9,18 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from fedtiny.export.network import Lowered, Norm, Weights
-from fedtiny.native.description import Kind, Node, Pair
+from fedtiny.graph.ir import Kind, Node, Pair
 
 Batch = NDArray[Any]
 DENSE_FROM = 0.03  # kept share of a layer from which one dense product is faster
 SMALL_RUN = 500  # values of a filter below which a call of its own costs more than it saves
-MOST_GATHERED = 1 << 21  # values that are gathered at a time
+MAX_GATHERED = 1 << 21  # values that are gathered at a time
 
 
 def all_steps(net: Lowered, batch: Batch) -> list[Batch]:
     """What every step gives for a batch."""
     given: list[Batch] = []
-    for node in net.description.nodes:
+    for node in net.graph.nodes:
         given.append(step(net, node, [given[i] for i in node.inputs] or [batch]))
     return given
 
@@ -85,7 +85,7 @@ def _summed(
     filters, starts = np.unique(weights.filters, return_index=True)
     ends = np.append(starts[1:], len(weights.values))
     values = weights.values.astype(dtype, copy=False)
-    most = max(1, MOST_GATHERED // max(1, prod(shape)))
+    most = max(1, MAX_GATHERED // max(1, prod(shape)))
     first = 0
     while first < len(filters):
         start = int(starts[first])

@@ -12,7 +12,7 @@ from fedtiny.export.c_program import Program, Step
 from fedtiny.export.c_tables import Table
 from fedtiny.export.c_text import array, name_of
 from fedtiny.export.lowered import Norm
-from fedtiny.native.description import Node
+from fedtiny.graph.ir import Node
 
 NOTHING = "NULL"
 

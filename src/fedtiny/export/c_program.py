@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from fedtiny.export import checks
-from fedtiny.native.description import Description, Kind, Node, Pair
+from fedtiny.graph.ir import Graph, Kind, Node, Pair
 
 Dimensions = tuple[int, int, int]
 
@@ -74,10 +74,10 @@ class Program:
         return {**found, self.steps[-1].gives: len(self.steps)}
 
 
-def program(description: Description) -> Program:
+def program(graph: Graph) -> Program:
     """The steps of a network; its last node is its result."""
-    shapes = dict(enumerate(checks.shapes(description)))
-    return _with_cuts(_Joining(description.nodes).run(), shapes)
+    shapes = dict(enumerate(checks.shapes(graph)))
+    return _with_cuts(_Joining(graph.nodes).run(), shapes)
 
 
 class _Joining:

@@ -70,12 +70,12 @@ class _Source:
 
     def __init__(self, model: TinyModel, values: str) -> None:
         self.tiny, self.values = model, values
-        self.program = program(model.net.description)
+        self.program = program(model.net.graph)
         _check(self.program, model)
         model.net.check_values()
         tables = {name: table(weights, values) for name, weights in model.net.weights.items()}
         self.plan = plan(self.program)
-        self.most_kept, self.most_sums = _scratch(self.program, self.plan, tables)
+        self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
         self.calls = Calls(self.program, self.plan, tables, model.net.norms)
         self.declarations = self.calls.declarations()
         self.pixels = _pixels(model.normalisation)
@@ -88,8 +88,8 @@ class _Source:
     @property
     def ram_bytes(self) -> int:
         """Bytes of static buffers."""
-        floats = self.plan.arena + self.most_sums
-        return BYTES_OF_FLOAT * floats + BYTES_OF_KEPT * self.most_kept
+        floats = self.plan.arena + self.max_sums
+        return BYTES_OF_FLOAT * floats + BYTES_OF_KEPT * self.max_kept
 
     def header(self) -> str:
         """The text of model.h."""
@@ -132,10 +132,10 @@ class _Source:
     def _definitions(self) -> str:
         weight = "float" if self.values == FP32 else "int8_t"
         lines = [f"typedef {weight} Weight;\n"]
-        if self.most_kept:
+        if self.max_kept:
             lines += [
-                f"#define MOST_KEPT {self.most_kept}",
-                f"#define MOST_SUMS {self.most_sums}\n",
+                f"#define MOST_KEPT {self.max_kept}",
+                f"#define MOST_SUMS {self.max_sums}\n",
             ]
         return "\n".join([*lines, f"static float arena[{self.plan.arena}];\n"])
 
@@ -178,7 +178,7 @@ def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple
     for step in program.steps:
         if step.action == "convolve":
             read, given = plan.tensors[step.reads[0]], plan.tensors[step.gives]
-            kept = max(kept, tables[step.node.name].most_kept + 1)
+            kept = max(kept, tables[step.node.name].max_kept + 1)
             sums = max(sums, (given.rows - 1) * read.pitch + given.columns + OVERREAD)
     return kept, sums
 

@@ -12,7 +12,7 @@ from fedtiny.export.lowered import Weights, quantise
 
 INT8, FP32 = "int8", "fp32"
 VALUES = (INT8, FP32)
-MOST_ESCAPE = 255
+MAX_ESCAPE = 255
 Array = NDArray[Any]
 
 
@@ -27,7 +27,7 @@ class Table:
     weights: Array
     scales: NDArray[np.float32] | None
     biases: NDArray[np.float32] | None
-    most_kept: int
+    max_kept: int
 
     @property
     def size(self) -> int:
@@ -82,13 +82,13 @@ def _coded(
 
 
 def _longest(escape: int) -> int:
-    return escape + 256 * (MOST_ESCAPE - escape) + 255
+    return escape + 256 * (MAX_ESCAPE - escape) + 255
 
 
 def _best_escape(gaps: NDArray[np.int64]) -> int:
     found, counts = np.unique(gaps, return_counts=True)
     sizes = []
-    for escape in range(MOST_ESCAPE + 1):
+    for escape in range(MAX_ESCAPE + 1):
         rests, last = np.divmod(found, _longest(escape) + 1)
         sizes.append(int((counts * (3 * rests + 1 + (last >= escape))).sum()))
     return int(np.argmin(sizes))

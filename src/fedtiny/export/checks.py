@@ -4,36 +4,36 @@ from collections.abc import Sequence
 from math import isfinite, prod
 
 from fedtiny.errors import ModelError
-from fedtiny.native.description import Description, Kind, Node, Pair
+from fedtiny.graph.ir import Graph, Kind, Node, Pair
 from fedtiny.native.effective import LAYERS, WINDOWS
 
 Shape = tuple[int, int, int]
 NAMED = (*LAYERS, Kind.BATCH_NORM)
-MOST_STEPS = 10_000
-MOST_VALUES = 1 << 24  # of one image, in what a step gives
-MOST_HELD = 1 << 29  # of one image, in what all steps give together
-MOST_WEIGHTS = 1 << 28  # of a network, kept or not
-MOST_READ = 1 << 27  # values of an image that the windows of a step read, each as often as it is
-MOST_SIDE = 4096  # of a kernel, stride or padding
+MAX_STEPS = 10_000
+MAX_VALUES = 1 << 24  # of one image, in what a step gives
+MAX_HELD = 1 << 29  # of one image, in what all steps give together
+MAX_WEIGHTS = 1 << 28  # of a network, kept or not
+MAX_READ = 1 << 27  # values of an image that the windows of a step read, each as often as it is
+MAX_SIDE = 4096  # of a kernel, stride or padding
 
 
-def shapes(description: Description) -> list[Shape]:
+def shapes(graph: Graph) -> list[Shape]:
     """Channels, rows and columns of what every step gives; what is flat has one row and column."""
-    nodes = description.nodes
-    if not 2 <= len(nodes) <= MOST_STEPS:
-        raise ModelError(f"a network has 2 to {MOST_STEPS} steps, not {len(nodes)}")
+    nodes = graph.nodes
+    if not 2 <= len(nodes) <= MAX_STEPS:
+        raise ModelError(f"a network has 2 to {MAX_STEPS} steps, not {len(nodes)}")
     found: list[Shape] = []
     for number, node in enumerate(nodes):
         trouble = _misplaced(number, node) or _unfit(node, [found[i] for i in node.inputs])
         if trouble:
             raise ModelError(f"step {number} ({node.kind.name.lower()}) {trouble}")
         found.append(_shape(node, found))
-        if not 1 <= prod(found[-1]) <= MOST_VALUES:
+        if not 1 <= prod(found[-1]) <= MAX_VALUES:
             raise ModelError(f"step {number} gives {prod(found[-1])} values for an image")
-    if sum(map(prod, found)) > MOST_HELD:
-        raise ModelError(f"its steps give more than {MOST_HELD} values for an image together")
-    if largest_read(description, found) > MOST_READ:
-        raise ModelError(f"a step reads more than {MOST_READ} values of an image")
+    if sum(map(prod, found)) > MAX_HELD:
+        raise ModelError(f"its steps give more than {MAX_HELD} values for an image together")
+    if largest_read(graph, found) > MAX_READ:
+        raise ModelError(f"a step reads more than {MAX_READ} values of an image")
     if found[-1][1:] != (1, 1):
         raise ModelError("the last step must give one logit a class")
     if not any(node.kind in LAYERS for node in nodes):
@@ -42,10 +42,10 @@ def shapes(description: Description) -> list[Shape]:
     return found
 
 
-def largest_read(description: Description, given: list[Shape]) -> int:
+def largest_read(graph: Graph, given: list[Shape]) -> int:
     """Values of one image that all windows of a step hold, of the step that has the most."""
     most = 1
-    for node, (_, rows, columns) in zip(description.nodes, given, strict=True):
+    for node, (_, rows, columns) in zip(graph.nodes, given, strict=True):
         if node.kind in WINDOWS:
             most = max(most, given[node.inputs[0]][0] * prod(node.kernel) * rows * columns)
     return most
@@ -72,22 +72,22 @@ def _check_names(names: list[str]) -> None:
         raise ModelError("every step that holds weights needs a name of its own")
 
 
-def weight_shapes(description: Description) -> dict[str, tuple[int, ...]]:
+def weight_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
     """The shape of every layer's weights, by its name."""
-    given, wanted = shapes(description), {}
-    for node in description.nodes:
+    given, wanted = shapes(graph), {}
+    for node in graph.nodes:
         if node.kind in LAYERS:
             inputs = given[node.inputs[0]][0]
             kernel = node.kernel if node.kind == Kind.CONVOLUTION else ()
             wanted[node.name] = (node.channels, inputs, *kernel)
-    if sum(map(prod, wanted.values())) > MOST_WEIGHTS:
-        raise ModelError(f"a network of more than {MOST_WEIGHTS} weights is not taken")
+    if sum(map(prod, wanted.values())) > MAX_WEIGHTS:
+        raise ModelError(f"a network of more than {MAX_WEIGHTS} weights is not taken")
     return wanted
 
 
-def norm_sizes(description: Description) -> dict[str, int]:
+def norm_sizes(graph: Graph) -> dict[str, int]:
     """The number of channels of every batch norm, by its name."""
-    pairs = zip(description.nodes, shapes(description), strict=True)
+    pairs = zip(graph.nodes, shapes(graph), strict=True)
     return {node.name: shape[0] for node, shape in pairs if node.kind == Kind.BATCH_NORM}
 
 
@@ -116,11 +116,9 @@ def _unfit_windows(node: Node, size: Pair) -> str:
     for kernel, stride, padding, side in zip(
         node.kernel, node.stride, node.padding, size, strict=True
     ):
-        if not (1 <= kernel <= MOST_SIDE and 1 <= stride <= MOST_SIDE):
-            return f"needs kernels and strides of 1 to {MOST_SIDE}"
-        if not 0 <= padding <= MOST_SIDE or (
-            node.kind != Kind.CONVOLUTION and 2 * padding > kernel
-        ):
+        if not (1 <= kernel <= MAX_SIDE and 1 <= stride <= MAX_SIDE):
+            return f"needs kernels and strides of 1 to {MAX_SIDE}"
+        if not 0 <= padding <= MAX_SIDE or (node.kind != Kind.CONVOLUTION and 2 * padding > kernel):
             return "needs a padding that its kernel can bridge"
         if side + 2 * padding < kernel:
             return "has a kernel larger than what it reads"

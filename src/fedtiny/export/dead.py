@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedtiny.export.arithmetic import Batch, all_steps
 from fedtiny.export.network import Lowered, Norm, Weights, described
-from fedtiny.native.description import Kind, Node
+from fedtiny.graph.ir import Kind, Node
 from fedtiny.native.effective import LAYERS, Flags, inside_taps, plane_sizes
 
 
@@ -41,7 +41,7 @@ class _Links:
 
 def _without_weights(net: Lowered) -> tuple[Lowered, list[Flags]]:
     """Drop the weights that add nothing or a constant; also, which channels are heard then."""
-    nodes = net.description.nodes
+    nodes = net.graph.nodes
     insides = _insides(nodes)
     fed = _fed(net, insides)
     planes = [] if all(flags.all() for flags in fed) else _constant_planes(net)
@@ -75,7 +75,7 @@ def _insides(nodes: list[Node]) -> dict[int, Flags]:
 def _fed(net: Lowered, insides: Mapping[int, Flags]) -> list[Flags]:
     """The channels of every step that something of the image gets into."""
     fed: list[Flags] = []
-    for number, node in enumerate(net.description.nodes):
+    for number, node in enumerate(net.graph.nodes):
         if node.kind == Kind.INPUT:
             fed.append(np.ones(node.channels, dtype=np.bool_))
         elif node.kind in LAYERS:
@@ -96,7 +96,7 @@ def _fed_filters(weights: Weights, inside: Flags, fed: Flags) -> Flags:
 
 def _constant_planes(net: Lowered) -> list[Batch]:
     """What every step gives for a blank image; a channel that is not fed always gives this."""
-    first = net.description.nodes[0]
+    first = net.graph.nodes[0]
     return all_steps(net, np.zeros((first.channels, 1, *first.size)))
 
 
@@ -173,7 +173,7 @@ def _silenced(weights: Weights, heard: Flags) -> Weights:
 
 def _without_channels(net: Lowered, heard: list[Flags]) -> Lowered:
     """Take the channels out that no step of their group is heard on."""
-    nodes, live = net.description.nodes, _live(net.description.nodes, heard)
+    nodes, live = net.graph.nodes, _live(net.graph.nodes, heard)
     sizes = plane_sizes(nodes)
     weights = {}
     for number, node in enumerate(nodes):

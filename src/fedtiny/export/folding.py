@@ -6,7 +6,7 @@ import numpy as np
 
 from fedtiny.export.checks import needed
 from fedtiny.export.network import Lowered, Norm, Weights, described
-from fedtiny.native.description import Kind, Node
+from fedtiny.graph.ir import Kind, Node
 
 LAYERS = (Kind.CONVOLUTION, Kind.LINEAR)
 
@@ -25,7 +25,7 @@ def without_dropout(nodes: list[Node]) -> list[Node]:
 
 def folded(net: Lowered) -> Lowered:
     """The network with every batch norm that directly follows a layer made part of it."""
-    nodes, weights, norms = list(net.description.nodes), dict(net.weights), dict(net.norms)
+    nodes, weights, norms = list(net.graph.nodes), dict(net.weights), dict(net.norms)
     readers = [sum(i in node.inputs for node in nodes) for i in range(len(nodes))]
     gone: dict[int, int] = {}
     for number, node in enumerate(nodes):

@@ -12,7 +12,7 @@ from fedtiny.export.onnx_file import onnx_bytes
 from fedtiny.export.source import tiny_model, trained
 from fedtiny.export.torch_files import recipe_of
 from fedtiny.runs.folder import make_folder, write_atomically
-from fedtiny.runs.words import size
+from fedtiny.runs.formatting import size
 
 Format = Literal["packed", "onnx", "torch", "c"]
 C_DEFAULT: Values = "int8"

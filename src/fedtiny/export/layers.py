@@ -18,7 +18,7 @@ from fedtiny.export.lowered import quantise
 from fedtiny.export.network import Floats, Lowered, Norm, Values, Weights
 from fedtiny.federation.wire.indices import coded, read_positions
 from fedtiny.federation.wire.reader import Reader
-from fedtiny.native.description import Description, Kind
+from fedtiny.graph.ir import Graph, Kind
 from fedtiny.native.effective import LAYERS
 
 Tensors = dict[str, NDArray[Any]]
@@ -65,21 +65,21 @@ def _coded_values(weights: Weights, values: Values) -> Tensors:
 
 
 def from_tensors(
-    tensors: Tensors, description: Description, values: Any
+    tensors: Tensors, graph: Graph, values: Any
 ) -> tuple[dict[str, Weights], dict[str, Norm]]:
     """What `to_tensors` was given, of tensors that may not fit or hold what they should."""
     if values not in DTYPES:
         raise ModelError("its values are of no known kind")
     left = dict(tensors)
-    shapes, sizes = checks.weight_shapes(description), checks.norm_sizes(description)
+    shapes, sizes = checks.weight_shapes(graph), checks.norm_sizes(graph)
     weights = {
         node.name: _weights(left, node.name, shapes[node.name], values, node.bias)
-        for node in description.nodes
+        for node in graph.nodes
         if node.kind in LAYERS
     }
     norms = {
         node.name: _norm(left, node.name, sizes[node.name], node.epsilon)
-        for node in description.nodes
+        for node in graph.nodes
         if node.kind == Kind.BATCH_NORM
     }
     if left:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedtiny.export.dead import without_dead
 from fedtiny.export.folding import LAYERS, folded, without_dropout, without_idle
 from fedtiny.export.network import Lowered, Norm, Weights, described
-from fedtiny.native.description import Description, Kind, Node
+from fedtiny.graph.ir import Graph, Kind, Node
 from fedtiny.sparse.theta import Theta
 
 __all__ = ["Lowered", "Norm", "Quantised", "Weights", "lower", "quantise"]
@@ -19,14 +19,14 @@ __all__ = ["Lowered", "Norm", "Quantised", "Weights", "lower", "quantise"]
 LARGEST_INT8 = 127
 
 
-def lower(description: Description, theta: Theta, *, fold: bool, remove_dead: bool) -> Lowered:
+def lower(graph: Graph, theta: Theta, *, fold: bool, remove_dead: bool) -> Lowered:
     """The network as it is shipped: the same logits from fewer steps and channels.
 
     `fold` makes batch norm part of the layer before it. `remove_dead` takes out channels that
     nothing reads, weights that only add a constant (which joins a bias), and those that only read
     padding.
     """
-    nodes = without_dropout(without_idle(description.nodes))
+    nodes = without_dropout(without_idle(graph.nodes))
     net = Lowered(
         described(nodes),
         {node.name: _weights(node, theta) for node in nodes if node.kind in LAYERS},
@@ -39,11 +39,11 @@ def lower(description: Description, theta: Theta, *, fold: bool, remove_dead: bo
 def _weights(node: Node, theta: Theta) -> Weights:
     name = f"{node.name}.weight"
     bias = theta.tensor(f"{node.name}.bias") if node.bias else None
-    if name in theta.anatomy.dense:
-        return Weights(theta.anatomy.dense[name], None, theta.tensor(name).reshape(-1), bias)
+    if name in theta.param_spec.dense:
+        return Weights(theta.param_spec.dense[name], None, theta.tensor(name).reshape(-1), bias)
     full = theta.mask.is_full(name)
     indices = None if full else theta.mask.indices(name).astype(np.int64)
-    return Weights(theta.anatomy.prunable[name], indices, theta.kept(name), bias)
+    return Weights(theta.param_spec.prunable[name], indices, theta.kept(name), bias)
 
 
 def _norm(node: Node, theta: Theta) -> Norm:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtiny.data.draws import Preparation
 from fedtiny.errors import ExportError, ModelError
-from fedtiny.native.description import Description, Node
+from fedtiny.graph.ir import Graph, Node
 
 Floats = NDArray[np.float32]
 Values = Literal["fp32", "fp16", "int8"]
@@ -71,7 +71,7 @@ class Lowered:
     Dropout, which does nothing outside training, is no longer among the steps.
     """
 
-    description: Description
+    graph: Graph
     weights: Mapping[str, Weights]
     norms: Mapping[str, Norm]
 
@@ -105,7 +105,7 @@ class TinyModel:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, rows and columns of an image."""
-        first = self.net.description.nodes[0]
+        first = self.net.graph.nodes[0]
         return first.channels, *first.size
 
 
@@ -115,8 +115,8 @@ def check_images(found: Sequence[int], wanted: tuple[int, int, int]) -> None:
         raise ExportError(f"the model takes images of shape {wanted}, not {tuple(found[1:])}")
 
 
-def described(nodes: Iterable[Node]) -> Description:
+def described(nodes: Iterable[Node]) -> Graph:
     """The description that holds these nodes."""
-    made = Description((1, 1, 1))
+    made = Graph((1, 1, 1))
     made.nodes = list(nodes)
     return made

@@ -17,8 +17,8 @@ from fedtiny.export.arithmetic import Batch, step
 from fedtiny.export.loading import shipped
 from fedtiny.export.network import Floats, TinyModel, check_images
 
-MOST_AT_ONCE = 64  # images that are computed together
-MOST_READ = 1 << 25  # values that the windows of a layer read at a time
+MAX_AT_ONCE = 64  # images that are computed together
+MAX_READ = 1 << 25  # values that the windows of a layer read at a time
 
 
 def load(path: Path | str) -> "NumpyModel":
@@ -47,7 +47,7 @@ class NumpyModel:
         """Logits of images that are normalised already, all at once."""
         given: dict[int, Batch] = {}
         batch = np.ascontiguousarray(normalised.swapaxes(0, 1))
-        nodes = self.model.net.description.nodes
+        nodes = self.model.net.graph.nodes
         for number, node in enumerate(nodes):
             read = [given[i] for i in node.inputs] or [batch]
             given[number] = step(self.model.net, node, read)
@@ -59,13 +59,13 @@ class NumpyModel:
 
 def _at_once(model: TinyModel) -> int:
     """How many images can be computed together within the memory of a large one."""
-    given = checks.shapes(model.net.description)
-    read, held = checks.largest_read(model.net.description, given), sum(map(prod, given))
-    return max(1, min(MOST_AT_ONCE, MOST_READ // read, checks.MOST_HELD // held))
+    given = checks.shapes(model.net.graph)
+    read, held = checks.largest_read(model.net.graph, given), sum(map(prod, given))
+    return max(1, min(MAX_AT_ONCE, MAX_READ // read, checks.MAX_HELD // held))
 
 
 def _last_uses(model: TinyModel) -> dict[int, int]:
     """The last step that needs what each step gives; the result is needed after all."""
-    nodes = model.net.description.nodes
+    nodes = model.net.graph.nodes
     reads = {i: number for number, node in enumerate(nodes) for i in (*node.inputs, number)}
     return {**reads, len(nodes) - 1: len(nodes)}

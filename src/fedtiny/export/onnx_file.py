@@ -13,7 +13,7 @@ from fedtiny.export import checks
 from fedtiny.export.arithmetic import adaptively_pooled
 from fedtiny.export.network import Floats, Norm, TinyModel, Weights
 from fedtiny.extras import require
-from fedtiny.native.description import Kind, Node
+from fedtiny.graph.ir import Kind, Node
 
 OPSET = 17
 IR_VERSION = 9
@@ -45,7 +45,7 @@ class _Graph:
     def __init__(self, model: TinyModel, *, plain: bool) -> None:
         self.onnx = require("onnx", extra="onnx")
         self.model, self.plain = model, plain
-        self.shapes = checks.shapes(model.net.description)
+        self.shapes = checks.shapes(model.net.graph)
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self.sparse: list[Any] = []
@@ -54,7 +54,7 @@ class _Graph:
         """The whole model."""
         helper, floats = self.onnx.helper, self.onnx.TensorProto.FLOAT
         names: list[str] = []
-        for number, node in enumerate(self.model.net.description.nodes):
+        for number, node in enumerate(self.model.net.graph.nodes):
             names.append(self._step(node, [names[i] for i in node.inputs], f"step{number}"))
         self._add("Identity", [names[-1]], OUTPUT)
         image = helper.make_tensor_value_info(INPUT, floats, ["N", *self.model.shape])

@@ -19,7 +19,7 @@ from fedtiny.export import checks, layers, steps
 from fedtiny.export.layers import Tensors
 from fedtiny.export.network import Lowered, TinyModel, Values
 from fedtiny.export.steps import is_name
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
 from fedtiny.runs.digest import digest_of
 
 FORMAT = 1
@@ -30,7 +30,7 @@ METADATA, DIGEST = "fedtiny.packed", "digest"
 
 def packed(model: TinyModel, values: Values = "fp32") -> bytes:
     """The bytes of a packed file; the same model always gives the same."""
-    _check(model.net.description)  # what could not be read is not written
+    _check(model.net.graph)  # what could not be read is not written
     model.net.check_values()
     tensors = layers.to_tensors(model.net, values)
     text = json.dumps(_told(model, values), separators=(",", ":"))
@@ -39,9 +39,9 @@ def packed(model: TinyModel, values: Values = "fp32") -> bytes:
     return data
 
 
-def _check(description: Description) -> None:
-    checks.weight_shapes(description)
-    checks.check_all_needed(description.nodes)
+def _check(graph: Graph) -> None:
+    checks.weight_shapes(graph)
+    checks.check_all_needed(graph.nodes)
 
 
 def read(path: Path | str) -> TinyModel:
@@ -68,7 +68,7 @@ def _told(model: TinyModel, values: Values) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "values": values,
-        "steps": steps.to_records(model.net.description),
+        "steps": steps.to_records(model.net.graph),
         "input": {part: list(map(float, getattr(model.normalisation, part))) for part in INPUT},
         "classes": [_printable(name) for name in model.classes],
         "card": _printable_all(model.card),
@@ -77,7 +77,7 @@ def _told(model: TinyModel, values: Values) -> dict[str, Any]:
 
 def _printable(text: str) -> str:
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return shown[: steps.MOST_NAME]
+    return shown[: steps.MAX_NAME]
 
 
 def _printable_all(value: Any) -> Any:
@@ -106,13 +106,13 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
     told = json.loads(text)
     if told["format"] != FORMAT:
         raise ModelError(f"it has format {told['format']!r:.20}; this version reads {FORMAT}")
-    seal = tensors.pop(DIGEST)
-    if seal.tobytes().hex() != digest_of(tensors, text):
+    checksum = tensors.pop(DIGEST)
+    if checksum.tobytes().hex() != digest_of(tensors, text):
         raise ModelError("its checksum does not fit")
-    description = steps.from_records(told["steps"])
-    _check(description)
-    weights, norms = layers.from_tensors(tensors, description, told["values"])
-    net, shape = Lowered(description, weights, norms), checks.shapes(description)
+    graph = steps.from_records(told["steps"])
+    _check(graph)
+    weights, norms = layers.from_tensors(tensors, graph, told["values"])
+    net, shape = Lowered(graph, weights, norms), checks.shapes(graph)
     net.check_values()
     return TinyModel(
         net,

@@ -10,7 +10,7 @@ from fedtiny.errors import DataError, ExportError
 from fedtiny.extras import require
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-MOST_PIXELS = 1 << 26
+MAX_PIXELS = 1 << 26
 WITHOUT_A_RANGE = ("I", "F")  # whole numbers of 32 bits, and floats
 DEEP_AS_INTEGERS = ("PNG", "PPM")  # whose 16 bits some versions of Pillow hold in 32
 
@@ -23,8 +23,8 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     pillow = require("PIL.Image", extra="data")
     try:
         with pillow.open(path) as file:
-            if file.width * file.height > MOST_PIXELS:
-                raise DataError(f"{path} has more than {MOST_PIXELS} pixels")
+            if file.width * file.height > MAX_PIXELS:
+                raise DataError(f"{path} has more than {MAX_PIXELS} pixels")
             image = _in_bytes(file, path).convert(MODES[channels])
             if image.size != (width, height):
                 image = image.resize((width, height), pillow.Resampling.BILINEAR)

@@ -21,11 +21,11 @@ from fedtiny.errors import ExportError, ModelError, RunError
 from fedtiny.export import packed
 from fedtiny.export.lowered import lower
 from fedtiny.export.network import TinyModel
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
 from fedtiny.runs.backend import describe
 from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically
-from fedtiny.runs.given import check_data, check_model, own_inputs
 from fedtiny.runs.inputs import build_model, load_data, parameters
+from fedtiny.runs.user_inputs import check_data, check_model, own_inputs
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta
 
@@ -57,20 +57,20 @@ class Trained:
 
     def theta(self) -> Theta:
         """The trained values under the mask of those that are not zero."""
-        anatomy = models.dissect(self.network, self.data.shape)
-        if any(self.state.get(n, np.empty(0)).shape != s for n, s in anatomy.prunable.items()):
+        param_spec = models.analyze(self.network, self.data.shape)
+        if any(self.state.get(n, np.empty(0)).shape != s for n, s in param_spec.prunable.items()):
             raise RunError(f"{self.folder.model} belongs to another model than its config names")
-        mask = Mask(anatomy, {n: np.flatnonzero(self.state[n]) for n in anatomy.prunable})
+        mask = Mask(param_spec, {n: np.flatnonzero(self.state[n]) for n in param_spec.prunable})
         return Theta.from_tensors(self.state, mask)
 
     def tiny(self, *, fold: bool = True) -> TinyModel:
         """What is shipped of it."""
         theta = self.theta()
-        net = lower(self._description(), theta, fold=fold, remove_dead=True)
+        net = lower(self._graph(), theta, fold=fold, remove_dead=True)
         normalisation = Preparation(self.data.mean, self.data.std)
         return TinyModel(net, normalisation, self.data.classes, self.card(theta))
 
-    def _description(self) -> Description:
+    def _graph(self) -> Graph:
         try:
             return describe(self.network, self.data)
         except ModelError as error:
@@ -97,7 +97,7 @@ class Trained:
 
 def dense_bytes(theta: Theta) -> int:
     """Number of bytes of the model with every weight kept, in float32."""
-    return BYTES * (theta.anatomy.prunable_count + theta.anatomy.dense_count)
+    return BYTES * (theta.param_spec.prunable_count + theta.param_spec.dense_count)
 
 
 def tiny_model(
@@ -146,7 +146,7 @@ def trained(
         )
     data = data or load_data(asked)
     own = copy.deepcopy(model)
-    config = methods.create(asked).settle(asked, lambda: parameters(asked, data, own))
+    config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
     replaced = config.model != asked.model
     network = own if own and not replaced else build_model(config, data)
     return Trained(folder, config, data, network)

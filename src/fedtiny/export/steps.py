@@ -6,19 +6,19 @@ from typing import Any
 
 from fedtiny.errors import ModelError
 from fedtiny.export.network import described
-from fedtiny.native.description import Description, Kind, Node
+from fedtiny.graph.ir import Graph, Kind, Node
 
-MOST_NAME = 200
-MOST_COUNT = 1 << 31
+MAX_NAME = 200
+MAX_COUNT = 1 << 31
 ONLY_TRAINING = ("momentum", "probability")
 
 
-def to_records(description: Description) -> list[dict[str, Any]]:
+def to_records(graph: Graph) -> list[dict[str, Any]]:
     """Every step as its kind and what differs from the usual."""
-    return [_record(node) for node in description.nodes]
+    return [_record(node) for node in graph.nodes]
 
 
-def from_records(records: Any) -> Description:
+def from_records(records: Any) -> Graph:
     """The steps that such records tell of; whatever else they hold is refused."""
     if not isinstance(records, list) or not records:
         raise ModelError("its steps are not a list")
@@ -44,7 +44,7 @@ def _node(number: int, record: Any) -> Node:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MOST_COUNT
+    return type(value) is int and 0 <= value <= MAX_COUNT
 
 
 def _is_pair(value: Any) -> bool:
@@ -57,7 +57,7 @@ def _are_numbers(value: Any) -> bool:
 
 def is_name(value: Any) -> bool:
     """Whether this is a text that can be shown anywhere."""
-    return isinstance(value, str) and len(value) <= MOST_NAME and value.isprintable()
+    return isinstance(value, str) and len(value) <= MAX_NAME and value.isprintable()
 
 
 FITS: dict[str, Callable[[Any], bool]] = {

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedtiny.data.augment import Transform
 from fedtiny.errors import ExportError
 from fedtiny.export.network import Norm, TinyModel, Weights, check_images
-from fedtiny.native.description import Kind, Node
+from fedtiny.graph.ir import Kind, Node
 
 
 class PackedNetwork(nn.Module):
@@ -26,7 +26,7 @@ class PackedNetwork(nn.Module):
         self.classes, self.card, self.shape = model.classes, model.card, model.shape
         self.normalise = normalise
         self._transform = Transform(model.normalisation.mean, model.normalisation.std)
-        self._nodes = model.net.description.nodes
+        self._nodes = model.net.graph.nodes
         for node in self._nodes:
             if node.kind in (Kind.CONVOLUTION, Kind.LINEAR):
                 _put(self, node.name, _layer(node, model.net.weights[node.name]))

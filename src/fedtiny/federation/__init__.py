@@ -1,1 +1,1 @@
-"""The round, its messages, and the door between the server and its devices."""
+"""The round, its messages, and the transport between the server and its devices."""

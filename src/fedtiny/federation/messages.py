@@ -64,9 +64,9 @@ def train(epochs: int, sum_dense_gradients: bool = False) -> Verb:
     return Verb("train", {"epochs": epochs, **extra})
 
 
-def swap(counts: Mapping[str, int], epsilon: float = 0.0) -> Verb:
+def prune_and_grow(counts: Mapping[str, int], epsilon: float = 0.0) -> Verb:
     """Grow and drop so many weights a layer on the device itself, as FedDST does."""
-    return Verb("swap", _measured(counts, epsilon))
+    return Verb("prune_and_grow", _measured(counts, epsilon))
 
 
 def top_gradients(counts: Mapping[str, int], epsilon: float = 0.0) -> Verb:
@@ -79,12 +79,12 @@ def _measured(counts: Mapping[str, int], epsilon: float) -> dict[str, Any]:
     return {"counts": dict(counts), **({"epsilon": epsilon} if epsilon else {})}
 
 
-def bn_statistics(batch_size: int, passes: int = 1, moment: str = "var") -> Verb:
+def bn_statistics(batch_size: int, passes: int = 1, second_moment: str = "var") -> Verb:
     """Measure the batch-norm statistics of every candidate (Alg. 1, line 5).
 
     The second moment is sent as variance (`var`) or, to be pooled exactly, as E[x^2] (`square`).
     """
-    options = {"batch_size": batch_size, "passes": passes, "moment": moment}
+    options = {"batch_size": batch_size, "passes": passes, "second_moment": second_moment}
     return Verb("bn_statistics", options)
 
 

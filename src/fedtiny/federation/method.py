@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedtiny.config import Config
-from fedtiny.federation.door import Outcome
 from fedtiny.federation.messages import Program, train
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.federation.transport import Outcome
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.theta import Theta
 
@@ -32,12 +32,12 @@ class Method:
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def check(self, anatomy: Anatomy) -> None:
+    def check(self, param_spec: ParamSpec) -> None:
         """Refuse a model or a setting that this method cannot work with."""
         if not self.dense:
-            uniform(anatomy, self.config.density)
+            uniform(param_spec, self.config.density)
 
-    def settle(self, config: Config, parameters: Callable[[], int]) -> Config:
+    def resolve(self, config: Config, parameters: Callable[[], int]) -> Config:
         """The config as this method runs it, given the number of parameters of the network."""
         return replace(config, density=1.0) if self.dense else config
 

@@ -6,9 +6,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.federation.door import Outcome, Traffic
 from fedtiny.federation.messages import Reply
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.federation.transport import Outcome, Traffic
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.mean import Mean, WeightedMean
 from fedtiny.sparse.theta import Theta
@@ -59,10 +59,10 @@ class OverHolders:
 
     def __init__(self) -> None:
         self._values, self._holders, self._others = (WeightedMean() for _ in range(3))
-        self._anatomy: Anatomy | None = None
+        self._param_spec: ParamSpec | None = None
 
     def add(self, theta: Theta, samples: int) -> None:
-        self._anatomy = theta.anatomy
+        self._param_spec = theta.param_spec
         self._others.add({"dense": theta.vector[theta.mask.count :]}, samples)
         values = by_layer(theta)
         held = {layer: _sparse(theta, layer, np.ones_like(v.values)) for layer, v in values.items()}
@@ -71,14 +71,14 @@ class OverHolders:
 
     def mean(self) -> Theta | None:
         """The mean over all devices, divided by the share of them that holds the weight."""
-        if self._anatomy is None:
+        if self._param_spec is None:
             return None
         values, shares = self._values.sparse(), self._holders.sparse()
         kept = {
             layer: SparseVector(vector.size, vector.indices, vector.values / shares[layer].values)
             for layer, vector in values.items()
         }
-        return united(self._anatomy, kept, self._others.dense()["dense"])
+        return united(self._param_spec, kept, self._others.dense()["dense"])
 
 
 def by_layer(theta: Theta) -> dict[str, SparseVector]:
@@ -86,14 +86,16 @@ def by_layer(theta: Theta) -> dict[str, SparseVector]:
     return {layer: _sparse(theta, layer, theta.kept(layer)) for layer in theta.mask}
 
 
-def united(anatomy: Anatomy, kept: Mapping[str, SparseVector], dense: NDArray[np.float32]) -> Theta:
+def united(
+    param_spec: ParamSpec, kept: Mapping[str, SparseVector], dense: NDArray[np.float32]
+) -> Theta:
     """The parameters that keep, in each layer, the weights that a vector has."""
-    mask = Mask(anatomy, {layer: vector.indices for layer, vector in kept.items()})
+    mask = Mask(param_spec, {layer: vector.indices for layer, vector in kept.items()})
     return Theta(mask, np.concatenate([*(vector.values for vector in kept.values()), dense]))
 
 
 def _sparse(theta: Theta, layer: str, values: NDArray[np.float32]) -> SparseVector:
-    return SparseVector(theta.anatomy.sizes[layer], theta.mask.indices(layer), values)
+    return SparseVector(theta.param_spec.sizes[layer], theta.mask.indices(layer), values)
 
 
 class MeanOfReplies:

@@ -6,8 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from fedtiny.config import TrustConfig
-from fedtiny.federation.door import Outcome, Traffic
+from fedtiny.config import RobustnessConfig
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.reduce import (
     HOLDERS,
@@ -19,18 +18,19 @@ from fedtiny.federation.reduce import (
     by_layer,
     united,
 )
-from fedtiny.models.anatomy import Anatomy
-from fedtiny.sparse.middle import Cut, Middle, median, trimmed
+from fedtiny.federation.transport import Outcome, Traffic
+from fedtiny.models.param_spec import ParamSpec
+from fedtiny.sparse.robust_mean import Cut, RobustMean, median, trimmed
 from fedtiny.sparse.theta import Theta
 
 
-def reducer_for(name: str, trust: TrustConfig, theta: Theta) -> Reducer:
+def reducer_for(name: str, robustness: RobustnessConfig, theta: Theta) -> Reducer:
     """The reducer that a method names, as robust as is asked; devices were sent this theta."""
-    if trust.mean == "weighted":
+    if robustness.mean == "weighted":
         reducer = REDUCERS[name]()
     else:
-        reducer = _ROBUST[name](median if trust.mean == "median" else trimmed(trust.trim))
-    return Clipped(reducer, theta, trust.clip_norm) if trust.clip_norm else reducer
+        reducer = _ROBUST[name](median if robustness.mean == "median" else trimmed(robustness.trim))
+    return Clipped(reducer, theta, robustness.clip_norm) if robustness.clip_norm else reducer
 
 
 class Clipped:
@@ -64,25 +64,25 @@ def clipped(theta: Theta, sent: Theta, norm: float) -> Theta:
     return Theta(theta.mask, (before.vector + step * (norm / length)).astype(np.float32))
 
 
-class MiddleOverHolders:
+class RobustMeanOverHolders:
     """The middle of each weight over the devices whose own mask keeps it; masks are united."""
 
     def __init__(self, cut: Cut) -> None:
-        self._kept, self._others = Middle(cut, holders_only=True), Middle(cut)
-        self._anatomy: Anatomy | None = None
+        self._kept, self._others = RobustMean(cut, holders_only=True), RobustMean(cut)
+        self._param_spec: ParamSpec | None = None
 
     def add(self, theta: Theta, samples: int) -> None:
-        self._anatomy = theta.anatomy
+        self._param_spec = theta.param_spec
         self._kept.add(by_layer(theta), samples)
         self._others.add({"dense": theta.vector[theta.mask.count :]}, samples)
 
     def mean(self) -> Theta | None:
-        if self._anatomy is None:
+        if self._param_spec is None:
             return None
-        return united(self._anatomy, self._kept.sparse(), self._others.dense()["dense"])
+        return united(self._param_spec, self._kept.sparse(), self._others.dense()["dense"])
 
 
 _ROBUST: dict[str, Callable[[Cut], Reducer]] = {
-    MEAN: lambda cut: MeanOfReplies(UnderOneMask(Middle(cut)), partial(Middle, cut)),
-    HOLDERS: lambda cut: MeanOfReplies(MiddleOverHolders(cut), partial(Middle, cut)),
+    MEAN: lambda cut: MeanOfReplies(UnderOneMask(RobustMean(cut)), partial(RobustMean, cut)),
+    HOLDERS: lambda cut: MeanOfReplies(RobustMeanOverHolders(cut), partial(RobustMean, cut)),
 }

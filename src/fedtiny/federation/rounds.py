@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.door import Outcome
 from fedtiny.federation.method import Method
 from fedtiny.federation.reduce import REDUCERS
 from fedtiny.federation.server import Server
+from fedtiny.federation.transport import Outcome
 from fedtiny.sparse.adjust import Changes, mask_changes
 from fedtiny.sparse.mask import Mask
 
@@ -37,7 +37,7 @@ def prepare(server: Server, method: Method) -> None:
     if server.coarse_pruned:
         return
     with _contract(method):
-        method.check(server.anatomy)
+        method.check(server.param_spec)
         method.coarse_prune(server)
         _check_density(server, method, "before round 0")
     server.coarse_pruned = True

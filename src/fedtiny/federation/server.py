@@ -5,23 +5,23 @@ from typing import Any
 
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.door import ABSENT, LATE, Door, Outcome, Traffic
 from fedtiny.federation.messages import Arrays, Program, Request
 from fedtiny.federation.public import PublicSet
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic, Transport
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
 
 
 @dataclass
 class Server:
-    """The state of a run, all of which a checkpoint holds, and the door to the devices.
+    """The state of a run, all of which a checkpoint holds, and the transport to the devices.
 
     `memory` (plain JSON) and `arrays` are for what a method must remember between rounds.
     """
 
     config: Config
-    door: Door
+    transport: Transport
     theta: Theta
     public: PublicSet | None = None
     round: int = 0
@@ -32,9 +32,9 @@ class Server:
     failed: dict[int, str] = field(default_factory=dict)
 
     @property
-    def anatomy(self) -> Anatomy:
-        """The anatomy of the model in training."""
-        return self.theta.anatomy
+    def param_spec(self) -> ParamSpec:
+        """The parameter spec of the model in training."""
+        return self.theta.param_spec
 
     def ask(
         self,
@@ -54,10 +54,10 @@ class Server:
             theta=self.theta if theta is None else theta,
             arrays=arrays or {},
         )
-        outcome = self.door.ask(self._sampled(action), request, reducer)
+        outcome = self.transport.ask(self._sampled(action), request, reducer)
         self.traffic += outcome.traffic
         self.failed |= outcome.failed
-        if not outcome.answered and not set(outcome.failed.values()) <= {ABSENT, LATE}:
+        if not outcome.answered and not set(outcome.failed.values()) <= {ABSENT, STRAGGLER}:
             raise FedTinyError(_nobody_answered(action, self.round, outcome))
         return outcome
 
@@ -73,10 +73,10 @@ class Server:
 
     def _sampled(self, action: str) -> list[int]:
         """A fraction of the devices in a round of training; every device otherwise."""
-        devices, asked = list(self.door.devices), self.config.fleet.asked
+        devices, asked = list(self.transport.devices), self.config.fleet.asked
         if action != "train" or asked >= len(devices):
             return devices
-        there = self.door.present()
+        there = self.transport.present()
         draw = generator(self.config.seed, "participants", round=self.round)
         chosen = draw.choice(there, size=min(asked, len(there)), replace=False)
         return sorted(int(device) for device in chosen)

@@ -1,4 +1,4 @@
-"""Real devices over Flower: a ServerApp, a ClientApp, and the door between them.
+"""Real devices over Flower: a ServerApp, a ClientApp, and the transport between them.
 
 This is the only place that imports flwr.
 """

@@ -15,7 +15,7 @@ from fedtiny.flower.settings import SECTION, FlowerSettings
 from fedtiny.runs.folder import quoted
 
 PACKAGE = "fedtiny_app"
-SIMULATED = {"": ("simulator", "workers"), "fleet": ("fail_rate", "late_rate", "wire")}
+SIMULATED = {"": ("simulator", "workers"), "fleet": ("fail_rate", "straggler_rate", "wire")}
 
 PYPROJECT = """\
 [build-system]

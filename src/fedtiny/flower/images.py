@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtiny.data import ImageSet, load_own
 from fedtiny.data.resize import resize
-from fedtiny.devices.shard import Shard, shard
+from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.errors import DataError
 from fedtiny.flower.kit import Kit
 from fedtiny.runs.inputs import load_data
@@ -19,7 +19,7 @@ from fedtiny.runs.split import Split, share_out
 NodeConfig = Mapping[str, Any]
 
 
-def shard_of(kit: Kit, device: int, node: NodeConfig) -> Shard:
+def shard_of(kit: Kit, device: int, node: NodeConfig) -> DeviceData:
     """The device's data; its development set is the same for every message of a run."""
     if kit.own_data:
         images = _own_set(kit, _path(node))

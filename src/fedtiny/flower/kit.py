@@ -15,8 +15,8 @@ from fedtiny.devices.engine import Engine
 from fedtiny.devices.outfit import Outfit, tuples
 from fedtiny.errors import FedTinyError
 from fedtiny.extras import require
-from fedtiny.models.anatomy import Anatomy, Shape
-from fedtiny.native.description import Description
+from fedtiny.graph.ir import Graph
+from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.runs import backend
 from fedtiny.runs.fleet import Premises
 from fedtiny.runs.inputs import build_model
@@ -31,8 +31,8 @@ class Kit:
     shape: Shape
     classes: tuple[str, ...]
     preparation: Preparation
-    anatomy: Anatomy
-    description: Description | None
+    param_spec: ParamSpec
+    graph: Graph | None
 
     @classmethod
     def of(cls, premises: Premises, own_data: bool) -> "Kit":
@@ -44,20 +44,20 @@ class Kit:
             data.shape,
             data.classes,
             Preparation.of(data, config.data.augment, config.data.cutout),
-            premises.anatomy,
-            premises.description,
+            premises.param_spec,
+            premises.graph,
         )
 
     def engine(self) -> Engine:
         """How the device computes."""
-        return self._native() if self.description else self._torch()
+        return self._native() if self.graph else self._torch()
 
     def _native(self) -> Engine:
-        assert self.description
+        assert self.graph
         choices = backend.choices(self.config)
         outfit = Outfit(
-            self.description,
-            self.anatomy,
+            self.graph,
+            self.param_spec,
             self.preparation,
             self.config.train,
             choices,
@@ -72,7 +72,7 @@ class Kit:
         transform = require("fedtiny.data.augment", extra="torch").Transform
         engines = require("fedtiny.devices.torch_engine", extra="torch")
         engine: Engine = engines.TorchEngine(
-            network, self.anatomy, transform(**asdict(self.preparation)), config.train
+            network, self.param_spec, transform(**asdict(self.preparation)), config.train
         )
         return engine
 
@@ -86,8 +86,8 @@ class Kit:
             "shape": self.shape,
             "classes": self.classes,
             "preparation": asdict(self.preparation),
-            "anatomy": asdict(self.anatomy),
-            "description": self.description.to_plain() if self.description else None,
+            "anatomy": asdict(self.param_spec),
+            "description": self.graph.to_plain() if self.graph else None,
         }
         return json.dumps(plain)
 
@@ -111,15 +111,15 @@ class Kit:
                 f"this node has fedtiny {__version__}, the server {plain['fedtiny']}; "
                 "install the same on both"
             )
-        description = plain["description"]
+        graph = plain["description"]
         return cls(
             configs.from_dict(plain["config"]),
             plain["own_data"],
             tuple(plain["shape"]),
             tuple(plain["classes"]),
             Preparation(**tuples(plain["preparation"])),
-            Anatomy(**tuples(plain["anatomy"])),
-            Description.from_plain(description) if description is not None else None,
+            ParamSpec(**tuples(plain["anatomy"])),
+            Graph.from_plain(graph) if graph is not None else None,
         )
 
 

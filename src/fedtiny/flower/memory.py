@@ -36,7 +36,7 @@ class Memory:
         data = self._read(THETA)
         if not data:
             return Receiver()
-        theta = decode_request(data, kit.anatomy).theta
+        theta = decode_request(data, kit.param_spec).theta
         return Receiver(theta.mask, theta)
 
     def keep_theta(self, theta: Theta) -> None:

@@ -21,7 +21,7 @@ QUERIES = ("bn_statistics", "losses")
 
 DONE, LACKS, FAILED = "done", "lacks", "failed"
 KIT, THETA = "kit", "theta"
-MOST_WORDS = 300
+MAX_WORDS = 300
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Answer:
     """What a node says: a reply, or in words what it lacks or why it failed."""
 
     status: str
-    words: str = ""
+    text: str = ""
     reply: bytes = b""
 
     def records(self) -> RecordDict:
         """As Flower carries it."""
         found = RecordDict(
-            {"answer": ConfigRecord({"status": self.status, "words": self.words[:MOST_WORDS]})}
+            {"answer": ConfigRecord({"status": self.status, "words": self.text[:MAX_WORDS]})}
         )
         if self.reply:
             found["reply"] = _blob(self.reply)
@@ -71,11 +71,11 @@ class Answer:
     @classmethod
     def read(cls, records: RecordDict, with_reply: bool = True) -> "Answer":
         """What a node sent, if it is an answer."""
-        status, words = (_text(records, "answer", name) for name in ("status", "words"))
+        status, text = (_text(records, "answer", name) for name in ("status", "words"))
         if status not in (DONE, LACKS, FAILED):
             raise WireError(f"a node answered with the unknown status {ascii(status)[:30]}")
         reply = _bytes(records, "reply") if status == DONE and with_reply else b""
-        return cls(status, told(words), reply)
+        return cls(status, told(text), reply)
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ class Arrival:
         return cls(name[:60], samples, claim if claim >= 0 else None)
 
 
-def told(words: str) -> str:
+def told(text: str) -> str:
     """Words of a node as they can be shown: one line, not too long, nothing unprintable."""
-    line = words.strip().rpartition("\n")[2]
-    return "".join(c if c.isprintable() else "?" for c in line)[:MOST_WORDS]
+    line = text.strip().rpartition("\n")[2]
+    return "".join(c if c.isprintable() else "?" for c in line)[:MAX_WORDS]
 
 
 def kind(request: Request) -> str:

@@ -39,7 +39,7 @@ def _respond(question: Question, memory: Memory, node: NodeConfig) -> Answer:
     if kit is None:
         return Answer(LACKS, KIT)
     receiver = memory.receiver(kit)
-    request = receiver.receive(question.request, kit.anatomy)
+    request = receiver.receive(question.request, kit.param_spec)
     memory.keep_theta(request.theta)
     own = shard_of(kit, question.device, node)
     reply = answer(_engine(kit), request, own, kit.config.seed)

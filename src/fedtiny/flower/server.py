@@ -1,4 +1,4 @@
-"""The ServerApp: the same server as in a simulation, with Flower's nodes behind its door."""
+"""The ServerApp: the same server as in a simulation, with Flower's nodes behind its transport."""
 
 from pathlib import Path
 

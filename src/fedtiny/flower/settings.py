@@ -71,10 +71,10 @@ def parse_changes(text: str) -> Flat:
     """
     lines = "\n".join(f"{name} = {value}" for name, value in PAIR.findall(text))
     try:
-        changes, unread = tomllib.loads(lines), PAIR.sub("", text).strip()
+        changes, unused_settings = tomllib.loads(lines), PAIR.sub("", text).strip()
     except tomllib.TOMLDecodeError:
-        changes, unread = {}, text
-    if unread:
+        changes, unused_settings = {}, text
+    if unused_settings:
         raise ConfigError(
             "--run-config takes settings as in 'rounds=3 method=\"fedavg\"', each of them once, "
             f"not {text!r}"
@@ -96,8 +96,8 @@ def write_changes(changes: Flat) -> str:
 def _for_nodes(config: Config) -> Config:
     """The same config without what only simulated devices have."""
     fleet = config.fleet
-    if fleet.fail_rate or fleet.late_rate:
-        raise ConfigError("fleet.fail_rate and fleet.late_rate are for simulated devices")
+    if fleet.fail_rate or fleet.straggler_rate:
+        raise ConfigError("fleet.fail_rate and fleet.straggler_rate are for simulated devices")
     if config.device.python:
         raise ConfigError("device.python is for simulated devices")
     if config.simulator == "gpu":

@@ -3,17 +3,17 @@
 import numpy as np
 
 from fedtiny.config import Config
-from fedtiny.federation.door import Outcome
-from fedtiny.federation.messages import Program, swap, train
+from fedtiny.federation.messages import Program, prune_and_grow, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
+from fedtiny.federation.transport import Outcome
 from fedtiny.randomness import generator
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.iterative import prune_by_scores
 from fedtiny.sparse.schedule import Schedule
 from fedtiny.sparse.theta import Theta
 
-BEFORE_SWAP = 0.6  # 3 of 5 epochs come before a device changes its mask
+BEFORE_GROWTH = 0.6  # 3 of 5 epochs come before a device changes its mask
 
 
 class FedDST(Method):
@@ -36,7 +36,7 @@ class FedDST(Method):
 
     def coarse_prune(self, server: Server) -> None:
         draw = generator(self.config.seed, "random mask")
-        scores = {layer: draw.random(size) for layer, size in server.anatomy.sizes.items()}
+        scores = {layer: draw.random(size) for layer, size in server.param_spec.sizes.items()}
         server.theta = prune_by_scores(server.theta, scores, self.config.density, "uniform")
 
     def train_locally(self, server: Server) -> Program:
@@ -44,9 +44,9 @@ class FedDST(Method):
         numbers = self.schedule.pruning_numbers(server.theta.mask, server.round)
         if not numbers:
             return (train(epochs),)
-        before = min(round(BEFORE_SWAP * epochs), epochs - 1)
+        before = min(round(BEFORE_GROWTH * epochs), epochs - 1)
         epsilon = self.config.pruning.gradient_epsilon
-        return (train(before), swap(numbers, epsilon), train(epochs - before))
+        return (train(before), prune_and_grow(numbers, epsilon), train(epochs - before))
 
     def aggregate(self, server: Server, outcome: Outcome) -> Theta:
         assert outcome.theta is not None

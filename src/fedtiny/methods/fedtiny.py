@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from fedtiny.config import Config, FleetConfig
 from fedtiny.errors import FedTinyError, ModelError, StartAnewError
-from fedtiny.federation.door import Outcome
 from fedtiny.federation.messages import (
     HOPELESS_LOSS,
     Program,
@@ -19,7 +18,8 @@ from fedtiny.federation.messages import (
 )
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.federation.transport import Outcome
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.effective import Flow
 from fedtiny.randomness import generator
 from fedtiny.sparse.adjust import grow_and_drop
@@ -43,9 +43,9 @@ class FedTiny(Method):
         super().__init__(config)
         self.schedule = Schedule.of(config.pruning)
 
-    def check(self, anatomy: Anatomy) -> None:
-        super().check(anatomy)
-        if self.config.selection.kind == "adaptive_bn" and not anatomy.norms:
+    def check(self, param_spec: ParamSpec) -> None:
+        super().check(param_spec)
+        if self.config.selection.kind == "adaptive_bn" and not param_spec.norms:
             raise ModelError(
                 "the model has no batch-norm layer, which adaptive BN selection measures; add "
                 "nn.BatchNorm2d layers or choose --selection.kind vanilla"
@@ -56,7 +56,7 @@ class FedTiny(Method):
         if self._reclaims:
             _flow(server)  # to fail before the rounds do
         if self.config.selection.kind == "none":
-            counts = uniform(server.anatomy, self.config.density)
+            counts = uniform(server.param_spec, self.config.density)
             server.theta = prune_by_magnitude(server.theta, counts)
             return
         pool = self.candidates(server)
@@ -71,7 +71,7 @@ class FedTiny(Method):
         """Magnitude-pruned candidates with noisy layer densities (Sec. 4.1.2)."""
         draw = generator(self.config.seed, "candidates")
         size = self.config.pool_size
-        counts = uniform_noise(server.anatomy, self.config.density, size, draw)
+        counts = uniform_noise(server.param_spec, self.config.density, size, draw)
         return CandidatePool.cut(server.theta, counts)
 
     def _global_statistics(self, server: Server, pool: CandidatePool) -> Statistics:
@@ -79,12 +79,12 @@ class FedTiny(Method):
         settings = self.config.selection
         if settings.kind == "vanilla":
             return {}
-        moment = "square" if settings.variance == "pooled" else "var"
-        verb = bn_statistics(settings.batch_size, settings.passes, moment)
+        second_moment = "square" if settings.variance == "pooled" else "var"
+        verb = bn_statistics(settings.batch_size, settings.passes, second_moment)
         arrays = pool_arrays(pool.counts)
         outcome = server.ask("select", (verb,), theta=pool.theta, arrays=arrays)
         _require_enough(server, outcome)
-        return pooled_variance(outcome.arrays) if moment == "square" else outcome.arrays
+        return pooled_variance(outcome.arrays) if second_moment == "square" else outcome.arrays
 
     def _global_losses(
         self, server: Server, pool: CandidatePool, statistics: Statistics
@@ -166,11 +166,11 @@ def _too_few(fleet: FleetConfig, answered: int) -> FedTinyError:
     )
     hindrances = {
         "fail-rate": fleet.fail_rate > 0,
-        "late-rate": fleet.late_rate > 0,
+        "straggler-rate": fleet.straggler_rate > 0,
         "min-replies": answered > 0,
     }
     lower = " or ".join(f"--fleet.{name}" for name, there in hindrances.items() if there)
-    if fleet.fail_rate or fleet.late_rate:
+    if fleet.fail_rate or fleet.straggler_rate:
         return StartAnewError(
             f"{trouble}; start anew with a lower {lower}, or with another --seed, which failures "
             "follow"
@@ -185,5 +185,5 @@ def _record(pool: CandidatePool, scores: NDArray[np.float32], best: int) -> dict
         "losses": [float(score) for score in scores],
         "densities": pool.densities,
         "layer_counts": pool.counts.tolist(),
-        "layers": list(pool.theta.anatomy.prunable),
+        "layers": list(pool.theta.param_spec.prunable),
     }

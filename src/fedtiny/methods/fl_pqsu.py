@@ -16,5 +16,5 @@ class FLPQSU(Method):
     name = "fl_pqsu"
 
     def coarse_prune(self, server: Server) -> None:
-        counts = uniform(server.anatomy, self.config.density)
+        counts = uniform(server.param_spec, self.config.density)
         server.theta = prune_by_magnitude(server.theta, counts)

@@ -2,10 +2,10 @@
 
 from fedtiny.config import Config
 from fedtiny.errors import ConfigError
-from fedtiny.federation.door import Outcome
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.federation.transport import Outcome
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Mask
@@ -32,8 +32,8 @@ class LotteryFL(Method):
         self.schedule = Schedule.of(config.pruning, granularity="entire")
         self.prunings = max(1, self.schedule.r_stop // self.schedule.delta_r)
 
-    def check(self, anatomy: Anatomy) -> None:
-        super().check(anatomy)
+    def check(self, param_spec: ParamSpec) -> None:
+        super().check(param_spec)
         rounds = self.config.rounds
         if rounds and self.density_limit(rounds - 1) > self.config.density + 1e-9:
             raise ConfigError(
@@ -53,7 +53,7 @@ class LotteryFL(Method):
     def adjust(self, server: Server, outcome: Outcome) -> None:
         limit = self.density_limit(server.round)
         if server.theta.mask.density > limit + 1e-9:
-            counts = uniform(server.anatomy, limit)
+            counts = uniform(server.param_spec, limit)
             ticket = prune_by_magnitude(server.theta, counts).mask
-            initial = Theta(Mask.full(server.anatomy), server.arrays[INITIAL])
+            initial = Theta(Mask.full(server.param_spec), server.arrays[INITIAL])
             server.theta = initial.remasked(ticket)

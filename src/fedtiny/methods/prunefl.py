@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.config import Config
-from fedtiny.federation.door import Outcome
 from fedtiny.federation.messages import Program, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
+from fedtiny.federation.transport import Outcome
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
@@ -33,7 +33,7 @@ class PruneFL(Method):
         self.schedule = Schedule.of(config.pruning, granularity="entire")
 
     def coarse_prune(self, server: Server) -> None:
-        counts = uniform(server.anatomy, self.config.density)
+        counts = uniform(server.param_spec, self.config.density)
         server.theta = prune_by_magnitude(server.theta, counts)
 
     def train_locally(self, server: Server) -> Program:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fedtiny.config import Config
 from fedtiny.federation.method import Method
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 
 
 class SmallModel(Method):
@@ -18,13 +18,13 @@ class SmallModel(Method):
 
     name = "small_model"
 
-    def check(self, anatomy: Anatomy) -> None:
+    def check(self, param_spec: ParamSpec) -> None:
         """Nothing to refuse: the network is as small as it must be, and dense."""
 
     def density_limit(self, round: int) -> float:
         return 1.0
 
-    def settle(self, config: Config, parameters: Callable[[], int]) -> Config:
+    def resolve(self, config: Config, parameters: Callable[[], int]) -> Config:
         if config.model == "small" and config.parameters is not None:
             return config
         budget = max(1, int(config.density * parameters()))

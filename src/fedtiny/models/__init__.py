@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from fedtiny.errors import ModelError
 from fedtiny.extras import require
-from fedtiny.models.anatomy import Anatomy, Shape
+from fedtiny.models.param_spec import ParamSpec, Shape
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Anatomy", "ModelKind", "build", "dissect", "kind", "names"]
+__all__ = ["ModelKind", "ParamSpec", "build", "dissect", "kind", "names"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def build(
     return network
 
 
-def dissect(model: "nn.Module", shape: Shape) -> Anatomy:
-    """The anatomy of any network that takes images of this shape."""
-    anatomy: Anatomy = require("fedtiny.models.dissection", extra="torch").dissect(model, shape)
-    return anatomy
+def analyze(model: "nn.Module", shape: Shape) -> ParamSpec:
+    """The parameter spec of any network that takes images of this shape."""
+    param_spec: ParamSpec = require("fedtiny.models.analysis", extra="torch").analyze(model, shape)
+    return param_spec

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedtiny.errors import ModelError
-from fedtiny.models.anatomy import Shape
-from fedtiny.models.dissection import LAYERS
+from fedtiny.models.analysis import LAYERS
+from fedtiny.models.param_spec import Shape
 
 SMALL_BATCH, LARGE_BATCH = 2, 4  # batch norm in training needs two images
 

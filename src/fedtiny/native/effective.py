@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.errors import ModelError
-from fedtiny.native.description import Description, Kind, Node, Pair
+from fedtiny.graph.ir import Graph, Kind, Node, Pair
 from fedtiny.sparse.mask import Indices, Mask
 
 Flags = NDArray[np.bool_]
@@ -17,27 +17,27 @@ LAYERS = (Kind.CONVOLUTION, Kind.LINEAR)
 WINDOWS = (Kind.CONVOLUTION, Kind.MAX_POOL, Kind.MEAN_POOL)
 
 
-def effective_counts(description: Description, mask: Mask) -> dict[str, int]:
+def effective_counts(graph: Graph, mask: Mask) -> dict[str, int]:
     """Number of kept weights by prunable layer that lie on a path from the input to the output."""
-    return Paths(description, mask).counts
+    return Paths(graph, mask).counts
 
 
-def effective_density(description: Description, mask: Mask) -> float:
+def effective_density(graph: Graph, mask: Mask) -> float:
     """The share of the prunable weights that are kept and lie on such a path."""
-    return Paths(description, mask).density
+    return Paths(graph, mask).density
 
 
 class Flow:
     """The paths through one network; those of the last mask are remembered."""
 
-    def __init__(self, description: Description) -> None:
-        self.description = description
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
         self._last: Paths | None = None
 
     def under(self, mask: Mask) -> "Paths":
         """The paths that a mask leaves."""
         if self._last is None or self._last.mask != mask:
-            self._last = Paths(self.description, mask)
+            self._last = Paths(self.graph, mask)
         return self._last
 
 
@@ -50,9 +50,9 @@ class Paths:
     what reads nothing but padding. Channels are followed, not single pixels.
     """
 
-    def __init__(self, description: Description, mask: Mask) -> None:
+    def __init__(self, graph: Graph, mask: Mask) -> None:
         self.mask = mask
-        self.nodes = description.nodes
+        self.nodes = graph.nodes
         self._sizes = plane_sizes(self.nodes)
         self._links: dict[int, _Links] = {}
         self._fed = self._follow_forward()
@@ -67,13 +67,13 @@ class Paths:
     @property
     def density(self) -> float:
         """Useful share of the prunable weights."""
-        every = self.mask.anatomy.prunable_count
+        every = self.mask.param_spec.prunable_count
         return sum(self.counts.values()) / every if every else 1.0
 
     @property
     def densities(self) -> dict[str, float]:
         """Useful share by layer."""
-        sizes = self.mask.anatomy.sizes
+        sizes = self.mask.param_spec.sizes
         return {layer: count / sizes[layer] for layer, count in self.counts.items()}
 
     def useful(self, layer: str) -> Flags:
@@ -120,9 +120,9 @@ class Paths:
     def _links_of(self, node: Node, channels: int) -> "_Links":
         taps = inside_taps(node, self._sizes[node.inputs[0]])
         layer = _weight(node)
-        if layer not in self.mask.anatomy.prunable:
+        if layer not in self.mask.param_spec.prunable:
             return _Full(node.channels, channels, taps)
-        if self.mask.anatomy.sizes[layer] != node.channels * channels * len(taps):
+        if self.mask.param_spec.sizes[layer] != node.channels * channels * len(taps):
             raise ModelError(f"the description of '{node.name}' is not that of the mask's layer")
         if self.mask.is_full(layer):
             return _Full(node.channels, channels, taps)

@@ -82,7 +82,7 @@ class ScoreRecord(Structure):
     _fields_ = (("loss", c_double), ("correct", c_int64))
 
 
-class WantedRecord(Structure):
+class GradQueryRecord(Structure):
     """fedtiny_wanted."""
 
     _fields_ = (

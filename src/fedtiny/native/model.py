@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.native.description import Description, Kind, Node
+from fedtiny.graph.ir import Graph, Kind, Node
 from fedtiny.native.library import (
+    GradQueryRecord,
     MemoryRecord,
     NativeError,
     NodeRecord,
     RatesRecord,
     ScoreRecord,
-    WantedRecord,
     library,
 )
 from fedtiny.native.options import Memory, Options, Rates, Score
@@ -41,15 +41,15 @@ class _Parameter(IntEnum):
 class NativeModel:
     """A network in native code. Tensors go by the names of the torch model's state dict."""
 
-    def __init__(self, description: Description) -> None:
-        self.description = description
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
         self._library = library()
         self._handle = ctypes.c_void_p()
-        records = (NodeRecord * len(description.nodes))(*map(_record, description.nodes))
+        records = (NodeRecord * len(graph.nodes))(*map(_record, graph.nodes))
         self._library.call("create", records, len(records), ctypes.byref(self._handle))
-        self._places = _places(description)
-        self._image = (description.nodes[0].channels, *description.nodes[0].size)
-        self._classes = description.nodes[-1].channels
+        self._places = _places(graph)
+        self._image = (graph.nodes[0].channels, *graph.nodes[0].size)
+        self._classes = graph.nodes[-1].channels
         self._images = 0
         self.options: Options | None = None
         self._counts: dict[str, int] = {}
@@ -98,7 +98,7 @@ class NativeModel:
             if positions is not None
         }
         counts = self._kept({name: len(positions) for name, positions in given.items()})
-        pointers = (ctypes.c_void_p * len(self.description.nodes))()
+        pointers = (ctypes.c_void_p * len(self.graph.nodes))()
         for name, positions in given.items():
             pointers[self._place(name)[0]] = positions.ctypes.data
         record = options.record()
@@ -177,7 +177,7 @@ class NativeModel:
         Each array of `dense` has the whole gradient of its layer added.
         """
         images, labels = self._checked(images, labels)
-        wanted = (WantedRecord * len(dense or {}))(
+        wanted = (GradQueryRecord * len(dense or {}))(
             *(self._dense_record(name, sums) for name, sums in (dense or {}).items())
         )
         score = ScoreRecord()
@@ -215,9 +215,9 @@ class NativeModel:
             name: (np.empty(size, dtype=np.int32), np.empty(size, dtype=np.float32))
             for name, size in sizes.items()
         }
-        wanted = (WantedRecord * len(found))(
+        wanted = (GradQueryRecord * len(found))(
             *(
-                WantedRecord(self._place(name)[0], len(i), i.ctypes.data, v.ctypes.data, None)
+                GradQueryRecord(self._place(name)[0], len(i), i.ctypes.data, v.ctypes.data, None)
                 for name, (i, v) in found.items()
             )
         )
@@ -284,10 +284,10 @@ class NativeModel:
                 raise NativeError(f"{len(images)} images need as many labels, not {labels.shape}")
         return images, labels
 
-    def _dense_record(self, name: str, sums: Floats) -> WantedRecord:
+    def _dense_record(self, name: str, sums: Floats) -> GradQueryRecord:
         if sums.dtype != np.float32 or sums.size != self.size(name) or not sums.flags.c_contiguous:
             raise NativeError(f"{name}: sums need {self.size(name)} float32 values in one piece")
-        return WantedRecord(self._place(name)[0], 0, None, None, sums.ctypes.data)
+        return GradQueryRecord(self._place(name)[0], 0, None, None, sums.ctypes.data)
 
     def _place(self, name: str) -> tuple[int, _Parameter]:
         if name not in self._places:
@@ -298,7 +298,7 @@ class NativeModel:
         return self._counts.get(name, 0) if name in self.layers else self.size(name)
 
     def _kept(self, counts: Mapping[str, int]) -> NDArray[np.int64]:
-        kept = np.full(len(self.description.nodes), -1, dtype=np.int64)
+        kept = np.full(len(self.graph.nodes), -1, dtype=np.int64)
         for name, count in counts.items():
             if self._place(name)[1] is not _Parameter.WEIGHT:
                 raise NativeError(f"'{name}' is no weight that could be pruned")
@@ -328,10 +328,10 @@ def _record(node: Node) -> NodeRecord:
     )
 
 
-def _places(description: Description) -> dict[str, tuple[int, _Parameter]]:
+def _places(graph: Graph) -> dict[str, tuple[int, _Parameter]]:
     """Which node and parameter each tensor is."""
     found = {}
-    for i, node in enumerate(description.nodes):
+    for i, node in enumerate(graph.nodes):
         if node.kind in (Kind.CONVOLUTION, Kind.LINEAR):
             found[f"{node.name}.weight"] = (i, _Parameter.WEIGHT)
             if node.bias:

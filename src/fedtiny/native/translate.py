@@ -9,11 +9,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import fx, nn
 
 from fedtiny.errors import ModelError
-from fedtiny.models.anatomy import Shape
-from fedtiny.native.description import Description, Kind, Pair
+from fedtiny.graph.ir import Graph, Kind, Pair
+from fedtiny.models.param_spec import Shape
 
 
-def describe(model: nn.Module, shape: Shape) -> Description:
+def describe(model: nn.Module, shape: Shape) -> Graph:
     """The description of a network that takes images of this shape.
 
     Raises an error that names the first layer that the native library does not have.
@@ -28,17 +28,17 @@ def describe(model: nn.Module, shape: Shape) -> Description:
 class _Translation:
     def __init__(self, graph: fx.GraphModule, shape: Shape) -> None:
         self.graph = graph
-        self.net = Description(shape)
+        self.net = Graph(shape)
         self.numbers: dict[fx.Node, int] = {}
 
-    def run(self) -> Description:
+    def run(self) -> Graph:
         for node in self.graph.graph.nodes:
             if node.op == "output":
                 return self._finish(node)
             self.numbers[node] = self._translate(node)
         raise ModelError("the network has no output")
 
-    def _finish(self, node: fx.Node) -> Description:
+    def _finish(self, node: fx.Node) -> Graph:
         given = node.args[0]
         if not isinstance(given, fx.Node) or self.numbers[given] != len(self.net.nodes) - 1:
             raise ModelError("the network must give one tensor, that of its last step")

@@ -17,7 +17,7 @@ from fedtiny.reproduce import labels
 from fedtiny.runs.folder import RunFolder
 
 VARIED = ("method", "density", "seed")
-MOST_LINES = 9
+MAX_LINES = 9
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,10 @@ def accuracies_by_round(group: Group) -> Figure | None:
     kinds: dict[tuple[str, float], list[Run]] = {}
     for run in group.runs:
         kinds.setdefault((run.config.method, run.config.density), []).append(run)
-    lowest, many = min(density for _, density in kinds), len(kinds) > MOST_LINES
+    lowest, many = min(density for _, density in kinds), len(kinds) > MAX_LINES
     if many:
         kinds = {kind: runs for kind, runs in kinds.items() if kind[1] in (lowest, 1.0)}
-    shown = list(kinds.items())[:MOST_LINES]
+    shown = list(kinds.items())[:MAX_LINES]
     by_method = len({method for (method, _), _ in shown}) == len(shown)
     series = [_curve(kind, runs, place, by_method) for place, (kind, runs) in enumerate(shown)]
     series = [one for one in series if one.points]
@@ -166,5 +166,5 @@ def _curve(kind: tuple[str, float], runs: Sequence[Run], place: int, by_method: 
     rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
     points = tuple((round, fmean(curve[round] for curve in curves)) for round in rounds)
     label = labels.value(kind[0])
-    colour = palette.series(label, place) if by_method else f"series{place % MOST_LINES}"
+    colour = palette.series(label, place) if by_method else f"series{place % MAX_LINES}"
     return Series(f"{label} {kind[1]:g}", colour, points)

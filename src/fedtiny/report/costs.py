@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from fedtiny.report.run import Run, number
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 
 MEMORY = {"paper's count": "memory_paper", "whole device": "memory_device"}
 MODEL = "Size of the model"
@@ -23,7 +23,7 @@ class Cost:
 
 def costs(run: Run) -> list[Cost]:
     """The costs that are known of both."""
-    size = words.size
+    size = formatting.size
     wanted = (
         ("FLOPs in a round", _most(run, "flops"), _dense(run, "flops"), flops_text),
         *(
@@ -42,7 +42,7 @@ def flops_text(count: float) -> str:
     >>> flops_text(2_500_000)
     '2.5 MFLOPs'
     """
-    return words.size(count).removesuffix("B").replace("k", "K") + "FLOPs"
+    return formatting.size(count).removesuffix("B").replace("k", "K") + "FLOPs"
 
 
 def bytes_a_round(run: Run) -> float | None:

@@ -6,7 +6,7 @@ from fedtiny.report.bars import share
 from fedtiny.report.costs import MODEL, costs
 from fedtiny.report.run import Run, number
 from fedtiny.reproduce import labels
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def _model(run: Run) -> Fact | None:
     size = next((cost for cost in costs(run) if cost.name == MODEL), None)
     if size is None:
         return None
-    told = f"as it travels, {share(size.ours, size.dense)} of {words.size(size.dense)} dense"
-    return Fact("Model", words.size(size.ours), told)
+    told = f"as it travels, {share(size.ours, size.dense)} of {formatting.size(size.dense)} dense"
+    return Fact("Model", formatting.size(size.ours), told)
 
 
 def _compute(run: Run) -> Fact | None:
@@ -82,7 +82,7 @@ def _devices(run: Run) -> Fact:
     fleet = run.config.fleet
     if run.table is None or not run.table.any():  # real devices tell nobody of their images
         return Fact("Devices", str(fleet.devices), "")
-    told = f"{words.spread(fleet)}, {run.table.sum():,} images"
+    told = f"{formatting.spread(fleet)}, {run.table.sum():,} images"
     return Fact("Devices", str(fleet.devices), told)
 
 
@@ -91,8 +91,8 @@ def _traffic(run: Run) -> Fact | None:
     down, up = (sum(number(part, f"bytes_{way}") or 0 for part in parts) for way in ("down", "up"))
     if not down and not up:
         return None
-    told = f"{words.size(down)} down, {words.size(up)} up, all devices"
-    return Fact("Traffic", words.size(down + up), told)
+    told = f"{formatting.size(down)} down, {formatting.size(up)} up, all devices"
+    return Fact("Traffic", formatting.size(down + up), told)
 
 
 def duration(seconds: float) -> str:

@@ -11,8 +11,8 @@ Values = Sequence[Sequence[float | None]]
 LEVELS = 12
 FAINT = 0.09
 TALL, LOW = 20.0, 5.0  # pixels of a row
-MOST_HEIGHT = 520
-MOST_BELOW = 84  # pixels of a name below a column
+MAX_HEIGHT = 520
+MAX_BELOW = 84  # pixels of a name below a column
 LEAST_WIDTH = 2.5  # of a cell, so that one among hundreds is seen
 NUMBER_ROOM = 22  # pixels of a cell that can hold a number
 SHADE_FOR_WHITE = 0.55
@@ -44,7 +44,7 @@ def heat(shown: Map) -> Canvas:
     canvas, label = Canvas(), min(112.0, 8 + max(text_width(row, SMALL) for row in shown.rows))
     ends = 6 + max((text_width(end, SMALL) for end in (*shown.ends, shown.end_title)), default=0)
     ends = ends if shown.ends else 6
-    height = max(LOW, min(TALL, MOST_HEIGHT / len(shown.rows)))
+    height = max(LOW, min(TALL, MAX_HEIGHT / len(shown.rows)))
     top, width = 44.0, (canvas.width - label - ends) / max(1, len(shown.columns))
     canvas.height = top + height * len(shown.rows) + _below(shown, width)
     _scale(canvas, shown, label, canvas.width - ends)
@@ -147,7 +147,7 @@ def _column_labels(canvas: Canvas, shown: Map, left: float, bottom: float, width
     for number in range((every - shown.first) % every, len(shown.columns), every):
         x, name = left + (number + 0.5) * width, shown.columns[number]
         if turned:
-            name = shortened(name, MOST_BELOW)
+            name = shortened(name, MAX_BELOW)
             canvas.add(Words(x + 4, bottom + 6, name, "end", SMALL, turned=True))
         else:
             canvas.add(Words(x, bottom + 14, name, "middle", SMALL))
@@ -164,7 +164,7 @@ def _below(shown: Map, width: float) -> float:
     """Room for the names and for what they are."""
     if not _turned(shown, width):
         return 42.0
-    return 34 + min(MOST_BELOW, max(text_width(name, SMALL) for name in shown.columns))
+    return 34 + min(MAX_BELOW, max(text_width(name, SMALL) for name in shown.columns))
 
 
 def _step(least: float) -> int:

@@ -13,7 +13,7 @@ from fedtiny.report.figures import figures
 from fedtiny.report.html import Html, element, joined, sheet_table, table
 from fedtiny.report.repeat import commands
 from fedtiny.report.run import Run, number
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 ROUND_HEADINGS = ("round", "accuracy", "loss", "density", "swapped", "down", "up", "s", "missing")
@@ -21,7 +21,7 @@ ROUND_HEADINGS = ("round", "accuracy", "loss", "density", "swapped", "down", "up
 
 def one_run(run: Run) -> Html:
     """The page of a run."""
-    heading = joined((element("h1", title(run)), element("p", words.headline(run.config))))
+    heading = joined((element("h1", title(run)), element("p", formatting.headline(run.config))))
     return _document(f"{title(run)} - {run.name}", heading, _run(run))
 
 
@@ -36,7 +36,7 @@ def several_runs(runs: Sequence[Run], groups: Sequence[Group]) -> Html:
         element(
             "details",
             element("summary", element("b", run.name), f" {_in_a_word(run)}"),
-            element("p", words.headline(run.config)),
+            element("p", formatting.headline(run.config)),
             _run(run),
             class_="run",
         )
@@ -96,9 +96,8 @@ def _group(group: Group, groups: Sequence[Group]) -> Html:
 
 def _what(run: Run) -> str:
     fleet = run.config.fleet
-    return (
-        f"{task(run)}, {fleet.devices} devices, {words.spread(fleet)}, {run.config.rounds} rounds"
-    )
+    spread = formatting.spread(fleet)
+    return f"{task(run)}, {fleet.devices} devices, {spread}, {run.config.rounds} rounds"
 
 
 def _in_a_word(run: Run) -> str:
@@ -157,7 +156,7 @@ def _round(record: dict[str, object]) -> list[str]:
         told("loss", ".3f"),
         told("density", ".4f"),
         told("mask_change", ",.0f"),
-        *("" if value is None else words.size(value) for value in moved),
+        *("" if value is None else formatting.size(value) for value in moved),
         told("seconds", ".1f"),
         ", ".join(map(str, failed)) if isinstance(failed, dict) else "",
     ]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "png")
 PANEL = {"lines": (4.8, 3.4), "bars": (6.4, 3.4)}  # inches
-MOST_PANELS_A_ROW = 2
+MAX_PANELS_A_ROW = 2
 LEGEND_COLUMNS = 4
 
 
@@ -51,7 +51,7 @@ def draw(outcome: Outcome) -> "Figure":
     require("matplotlib", extra="plot").use("Agg")
     pyplot = require("matplotlib.pyplot", extra="plot")
     drawn, layout = panels(outcome), outcome.experiment.figure
-    across = min(MOST_PANELS_A_ROW, len(drawn))
+    across = min(MAX_PANELS_A_ROW, len(drawn))
     down = -(-len(drawn) // across)
     width, height = PANEL[layout.kind]
     with pyplot.rc_context(style.RC):

@@ -10,13 +10,13 @@ from fedtiny.compare.execute import check_config, complete, require_same
 from fedtiny.compare.grid import Cell
 from fedtiny.config import Config, DataConfig
 from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, StartAnewError
-from fedtiny.models.anatomy import Shape
+from fedtiny.models.param_spec import Shape
 from fedtiny.reproduce.finished import way_anew
 from fedtiny.reproduce.slices import Clock, OutOfTimeError, Sliced
 from fedtiny.runs.folder import LockedError, RunFolder, read_json
 from fedtiny.runs.inputs import load_data
+from fedtiny.runs.integrity import IncompleteRunError
 from fedtiny.runs.reporter import Reporter
-from fedtiny.runs.whole import NotWholeError
 
 Announce = Callable[[str], Reporter]
 
@@ -104,7 +104,7 @@ def _has_result(place: RunFolder) -> bool:
 
 def _reason(error: Exception, place: RunFolder) -> str:
     """One sentence; of an error that is not meant for a user, its kind too."""
-    if isinstance(error, NotWholeError):
+    if isinstance(error, IncompleteRunError):
         return f"{error.trouble}; {way_anew(place)}"
     if isinstance(error, StartAnewError):
         return f"{error}; settings of cells are in the experiment's file"

@@ -12,19 +12,19 @@ from fedtiny import methods, models
 from fedtiny.config import Config
 from fedtiny.cost import Workload
 from fedtiny.data import DataSet
-from fedtiny.devices.crew import Crew, Job
-from fedtiny.devices.engine import Moment
-from fedtiny.devices.shard import Shard, shard
+from fedtiny.devices.device_data import DeviceData, shard
+from fedtiny.devices.engine import RngKey
+from fedtiny.devices.executors import Executor, Task
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import FedTinyError
 from fedtiny.extras import require
-from fedtiny.federation.door import Door
 from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
+from fedtiny.federation.transport import Transport
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import backend as backends
-from fedtiny.runs.crews import crew_for
+from fedtiny.runs.executors import executor_for
 from fedtiny.runs.fleet import Fleet, Premises
 from fedtiny.runs.inputs import (
     build_model,
@@ -34,7 +34,7 @@ from fedtiny.runs.inputs import (
     load_images,
     parameters,
 )
-from fedtiny.runs.settle import cost_inputs, settled, within_budget
+from fedtiny.runs.resolve import cost_inputs, resolved, within_budget
 from fedtiny.runs.split import Split, checked, sealed, share_out
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class Assembly:
     engine: "TorchEngine"
     method: Method
     server: Server
-    crew: Crew
-    test: tuple[Shard, ...]
+    executor: Executor
+    test: tuple[DeviceData, ...]
     workload: Workload
 
     def evaluate(self) -> dict[str, float]:
@@ -71,7 +71,7 @@ class Assembly:
             return self._evaluated_by_devices()
         request = Request("evaluate", self.config.method, server.round, (evaluate(),), server.theta)
         sums = {"loss": 0.0, "accuracy": 0.0}
-        for reply in self.crew.answers([Job(part, request) for part in self.test]):
+        for reply in self.executor.answers([Task(part, request) for part in self.test]):
             if isinstance(reply, FedTinyError):
                 raise reply
             for name in sums:
@@ -88,8 +88,8 @@ class Assembly:
     def pretrain(self) -> None:
         """Train the dense model on the server's public one-shot set; every method starts here."""
         public = _public_shard(self.data, self.split)
-        moment = Moment(self.config.seed, BEFORE_ROUNDS, SERVER)
-        self.engine.train(public, moment, epochs=self.config.train.pretrain_epochs)
+        rng_key = RngKey(self.config.seed, BEFORE_ROUNDS, SERVER)
+        self.engine.train(public, rng_key, epochs=self.config.train.pretrain_epochs)
         self.server.theta = self.engine.theta()
 
 
@@ -101,45 +101,45 @@ def assemble(
     split: Split | None = None,
     fleet: Fleet | None = None,
 ) -> Assembly:
-    """Load the data, build the model, share the data out and open the door to the devices.
+    """Load the data, build the model, share the data out and open the transport to the devices.
 
     Devices are simulated, unless a fleet of real ones is given.
     """
-    asked = settled(config, data, model)
+    asked = resolved(config, data, model)
     images = load_images(asked, data)
     dataset = fitting(images, asked)
     planning = backends.plans_memory(asked)
     asked = asked if planning else within_budget(asked, dataset, model)
     method = methods.create(asked)
-    config = method.settle(asked, lambda: parameters(asked, dataset, model))
+    config = method.resolve(asked, lambda: parameters(asked, dataset, model))
     sharing = fleet.share_out if fleet else share_out
     split = checked(split, images) if split else sealed(sharing(dataset, config), images)
     given = None if config.model != asked.model else model
     network = build_model(config, dataset) if given is None else copy.deepcopy(given).cpu()
-    anatomy = models.dissect(network, dataset.shape)
+    param_spec = models.analyze(network, dataset.shape)
     check_trainable(network)
     check_outputs(network, dataset)
-    method.check(anatomy)
-    backend = backends.choose(config, method, network, anatomy, dataset)
+    method.check(param_spec)
+    backend = backends.choose(config, method, network, param_spec, dataset)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     if planning:
-        asked, config = backends.planned(asked, config, anatomy, network, dataset)
-    engine = _engine(network, anatomy, dataset, config)
+        asked, config = backends.planned(asked, config, param_spec, network, dataset)
+    engine = _engine(network, param_spec, dataset, config)
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
-    crew = crew_for(config, engine, dataset, (*shards, *test))
-    door: Door = (
-        _door_to(fleet, config, engine, dataset, split)
+    executor = executor_for(config, engine, dataset, (*shards, *test))
+    transport: Transport = (
+        _transport_to(fleet, config, engine, dataset, split)
         if fleet
-        else Simulator(crew, shards, config)
+        else Simulator(executor, shards, config)
     )
     publics = require("fedtiny.devices.torch_public", extra="torch")
     public = publics.TorchPublicSet(engine, _public_shard(dataset, split))
-    server = Server(config, door, engine.theta(), public)
+    server = Server(config, transport, engine.theta(), public)
     samples = fleet.samples if fleet else int(split.table.sum()) // len(split.table)
     workload = Workload.of(asked, **cost_inputs(asked, dataset, model) | {"samples": samples})
     return Assembly(
-        asked, config, dataset, split, network, engine, method, server, crew, test, workload
+        asked, config, dataset, split, network, engine, method, server, executor, test, workload
     )
 
 
@@ -155,7 +155,7 @@ def computing_on(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _shards(data: DataSet, split: Split, config: Config) -> tuple[Shard, ...]:
+def _shards(data: DataSet, split: Split, config: Config) -> tuple[DeviceData, ...]:
     ratio = config.selection.development_ratio
     return tuple(
         shard(device, data.train, own, ratio, config.seed)
@@ -163,32 +163,32 @@ def _shards(data: DataSet, split: Split, config: Config) -> tuple[Shard, ...]:
     )
 
 
-def _door_to(
+def _transport_to(
     fleet: Fleet, config: Config, engine: "TorchEngine", data: DataSet, split: Split
-) -> Door:
+) -> Transport:
     native = config.device_backend == "native"
-    description = backends.describe(engine.model, data) if native else None
-    return fleet.open_door(Premises(config, data, split, engine.anatomy, description))
+    graph = backends.describe(engine.model, data) if native else None
+    return fleet.open_transport(Premises(config, data, split, engine.param_spec, graph))
 
 
-def _public_shard(data: DataSet, split: Split) -> Shard:
-    return Shard(SERVER, data.train, split.public, split.public)
+def _public_shard(data: DataSet, split: Split) -> DeviceData:
+    return DeviceData(SERVER, data.train, split.public, split.public)
 
 
-def _test_parts(data: DataSet) -> tuple[Shard, ...]:
-    """The test set in parts of fixed size, so that the crew can share them at no one's cost."""
+def _test_parts(data: DataSet) -> tuple[DeviceData, ...]:
+    """The test set in parts of fixed size, so that the executor can share them at no one's cost."""
     starts = range(0, len(data.test), TEST_PART)
     parts = (np.arange(start, min(start + TEST_PART, len(data.test))) for start in starts)
     return tuple(
-        Shard(SERVER - 1 - number, data.test, part, part) for number, part in enumerate(parts)
+        DeviceData(SERVER - 1 - number, data.test, part, part) for number, part in enumerate(parts)
     )
 
 
 def _engine(
-    model: "nn.Module", anatomy: models.Anatomy, data: DataSet, config: Config
+    model: "nn.Module", param_spec: models.ParamSpec, data: DataSet, config: Config
 ) -> "TorchEngine":
     augment = require("fedtiny.data.augment", extra="torch")
     engines = require("fedtiny.devices.torch_engine", extra="torch")
     transform = augment.Transform.of(data, config.data.augment, config.data.cutout)
-    engine: TorchEngine = engines.TorchEngine(model, anatomy, transform, config.train)
+    engine: TorchEngine = engines.TorchEngine(model, param_spec, transform, config.train)
     return engine

@@ -12,7 +12,7 @@ from fedtiny.devices.outfit import Outfit
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.method import Method
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.fit import largest_fit
 from fedtiny.native.library import available
 from fedtiny.native.model import NativeModel
@@ -22,24 +22,24 @@ from fedtiny.sparse.densities import uniform
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedtiny.native.description import Description
+    from fedtiny.graph.ir import Graph
 
 CROSSOVER = 0.3  # above this density dense PyTorch is faster on a CPU
-MOST_NOISE = 1.5  # a candidate's layer may keep so many times what its density says
-MOST_SWAPPED = 0.3  # share of a layer's kept weights that an adjustment may swap
+MAX_NOISE = 1.5  # a candidate's layer may keep so many times what its density says
+MAX_SWAPPED = 0.3  # share of a layer's kept weights that an adjustment may swap
 
 Backend = Literal["native", "torch"]
 
 
 def choose(
-    config: Config, method: Method, model: "nn.Module", anatomy: Anatomy, data: DataSet
+    config: Config, method: Method, model: "nn.Module", param_spec: ParamSpec, data: DataSet
 ) -> Backend:
     """The backend of a run; native where it was asked for or is possible and faster."""
     if config.device_backend == "torch":
         if config.device.python:
             raise ConfigError("--device.python needs --device-backend native")
         return "torch"
-    trouble = _trouble(config, method) or _misfit(model, anatomy, data)
+    trouble = _trouble(config, method) or _misfit(model, param_spec, data)
     if config.device_backend == "native":
         if trouble:
             raise ConfigError(f"--device-backend native: {trouble}; use --device-backend torch")
@@ -64,13 +64,13 @@ def _trouble(config: Config, method: Method) -> str:
     return ""
 
 
-def _misfit(model: "nn.Module", anatomy: Anatomy, data: DataSet) -> str:
+def _misfit(model: "nn.Module", param_spec: ParamSpec, data: DataSet) -> str:
     """Why native devices cannot play this network as PyTorch would, or nothing."""
     try:
         native = NativeModel(describe(model, data))
     except FedTinyError as error:
         return str(error)
-    for name in (*anatomy.prunable, *anatomy.dense):
+    for name in (*param_spec.prunable, *param_spec.dense):
         if name not in native.tensors:
             return f"the network never uses '{name}'"
     for name, parameter in model.named_parameters():
@@ -79,11 +79,11 @@ def _misfit(model: "nn.Module", anatomy: Anatomy, data: DataSet) -> str:
     return ""
 
 
-def describe(model: "nn.Module", data: DataSet) -> "Description":
+def describe(model: "nn.Module", data: DataSet) -> "Graph":
     """The network as native devices take it."""
     translate = require("fedtiny.native.translate", extra="torch")
-    description: Description = translate.describe(model, data.shape)
-    return description
+    graph: Graph = translate.describe(model, data.shape)
+    return graph
 
 
 def plans_memory(config: Config) -> bool:
@@ -93,7 +93,7 @@ def plans_memory(config: Config) -> bool:
 
 
 def planned(
-    asked: Config, config: Config, anatomy: Anatomy, network: "nn.Module", data: DataSet
+    asked: Config, config: Config, param_spec: ParamSpec, network: "nn.Module", data: DataSet
 ) -> tuple[Config, Config]:
     """Both configs, with devices that fit their memory budget."""
     if config.device_backend == "torch":
@@ -101,19 +101,19 @@ def planned(
             "--memory-model device plans the memory of native devices, which this run has none of; "
             "with --device-backend torch it chooses the density"
         )
-    fitting = _fitted(config, anatomy, network, data)
+    fitting = _fitted(config, param_spec, network, data)
     return replace(
         asked, train=fitting.train, selection=fitting.selection, device=fitting.device
     ), fitting
 
 
-def _fitted(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet) -> Config:
+def _fitted(config: Config, param_spec: ParamSpec, model: "nn.Module", data: DataSet) -> Config:
     """The config with the largest batch, and with it the storage, that fits a device's memory."""
     budget = parse_size(config.memory_budget or "")
-    counts = uniform(anatomy, config.density)
+    counts = uniform(param_spec, config.density)
     kept = {
-        layer: min(size, int(count * MOST_NOISE) + 1)
-        for (layer, size), count in zip(anatomy.sizes.items(), counts, strict=True)
+        layer: min(size, int(count * MAX_NOISE) + 1)
+        for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
     }
     options = Options(
         batch=config.train.batch_size or 64,
@@ -121,7 +121,7 @@ def _fitted(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet)
         storage=config.device.storage,
         recompute=config.device.recompute,
         optimizer=config.train.optimizer,
-        top_count=int(max(kept.values()) * MOST_SWAPPED),
+        top_count=int(max(kept.values()) * MAX_SWAPPED),
     )
     chosen, _ = largest_fit(NativeModel(describe(model, data)), options, kept, budget)
     return replace(
@@ -134,11 +134,11 @@ def _fitted(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet)
     )
 
 
-def outfit(config: Config, anatomy: Anatomy, model: "nn.Module", data: DataSet) -> Outfit:
+def outfit(config: Config, param_spec: ParamSpec, model: "nn.Module", data: DataSet) -> Outfit:
     """All that native devices need beside their data."""
     preparation = ArrayTransform.of(data, config.data.augment, config.data.cutout)
     return Outfit(
-        describe(model, data), anatomy, preparation, config.train, choices(config), config.seed
+        describe(model, data), param_spec, preparation, config.train, choices(config), config.seed
     )
 
 

@@ -10,10 +10,10 @@ from safetensors.numpy import load, save
 
 from fedtiny.errors import RunError
 from fedtiny.federation.server import Server
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.digest import digest_of
 from fedtiny.runs.folder import RunFolder, write_atomically
-from fedtiny.runs.whole import NotWholeError
+from fedtiny.runs.integrity import IncompleteRunError
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -26,11 +26,11 @@ def save_checkpoint(folder: RunFolder, server: Server) -> None:
     tensors = _tensors(server)
     state = {
         "format": FORMAT,
-        "anatomy": server.anatomy.fingerprint,
+        "anatomy": server.param_spec.fingerprint,
         "round": server.round,
         "coarse_pruned": server.coarse_pruned,
         "memory": server.memory,
-        "door": server.door.state(),
+        "door": server.transport.state(),
     }
     text = json.dumps(state)
     sealed = json.dumps({"state": text, "digest": digest_of(tensors, text)})
@@ -40,9 +40,9 @@ def save_checkpoint(folder: RunFolder, server: Server) -> None:
 def load_checkpoint(folder: RunFolder, server: Server) -> None:
     """Put a server where the checkpoint was taken."""
     tensors, state = _read(folder)
-    if state["anatomy"] != server.anatomy.fingerprint:
+    if state["anatomy"] != server.param_spec.fingerprint:
         raise RunError(f"{folder.checkpoint} belongs to another model than its config names")
-    mask = _mask(server.anatomy, tensors["mask.counts"], tensors["mask.indices"])
+    mask = _mask(server.param_spec, tensors["mask.counts"], tensors["mask.indices"])
     server.theta = Theta(mask, tensors["theta"])
     server.round = state["round"]
     server.coarse_pruned = state["coarse_pruned"]
@@ -52,7 +52,7 @@ def load_checkpoint(folder: RunFolder, server: Server) -> None:
         for name, array in tensors.items()
         if name.startswith(METHOD_ARRAY)
     }
-    server.door.restore(state["door"], server.theta)
+    server.transport.restore(state["door"], server.theta)
 
 
 def _tensors(server: Server) -> dict[str, NDArray[Any]]:
@@ -66,12 +66,12 @@ def _tensors(server: Server) -> dict[str, NDArray[Any]]:
     }
 
 
-def _mask(anatomy: Anatomy, counts: NDArray[Any], indices: NDArray[Any]) -> Mask:
+def _mask(param_spec: ParamSpec, counts: NDArray[Any], indices: NDArray[Any]) -> Mask:
     kept: dict[str, NDArray[Any] | None] = {}
-    for (layer, size), count in zip(anatomy.sizes.items(), counts, strict=True):
+    for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True):
         kept[layer] = None if count == size else indices[:count]
         indices = indices if count == size else indices[count:]
-    return Mask(anatomy, kept)
+    return Mask(param_spec, kept)
 
 
 def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -95,5 +95,5 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     return tensors, state
 
 
-def _damaged(folder: RunFolder) -> NotWholeError:
-    return NotWholeError(f"{folder.checkpoint} is damaged", folder)
+def _damaged(folder: RunFolder) -> IncompleteRunError:
+    return IncompleteRunError(f"{folder.checkpoint} is damaged", folder)

@@ -14,13 +14,13 @@ from rich.progress import (
 )
 
 from fedtiny.errors import StartAnewError
-from fedtiny.runs import words
+from fedtiny.runs import formatting
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.reporter import Reporter, Silent
-from fedtiny.runs.settle import has_gpu
-from fedtiny.runs.unread import unread
+from fedtiny.runs.resolve import has_gpu
+from fedtiny.runs.unused_settings import unused_settings
 
 
 def automatic() -> Reporter:
@@ -42,26 +42,28 @@ class Lines:
     def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
         config, self.unfinished = assembly.config, folder
         self.rounds = config.rounds or 0
-        self.console.print(words.headline(config), style="bold", markup=False)
+        self.console.print(formatting.headline(config), style="bold", markup=False)
         if assembly.split.table.any():
-            table = words.partition_table(assembly.split.table, assembly.data.classes)
+            table = formatting.partition_table(assembly.split.table, assembly.data.classes)
             self.console.print(table, soft_wrap=False)
         planned = config.memory_model == "device" and config.device_backend == "native"
         if config.memory_budget:
-            self._say(words.memory_line(config) if planned else words.density_line(config))
+            self._say(
+                formatting.memory_line(config) if planned else formatting.density_line(config)
+            )
         if config.simulator == "gpu" and not has_gpu():
-            self._say(words.NO_GPU)
-        for line in unread(config):
+            self._say(formatting.NO_GPU)
+        for line in unused_settings(config):
             self._say(line)
         if records:
             self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
 
     def selected(self, selection: dict[str, Any]) -> None:
         if "selection" in selection:
-            self._say(words.selection_line(selection))
+            self._say(formatting.selection_line(selection))
 
     def round_done(self, record: Record) -> None:
-        self._say(words.round_line(record, self.rounds))
+        self._say(formatting.round_line(record, self.rounds))
 
     def finished(self, result: dict[str, Any]) -> None:
         self._say(
@@ -69,7 +71,7 @@ class Lines:
             f"{result['kept_weights']:,} of {result['prunable_weights']:,} prunable weights kept"
         )
         if result.get("gpu_memory"):
-            self._say(words.gpu_line(result))
+            self._say(formatting.gpu_line(result))
         if self.unfinished:
             self._say(f"run folder: {self.unfinished.path}")
             self._say(f"look at it: fedtiny inspect {quoted(self.unfinished.path)}")
@@ -114,7 +116,7 @@ class Live(Lines):
     def selected(self, selection: dict[str, Any]) -> None:
         super().selected(selection)
         if self.task is not None:
-            self.progress.update(self.task, description="training")
+            self.progress.update(self.task, graph="training")
 
     def round_done(self, record: Record) -> None:
         super().round_done(record)
@@ -122,7 +124,7 @@ class Live(Lines):
             accuracy = record["accuracy"]
             shown = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
             self.progress.update(
-                self.task, advance=1, description=f"{shown}density {record['density']:.4f}"
+                self.task, advance=1, graph=f"{shown}density {record['density']:.4f}"
             )
 
     def finished(self, result: dict[str, Any]) -> None:

@@ -5,15 +5,15 @@ from typing import Protocol
 
 from fedtiny.config import Config
 from fedtiny.data import DataSet
-from fedtiny.federation.door import Door
-from fedtiny.models.anatomy import Anatomy
-from fedtiny.native.description import Description
+from fedtiny.federation.transport import Transport
+from fedtiny.graph.ir import Graph
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.split import Split
 
 
 @dataclass(frozen=True)
 class Premises:
-    """What a door to real devices is built on: the run, its data and its model.
+    """What a transport to real devices is built on: the run, its data and its model.
 
     `description` is the network as native devices take it, or None where they use PyTorch.
     """
@@ -21,8 +21,8 @@ class Premises:
     config: Config
     data: DataSet
     split: Split
-    anatomy: Anatomy
-    description: Description | None
+    param_spec: ParamSpec
+    graph: Graph | None
 
 
 class Fleet(Protocol):
@@ -39,8 +39,8 @@ class Fleet(Protocol):
     def share_out(self, data: DataSet, config: Config) -> Split:
         """The server's public images, and what is known of the devices' own."""
 
-    def open_door(self, premises: Premises) -> Door:
-        """Wait for the devices, and open the door to them."""
+    def open_transport(self, premises: Premises) -> Transport:
+        """Wait for the devices, and open the transport to them."""
 
     def note(self) -> None:
         """Write into the run folder who takes part; a folder that tells is not simulated."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedtiny import config as configs
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.runs.given import as_arguments, own_inputs
+from fedtiny.runs.user_inputs import as_arguments, own_inputs
 
 
 class LockedError(RunError):

@@ -8,7 +8,7 @@ from fedtiny.config import Config
 from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, ModelError
 from fedtiny.extras import require
-from fedtiny.runs.given import as_arguments, own_inputs
+from fedtiny.runs.user_inputs import as_arguments, own_inputs
 
 if TYPE_CHECKING:
     from torch import nn

@@ -19,7 +19,7 @@ def about_record(assembly: Assembly) -> dict[str, Any]:
     return {
         "classes": list(assembly.data.classes),
         "shape": list(assembly.data.shape),
-        "layers": dict(assembly.server.anatomy.sizes),
+        "layers": dict(assembly.server.param_spec.sizes),
         "dense": _dense_cost(assembly.workload),
     }
 
@@ -131,11 +131,11 @@ def result_record(
         "density": mask.density,
         "effective_density": _effective(assembly)["effective_density"],
         "kept_weights": mask.count,
-        "prunable_weights": mask.anatomy.prunable_count,
+        "prunable_weights": mask.param_spec.prunable_count,
         "model_bytes": theta.vector.nbytes + sum(traffic.coded_mask(mask).values()),
         "rounds": assembly.server.round,
         "bytes_down": sum(part.get("bytes_down", 0) for part in (selection, *records)),
         "bytes_up": sum(part.get("bytes_up", 0) for part in (selection, *records)),
         "seconds": round(sum(record["seconds"] for record in records), 3),
-        **assembly.crew.account(),
+        **assembly.executor.account(),
     }

@@ -19,12 +19,12 @@ from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically, write_json
+from fedtiny.runs.integrity import require_complete
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.records import about_record, result_record, round_record, selection_record
 from fedtiny.runs.reporter import Reporter
-from fedtiny.runs.settle import settled
+from fedtiny.runs.resolve import resolved
 from fedtiny.runs.split import load_split, save_split
-from fedtiny.runs.whole import require_whole
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,7 +56,7 @@ def run(
     fleet: Fleet | None = None,
 ) -> Result:
     """Run a config in a new folder; a data set and a model of one's own may be given."""
-    config = settled(config, data, model)
+    config = resolved(config, data, model)
     with _assembled(config, data=data, model=model, fleet=fleet) as assembly:
         folder = _new_folder(assembly.config, out)
         with folder.locked():
@@ -86,7 +86,7 @@ def resume(
         config = replace(config, data=replace(config.data, root=str(root)))
     config = replace(config, workers=workers or config.workers, gpu=replace(config.gpu, cards=None))
     with folder.locked():
-        require_whole(folder)
+        require_complete(folder)
         split = load_split(folder) if folder.partition.exists() else None
         with _assembled(config, data=data, model=model, split=split, fleet=fleet) as assembly:
             if folder.checkpoint.exists():
@@ -104,7 +104,7 @@ def _assembled(config: Config, **given: Any) -> Iterator[Assembly]:
         try:
             yield assembly
         finally:
-            assembly.server.door.close()
+            assembly.server.transport.close()
 
 
 def _train(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> Result:

@@ -29,7 +29,7 @@ class Split:
     public: NDArray[np.int64]
     devices: Partition
     table: NDArray[np.int64]
-    seal: bytes = b""
+    checksum: bytes = b""
 
 
 def hold_back(data: DataSet, config: Config) -> Split:
@@ -76,13 +76,13 @@ def sealed(split: Split, data: DataSet) -> Split:
     arrays = {name: part.images for name, part in parts.items()}
     arrays |= {f"{name} labels": part.labels for name, part in parts.items()}
     kinds = " ".join(f"{array.dtype}{array.shape}" for array in arrays.values())
-    return replace(split, seal=bytes.fromhex(digest_of(arrays, kinds)))
+    return replace(split, checksum=bytes.fromhex(digest_of(arrays, kinds)))
 
 
 def checked(split: Split, data: DataSet) -> Split:
     """The split of a run that goes on, which must fit the data it is given."""
     again = sealed(split, data)
-    if not _fits(split, data) or split.seal not in (b"", again.seal):
+    if not _fits(split, data) or split.checksum not in (b"", again.checksum):
         raise RunError(
             f"the data set '{data.name}' is not the one that this run was started with; "
             "give it the same images and labels in the same order"
@@ -107,7 +107,7 @@ def save_split(folder: RunFolder, split: Split) -> None:
         "indices": indices,
         "offsets": offsets,
         "table": split.table,
-        "seal": np.frombuffer(split.seal, dtype=np.uint8),
+        "seal": np.frombuffer(split.checksum, dtype=np.uint8),
     }
     write_atomically(folder.partition, save(tensors))
 
@@ -116,8 +116,8 @@ def load_split(folder: RunFolder) -> Split:
     """Read the split of a run."""
     tensors = _read(folder)
     devices = Partition.from_flat(tensors["indices"], tensors["offsets"])
-    seal = tensors["seal"].tobytes() if "seal" in tensors else b""
-    return Split(tensors["public"], devices, tensors["table"], seal)
+    checksum = tensors["seal"].tobytes() if "seal" in tensors else b""
+    return Split(tensors["public"], devices, tensors["table"], checksum)
 
 
 def _read(folder: RunFolder) -> dict[str, NDArray[Any]]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.sparse.magnitude import largest, smallest
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.topk import largest, smallest
 from fedtiny.sparse.vector import SparseVector
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.sparse.magnitude import largest
 from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.topk import largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class CandidatePool:
     counts: NDArray[np.int32]
 
     def __post_init__(self) -> None:
-        layers = len(self.theta.anatomy.prunable)
+        layers = len(self.theta.param_spec.prunable)
         if self.counts.ndim != 2 or self.counts.shape[1] != layers or not len(self.counts):
             raise ValueError(f"a pool needs one row of {layers} layer counts a candidate")
         kept = np.array(list(self.theta.mask.counts.values()))
@@ -51,7 +51,7 @@ class CandidatePool:
     @property
     def densities(self) -> list[float]:
         """Total density of each candidate."""
-        total = self.theta.anatomy.prunable_count
+        total = self.theta.param_spec.prunable_count
         return [float(row.sum()) / total for row in self.counts]
 
 

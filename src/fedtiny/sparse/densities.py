@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.errors import ConfigError
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 
 Counts = NDArray[np.int32]
 
@@ -17,43 +17,43 @@ TRIES = 40  # rounds of draws before the noise is halved
 HALVINGS = 8
 
 
-def budget(anatomy: Anatomy, density: float) -> int:
+def budget(param_spec: ParamSpec, density: float) -> int:
     """The most weights a model may keep: d <= d_target, in whole weights."""
     if not 0 < density <= 1:
         raise ConfigError(f"density must lie in (0, 1], got {density:g}")
-    most = floor(density * anatomy.prunable_count + 1e-9)
-    if most < len(anatomy.sizes):
+    most = floor(density * param_spec.prunable_count + 1e-9)
+    if most < len(param_spec.sizes):
         raise ConfigError(
-            f"density {density:g} leaves {most} weights for {len(anatomy.sizes)} prunable "
+            f"density {density:g} leaves {most} weights for {len(param_spec.sizes)} prunable "
             "layers that keep at least one each; choose at least "
-            f"{_rounded_up(len(anatomy.sizes) / anatomy.prunable_count):g}"
+            f"{_rounded_up(len(param_spec.sizes) / param_spec.prunable_count):g}"
         )
     return most
 
 
-def uniform(anatomy: Anatomy, density: float) -> Counts:
+def uniform(param_spec: ParamSpec, density: float) -> Counts:
     """The same density in every layer."""
-    budget(anatomy, density)
-    return _within_budget(anatomy, density, np.full(len(anatomy.sizes), density))
+    budget(param_spec, density)
+    return _within_budget(param_spec, density, np.full(len(param_spec.sizes), density))
 
 
-def erdos_renyi_kernel(anatomy: Anatomy, density: float) -> Counts:
+def erdos_renyi_kernel(param_spec: ParamSpec, density: float) -> Counts:
     """Density by layer in proportion to (sum of dimensions) / (product of dimensions), ERK."""
-    budget(anatomy, density)
-    sizes = _sizes(anatomy)
-    raw = np.array([sum(shape) for shape in anatomy.prunable.values()]) / sizes
+    budget(param_spec, density)
+    sizes = _sizes(param_spec)
+    raw = np.array([sum(shape) for shape in param_spec.prunable.values()]) / sizes
     full = np.zeros(len(sizes), dtype=bool)
     while True:
         left = density * sizes.sum() - sizes[full].sum()
         scale = max(left, 0.0) / max(float((raw * sizes)[~full].sum()), 1e-12)
         overflowing = ~full & (raw * scale > 1)
         if not overflowing.any():
-            return _within_budget(anatomy, density, np.where(full, 1.0, raw * scale))
+            return _within_budget(param_spec, density, np.where(full, 1.0, raw * scale))
         full |= overflowing
 
 
 def uniform_noise(
-    anatomy: Anatomy, density: float, candidates: int, generator: np.random.Generator
+    param_spec: ParamSpec, density: float, candidates: int, generator: np.random.Generator
 ) -> Counts:
     """Layer counts of a pool of candidates: d^l = d_target + e^l (Sec. 4.1.2).
 
@@ -61,9 +61,9 @@ def uniform_noise(
     whole weights; where no draw fits (a model of a few weights, a density near one) the noise is
     halved, and in the end left out.
     """
-    most = budget(anatomy, density)
-    least = min(NEAR_TARGET * density * anatomy.prunable_count, most - 1)
-    sizes, found = _sizes(anatomy), np.empty((0, len(anatomy.sizes)), dtype=np.int32)
+    most = budget(param_spec, density)
+    least = min(NEAR_TARGET * density * param_spec.prunable_count, most - 1)
+    sizes, found = _sizes(param_spec), np.empty((0, len(param_spec.sizes)), dtype=np.int32)
     fruitless = 0
     while len(found) < candidates and fruitless < TRIES * HALVINGS:
         noise = NOISE * density * 0.5 ** (fruitless // TRIES)
@@ -73,7 +73,7 @@ def uniform_noise(
         fitting = counts[(least < total) & (total <= most)]
         found = np.concatenate([found, fitting])
         fruitless += not len(fitting)
-    even = np.tile(uniform(anatomy, density), (candidates, 1))
+    even = np.tile(uniform(param_spec, density), (candidates, 1))
     return np.concatenate([found, even])[:candidates]
 
 
@@ -83,13 +83,13 @@ def _rounded_up(density: float) -> float:
     return min(1.0, ceil(density / digit) * digit)
 
 
-def _sizes(anatomy: Anatomy) -> NDArray[np.int64]:
-    return np.array(list(anatomy.sizes.values()), dtype=np.int64)
+def _sizes(param_spec: ParamSpec) -> NDArray[np.int64]:
+    return np.array(list(param_spec.sizes.values()), dtype=np.int64)
 
 
-def _within_budget(anatomy: Anatomy, density: float, densities: NDArray[np.float64]) -> Counts:
+def _within_budget(param_spec: ParamSpec, density: float, densities: NDArray[np.float64]) -> Counts:
     """Whole weights, at least one a layer, that fill the budget and never exceed it."""
-    sizes, most = _sizes(anatomy), budget(anatomy, density)
+    sizes, most = _sizes(param_spec), budget(param_spec, density)
     wanted = densities * sizes
     counts = np.clip(np.floor(wanted + 1e-9), 1, sizes).astype(np.int64)
     while counts.sum() > most:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from fedtiny.errors import FedTinyError
 from fedtiny.sparse.densities import Counts, budget, uniform
-from fedtiny.sparse.magnitude import highest
 from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.topk import highest
 
 Scope = Literal["uniform", "global"]
 Scores = Mapping[str, NDArray[np.floating]]
@@ -44,9 +44,9 @@ def prune_by_scores(theta: Theta, scores: Scores, density: float, scope: Scope) 
     if not all(np.isfinite(values).all() for values in held.values()):
         raise FedTinyError("a score of some weight is not finite, so nothing can be pruned by it")
     if scope == "uniform":
-        counts = uniform(theta.anatomy, density)
+        counts = uniform(theta.param_spec, density)
     else:
-        counts = _global_counts(held, budget(theta.anatomy, density))
+        counts = _global_counts(held, budget(theta.param_spec, density))
     chosen = {
         layer: highest(held[layer], int(count))
         for layer, count in zip(theta.mask, counts, strict=True)

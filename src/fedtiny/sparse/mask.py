@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.vector import is_position_list
 
 Indices = NDArray[np.int32]
@@ -17,46 +17,47 @@ Indices = NDArray[np.int32]
 class Mask:
     """Which weights of a model are kept: m in the paper.
 
-    A mask belongs to one anatomy, cannot be changed, and cannot be anything else than a mask of
-    that anatomy. Each layer is held as the sorted flat positions of its kept weights, or as None
-    when it keeps all, so memory follows the kept weights.
+    A mask belongs to one parameter spec and cannot be changed or be anything else than a mask of
+    it. Each layer is held as the sorted flat positions of its kept weights, or as None when it
+    keeps all, so memory follows the kept weights.
     """
 
-    def __init__(self, anatomy: Anatomy, kept: Mapping[str, ArrayLike | None]) -> None:
-        if kept.keys() != anatomy.prunable.keys():
+    def __init__(self, param_spec: ParamSpec, kept: Mapping[str, ArrayLike | None]) -> None:
+        if kept.keys() != param_spec.prunable.keys():
             raise ValueError(
-                f"a mask needs exactly the {len(anatomy.prunable)} prunable layers; "
-                f"these do not match: {sorted(kept.keys() ^ anatomy.prunable.keys())}"
+                f"a mask needs exactly the {len(param_spec.prunable)} prunable layers; "
+                f"these do not match: {sorted(kept.keys() ^ param_spec.prunable.keys())}"
             )
-        self.anatomy = anatomy
+        self.param_spec = param_spec
         self._kept = {
-            name: _checked_positions(name, kept[name], size) for name, size in anatomy.sizes.items()
+            name: _checked_positions(name, kept[name], size)
+            for name, size in param_spec.sizes.items()
         }
 
     @classmethod
-    def full(cls, anatomy: Anatomy) -> "Mask":
+    def full(cls, param_spec: ParamSpec) -> "Mask":
         """The mask of a dense model."""
-        return cls(anatomy, dict.fromkeys(anatomy.prunable))
+        return cls(param_spec, dict.fromkeys(param_spec.prunable))
 
     @classmethod
-    def from_arrays(cls, anatomy: Anatomy, arrays: Mapping[str, ArrayLike]) -> "Mask":
+    def from_arrays(cls, param_spec: ParamSpec, arrays: Mapping[str, ArrayLike]) -> "Mask":
         """A mask from arrays of zeros and ones in the shapes of the layers."""
         kept = {}
         for name, array in arrays.items():
             bits = np.asarray(array)
-            if bits.shape != anatomy.prunable.get(name):
+            if bits.shape != param_spec.prunable.get(name):
                 raise ValueError(f"{name}: a mask of shape {bits.shape} does not fit the layer")
             if not np.isin(bits, (0, 1)).all():
                 raise ValueError(f"{name}: a mask holds zeros and ones only")
             kept[name] = np.flatnonzero(bits)
-        return cls(anatomy, kept)
+        return cls(param_spec, kept)
 
     def replace(self, kept: Mapping[str, ArrayLike | None]) -> "Mask":
         """The same mask with other kept positions in some layers."""
-        return Mask(self.anatomy, {**self._kept, **kept})
+        return Mask(self.param_spec, {**self._kept, **kept})
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.anatomy.prunable)
+        return iter(self.param_spec.prunable)
 
     def is_full(self, layer: str) -> bool:
         """Whether the layer keeps every weight."""
@@ -65,18 +66,18 @@ class Mask:
     def indices(self, layer: str) -> Indices:
         """Sorted flat positions of the layer's kept weights."""
         kept = self._kept[layer]
-        return np.arange(self.anatomy.sizes[layer], dtype=np.int32) if kept is None else kept
+        return np.arange(self.param_spec.sizes[layer], dtype=np.int32) if kept is None else kept
 
     def kept(self, layer: str) -> int:
         """Number of kept weights of a layer: n^l in the paper."""
         positions = self._kept[layer]
-        return self.anatomy.sizes[layer] if positions is None else len(positions)
+        return self.param_spec.sizes[layer] if positions is None else len(positions)
 
     def array(self, layer: str) -> NDArray[np.bool_]:
         """The layer's mask in the shape of the layer."""
-        bits = np.zeros(self.anatomy.sizes[layer], dtype=np.bool_)
+        bits = np.zeros(self.param_spec.sizes[layer], dtype=np.bool_)
         bits[self.indices(layer)] = True
-        return bits.reshape(self.anatomy.prunable[layer])
+        return bits.reshape(self.param_spec.prunable[layer])
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
@@ -91,18 +92,22 @@ class Mask:
     @property
     def density(self) -> float:
         """Kept share of the prunable weights: d in the paper."""
-        return self.count / self.anatomy.prunable_count if self.anatomy.prunable_count else 1.0
+        return (
+            self.count / self.param_spec.prunable_count if self.param_spec.prunable_count else 1.0
+        )
 
     @cached_property
     def densities(self) -> Mapping[str, float]:
         """Kept share by layer: d^l in the paper."""
-        sizes = self.anatomy.sizes
+        sizes = self.param_spec.sizes
         return MappingProxyType({name: n / sizes[name] for name, n in self.counts.items()})
 
     @cached_property
     def version(self) -> int:
         """Eight bytes that name this mask, the same wherever and whenever it is made."""
-        digest = hashlib.blake2b(digest_size=8, key=self.anatomy.fingerprint.to_bytes(4, "little"))
+        digest = hashlib.blake2b(
+            digest_size=8, key=self.param_spec.fingerprint.to_bytes(4, "little")
+        )
         for layer, positions in self._kept.items():
             digest.update(f"{layer}:{self.kept(layer)};".encode())
             if positions is not None:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.sparse.pieces import in_pieces
+from fedtiny.sparse.chunked import in_chunks
 from fedtiny.sparse.vector import SparseVector
 
 Value = NDArray[Any] | SparseVector
@@ -82,7 +82,7 @@ def _weighted(value: NDArray[Any], weight: float) -> NDArray[np.float64]:
     def multiply(piece: slice) -> None:
         np.multiply(values[piece], weight, out=flat[piece], dtype=np.float64)
 
-    in_pieces(flat.size, multiply)
+    in_chunks(flat.size, multiply)
     return product
 
 
@@ -92,7 +92,7 @@ def _add_weighted(total: NDArray[np.float64], value: NDArray[Any], weight: float
     def add(piece: slice) -> None:
         sums[piece] += np.multiply(values[piece], weight, dtype=np.float64)
 
-    in_pieces(sums.size, add)
+    in_chunks(sums.size, add)
 
 
 def _divided(total: NDArray[np.float64], weight: float) -> NDArray[np.float32]:
@@ -102,7 +102,7 @@ def _divided(total: NDArray[np.float64], weight: float) -> NDArray[np.float32]:
     def divide(piece: slice) -> None:
         flat[piece] = sums[piece] / weight
 
-    in_pieces(flat.size, divide)
+    in_chunks(flat.size, divide)
     return quotient
 
 

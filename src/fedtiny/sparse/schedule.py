@@ -5,7 +5,7 @@ from math import cos, floor, pi
 from typing import Literal
 
 from fedtiny.config import PruningConfig
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 
 Granularity = Literal["layer", "block", "entire"]
@@ -39,9 +39,9 @@ class Schedule:
         """How many adjustments came before this round's."""
         return round // self.delta_r
 
-    def layers(self, anatomy: Anatomy, round: int) -> tuple[str, ...]:
+    def layers(self, param_spec: ParamSpec, round: int) -> tuple[str, ...]:
         """The layers whose turn it is: by the number of the event, never of the round."""
-        groups = _groups(anatomy, self.granularity)
+        groups = _groups(param_spec, self.granularity)
         if not groups:
             return ()
         turn = self.event(round) % len(groups)
@@ -64,16 +64,16 @@ class Schedule:
             return {}
         numbers = {
             layer: self.pruning_number(
-                round, mask.kept(layer), mask.anatomy.sizes[layer] - mask.kept(layer)
+                round, mask.kept(layer), mask.param_spec.sizes[layer] - mask.kept(layer)
             )
-            for layer in self.layers(mask.anatomy, round)
+            for layer in self.layers(mask.param_spec, round)
         }
         return {layer: number for layer, number in numbers.items() if number}
 
 
-def _groups(anatomy: Anatomy, granularity: Granularity) -> tuple[tuple[str, ...], ...]:
+def _groups(param_spec: ParamSpec, granularity: Granularity) -> tuple[tuple[str, ...], ...]:
     if granularity == "block":
-        return anatomy.blocks
+        return param_spec.blocks
     if granularity == "layer":
-        return tuple((layer,) for layer in anatomy.prunable)
-    return (tuple(anatomy.prunable),)
+        return tuple((layer,) for layer in param_spec.prunable)
+    return (tuple(param_spec.prunable),)

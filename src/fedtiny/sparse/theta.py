@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Indices, Mask
 
 Floats = NDArray[np.float32]
@@ -19,7 +19,7 @@ class Theta:
     """A model's values under a mask: theta in the paper.
 
     One float32 vector: the kept weights of each prunable layer in order of position, then every
-    dense tensor (batch-norm statistics included), both in the order of the anatomy. A pruned
+    dense tensor (batch-norm statistics included), both in the order of the parameter spec. A pruned
     weight has no place in it, so nothing can leak into one.
     """
 
@@ -36,9 +36,9 @@ class Theta:
         self.vector.setflags(write=False)
 
     @property
-    def anatomy(self) -> Anatomy:
-        """The anatomy of the model these values belong to."""
-        return self.mask.anatomy
+    def param_spec(self) -> ParamSpec:
+        """The parameter spec of the model these values belong to."""
+        return self.mask.param_spec
 
     @cached_property
     def places(self) -> dict[str, slice]:
@@ -57,8 +57,8 @@ class Theta:
         """Take the kept values out of a model's full-size tensors."""
         vector = np.empty(length(mask), dtype=np.float32)
         for name, part in places(mask).items():
-            flat = _flat(name, tensors[name], mask.anatomy)
-            whole = name not in mask.anatomy.prunable or mask.is_full(name)
+            flat = _flat(name, tensors[name], mask.param_spec)
+            whole = name not in mask.param_spec.prunable or mask.is_full(name)
             vector[part] = flat if whole else flat[mask.indices(name)]
         return cls(mask, vector)
 
@@ -69,13 +69,13 @@ class Theta:
     def tensor(self, name: str) -> Floats:
         """One tensor in its full shape, with zeros where weights are pruned."""
         values = self.vector[self.places[name]]
-        if name in self.anatomy.dense:
-            return values.reshape(self.anatomy.dense[name])
+        if name in self.param_spec.dense:
+            return values.reshape(self.param_spec.dense[name])
         if not self.mask.is_full(name):
-            flat = np.zeros(self.anatomy.sizes[name], dtype=np.float32)
+            flat = np.zeros(self.param_spec.sizes[name], dtype=np.float32)
             flat[self.mask.indices(name)] = values
             values = flat
-        return values.reshape(self.anatomy.prunable[name])
+        return values.reshape(self.param_spec.prunable[name])
 
     def tensors(self) -> dict[str, Floats]:
         """Every tensor in its full shape."""
@@ -89,7 +89,7 @@ class Theta:
     def pruned_to(self, chosen: Mapping[str, NDArray[np.integer]]) -> "Theta":
         """The same model with only these of each layer's kept weights, given in order."""
         mask = Mask(
-            self.anatomy, {layer: self.mask.indices(layer)[chosen[layer]] for layer in self.mask}
+            self.param_spec, {layer: self.mask.indices(layer)[chosen[layer]] for layer in self.mask}
         )
         layers = [self.kept(layer)[chosen[layer]] for layer in self.mask]
         return Theta(mask, np.concatenate([*layers, self.vector[self.mask.count :]]))
@@ -106,28 +106,28 @@ class Theta:
         """The same model with some dense tensors (say, batch-norm statistics) replaced."""
         vector = self.vector.copy()
         for name, values in tensors.items():
-            if name not in self.anatomy.dense:
+            if name not in self.param_spec.dense:
                 raise ValueError(f"{name} is not a dense tensor of the model")
-            vector[self.places[name]] = _flat(name, values, self.anatomy)
+            vector[self.places[name]] = _flat(name, values, self.param_spec)
         return Theta(self.mask, vector)
 
 
 def length(mask: Mask) -> int:
     """Number of values of a model under a mask."""
-    return mask.count + mask.anatomy.dense_count
+    return mask.count + mask.param_spec.dense_count
 
 
 def places(mask: Mask) -> dict[str, slice]:
     """Where each tensor lies in the vector of a theta under this mask."""
     found, start = {}, 0
-    for name, size in (*mask.counts.items(), *mask.anatomy.dense_sizes.items()):
+    for name, size in (*mask.counts.items(), *mask.param_spec.dense_sizes.items()):
         found[name] = slice(start, start + size)
         start += size
     return found
 
 
-def _flat(name: str, values: NDArray[np.generic], anatomy: Anatomy) -> NDArray[np.generic]:
-    size = anatomy.sizes.get(name) or anatomy.dense_sizes[name]
+def _flat(name: str, values: NDArray[np.generic], param_spec: ParamSpec) -> NDArray[np.generic]:
+    size = param_spec.sizes.get(name) or param_spec.dense_sizes[name]
     if np.size(values) != size:
         raise ValueError(f"{name} needs {size} values, got {np.size(values)}")
     return np.asarray(values).reshape(-1)

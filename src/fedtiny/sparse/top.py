@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.sparse.magnitude import largest
+from fedtiny.sparse.topk import largest
 from fedtiny.sparse.vector import SparseVector
 
 

@@ -12,13 +12,13 @@ from torch import nn
 from fedtiny.config import GpuConfig
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.gpu.engine import GpuEngine, Shared
-from fedtiny.devices.gpu.images import Gallery
-from fedtiny.devices.gpu.lanes import Lanes, Recipe
+from fedtiny.devices.gpu.image_store import ImageStore
 from fedtiny.devices.gpu.layout import Layout
 from fedtiny.devices.gpu.network import Network
+from fedtiny.devices.gpu.stream_executor import Recipe, StreamExecutor
 from fedtiny.devices.node import answer
 from fedtiny.federation.messages import Request, pool_arrays
-from fedtiny.models import dissect
+from fedtiny.models import analyze
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.densities import uniform_noise
 from fedtiny.sparse.mask import Mask
@@ -90,14 +90,14 @@ networks = st.lists(st.sampled_from(sorted(MIDDLES)), max_size=4).map(Own)
 
 
 @st.composite
-def masks(draw: st.DrawFn, anatomy) -> Mask:
+def masks(draw: st.DrawFn, param_spec) -> Mask:
     """Any mask, layers that keep all or nothing among them."""
     kept = {}
-    for name, size in anatomy.sizes.items():
+    for name, size in param_spec.sizes.items():
         density = draw(st.sampled_from([0.0, 0.02, 0.3, 0.9, 1.0]))
         noise = np.random.default_rng(draw(st.integers(0, 9))).random(size)
         kept[name] = np.flatnonzero(noise < density)
-    return Mask(anatomy, kept)
+    return Mask(param_spec, kept)
 
 
 def first_values(model: nn.Module, mask: Mask) -> Theta:
@@ -108,18 +108,18 @@ def first_values(model: nn.Module, mask: Mask) -> Theta:
 
 def noise(mask: Mask, seed: int = 0) -> Theta:
     """Random values under a mask; variances are positive."""
-    count = mask.count + mask.anatomy.dense_count
+    count = mask.count + mask.param_spec.dense_count
     values = np.random.default_rng(seed).normal(size=count).astype(np.float32)
     theta = Theta(mask, values)
-    variances = [name for name in mask.anatomy.dense if name.endswith("running_var")]
+    variances = [name for name in mask.param_spec.dense if name.endswith("running_var")]
     return theta.with_dense({name: np.abs(theta.tensor(name)) + 0.5 for name in variances})
 
 
 def network_of(
     model: nn.Module, channels_last: bool = True, dtype: torch.dtype = torch.float32
 ) -> Network:
-    anatomy = dissect(model, SHAPE)
-    return Network(model, Layout.of(model, anatomy, channels_last), CPU, dtype)
+    param_spec = analyze(model, SHAPE)
+    return Network(model, Layout.of(model, param_spec, channels_last), CPU, dtype)
 
 
 def put(network: Network, theta: Theta) -> None:
@@ -134,10 +134,10 @@ def engine_of(
 ) -> GpuEngine:
     """What the bench's engine does, as a lane of a GPU does it."""
     transform = bench.engine.transform
-    gallery = Gallery([bench.data.train, bench.data.test], transform, CPU, channels_last)
-    layout = Layout.of(bench.model, bench.anatomy, channels_last)
+    image_store = ImageStore([bench.data.train, bench.data.test], transform, CPU, channels_last)
+    layout = Layout.of(bench.model, bench.param_spec, channels_last)
     network = Network(bench.model, layout, CPU, dtype)
-    shared = Shared(gallery, transform, bench.config.train)
+    shared = Shared(image_store, transform, bench.config.train)
     return GpuEngine(network, shared, stream=None, graphs=False)
 
 
@@ -153,11 +153,11 @@ def lanes_of(
     cards: int = 1,
     device: torch.device = CPU,
     **named: object,
-) -> Lanes:
+) -> StreamExecutor:
     """Lanes that play the bench's devices."""
     recipe = Recipe(
         model=bench.model,
-        anatomy=bench.anatomy,
+        param_spec=bench.param_spec,
         preparation=bench.engine.transform,
         train=bench.config.train,
         gpu=GpuConfig(**({"precision": "fp32", "compile": False, "lanes": lanes} | named)),
@@ -166,7 +166,7 @@ def lanes_of(
         training_set=bench.data.train,
         test_set=bench.data.test,
     )
-    return Lanes(recipe, [device] * cards)
+    return StreamExecutor(recipe, [device] * cards)
 
 
 def order(bench, *program, theta=None, round=0, arrays=None):
@@ -199,7 +199,7 @@ def assert_near(ours, theirs, **near):
 
 
 def pool_of(bench, candidates=3, density=0.3):
-    counts = uniform_noise(bench.anatomy, density, candidates, np.random.default_rng(0))
+    counts = uniform_noise(bench.param_spec, density, candidates, np.random.default_rng(0))
     return CandidatePool.cut(bench.start, counts)
 
 

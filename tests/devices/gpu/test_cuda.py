@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedtiny.devices.crew import Job
+from fedtiny.devices.executors import Task
 from fedtiny.devices.gpu import step as steps
 from fedtiny.errors import ModelError
-from fedtiny.federation.messages import Request, swap, top_gradients, train
+from fedtiny.federation.messages import Request, prune_and_grow, top_gradients, train
 
 from ...runs import tiny as runs
 from ..tiny import TinyNet, everything, lab, seeded
@@ -40,12 +40,12 @@ RUNS = {
 
 def replies(bench, lanes, theta=None, program=TRAINING, **named):
     """What every device of a bench answers, played on the GPU."""
-    crew = lanes_of(bench, lanes, device=CUDA, **named)
+    executor = lanes_of(bench, lanes, device=CUDA, **named)
     request = Request("train", "fedtiny", 0, program, theta or bench.theta())
     try:
-        return [*crew.answers([Job(shard, request) for shard in bench.shards])]
+        return [*executor.answers([Task(shard, request) for shard in bench.shards])]
     finally:
-        crew.close()
+        executor.close()
 
 
 @pytest.mark.parametrize("method", RUNS)
@@ -76,7 +76,7 @@ def test_recorded_steps_are_the_unrecorded_ones_but_for_rounding():
 
 
 def test_growing_and_dropping_records_nothing_anew(monkeypatch):
-    recorded, really = [], steps.Recording
+    recorded, really = [], steps.CapturedGraph
 
     def counted(*given):
         recorded.append(given)
@@ -85,12 +85,12 @@ def test_growing_and_dropping_records_nothing_anew(monkeypatch):
     monkeypatch.setattr(steps, "Recording", counted)
     bench = lab(sizes=(12, 12, 20))
     theta = bench.theta(0.3)
-    program = (train(1), swap(COUNTS), train(1), top_gradients(COUNTS))
-    crew = lanes_of(bench, 1, device=CUDA)
+    program = (train(1), prune_and_grow(COUNTS), train(1), top_gradients(COUNTS))
+    executor = lanes_of(bench, 1, device=CUDA)
     for given in (theta, bench.theta(0.1, seed=1), theta):
         request = Request("train", "fedtiny", 0, program, given)
-        found = [*crew.answers([Job(shard, request) for shard in bench.shards])]
-    crew.close()
+        found = [*executor.answers([Task(shard, request) for shard in bench.shards])]
+    executor.close()
     assert len(recorded) == 1
     fresh = replies(bench, 1, theta, program)
     assert [*map(everything, found)] == [*map(everything, fresh)]
@@ -98,7 +98,12 @@ def test_growing_and_dropping_records_nothing_anew(monkeypatch):
 
 def test_several_lanes_give_the_same_bits_as_one():
     bench = lab(sizes=(12, 9, 21, 3, 16), model=seeded(TinyNet, 0.3))
-    program = (train(1, sum_dense_gradients=True), swap(COUNTS), train(1), top_gradients(COUNTS))
+    program = (
+        train(1, sum_dense_gradients=True),
+        prune_and_grow(COUNTS),
+        train(1),
+        top_gradients(COUNTS),
+    )
     found = [[*map(everything, replies(bench, lanes, None, program))] for lanes in (1, 2, 4)]
     assert found[0] == found[1] == found[2]
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedtiny.devices.gpu.dropout import NEXT, KeyedDropout, keys, with_keys
-from fedtiny.devices.gpu.images import Images
+from fedtiny.devices.gpu.image_store import Images
 from fedtiny.devices.gpu.step import Kind, Step
 from fedtiny.devices.optimizer import Adam
 from fedtiny.errors import ModelError
@@ -188,7 +188,7 @@ def test_the_mask_of_another_module_is_not_this_one_s_moved_along():
 
 def test_every_step_of_a_training_draws_anew_and_the_seed_alone_decides_what():
     bench, network, seen = lab(), network_of(seeded(TinyNet, 0.5)), []
-    put(network, noise(random_mask(network.layout.anatomy)))
+    put(network, noise(random_mask(network.layout.param_spec)))
     images = Images(bench.data.train, bench.engine.transform, CPU)
     step = Step(Kind(8), network, Adam(1e-3), images)
     network.module.dropout.register_forward_pre_hook(lambda _, args: args[0] * 0 + 1)
@@ -208,7 +208,7 @@ def test_no_two_layers_and_steps_of_a_training_share_a_mask(seed):
     model = seeded(TinyNet, 0.5)
     model.head = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5), model.head)
     bench, network, seen = lab(), network_of(model), []
-    put(network, noise(random_mask(network.layout.anatomy)))
+    put(network, noise(random_mask(network.layout.param_spec)))
     images = Images(bench.data.train, bench.engine.transform, CPU)
     step = Step(Kind(8), network, Adam(1e-3), images)
     for module in modules(network):

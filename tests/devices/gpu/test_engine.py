@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedtiny.devices.engine import Moment
+from fedtiny.devices.engine import RngKey
 from fedtiny.devices.gpu import engine as gpu_engine
 from fedtiny.devices.gpu import step as steps
 from fedtiny.devices.gpu.network import Network
 from fedtiny.devices.node import answer
 from fedtiny.errors import DataError, FedTinyError
-from fedtiny.federation.messages import evaluate, swap, top_gradients, train
+from fedtiny.federation.messages import evaluate, prune_and_grow, top_gradients, train
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 
 from ..tiny import TinyNet, everything, lab, seeded, settings
@@ -64,7 +64,7 @@ def test_full_gradients_are_summed_up_as_on_the_reference(epochs):
     request = order(bench, train(epochs, sum_dense_gradients=True))
     theirs, ours = answers(bench, request, device=2)
     assert_near(ours, theirs)
-    assert ours.arrays.keys() == set(bench.anatomy.prunable)
+    assert ours.arrays.keys() == set(bench.param_spec.prunable)
     pruned = ~request.theta.mask.array("conv2.weight")
     assert np.count_nonzero(ours.arrays["conv2.weight"][pruned]) > 100
 
@@ -79,7 +79,7 @@ def test_full_gradients_of_one_training_are_not_those_of_the_one_before():
 def test_two_trainings_with_a_swap_between_are_the_reference_s():
     bench = lab()
     counts = {"conv1.weight": 9, "conv2.weight": 20, "hidden.weight": 3}
-    request = order(bench, train(1), swap(counts), train(1))
+    request = order(bench, train(1), prune_and_grow(counts), train(1))
     theirs, ours = answers(bench, request, device=2)
     assert_near(ours, theirs)
     assert ours.theta.mask != request.theta.mask
@@ -188,7 +188,7 @@ def test_a_mask_of_the_same_size_makes_no_new_step(monkeypatch):
 
 
 def sizes(bench):
-    return bench.anatomy.sizes.items()
+    return bench.param_spec.sizes.items()
 
 
 def test_a_device_s_training_does_not_depend_on_who_trained_before():
@@ -213,7 +213,7 @@ def test_a_rehearsal_changes_no_answer():
     bench = lab()
     request = order(bench, train(1), evaluate())
     plain, rehearsed = engine_of(bench), engine_of(bench)
-    rehearsed.rehearse(bench.theta(0.5, seed=7), bench.data.train)
+    rehearsed.warm_up(bench.theta(0.5, seed=7), bench.data.train)
     replies = [answer(engine, request, bench.shards[0], 0) for engine in (plain, rehearsed)]
     assert everything(replies[0]) == everything(replies[1])
 
@@ -226,7 +226,7 @@ def test_after_a_rehearsal_no_buffer_of_a_network_is_made(monkeypatch, dtype, ne
     )
     bench = lab()
     engine = engine_of(bench, dtype=dtype)
-    engine.rehearse(bench.theta(), bench.data.train)
+    engine.warm_up(bench.theta(), bench.data.train)
     assert len({*made}) == networks
     rehearsed = len(made)
     program = train(1), train(1, sum_dense_gradients=True), top_gradients({"conv1.weight": 2})
@@ -242,9 +242,9 @@ def test_divergence_names_the_device_and_the_round():
     engine = engine_of(bench)
     engine.load(bench.theta())
     with pytest.raises(FedTinyError, match=r"diverged on device 1 in round 7.*lower --train\.lr"):
-        engine.train(bench.shards[1], Moment(0, round=7, device=1), epochs=3)
+        engine.train(bench.shards[1], RngKey(0, round=7, device=1), epochs=3)
     with pytest.raises(FedTinyError, match="on the server's public set"):
-        engine.train(bench.shards[1], Moment(0, BEFORE_ROUNDS, SERVER), epochs=3)
+        engine.train(bench.shards[1], RngKey(0, BEFORE_ROUNDS, SERVER), epochs=3)
 
 
 def test_an_engine_that_diverged_works_again():

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from fedtiny.devices.gpu import engine as engines
-from fedtiny.devices.gpu import kernels, lanes
+from fedtiny.devices.gpu import kernels, stream_executor
 from fedtiny.devices.gpu.kernels import fused, rounding
 from fedtiny.devices.gpu.step import Step
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import evaluate, top_gradients, train
 
 from ...runs import tiny as runs
-from ..tiny import jobs, lab
+from ..tiny import lab, tasks
 from .rig import lanes_of
 from .twins import small
 
@@ -48,46 +48,46 @@ def before():
     ("precision", "tensor_cores"), [("fp32", False), ("tf32", True), ("bf16", False)]
 )
 def test_tensor_cores_round_only_where_that_is_asked_for(before, precision, tensor_cores):
-    crew = lanes_of(lab(), 1, precision=precision, deterministic=True)
+    executor = lanes_of(lab(), 1, precision=precision, deterministic=True)
     assert switches() == (tensor_cores, tensor_cores, True, False)
-    crew.close()
+    executor.close()
     assert switches() == before
 
 
 def test_closing_twice_spoils_nothing_that_was_chosen_since(before):
-    crew = lanes_of(lab(), 1)
-    crew.close()
+    executor = lanes_of(lab(), 1)
+    executor.close()
     MATMUL.allow_tf32 = False
     chosen = switches()
-    crew.close()
+    executor.close()
     assert switches() == chosen != before
 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_of_two_crews_the_one_still_open_keeps_its_choice(before, first):
-    crews = [lanes_of(lab(), 1, precision="tf32"), lanes_of(lab(), 1, precision="fp32")]
+    executors = [lanes_of(lab(), 1, precision="tf32"), lanes_of(lab(), 1, precision="fp32")]
     wanted = [(True, True, True, False), (False, False, True, False)]
     assert switches() == wanted[1]
-    crews[first].close()
+    executors[first].close()
     assert switches() == wanted[1 - first]
-    crews[1 - first].close()
+    executors[1 - first].close()
     assert switches() == before
 
 
 def test_lanes_that_open_again_choose_again(before):
     bench = lab()
-    crew = lanes_of(bench, 1)
-    crew.close()
-    assert len([*crew.answers(jobs(bench, evaluate()))]) == len(bench.shards)
+    executor = lanes_of(bench, 1)
+    executor.close()
+    assert len([*executor.answers(tasks(bench, evaluate()))]) == len(bench.shards)
     assert switches() == (False, False, True, False)
-    crew.close()
+    executor.close()
     assert switches() == before
 
 
 def test_lanes_that_nobody_closed_are_undone_with_them(before):
-    crew = lanes_of(lab(), 1)
+    executor = lanes_of(lab(), 1)
     assert switches() != before
-    del crew
+    del executor
     gc.collect()
     assert switches() == before
 
@@ -99,17 +99,17 @@ def full(*_):
 def test_a_run_leaves_the_switches_as_they_were_whether_it_ends_well_or_not(
     before, tmp_path, monkeypatch
 ):
-    during, really = [], lanes.reply_or_error
+    during, really = [], stream_executor.reply_or_error
 
     def noted(*given):
         during.append(switches())
         return really(*given)
 
-    monkeypatch.setattr(lanes, "reply_or_error", noted)
+    monkeypatch.setattr(stream_executor, "reply_or_error", noted)
     runs.train(small(rounds=1), tmp_path / "well")
     assert {*during} == {(False, False, True, False)}
     assert switches() == before
-    monkeypatch.setattr(lanes, "reply_or_error", full)
+    monkeypatch.setattr(stream_executor, "reply_or_error", full)
     with pytest.raises(FedTinyError, match="memory is full"):
         runs.train(small(rounds=1), tmp_path / "ill")
     assert switches() == before
@@ -175,9 +175,9 @@ def test_top_gradients_are_exact_whatever_another_lane_sums(monkeypatch):
     monkeypatch.setattr(engines, "offer_gradients", noted)
     bench = lab(sizes=(12,) * 6)
     program = train(3, sum_dense_gradients=True), top_gradients({"conv1.weight": 3})
-    crew = lanes_of(bench, 2, precision="bf16")
-    [*crew.answers(jobs(bench, *program))]
-    crew.close()
+    executor = lanes_of(bench, 2, precision="bf16")
+    [*executor.answers(tasks(bench, *program))]
+    executor.close()
     assert seen == [(False, False)] * 6
 
 
@@ -193,10 +193,10 @@ def test_gradients_are_summed_with_tensor_cores_unless_fp32_was_asked_for(
 
     monkeypatch.setattr(Step, "once", noted)
     bench = lab(sizes=(12, 2))  # the second has less than a batch
-    crew = lanes_of(bench, 2, precision=precision)
+    executor = lanes_of(bench, 2, precision=precision)
     for summing in (False, True):
-        [*crew.answers(jobs(bench, train(1, sum_dense_gradients=summing)))]
-    crew.close()
+        [*executor.answers(tasks(bench, train(1, sum_dense_gradients=summing)))]
+    executor.close()
     assert seen == {(False, (False, False)), (True, (in_sums, in_sums))}
 
 
@@ -209,7 +209,7 @@ def test_a_compiler_may_time_kernels_only_where_bits_do_not_count(
     monkeypatch.setattr(torch, "compile", lambda function, **named: given.update(named) or function)
     older = type("Older", (), {"deterministic": False} if known else {})
     monkeypatch.setattr(kernels, "inductor", older)
-    crew = lanes_of(lab(), 1, deterministic=deterministic)
+    executor = lanes_of(lab(), 1, deterministic=deterministic)
     assert fused(len) is len
-    crew.close()
+    executor.close()
     assert given["options"] == ({"deterministic": True} if deterministic and known else {})

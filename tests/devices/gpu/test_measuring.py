@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.gpu import engine as gpu_engine
 from fedtiny.devices.node import answer
-from fedtiny.devices.shard import Shard
 from fedtiny.federation.messages import (
     bn_statistics,
     evaluate,
@@ -27,7 +27,7 @@ OPTIMIZERS = ["adam", "sgd"]
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_the_top_gradients_are_the_reference_s(count, channels_last):
     bench = lab()
-    request = order(bench, top_gradients(dict.fromkeys(bench.anatomy.prunable, count)))
+    request = order(bench, top_gradients(dict.fromkeys(bench.param_spec.prunable, count)))
     theirs, ours = answers(bench, request, device=2, channels_last=channels_last)
     assert_near(ours, theirs, atol=1e-6)
     assert ours.theta is theirs.theta is None
@@ -36,7 +36,7 @@ def test_the_top_gradients_are_the_reference_s(count, channels_last):
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_the_top_gradients_of_any_network_are_the_reference_s(kind):
     bench = lab(model=seeded(NETWORKS[kind]))
-    request = order(bench, train(1), top_gradients(dict.fromkeys(bench.anatomy.prunable, 4)))
+    request = order(bench, train(1), top_gradients(dict.fromkeys(bench.param_spec.prunable, 4)))
     theirs, ours = answers(bench, request, device=1)
     assert_near(ours, theirs)
 
@@ -46,9 +46,9 @@ def test_measuring_gradients_changes_nothing():
     engine, theta = engine_of(bench), bench.theta()
     engine.load(theta)
     counts = {"conv1.weight": 5}
-    first = engine.top_gradients(bench.shards[0], bench.moment(), counts=counts)
+    first = engine.top_gradients(bench.shards[0], bench.rng_key(), counts=counts)
     assert engine.theta().version == theta.version
-    again = engine.top_gradients(bench.shards[0], bench.moment(), counts=counts)
+    again = engine.top_gradients(bench.shards[0], bench.rng_key(), counts=counts)
     assert first["conv1.weight"].dense().tobytes() == again["conv1.weight"].dense().tobytes()
     plain, measured = (
         answer(engine_of(bench), order(bench, *program), bench.shards[0], 0).theta.version
@@ -61,7 +61,7 @@ MEASUREMENTS = {
     "one batch": {"batch_size": 128},
     "several batches": {"batch_size": 4},
     "two passes": {"batch_size": 4, "passes": 2},
-    "exact": {"batch_size": 4, "moment": "square"},
+    "exact": {"batch_size": 4, "second_moment": "square"},
 }
 
 
@@ -132,7 +132,7 @@ def test_laid_out_as_on_the_reference_measurements_are_the_reference_s_to_the_la
 def test_a_shard_of_the_test_set_is_found_too():
     bench = lab()
     every = np.arange(len(bench.data.test))
-    test = Shard(SERVER - 1, bench.data.test, every, every)
+    test = DeviceData(SERVER - 1, bench.data.test, every, every)
     theirs, ours = (answer(e, order(bench, evaluate()), test, 0) for e in both(bench))
     assert_near(ours, theirs)
 
@@ -143,12 +143,12 @@ def test_a_shard_of_the_test_set_is_found_too():
 def test_half_precision_runs_and_is_near():
     bench = lab(settings(train={"local_epochs": 2}), sizes=(40, 12))
     pool = pool_of(bench)
-    counts = dict.fromkeys(bench.anatomy.prunable, 6)
+    counts = dict.fromkeys(bench.param_spec.prunable, 6)
     programs = {
         "train": order(bench, train(2, sum_dense_gradients=True), evaluate()),
         "gradients": order(bench, top_gradients(counts)),
         "statistics": select(bench, bn_statistics(128)),
-        "exact": select(bench, bn_statistics(128, moment="square")),
+        "exact": select(bench, bn_statistics(128, second_moment="square")),
         "losses": order(bench, losses(), theta=pool.theta, arrays=pool_arrays(pool.counts)),
     }
     for name, request in programs.items():

@@ -13,7 +13,7 @@ from fedtiny import models
 from fedtiny.devices.gpu.layout import Layout
 from fedtiny.devices.gpu.network import Network
 from fedtiny.errors import ModelError
-from fedtiny.models import dissect
+from fedtiny.models import analyze
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -37,8 +37,8 @@ def in_the_buffer(network):
 def histories(draw):
     """A network, and the thetas that it is given one after the other."""
     model = draw(networks)
-    anatomy = dissect(model, SHAPE)
-    given = draw(st.lists(masks(anatomy), min_size=1, max_size=4))
+    param_spec = analyze(model, SHAPE)
+    given = draw(st.lists(masks(param_spec), min_size=1, max_size=4))
     return model, [noise(mask, seed) for seed, mask in enumerate(given)]
 
 
@@ -83,7 +83,7 @@ def test_every_parameter_and_statistic_of_the_module_is_the_theta_s(history):
 def test_no_tensor_moves_while_there_is_room(history):
     model, thetas = history
     network = network_of(model)
-    network.reserve(network.layout.anatomy.prunable_count)
+    network.reserve(network.layout.param_spec.prunable_count)
     before = addresses(network)
     for theta in thetas:
         assert not network.reserve(theta.mask.count)
@@ -100,8 +100,8 @@ def addresses(network):
 
 def test_a_bigger_mask_moves_the_vector_and_a_smaller_one_does_not():
     network = network_of(seeded(TinyNet))
-    anatomy = network.layout.anatomy
-    small, big = (noise(random_mask(anatomy, density)) for density in (0.1, 0.3))
+    param_spec = network.layout.param_spec
+    small, big = (noise(random_mask(param_spec, density)) for density in (0.1, 0.3))
     put(network, small)
     flat = network.flat.data_ptr()
     assert network.capacity == small.mask.count
@@ -119,9 +119,9 @@ def test_a_bigger_mask_moves_the_vector_and_a_smaller_one_does_not():
 
 def test_padding_is_zero_and_goes_nowhere():
     network = network_of(seeded(TinyNet))
-    anatomy = network.layout.anatomy
-    put(network, noise(random_mask(anatomy, 0.6)))
-    small = noise(random_mask(anatomy, 0.1, seed=1))
+    param_spec = network.layout.param_spec
+    put(network, noise(random_mask(param_spec, 0.6)))
+    small = noise(random_mask(param_spec, 0.1, seed=1))
     put(network, small)
     end = network.fixed + small.mask.count
     assert not network.vector[end:].any()
@@ -130,7 +130,7 @@ def test_padding_is_zero_and_goes_nowhere():
 
 def test_the_same_mask_with_other_values_replaces_every_value():
     network = network_of(seeded(TinyNet))
-    mask = random_mask(network.layout.anatomy)
+    mask = random_mask(network.layout.param_spec)
     for seed in range(3):
         theta = noise(mask, seed)
         put(network, theta)
@@ -142,7 +142,7 @@ def test_the_same_mask_with_other_values_replaces_every_value():
 
 def test_values_that_are_no_numbers_and_both_zeros_come_back_as_they_were():
     network = network_of(seeded(TinyNet))
-    mask = random_mask(network.layout.anatomy)
+    mask = random_mask(network.layout.param_spec)
     theta = noise(mask)
     vector = theta.vector.copy()
     vector[:6] = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-42]
@@ -161,7 +161,7 @@ def test_the_module_computes_what_the_reference_model_computes(kind, training, c
     model = seeded(NETWORKS[kind])
     network = network_of(model, channels_last)
     for seed in range(2):
-        theta = noise(random_mask(network.layout.anatomy, 0.4, seed), seed)
+        theta = noise(random_mask(network.layout.param_spec, 0.4, seed), seed)
         put(network, theta)
         reference = loaded(model, theta).train(training)
         inputs = torch.randn(5, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(seed))
@@ -182,9 +182,9 @@ def loaded(model, theta):
 
 def test_a_resnet_computes_what_the_reference_model_computes():
     model = models.build("resnet18", (3, 8, 8), 10, width=4)
-    anatomy = dissect(model, (3, 8, 8))
-    network = Network(model, Layout.of(model, anatomy, True), CPU, torch.float32)
-    theta = noise(random_mask(anatomy, 0.1))
+    param_spec = analyze(model, (3, 8, 8))
+    network = Network(model, Layout.of(model, param_spec, True), CPU, torch.float32)
+    theta = noise(random_mask(param_spec, 0.1))
     put(network, theta)
     inputs = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -195,7 +195,7 @@ def test_a_resnet_computes_what_the_reference_model_computes():
 def test_reduced_precision_is_near_and_spoils_no_value():
     model = seeded(TinyNet)
     network = network_of(model, dtype=torch.bfloat16)
-    theta = noise(random_mask(network.layout.anatomy))
+    theta = noise(random_mask(network.layout.param_spec))
     put(network, theta)
     inputs = torch.randn(16, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), network.computing() as module:
@@ -208,7 +208,7 @@ def test_reduced_precision_is_near_and_spoils_no_value():
 
 def test_a_theta_that_was_put_in_is_not_touched_by_what_happens_to_the_network():
     network = network_of(seeded(TinyNet))
-    theta = noise(random_mask(network.layout.anatomy))
+    theta = noise(random_mask(network.layout.param_spec))
     before = theta.vector.copy()
     put(network, theta)
     taken = network.theta()
@@ -222,7 +222,7 @@ def test_the_model_it_is_made_of_stays_as_it_is():
     model = seeded(TinyNet, 0.5)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     network = network_of(model)
-    put(network, noise(random_mask(network.layout.anatomy)))
+    put(network, noise(random_mask(network.layout.param_spec)))
     network.module.train()(torch.randn(4, 1, SIDE, SIDE))
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name])
@@ -231,7 +231,7 @@ def test_the_model_it_is_made_of_stays_as_it_is():
 
 def test_places_are_kept_for_the_same_mask_alone():
     network = network_of(seeded(TinyNet))
-    one, other = (random_mask(network.layout.anatomy, seed=seed) for seed in range(2))
+    one, other = (random_mask(network.layout.param_spec, seed=seed) for seed in range(2))
     first = network.place(noise(one))
     assert network.place(noise(one, 1), first).slots is first.slots
     assert network.place(noise(other), first).slots is not first.slots
@@ -239,7 +239,7 @@ def test_places_are_kept_for_the_same_mask_alone():
 
 def test_own_parameters_are_read_from_the_trained_vector_itself():
     network = network_of(seeded(NETWORKS["own"]))
-    put(network, noise(Mask.full(network.layout.anatomy)))
+    put(network, noise(Mask.full(network.layout.param_spec)))
     own = network.layout.own_size
     network.vector[:own] = 7.0
     assert (network.module.gain == 7).all()
@@ -256,7 +256,7 @@ def measure(network, values):
 
 def test_statistics_can_be_measured_and_set():
     network = network_of(seeded(TinyNet))
-    theta = noise(random_mask(network.layout.anatomy))
+    theta = noise(random_mask(network.layout.param_spec))
     put(network, theta)
     expected = np.concatenate([theta.tensor(name).ravel() for name in network.layout.statistics])
     assert np.array_equal(measured(network).numpy(), expected)
@@ -270,7 +270,7 @@ def test_statistics_can_be_measured_and_set():
 
 def test_some_statistics_can_be_set_in_any_order_and_the_others_stay():
     network = network_of(seeded(TinyNet))
-    put(network, noise(random_mask(network.layout.anatomy)))
+    put(network, noise(random_mask(network.layout.param_spec)))
     before = network.module.bn1.running_mean.clone()
     network.measure(torch.arange(12.0), ["bn1.running_var", "bn0.running_mean"])
     assert network.module.bn1.running_var.tolist() == [*range(8)]
@@ -280,7 +280,7 @@ def test_some_statistics_can_be_set_in_any_order_and_the_others_stay():
 
 def test_a_network_without_statistics_has_nothing_to_measure():
     network = network_of(seeded(NETWORKS["plain"]))
-    theta = noise(random_mask(network.layout.anatomy))
+    theta = noise(random_mask(network.layout.param_spec))
     put(network, theta)
     assert len(measured(network)) == 0
     measure(network, measured(network))

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fedtiny.devices.gpu import step as steps
-from fedtiny.devices.gpu.images import Images
-from fedtiny.devices.gpu.record import Recording
+from fedtiny.devices.gpu.captured_graph import CapturedGraph
+from fedtiny.devices.gpu.image_store import Images
 from fedtiny.devices.node import answer
 from fedtiny.devices.optimizer import Adam
 from fedtiny.errors import ModelError
@@ -18,12 +18,12 @@ from fedtiny.federation.messages import (
     bn_statistics,
     evaluate,
     losses,
-    swap,
+    prune_and_grow,
     top_gradients,
     train,
 )
 
-from ..tiny import PlainNet, TinyNet, everything, jobs, lab, seeded, settings
+from ..tiny import PlainNet, TinyNet, everything, lab, seeded, settings, tasks
 from .rig import CPU, DRAWING, answers, assert_near, engine_of, lanes_of, order, put, select
 
 OPTIMIZERS = ["adam", "sgd"]
@@ -109,10 +109,10 @@ def test_a_buffer_of_one_s_own_is_loaded_and_kept():
     assert ours.theta.tensor("scale") == 0.25
 
 
-@pytest.mark.parametrize("moment", ["var", "square"])
-def test_a_buffer_of_one_s_own_is_no_statistic(moment):
+@pytest.mark.parametrize("second_moment", ["var", "square"])
+def test_a_buffer_of_one_s_own_is_no_statistic(second_moment):
     bench = lab(model=seeded(Scaled))
-    request = select(bench, bn_statistics(128, moment=moment))
+    request = select(bench, bn_statistics(128, second_moment=second_moment))
     theirs, ours = answers(bench, request)
     assert_near(ours, theirs, atol=1e-6)
 
@@ -193,10 +193,10 @@ def test_a_mask_that_grows_round_after_round_can_be_compiled_to_the_end(monkeypa
     rooms = set()
     for density in np.geomspace(0.02, 1, 15):
         engine.load(bench.theta(density))
-        engine.train(bench.shards[0], bench.moment(), epochs=1)
+        engine.train(bench.shards[0], bench.rng_key(), epochs=1)
         rooms.add(engine.network.capacity)
     assert len(rooms) <= 5
-    assert max(rooms) == bench.anatomy.prunable_count
+    assert max(rooms) == bench.param_spec.prunable_count
 
 
 class Graph:
@@ -219,7 +219,7 @@ class Stream:
         pass
 
 
-def recording(monkeypatch, trouble=None):
+def capture(monkeypatch, trouble=None):
     """Work that goes well in rehearsal and, if there is trouble, fails when it is recorded."""
     graph, done = Graph(), []
     graph.spoilt = trouble is not None
@@ -232,18 +232,18 @@ def recording(monkeypatch, trouble=None):
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
-    return graph, lambda: Recording(work, Stream(), rehearsals=2)
+    return graph, lambda: CapturedGraph(work, Stream(), rehearsals=2)
 
 
 def test_work_is_rehearsed_and_then_recorded(monkeypatch):
-    graph, record = recording(monkeypatch)
+    graph, record = capture(monkeypatch)
     assert record().result == 3
     assert graph.calls == ["begin", "end"]
 
 
 def test_a_network_that_cannot_be_recorded_is_told_the_way_out(monkeypatch):
     trouble = RuntimeError("operation not permitted when stream is capturing")
-    graph, record = recording(monkeypatch, trouble)
+    graph, record = capture(monkeypatch, trouble)
     with pytest.raises(ModelError, match=r"cannot be recorded .*--gpu\.no-graphs or --sim") as e:
         record()
     assert e.value.__cause__ is trouble
@@ -252,7 +252,7 @@ def test_a_network_that_cannot_be_recorded_is_told_the_way_out(monkeypatch):
 
 @pytest.mark.parametrize("trouble", [torch.OutOfMemoryError("full"), TypeError("a bug")])
 def test_what_is_no_fault_of_recording_is_raised_as_it_is(monkeypatch, trouble):
-    graph, record = recording(monkeypatch, trouble)
+    graph, record = capture(monkeypatch, trouble)
     with pytest.raises(type(trouble), match=str(trouble)):
         record()
     assert graph.calls == ["begin", "end"]
@@ -261,18 +261,18 @@ def test_what_is_no_fault_of_recording_is_raised_as_it_is(monkeypatch, trouble):
 @pytest.mark.parametrize("kind", DRAWING)
 def test_a_network_that_draws_by_itself_is_refused_clearly(kind):
     bench = lab(model=seeded(kind))
-    crew = lanes_of(bench, 1)
+    executor = lanes_of(bench, 1)
     with pytest.raises(ModelError, match=r"draws random numbers by itself .*--simulator reference"):
-        [*crew.answers(jobs(bench, train(1)))]
-    crew.close()
+        [*executor.answers(tasks(bench, train(1)))]
+    executor.close()
 
 
 def test_dropout_layers_are_no_draws_of_the_network_s_own():
     bench = lab(model=seeded(TinyNet, 0.3))
-    crew, before = lanes_of(bench, 1), torch.get_rng_state()
-    assert len([*crew.answers(jobs(bench, train(1)))]) == len(bench.shards)
+    executor, before = lanes_of(bench, 1), torch.get_rng_state()
+    assert len([*executor.answers(tasks(bench, train(1)))]) == len(bench.shards)
     assert torch.equal(torch.get_rng_state(), before)
-    crew.close()
+    executor.close()
 
 
 @pytest.mark.parametrize("frozen", [["conv1.weight"], ["conv1.weight", "hidden.weight"]])
@@ -291,7 +291,7 @@ def test_frozen_layers_offer_no_gradient(frozen):
 def test_frozen_layers_keep_their_mask_when_a_device_swaps():
     bench = lab(model=seeded(TinyNet))
     bench.model.conv1.weight.requires_grad = False
-    request = order(bench, swap({"conv1.weight": 4, "hidden.weight": 4}), train(1))
+    request = order(bench, prune_and_grow({"conv1.weight": 4, "hidden.weight": 4}), train(1))
     for reply in answers(bench, request):
         before, after = request.theta.mask, reply.theta.mask
         assert np.array_equal(after.indices("conv1.weight"), before.indices("conv1.weight"))

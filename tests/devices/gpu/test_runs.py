@@ -9,18 +9,18 @@ import torch
 import fedtiny
 from fedtiny import methods, models
 from fedtiny.config import Config
-from fedtiny.devices.crew import Job
+from fedtiny.devices.executors import Task
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.federation.messages import Request
 from fedtiny.federation.messages import train as train_verb
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.runs import assembly, crews, settle
+from fedtiny.runs import assembly, executors, resolve
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
-from fedtiny.runs.settle import settled
+from fedtiny.runs.resolve import resolved
 
 from ...runs.tiny import differences, essence, stop, train
 from ..tiny import random_mask
@@ -47,7 +47,7 @@ def _a_method_with_verbs(monkeypatch):
 
 def chosen(monkeypatch, gpu, **named):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    return settled(Config(**named), None, None).simulator
+    return resolved(Config(**named), None, None).simulator
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_a_method_with_python_of_its_own_for_devices_runs_on_the_reference(monke
 
 
 def test_the_gpu_simulator_needs_no_worker_processes(monkeypatch):
-    monkeypatch.setattr(settle, "cores", lambda: 8)
-    assert settled(Config(simulator="gpu"), None, None).workers == 1
+    monkeypatch.setattr(resolve, "cores", lambda: 8)
+    assert resolved(Config(simulator="gpu"), None, None).workers == 1
 
 
 @pytest.mark.parametrize("name", ["lanes", "cards"])
@@ -88,7 +88,7 @@ def test_there_is_at_least_one_lane_and_one_card(name):
 
 
 def test_more_cards_than_the_machine_has_are_refused_clearly(monkeypatch):
-    monkeypatch.setattr(crews, "has_gpu", lambda: True)
+    monkeypatch.setattr(executors, "has_gpu", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match=r"--gpu\.cards is 3, but this machine has 2"):
         assembly.assemble(small(gpu={"cards": 3}))
@@ -130,15 +130,15 @@ def test_messages_that_are_really_encoded_change_nothing(tmp_path, method):
 
 
 def test_replies_of_lanes_are_clipped_and_averaged_robustly():
-    ready = assembly.assemble(small(trust={"mean": "median", "clip_norm": 0.01}))
+    ready = assembly.assemble(small(robustness={"mean": "median", "clip_norm": 0.01}))
     server, sent = ready.server, ready.server.theta
     request = Request("train", "fedtiny", 0, (train_verb(1),), sent)
     try:
-        shards = server.door.shards.values()
-        replies = list(ready.crew.answers([Job(shard, request) for shard in shards]))
-        found = server.door.ask(range(3), request, "mean").theta
+        shards = server.transport.shards.values()
+        replies = list(ready.executor.answers([Task(shard, request) for shard in shards]))
+        found = server.transport.ask(range(3), request, "mean").theta
     finally:
-        server.door.close()
+        server.transport.close()
     steps = np.stack([reply.theta.vector.astype(np.float64) - sent.vector for reply in replies])
     lengths = np.linalg.norm(steps, axis=1, keepdims=True)
     assert (lengths > 0.01).all()
@@ -186,7 +186,7 @@ def test_a_learning_rate_beyond_reason_ends_a_run_with_advice(tmp_path):
 
 def test_a_checkpoint_of_a_sparse_resnet_is_small(tmp_path):
     model = models.build("resnet18", (3, 32, 32), 10)
-    theta = first_values(model, random_mask(models.dissect(model, (3, 32, 32)), 0.01))
+    theta = first_values(model, random_mask(models.analyze(model, (3, 32, 32)), 0.01))
     config = quick(simulator="gpu", density=0.01)
     server = Server(config, Simulator(None, [], config), theta)
     folder = RunFolder(tmp_path)

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from fedtiny.devices.gpu.images import Images
+from fedtiny.devices.gpu.image_store import Images
 from fedtiny.devices.gpu.step import Kind, Step
 from fedtiny.devices.gpu.update import Update
 from fedtiny.devices.optimizer import Adam, Sgd
@@ -104,8 +104,8 @@ def test_the_vector_stays_where_it_is():
 @pytest.mark.parametrize("rule", [Adam(1e-2), Sgd(0.05)], ids=["adam", "sgd"])
 def test_a_step_moves_no_pruned_weight_and_no_padding(rule):
     bench, network = lab(), network_of(seeded(TinyNet))
-    put(network, noise(random_mask(network.layout.anatomy, 0.7)))
-    theta = noise(random_mask(network.layout.anatomy, 0.3))
+    put(network, noise(random_mask(network.layout.param_spec, 0.7)))
+    theta = noise(random_mask(network.layout.param_spec, 0.3))
     put(network, theta)
     step = Step(Kind(4), network, rule, Images(bench.data.train, bench.engine.transform, CPU))
     step.reset(0)

@@ -176,7 +176,7 @@ def assert_near_until_then(both: Twins, most: float = 2e-3, usual: float = 5e-5)
 def shared(one: Theta, other: Theta):
     """The values that both hold, tensor by tensor."""
     for name in one.places:
-        if name in one.anatomy.dense:
+        if name in one.param_spec.dense:
             yield one.tensor(name).ravel(), other.tensor(name).ravel()
         else:
             held = one.mask.array(name) & other.mask.array(name)

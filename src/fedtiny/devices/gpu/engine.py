@@ -15,16 +15,16 @@ from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
 from fedtiny.data.draws import Preparation
 from fedtiny.devices import batches
-from fedtiny.devices.engine import Arrays, Metrics, Moment, SecondMoment, finite
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite
+from fedtiny.devices.gpu.captured_graph import CapturedGraph
 from fedtiny.devices.gpu.dropout import only_keyed_draws
 from fedtiny.devices.gpu.gradients import DeviceTop
-from fedtiny.devices.gpu.images import COLUMNS, Gallery, Images
+from fedtiny.devices.gpu.image_store import COLUMNS, Images, ImageStore
 from fedtiny.devices.gpu.kernels import rounding
 from fedtiny.devices.gpu.network import Network, Placed, fetched
-from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.gpu.step import Kind, Loss, Step
 from fedtiny.devices.optimizer import optimizer
-from fedtiny.devices.shard import Shard
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
 from fedtiny.devices.torch_gradients import offer_gradients
 from fedtiny.devices.torch_norms import (
@@ -43,7 +43,7 @@ from fedtiny.sparse.vector import SparseVector
 class Shared:
     """What all lanes of a GPU have in common."""
 
-    gallery: Gallery
+    image_store: ImageStore
     preparation: Preparation
     config: TrainConfig
     compiled_loss: Loss | None = None
@@ -92,10 +92,10 @@ class GpuEngine:
     def theta(self) -> Theta:
         return self.network.theta()
 
-    def rehearse(self, theta: Theta, data: ImageSet) -> None:
+    def warm_up(self, theta: Theta, data: ImageSet) -> None:
         """Make ready what the first training and the first measurement will need."""
         self.load(theta)
-        images = self.shared.gallery[data]
+        images = self.shared.image_store[data]
         self._check_draws(images)
         self._step(Kind(self.batch), self.network, images)
         self._in_fp32()
@@ -142,35 +142,35 @@ class GpuEngine:
         tf32 = self._copy_in(tf32=True)
         if not self.graphs or self.stream is None:
             return rounding(tf32)(work)
-        return Recording(work, self.stream, 1, tf32)
+        return CapturedGraph(work, self.stream, 1, tf32)
 
     def _copy_in(self, *, tf32: bool) -> bool | None:
         """How the fp32 copy rounds (long work is worth TF32); a lane in fp32 has no copy."""
         return tf32 if self.network.dtype != torch.float32 else None
 
     def train(
-        self, shard: Shard, moment: Moment, *, epochs: int, sum_dense_gradients: bool = False
+        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
     ) -> tuple[Metrics, Arrays]:
         self.shared.pool = None  # selection is over
         size = batches.batch_size(shard, self.batch)
         network = self._in_fp32() if sum_dense_gradients else self.network
         kind = Kind(size, sum_dense_gradients)
-        step = self._step(kind, network, self.shared.gallery[shard.data])
-        step.reset(batches.dropout_seed(moment))
-        planned = self._plan(shard, moment, epochs, size)
+        step = self._step(kind, network, self.shared.image_store[shard.data])
+        step.reset(batches.dropout_seed(rng_key))
+        planned = self._plan(shard, rng_key, epochs, size)
         step.run(planned)
         if network is not self.network:
             self.network.follow(network)
         loss = float(step.loss) / max(1, len(planned))
-        return {"loss": finite(loss, moment)}, self._sums(step, len(planned))
+        return {"loss": finite(loss, rng_key)}, self._sums(step, len(planned))
 
-    def _plan(self, shard: Shard, moment: Moment, epochs: int, size: int) -> Tensor:
+    def _plan(self, shard: DeviceData, rng_key: RngKey, epochs: int, size: int) -> Tensor:
         """Every batch of a local training: samples and what is done to each image."""
-        images, preparation = self.shared.gallery[shard.data], self.shared.preparation
+        images, preparation = self.shared.image_store[shard.data], self.shared.preparation
         parts = [
             images.plan(samples, draws)
             for samples, draws in batches.training_epochs(
-                shard, moment, preparation, epochs=epochs, most=self.batch
+                shard, rng_key, preparation, epochs=epochs, most=self.batch
             )
         ]
         planned = np.concatenate([*parts, np.empty((0, COLUMNS), dtype=np.int32)])
@@ -182,18 +182,20 @@ class GpuEngine:
         layout, mean = self.network.layout, step.sums / max(1, steps)
         return {
             name: fetched(layout.view(name, mean).contiguous()).numpy()
-            for name in layout.anatomy.prunable
+            for name in layout.param_spec.prunable
         }
 
     def top_gradients(
-        self, shard: Shard, moment: Moment, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
-        images, preparation = self.shared.gallery[shard.data], self.shared.preparation
-        (samples, draws), seed = batches.gradient_batch(shard, moment, preparation, most=self.batch)
+        images, preparation = self.shared.image_store[shard.data], self.shared.preparation
+        (samples, draws), seed = batches.gradient_batch(
+            shard, rng_key, preparation, most=self.batch
+        )
         network = self._in_fp32()
         plan = torch.from_numpy(images.plan(samples, draws)).to(network.device)
         network.set_keys(seed)
-        mask, sizes = network.mask, network.layout.anatomy.sizes
+        mask, sizes = network.mask, network.layout.param_spec.sizes
         tops = {
             name: DeviceTop(sizes[name], a, mask.indices(name), network.device)
             for name, a in counts.items()
@@ -228,19 +230,19 @@ class GpuEngine:
     @torch.no_grad()
     def bn_statistics(
         self,
-        shard: Shard,
+        shard: DeviceData,
         pool: CandidatePool,
         *,
         batch_size: int,
         passes: int,
-        moment: SecondMoment = "var",
+        second_moment: SecondMoment = "var",
     ) -> Arrays:
         inputs, _ = self._plain(shard, shard.development)
         parts = inputs.tensor_split(batches.measuring_parts(len(inputs), batch_size))
-        if moment == "square":
+        if second_moment == "square":
             return self._moments(pool, parts)
         momentum = None if passes == 1 else MOMENTUM
-        names, network = [*self.network.layout.anatomy.statistics], self.exact
+        names, network = [*self.network.layout.param_spec.statistics], self.exact
 
         def measure() -> Tensor:
             with measuring(network.module, momentum):
@@ -262,7 +264,9 @@ class GpuEngine:
         return dict(zip(names, np.split(rows, ends[:-1], axis=1), strict=True)) if names else {}
 
     @torch.no_grad()
-    def losses(self, shard: Shard, pool: CandidatePool, statistics: Arrays) -> NDArray[np.float32]:
+    def losses(
+        self, shard: DeviceData, pool: CandidatePool, statistics: Arrays
+    ) -> NDArray[np.float32]:
         inputs, labels = self._plain(shard, shard.development)
         none = np.empty((len(pool), 0), dtype=np.float32)
         joined = np.concatenate([none, *statistics.values()], axis=1)
@@ -295,7 +299,7 @@ class GpuEngine:
             yield number
 
     @torch.no_grad()
-    def evaluate(self, shard: Shard) -> Metrics:
+    def evaluate(self, shard: DeviceData) -> Metrics:
         network = self._in_fp32()
         sums = torch.zeros(2, dtype=torch.float64, device=network.device)
         with rounding(self._copy_in(tf32=False)):
@@ -305,9 +309,9 @@ class GpuEngine:
         loss, correct = sums.tolist()
         return {"loss": loss / len(shard), "accuracy": correct / len(shard)}
 
-    def _plain(self, shard: Shard, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def _plain(self, shard: DeviceData, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         samples = torch.from_numpy(indices).to(self.network.device)
-        return self.shared.gallery[shard.data].plain(samples)
+        return self.shared.image_store[shard.data].plain(samples)
 
     @contextmanager
     def on_its_stream(self) -> Iterator[None]:

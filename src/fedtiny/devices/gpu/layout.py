@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedtiny.errors import ModelError
-from fedtiny.models.anatomy import Anatomy, Shape
-from fedtiny.models.dissection import LAYERS
+from fedtiny.models.analysis import LAYERS
+from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.mask import Mask
 
 ALIGNED = 64  # values; tensor cores want weights to begin at multiples of 16 bytes
@@ -28,22 +28,22 @@ class Layout:
     vector: own parameters, then weights of dense layers, then kept weights of prunable layers.
     """
 
-    anatomy: Anatomy
+    param_spec: ParamSpec
     weights: Mapping[str, Shape]
     own: Mapping[str, Shape]
     statistics: Mapping[str, Shape]
     channels_last: bool
 
     @classmethod
-    def of(cls, model: nn.Module, anatomy: Anatomy, channels_last: bool) -> "Layout":
+    def of(cls, model: nn.Module, param_spec: ParamSpec, channels_last: bool) -> "Layout":
         """The layout of a model's tensors."""
         layers = {n for n, module in model.named_modules() if isinstance(module, LAYERS)}
         trained = _parameters(model)
-        dense = anatomy.dense
+        dense = param_spec.dense
         weights = {n: s for n, s in dense.items() if n.rpartition(".")[0] in layers}
         own = {n: s for n, s in dense.items() if n in trained and n not in weights}
         rest = {n: s for n, s in dense.items() if n not in trained}
-        return cls(anatomy, {**anatomy.prunable, **weights}, own, rest, channels_last)
+        return cls(param_spec, {**param_spec.prunable, **weights}, own, rest, channels_last)
 
     @cached_property
     def offsets(self) -> dict[str, int]:
@@ -73,7 +73,7 @@ class Layout:
     @cached_property
     def dense_slots(self) -> Slots:
         """Places of the weights of dense layers."""
-        dense = [self._places(name, None) for name in self.weights if name in self.anatomy.dense]
+        dense = [self._places(name, None) for name in self.weights if name in self.param_spec.dense]
         return np.concatenate([*dense, np.empty(0, dtype=np.int64)])
 
     def kept_slots(self, mask: Mask) -> Slots:
@@ -120,14 +120,14 @@ class Layout:
     @cached_property
     def dense_order(self) -> tuple[Slots, Slots]:
         """Which of a theta's dense values are trained, and which are statistics."""
-        sizes = self.anatomy.dense_sizes
+        sizes = self.param_spec.dense_sizes
         ends = dict(zip(sizes, np.cumsum([*sizes.values()]), strict=True))
         starts = {name: int(end) - sizes[name] for name, end in ends.items()}
-        trained = [*self.own, *(name for name in self.weights if name in self.anatomy.dense)]
+        trained = [*self.own, *(name for name in self.weights if name in self.param_spec.dense)]
         return self._run(trained, starts), self._run([*self.statistics], starts)
 
     def _run(self, names: list[str], starts: Mapping[str, int]) -> Slots:
-        runs = [np.arange(starts[n], starts[n] + self.anatomy.dense_sizes[n]) for n in names]
+        runs = [np.arange(starts[n], starts[n] + self.param_spec.dense_sizes[n]) for n in names]
         return np.concatenate([*runs, np.empty(0, dtype=np.int64)]).astype(np.int64)
 
 

@@ -13,7 +13,7 @@ from fedtiny.devices.gpu.dropout import keys, with_keys
 from fedtiny.devices.gpu.layout import Layout
 from fedtiny.devices.gpu.stand_ins import replaced
 from fedtiny.devices.torch_norms import norms
-from fedtiny.devices.torch_pooling import steady_pool
+from fedtiny.devices.torch_pooling import deterministic_pool
 from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -117,7 +117,7 @@ class Network:
         room = max(0, self.capacity) or kept
         while room < kept:
             room *= GROWTH
-        return min(room, self.layout.anatomy.prunable_count)
+        return min(room, self.layout.param_spec.prunable_count)
 
     def place(self, theta: Theta, like: Placed | None = None) -> Placed:
         """Bring a theta to where this network is; `like` may know the places of its mask."""
@@ -232,7 +232,7 @@ class Network:
 
 def playable(model: nn.Module) -> nn.Module:
     """A copy of the model whose dropout and adaptive pooling give the same when replayed."""
-    pooled = replaced(copy.deepcopy(model), lambda _, module: steady_pool(module))
+    pooled = replaced(copy.deepcopy(model), lambda _, module: deterministic_pool(module))
     return with_keys(pooled)
 
 

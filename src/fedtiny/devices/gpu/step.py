@@ -9,11 +9,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedtiny.devices.gpu.captured_graph import CapturedGraph
 from fedtiny.devices.gpu.dropout import NEXT
-from fedtiny.devices.gpu.images import COLUMNS, Images
+from fedtiny.devices.gpu.image_store import COLUMNS, Images
 from fedtiny.devices.gpu.kernels import fused, rounding
 from fedtiny.devices.gpu.network import Network, playable, precision
-from fedtiny.devices.gpu.record import Recording
 from fedtiny.devices.gpu.update import Update
 from fedtiny.devices.optimizer import Adam, Sgd
 from fedtiny.devices.torch_norms import frozen_statistics, norms
@@ -108,7 +108,7 @@ class Step:
         self.moving = network.marked(self.idle) if self.idle else None
         self._cut = fused(self._batch) if compiled_loss else None
         self._apply = fused(self._updated) if compiled_loss else None
-        self._recording: Recording[None] | None = None
+        self._captured: CapturedGraph[None] | None = None
 
     def _idle(self) -> dict[str, Tensor]:
         """Parameters that are frozen or that the loss does not use, with the gradient zero."""
@@ -134,8 +134,8 @@ class Step:
             self._repeat(len(part))
 
     def _repeat(self, times: int) -> None:
-        if self._recording:
-            self._recording.repeat(times)
+        if self._captured:
+            self._captured.repeat(times)
             return
         with rounding(self.tf32):
             for _ in range(times):
@@ -180,7 +180,7 @@ class Step:
     def record(self, stream: torch.cuda.Stream) -> None:
         """Record the step on this stream; the network's values are spoilt by it."""
         self.next.zero_()
-        self._recording = Recording(self.once, stream, REHEARSALS, self.tf32)
+        self._captured = CapturedGraph(self.once, stream, REHEARSALS, self.tf32)
 
 
 def _gaps(network: Network) -> list[int]:

@@ -13,12 +13,12 @@ from fedtiny.federation.wire.indices import read_positions
 from fedtiny.federation.wire.plain import read_name, write_name
 from fedtiny.federation.wire.reader import Reader
 from fedtiny.federation.wire.writer import Writer, write_numbers, write_values
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.vector import SparseVector
 
 DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.int32, np.int64, np.uint8)))
-MOST_DIMENSIONS = 8
-MOST_ELEMENTS = 2**40
+MAX_DIMENSIONS = 8
+MAX_ELEMENTS = 2**40
 
 
 def write_arrays(out: Writer, arrays: Arrays) -> None:
@@ -41,21 +41,23 @@ def read_arrays(reader: Reader) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def write_gradients(out: Writer, gradients: Mapping[str, SparseVector], anatomy: Anatomy) -> None:
+def write_gradients(
+    out: Writer, gradients: Mapping[str, SparseVector], param_spec: ParamSpec
+) -> None:
     """Sparse vectors by prunable layer."""
-    numbers = {layer: number for number, layer in enumerate(anatomy.sizes)}
+    numbers = {layer: number for number, layer in enumerate(param_spec.sizes)}
     write_numbers(out, "<H", len(gradients))
     for layer, gradient in gradients.items():
-        if anatomy.sizes.get(layer) != gradient.size:
+        if param_spec.sizes.get(layer) != gradient.size:
             raise WireError(f"gradients of size {gradient.size} do not fit the layer {layer}")
         write_numbers(out, "<H", numbers[layer])
         out.positions(gradient.indices, gradient.size)
         write_values(out, gradient.values.astype(np.float32, copy=False))
 
 
-def read_gradients(reader: Reader, anatomy: Anatomy) -> dict[str, SparseVector]:
+def read_gradients(reader: Reader, param_spec: ParamSpec) -> dict[str, SparseVector]:
     """Sparse vectors by prunable layer."""
-    layers = list(anatomy.sizes.items())
+    layers = list(param_spec.sizes.items())
     (count,) = reader.numbers("<H", "the number of gradients")
     gradients: dict[str, SparseVector] = {}
     for _ in range(count):
@@ -77,7 +79,7 @@ def _read_sparse(reader: Reader, size: int) -> SparseVector:
 
 
 def _write_array(out: Writer, name: str, array: NDArray[Any]) -> None:
-    if array.dtype not in DTYPES or array.ndim > MOST_DIMENSIONS:
+    if array.dtype not in DTYPES or array.ndim > MAX_DIMENSIONS:
         raise WireError(
             f"the array {name} of {array.dtype} in {array.ndim} dimensions cannot travel"
         )
@@ -88,9 +90,9 @@ def _write_array(out: Writer, name: str, array: NDArray[Any]) -> None:
 
 def _read_array(reader: Reader, name: str) -> NDArray[Any]:
     code, dimensions = reader.numbers("<BB", f"the array {name}")
-    if code >= len(DTYPES) or dimensions > MOST_DIMENSIONS:
+    if code >= len(DTYPES) or dimensions > MAX_DIMENSIONS:
         raise WireError(f"the array {name} has dtype {code} and {dimensions} dimensions")
     shape = reader.numbers(f"<{dimensions}I", f"the shape of the array {name}")
-    if prod(max(1, side) for side in shape) > MOST_ELEMENTS:
+    if prod(max(1, side) for side in shape) > MAX_ELEMENTS:
         raise WireError(f"the array {name} is too large: {shape}")
     return reader.array(prod(shape), DTYPES[code], f"the array {name}").reshape(shape)

@@ -8,7 +8,7 @@ way it holds at most, beside the bytes themselves,
   positions (the mask of a full layer takes nothing),
 - 128 bytes a byte of text and names, for the objects made from them: 32 MiB at most.
 
-A reply longer than the largest honest one (`federation/expected.py`) is refused unread.
+A reply longer than the largest honest one (`federation/reply_spec.py`) is refused unread.
 """
 
 from fedtiny.errors import WireError
@@ -23,7 +23,7 @@ from fedtiny.federation.wire.arrays import (
 from fedtiny.federation.wire.plain import read_metrics, read_order, write_metrics, write_order
 from fedtiny.federation.wire.theta import Known, read_theta, write_no_theta, write_theta
 from fedtiny.federation.wire.writer import Parts, Tally, Writer, write_numbers
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -43,13 +43,13 @@ def request_size(request: Request, known: Known) -> int:
 
 
 def decode_request(
-    data: bytes, anatomy: Anatomy, mask: Mask | None = None, theta: Theta | None = None
+    data: bytes, param_spec: ParamSpec, mask: Mask | None = None, theta: Theta | None = None
 ) -> Request:
     """The request, for a device that remembers this mask and this theta."""
-    reader = envelope.unsealed(data, envelope.REQUEST, anatomy)
+    reader = envelope.unsealed(data, envelope.REQUEST, param_spec)
     (number,) = reader.numbers("<I", "the round")
     action, method, program = read_order(reader)
-    found = read_theta(reader, anatomy, mask, theta)
+    found = read_theta(reader, param_spec, mask, theta)
     if found is None:
         raise WireError("a request needs a theta")
     arrays = read_arrays(reader)
@@ -77,22 +77,22 @@ def check_length(size: int, limit: int) -> None:
         raise WireError(f"it has {size} bytes, and no honest reply has more than {limit}")
 
 
-def decode_reply(data: bytes, anatomy: Anatomy, mask: Mask, limit: int | None = None) -> Reply:
+def decode_reply(data: bytes, param_spec: ParamSpec, mask: Mask, limit: int | None = None) -> Reply:
     """The reply to a request under this mask; one of more bytes than the limit is not read."""
     if limit is not None:
         check_length(len(data), limit)
-    reader = envelope.unsealed(data, envelope.REPLY, anatomy)
+    reader = envelope.unsealed(data, envelope.REPLY, param_spec)
     device, samples = reader.numbers("<QQ", "the device")
     metrics = read_metrics(reader)
-    theta = read_theta(reader, anatomy, mask, None)
-    gradients = read_gradients(reader, anatomy)
+    theta = read_theta(reader, param_spec, mask, None)
+    gradients = read_gradients(reader, param_spec)
     arrays = read_arrays(reader)
     reader.finish()
     return Reply(device, samples, theta, gradients, arrays, metrics)
 
 
 def _write_request(out: Writer, request: Request, known: Known) -> None:
-    envelope.write_head(out, envelope.REQUEST, request.theta.anatomy)
+    envelope.write_head(out, envelope.REQUEST, request.theta.param_spec)
     write_numbers(out, "<I", request.round)
     write_order(out, request.action, request.method, request.program)
     write_theta(out, request.theta, known)
@@ -100,12 +100,12 @@ def _write_request(out: Writer, request: Request, known: Known) -> None:
 
 
 def _write_reply(out: Writer, reply: Reply, mask: Mask) -> None:
-    envelope.write_head(out, envelope.REPLY, mask.anatomy)
+    envelope.write_head(out, envelope.REPLY, mask.param_spec)
     write_numbers(out, "<QQ", reply.device, reply.samples)
     write_metrics(out, reply.metrics)
     if reply.theta is None:
         write_no_theta(out)
     else:
         write_theta(out, reply.theta, Known(mask=mask.version))
-    write_gradients(out, reply.gradients, mask.anatomy)
+    write_gradients(out, reply.gradients, mask.param_spec)
     write_arrays(out, reply.arrays)

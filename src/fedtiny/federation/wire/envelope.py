@@ -5,7 +5,7 @@ import zlib
 from fedtiny.errors import WireError
 from fedtiny.federation.wire.reader import Reader
 from fedtiny.federation.wire.writer import Parts, Tally, Writer, write_numbers
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 
 MAGIC = int.from_bytes(b"FTNY", "little")
 FORMAT_VERSION = 1
@@ -15,9 +15,9 @@ _HEAD = "<IBBI"
 _CHECKSUM_BYTES = 4
 
 
-def write_head(out: Writer, kind: int, anatomy: Anatomy) -> None:
+def write_head(out: Writer, kind: int, param_spec: ParamSpec) -> None:
     """Say what follows and for which model."""
-    write_numbers(out, _HEAD, MAGIC, FORMAT_VERSION, kind, anatomy.fingerprint)
+    write_numbers(out, _HEAD, MAGIC, FORMAT_VERSION, kind, param_spec.fingerprint)
 
 
 def sealed(message: Parts) -> bytes:
@@ -33,7 +33,7 @@ def sealed_size(message: Tally) -> int:
     return message.size + _CHECKSUM_BYTES
 
 
-def unsealed(data: bytes, kind: int, anatomy: Anatomy) -> Reader:
+def unsealed(data: bytes, kind: int, param_spec: ParamSpec) -> Reader:
     """A reader at the start of the body of a message of this kind for this model."""
     content, checksum = memoryview(data)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     reader = Reader(content)
@@ -44,14 +44,14 @@ def unsealed(data: bytes, kind: int, anatomy: Anatomy) -> Reader:
         raise WireError(f"the message has format {version}; this fedtiny speaks {FORMAT_VERSION}")
     if zlib.crc32(content) != int.from_bytes(checksum, "little"):
         raise WireError("the message was damaged on its way: its checksum does not fit")
-    _check_addressee(kind, found, anatomy, fingerprint)
+    _check_addressee(kind, found, param_spec, fingerprint)
     return reader
 
 
-def _check_addressee(kind: int, found: int, anatomy: Anatomy, fingerprint: int) -> None:
+def _check_addressee(kind: int, found: int, param_spec: ParamSpec, fingerprint: int) -> None:
     if found != kind:
         raise WireError(f"expected a {_KINDS[kind]}, got {_KINDS.get(found, f'kind {found}')}")
-    if fingerprint != anatomy.fingerprint:
+    if fingerprint != param_spec.fingerprint:
         raise WireError(
-            f"the message is for model {fingerprint:08x}, not {anatomy.fingerprint:08x}"
+            f"the message is for model {fingerprint:08x}, not {param_spec.fingerprint:08x}"
         )

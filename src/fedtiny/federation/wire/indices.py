@@ -19,7 +19,7 @@ from fedtiny.federation.wire.reader import Reader, bytes_for
 from fedtiny.sparse.mask import Indices
 
 FULL, BITMAP, RICE = 0, 1, 2
-MOST_LOW_BITS = 30
+MAX_LOW_BITS = 30
 _RICE_HEAD = struct.Struct("<II")
 
 
@@ -28,7 +28,7 @@ def coded_size(positions: Indices | None, size: int) -> int:
     return _choose(positions, size)[0]
 
 
-def most_coded_size(count: int, size: int) -> int:
+def max_coded_size(count: int, size: int) -> int:
     """Number of bytes that `coded` never exceeds for at most so many positions.
 
     Of a gap's bits k are low ones, and 2^k is above 0.35 of the mean gap: so the unary part has
@@ -38,7 +38,7 @@ def most_coded_size(count: int, size: int) -> int:
     (40, 126)
     """
     low_bits = max(0.0, log2(0.7 * size / count)) if count else 0.0
-    rice = 1 + _RICE_HEAD.size + MOST_LOW_BITS + 1 + ceil(count * (4 + low_bits) / 8)
+    rice = 1 + _RICE_HEAD.size + MAX_LOW_BITS + 1 + ceil(count * (4 + low_bits) / 8)
     return min(1 + bytes_for(size), rice)
 
 
@@ -61,7 +61,7 @@ def read_positions(reader: Reader, size: int) -> Indices | None:
         return None
     if form == BITMAP:
         return np.flatnonzero(reader.packed_bits(size, "a bitmap")).astype(np.int32)
-    if form - RICE > MOST_LOW_BITS:
+    if form - RICE > MAX_LOW_BITS:
         raise WireError(f"a layer has the unknown form {form}")
     return _read_rice(reader, size, form - RICE)
 
@@ -84,7 +84,7 @@ def _low_bits_to_try(gaps: Indices) -> range:
     """Around the best choice for random gaps of this mean."""
     mean = float(gaps.mean()) if len(gaps) else 0.0
     guess = int(max(1.0, 0.7 * mean)).bit_length() - 1
-    return range(max(0, guess - 1), min(MOST_LOW_BITS, guess + 1) + 1)
+    return range(max(0, guess - 1), min(MAX_LOW_BITS, guess + 1) + 1)
 
 
 def _rice_size(gaps: Indices, low_bits: int) -> int:

@@ -10,8 +10,8 @@ from fedtiny.federation.messages import Program, Verb
 from fedtiny.federation.wire.reader import Reader
 from fedtiny.federation.wire.writer import Writer, write_numbers
 
-MOST_TEXT_BYTES = 1 << 18
-MOST_NAME_BYTES = 255
+MAX_TEXT_BYTES = 1 << 18
+MAX_NAME_BYTES = 255
 
 
 def write_order(out: Writer, action: str, method: str, program: Program) -> None:
@@ -57,9 +57,9 @@ def read_name(reader: Reader) -> str:
 
 def checked_name(name: object) -> str:
     """A name that can be shown to people as it is."""
-    if isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= MOST_NAME_BYTES:
+    if isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= MAX_NAME_BYTES:
         return name
-    raise WireError(f"a name needs 1 to {MOST_NAME_BYTES} printable bytes, not {ascii(name)[:60]}")
+    raise WireError(f"a name needs 1 to {MAX_NAME_BYTES} printable bytes, not {ascii(name)[:60]}")
 
 
 def _verb(value: object) -> Verb:
@@ -74,16 +74,16 @@ def _write_json(out: Writer, value: object, allow_nan: bool = False) -> None:
         text = json.dumps(value, allow_nan=allow_nan, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise WireError(f"a message carries plain finite JSON only: {error}") from error
-    if len(text) > MOST_TEXT_BYTES:
-        raise WireError(f"{len(text)} bytes of JSON are more than the {MOST_TEXT_BYTES} allowed")
+    if len(text) > MAX_TEXT_BYTES:
+        raise WireError(f"{len(text)} bytes of JSON are more than the {MAX_TEXT_BYTES} allowed")
     write_numbers(out, "<I", len(text))
     out.raw(text)
 
 
 def _read_json(reader: Reader, number: Any) -> Any:
     (length,) = reader.numbers("<I", "its text")
-    if length > MOST_TEXT_BYTES:
-        raise WireError(f"the message claims {length} bytes of text; {MOST_TEXT_BYTES} are allowed")
+    if length > MAX_TEXT_BYTES:
+        raise WireError(f"the message claims {length} bytes of text; {MAX_TEXT_BYTES} are allowed")
     text = _decoded(reader.take(length, "its text"))
     try:
         return json.loads(text, parse_float=number, parse_constant=number, parse_int=_whole)

@@ -8,7 +8,7 @@ from fedtiny.errors import WireError
 from fedtiny.federation.wire.indices import read_positions
 from fedtiny.federation.wire.reader import Reader
 from fedtiny.federation.wire.writer import Writer, write_numbers, write_values
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 
@@ -53,7 +53,7 @@ def write_no_theta(out: Writer) -> None:
 
 
 def read_theta(
-    reader: Reader, anatomy: Anatomy, mask: Mask | None, theta: Theta | None
+    reader: Reader, param_spec: ParamSpec, mask: Mask | None, theta: Theta | None
 ) -> Theta | None:
     """A theta, built on the mask or the theta that the receiver holds."""
     (form,) = reader.numbers("<B", "the form of theta")
@@ -65,7 +65,7 @@ def read_theta(
     if form == SAME_THETA:
         return _held_theta(reader, version, theta)
     held = [mask, theta.mask if theta else None]
-    found = _held_mask(version, held) if form == VALUES else _read_mask(reader, anatomy, version)
+    found = _held_mask(version, held) if form == VALUES else _read_mask(reader, param_spec, version)
     return Theta(found, reader.array(length(found), np.float32, "the values of theta"))
 
 
@@ -76,13 +76,13 @@ def _form(theta: Theta, known: Known) -> int:
 
 
 def _write_mask(out: Writer, mask: Mask) -> None:
-    for layer, size in mask.anatomy.sizes.items():
+    for layer, size in mask.param_spec.sizes.items():
         out.positions(None if mask.is_full(layer) else mask.indices(layer), size)
 
 
-def _read_mask(reader: Reader, anatomy: Anatomy, version: int) -> Mask:
-    kept = {layer: read_positions(reader, size) for layer, size in anatomy.sizes.items()}
-    mask = Mask(anatomy, kept)
+def _read_mask(reader: Reader, param_spec: ParamSpec, version: int) -> Mask:
+    kept = {layer: read_positions(reader, size) for layer, size in param_spec.sizes.items()}
+    mask = Mask(param_spec, kept)
     if mask.version != version:
         raise WireError(f"the mask is not the {version:016x} it claims to be")
     return mask

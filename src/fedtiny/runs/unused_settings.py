@@ -4,7 +4,7 @@ from fedtiny.config import Config
 from fedtiny.config.flat import flat
 
 
-def unread(*configs: Config) -> list[str]:
+def unused_settings(*configs: Config) -> list[str]:
     """What was set and changes nothing, each reason in a line; every line once.
 
     What a config leaves to be chosen is not judged.

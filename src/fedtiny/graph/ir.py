@@ -46,7 +46,7 @@ class Node:
     probability: float = 0.0
 
 
-class Description:
+class Graph:
     """A network under construction: each method adds a node and gives its number.
 
     >>> net = Description((1, 8, 8))
@@ -156,7 +156,7 @@ class Description:
         return [asdict(node) for node in self.nodes]
 
     @classmethod
-    def from_plain(cls, records: Sequence[Mapping[str, Any]]) -> "Description":
+    def from_plain(cls, records: Sequence[Mapping[str, Any]]) -> "Graph":
         """The network that such records describe."""
         made = cls.__new__(cls)
         made.nodes = [_node(record) for record in records]

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.link import Receiver
 from fedtiny.devices.node import answer
-from fedtiny.devices.shard import Shard
 from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.wire import (
@@ -23,7 +23,7 @@ from fedtiny.federation.wire import (
     encode_reply,
     encode_request,
 )
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 
 DONE, FAILED, BROKEN = b"\0", b"\1", b"\2"
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)
@@ -42,16 +42,16 @@ class Pipe(Protocol):
         """No more messages either way."""
 
 
-class Hangup(Exception):  # noqa: N818
+class WorkerDied(Exception):  # noqa: N818
     """The child is gone."""
 
 
-class Dialogue:
+class WorkerConnection:
     """The parent's side. It knows what the child holds already."""
 
-    def __init__(self, pipe: Pipe, anatomy: Anatomy) -> None:
+    def __init__(self, pipe: Pipe, param_spec: ParamSpec) -> None:
         self.pipe = pipe
-        self.anatomy = anatomy
+        self.param_spec = param_spec
         self.known = NOTHING_KNOWN
 
     def ask(self, device: int, request: Request) -> None:
@@ -65,7 +65,7 @@ class Dialogue:
         if isinstance(found, FedTinyError):
             return found
         try:
-            return decode_reply(found, self.anatomy, request.theta.mask)
+            return decode_reply(found, self.param_spec, request.theta.mask)
         except WireError as error:
             return ReplyError(str(error))
 
@@ -74,14 +74,14 @@ class Dialogue:
         try:
             self.pipe.send_bytes(message)
         except OSError as error:
-            raise Hangup from error
+            raise WorkerDied from error
 
     def outcome(self) -> bytes | FedTinyError:
         """What the child has done, or what kept it from it."""
         try:
             answered = self.pipe.recv_bytes()
         except (EOFError, OSError) as error:
-            raise Hangup from error
+            raise WorkerDied from error
         if answered[:1] == BROKEN:
             raise RuntimeError(f"a worker process failed:\n{answered[1:].decode()}")
         if answered[:1] == FAILED:
@@ -89,9 +89,11 @@ class Dialogue:
         return answered[1:]
 
 
-def serve(pipe: Pipe, engine: Engine, anatomy: Anatomy, shards: Sequence[Shard], seed: int) -> None:
+def serve(
+    pipe: Pipe, engine: Engine, param_spec: ParamSpec, shards: Sequence[DeviceData], seed: int
+) -> None:
     """A child's life: do jobs until the parent goes away."""
-    child = _Child(engine, anatomy, {shard.device: shard for shard in shards}, seed)
+    child = _Child(engine, param_spec, {shard.device: shard for shard in shards}, seed)
     with contextlib.suppress(*GONE):
         while True:
             pipe.send_bytes(child.outcome(pipe.recv_bytes()))
@@ -102,19 +104,19 @@ class _Child:
     """The child's side."""
 
     engine: Engine
-    anatomy: Anatomy
-    shards: Mapping[int, Shard]
+    param_spec: ParamSpec
+    shards: Mapping[int, DeviceData]
     seed: int
     link: Receiver = field(default_factory=Receiver)
 
-    def outcome(self, job: bytes) -> bytes:
+    def outcome(self, task: bytes) -> bytes:
         try:
-            return DONE + self._reply(self.shards[int.from_bytes(job[:4], "little")], job[4:])
+            return DONE + self._reply(self.shards[int.from_bytes(task[:4], "little")], task[4:])
         except Exception as error:
             return trouble(error)
 
-    def _reply(self, shard: Shard, data: bytes) -> bytes:
-        request = self.link.receive(data, self.anatomy)
+    def _reply(self, shard: DeviceData, data: bytes) -> bytes:
+        request = self.link.receive(data, self.param_spec)
         reply = answer(self.engine, request, shard, self.seed)
         return encode_reply(reply, request.theta.mask)
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 AHEAD = 4  # replays between two looks; more would fill the launch queue, on which the host spins
 
-_RECORDING = Lock()
+_CAPTURING = Lock()
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def _capture_advice() -> Iterator[None]:
         ) from error
 
 
-class Recording(Generic[T]):
+class CapturedGraph(Generic[T]):
     """Some work on a stream, whose tensors all stay in place, and what it gives.
 
     The work is rehearsed first, so that libraries have chosen and allocated. Any other thread
@@ -61,7 +61,7 @@ class Recording(Generic[T]):
         self.stream = stream
         self._work = work  # holds the tensors that the graph reads
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream), _RECORDING, rounding(tf32):
+        with torch.cuda.stream(stream), _CAPTURING, rounding(tf32):
             for _ in range(rehearsals):
                 work()
             stream.synchronize()

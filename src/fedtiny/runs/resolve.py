@@ -9,16 +9,16 @@ from fedtiny.cores import cores
 from fedtiny.cost import largest_density, parse_size
 from fedtiny.cost.workload import Given
 from fedtiny.data import DataSet
-from fedtiny.devices.crew import can_fork
+from fedtiny.devices.executors import can_fork
 from fedtiny.errors import ConfigError
 from fedtiny.extras import require
-from fedtiny.runs.given import OWN, check_config, check_data, check_model
+from fedtiny.runs.user_inputs import OWN, check_config, check_data, check_model
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def settled(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
+def resolved(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
     """The config with nothing left open: presets, processes, and what came through the API."""
     check_config(config)
     check_data(data)

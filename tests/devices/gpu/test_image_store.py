@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedtiny.data import ImageSet
 from fedtiny.data.augment import Transform
-from fedtiny.devices.gpu.images import COLUMNS, Gallery, Images
+from fedtiny.devices.gpu.image_store import COLUMNS, Images, ImageStore
 
 from .rig import CPU
 
@@ -124,7 +124,7 @@ def test_images_stay_as_small_as_they_were_given(floats):
 
 def test_a_gallery_holds_each_set_once_and_knows_it_again():
     training, test, how = image_set((1, 4, 4)), image_set((1, 4, 4), seed=1), transform(1)
-    gallery = Gallery([training, test, training], how, CPU)
-    assert gallery[training] is gallery[training]
-    assert gallery[test] is not gallery[training]
-    assert torch.equal(gallery[test].labels, torch.from_numpy(test.labels))
+    image_store = ImageStore([training, test, training], how, CPU)
+    assert image_store[training] is image_store[training]
+    assert image_store[test] is not image_store[training]
+    assert torch.equal(image_store[test].labels, torch.from_numpy(test.labels))

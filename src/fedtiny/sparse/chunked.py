@@ -10,7 +10,7 @@ LARGE = 1 << 20  # values that are worth several threads
 THREADS = min(4, cores())
 
 
-def in_pieces(size: int, work: Callable[[slice], None]) -> None:
+def in_chunks(size: int, work: Callable[[slice], None]) -> None:
     """Do some work on each piece of so many values; pieces must not depend on each other."""
     pieces = [slice(start, start + PIECE) for start in range(0, size, PIECE)]
 

@@ -11,29 +11,29 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from fedtiny.devices.dialogue import Dialogue, Hangup, Pipe, serve
+from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.node import answer
-from fedtiny.devices.shard import Shard
+from fedtiny.devices.worker_connection import Pipe, WorkerConnection, WorkerDied, serve
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply, Request
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 
 PARENT_ENDS: set[Pipe] = set()  # a child that kept one open would outlive its parent
 
 
 @dataclass(frozen=True)
-class Job:
+class Task:
     """A request to one device."""
 
-    shard: Shard
+    shard: DeviceData
     request: Request
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """Does jobs, and gives replies or failures in the order of the jobs."""
 
-    def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
         """What came of each job."""
 
     def account(self) -> dict[str, Any]:
@@ -43,23 +43,23 @@ class Crew(Protocol):
         """No more jobs will come."""
 
 
-def reply_or_error(engine: Engine, job: Job, seed: int) -> Reply | FedTinyError:
+def reply_or_error(engine: Engine, task: Task, seed: int) -> Reply | FedTinyError:
     """What a device answers; an error that a user can understand is an answer too."""
     try:
-        return answer(engine, job.request, job.shard, seed)
+        return answer(engine, task.request, task.shard, seed)
     except FedTinyError as error:
         return error
 
 
-class Alone:
+class SerialExecutor:
     """One job after the other, in this process."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self.engine = engine
         self.seed = seed
 
-    def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
-        return (reply_or_error(self.engine, job, self.seed) for job in jobs)
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
+        return (reply_or_error(self.engine, task, self.seed) for task in tasks)
 
     def account(self) -> dict[str, Any]:
         return {"simulator": "reference"}
@@ -73,7 +73,7 @@ def can_fork() -> bool:
     return hasattr(os, "fork") and os.uname().sysname == "Linux"
 
 
-class Workers:
+class ForkExecutor:
     """Several jobs at once, each in a child process with one copy of the model.
 
     Parent and children speak the wire format. A job's outcome does not depend on who does it, and
@@ -81,14 +81,19 @@ class Workers:
     """
 
     def __init__(
-        self, engine: Engine, anatomy: Anatomy, shards: Sequence[Shard], seed: int, count: int
+        self,
+        engine: Engine,
+        param_spec: ParamSpec,
+        shards: Sequence[DeviceData],
+        seed: int,
+        count: int,
     ) -> None:
-        self._workers: list[_Worker] = []
+        self._workers: list[_ForkWorker] = []
         for _ in range(count):
-            self._workers.append(_Worker(engine, anatomy, shards, seed))
+            self._workers.append(_ForkWorker(engine, param_spec, shards, seed))
 
-    def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
-        return in_turn(list(zip(cycle(self._workers), jobs, strict=False)))
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
+        return in_turn(list(zip(cycle(self._workers), tasks, strict=False)))
 
     def account(self) -> dict[str, Any]:
         return {"simulator": "reference"}
@@ -99,63 +104,63 @@ class Workers:
         self._workers.clear()
 
 
-class Hand(Protocol):
+class Worker(Protocol):
     """One who does a job at a time."""
 
-    def start(self, job: Job) -> None:
+    def start(self, task: Task) -> None:
         """Begin a job."""
 
-    def finish(self, job: Job) -> Reply | FedTinyError:
+    def finish(self, task: Task) -> Reply | FedTinyError:
         """What came of the job that was begun."""
 
 
-def in_turn(work: Sequence[tuple[Hand, Job]]) -> Iterator[Reply | FedTinyError]:
+def in_turn(work: Sequence[tuple[Worker, Task]]) -> Iterator[Reply | FedTinyError]:
     """The outcomes in the order of the jobs; at most one a hand waits for its turn."""
-    waiting: dict[Hand, deque[Job]] = {}
-    for hand, job in work:
-        waiting.setdefault(hand, deque()).append(job)
-    for hand, own in waiting.items():
-        hand.start(own.popleft())
-    for hand, job in work:
-        outcome = hand.finish(job)
-        if waiting[hand]:
-            hand.start(waiting[hand].popleft())
+    waiting: dict[Worker, deque[Task]] = {}
+    for worker, task in work:
+        waiting.setdefault(worker, deque()).append(task)
+    for worker, own in waiting.items():
+        worker.start(own.popleft())
+    for worker, task in work:
+        outcome = worker.finish(task)
+        if waiting[worker]:
+            worker.start(waiting[worker].popleft())
         yield outcome
 
 
-class _Worker:
+class _ForkWorker:
     """The parent's end of one child."""
 
     def __init__(
         self,
         engine: Engine,
-        anatomy: Anatomy,
-        shards: Sequence[Shard],
+        param_spec: ParamSpec,
+        shards: Sequence[DeviceData],
         seed: int,
     ) -> None:
         context = get_context("fork")
         self.pipe, child = context.Pipe()
         PARENT_ENDS.add(self.pipe)
-        self.dialogue = Dialogue(self.pipe, anatomy)
+        self.connection = WorkerConnection(self.pipe, param_spec)
         self.process = context.Process(
-            target=_work, args=(child, engine, anatomy, shards, seed), daemon=True
+            target=_work, args=(child, engine, param_spec, shards, seed), daemon=True
         )
         with warnings.catch_warnings():  # newer Pythons warn of forks beside idle threads
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
         child.close()
 
-    def start(self, job: Job) -> None:
+    def start(self, task: Task) -> None:
         try:
-            self.dialogue.ask(job.shard.device, job.request)
-        except Hangup as hangup:
-            raise _died() from hangup
+            self.connection.ask(task.shard.device, task.request)
+        except WorkerDied as died:
+            raise _died() from died
 
-    def finish(self, job: Job) -> Reply | FedTinyError:
+    def finish(self, task: Task) -> Reply | FedTinyError:
         try:
-            return self.dialogue.reply(job.request)
-        except Hangup as hangup:
-            raise _died() from hangup
+            return self.connection.reply(task.request)
+        except WorkerDied as died:
+            raise _died() from died
 
     def close(self) -> None:
         PARENT_ENDS.discard(self.pipe)
@@ -172,12 +177,12 @@ def _died() -> FedTinyError:
 def _work(
     pipe: Connection,
     engine: Engine,
-    anatomy: Anatomy,
-    shards: Sequence[Shard],
+    param_spec: ParamSpec,
+    shards: Sequence[DeviceData],
     seed: int,
 ) -> None:
     """A child's life, apart from its parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for parents_end in PARENT_ENDS:
         parents_end.close()
-    serve(pipe, engine, anatomy, shards, seed)
+    serve(pipe, engine, param_spec, shards, seed)

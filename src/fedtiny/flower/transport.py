@@ -1,4 +1,4 @@
-"""The door to real devices: the same questions as in a simulation, over a Flower grid."""
+"""The transport to real devices: the same questions as in a simulation, over a Flower grid."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,20 +7,20 @@ from typing import Any
 from flwr.app import Message
 
 from fedtiny.errors import FedTinyError, ReplyError
-from fedtiny.federation.door import ABSENT, LATE, Outcome, Traffic
 from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.federation.robust import reducer_for
-from fedtiny.federation.trust import Examiner
+from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
 from fedtiny.flower import messages
 from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
 from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
-from fedtiny.flower.reception import Reception
+from fedtiny.flower.node_registry import NodeRegistry
 from fedtiny.flower.spool import Spool
 from fedtiny.sparse.theta import Theta
 
-MOST_SENDINGS = 2  # of one question to one node: what it should hold left out, then all of it
+MAX_SENDINGS = 2  # of one question to one node: what it should hold left out, then all of it
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Asking:
     """The node of each device that is asked and there."""
     exchange: Exchange
     spool: Spool
-    examiner: Examiner
+    validator: ReplyValidator
     payloads: dict[Known, bytes] = field(default_factory=dict)
     sendings: dict[int, int] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
@@ -45,41 +45,41 @@ class Asking:
         return self.payloads[known]
 
 
-class FlowerDoor:
+class FlowerTransport:
     """Asks nodes through the SuperLink, spools their replies and folds them in device order."""
 
-    def __init__(self, reception: Reception) -> None:
-        self.reception = reception
+    def __init__(self, registry: NodeRegistry) -> None:
+        self.registry = registry
         self._known: dict[int, Known] = {}
 
     @property
     def kit(self) -> Kit:
         """What nodes were given."""
-        return self.reception.kit
+        return self.registry.kit
 
     @property
     def devices(self) -> Sequence[int]:
-        return range(self.reception.roster.size)
+        return range(self.registry.assignments.size)
 
     def present(self) -> Sequence[int]:
         return list(self._there())
 
     def _there(self) -> dict[int, int]:
         least = self.kit.config.fleet.min_replies
-        return self.reception.present(wanted=least, least=least)
+        return self.registry.present(wanted=least, least=least)
 
     def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
         there = self._there()
-        self.reception.note()
-        exchange = Exchange(self.reception.grid, self.reception.settings.timeout)
-        with Spool.within(self.reception.folder.spool) as spool:
+        self.registry.note()
+        exchange = Exchange(self.registry.grid, self.registry.settings.timeout)
+        with Spool.within(self.registry.folder.spool) as spool:
             nodes = {device: there[device] for device in sorted(devices) if device in there}
-            examiner = Examiner(request, reducer, self.kit.config)
-            asking = Asking(request, nodes, exchange, spool, examiner)
+            validator = ReplyValidator(request, reducer, self.kit.config)
+            asking = Asking(request, nodes, exchange, spool, validator)
             asking.failed |= {device: ABSENT for device in devices if device not in there}
             self._send(asking, list(nodes))
             self._collect(asking)
-            self.reception.note()
+            self.registry.note()
             return self._folded(asking, reducer)
 
     def _send(self, asking: Asking, devices: Sequence[int], with_kit: bool = False) -> None:
@@ -91,7 +91,7 @@ class FlowerDoor:
             question = Question(self.kit.key, device, payload, kit)
             contents[asking.nodes[device]] = question.records()
             asking.traffic += Traffic(down=len(payload))
-            self.reception.traffic += Traffic(down=len(kit.encode()))
+            self.registry.traffic += Traffic(down=len(kit.encode()))
             asking.sendings[device] = asking.sendings.get(device, 0) + 1
             self._known[device] = Known.of(theta)
         lost = asking.exchange.send(messages.kind(asking.request), contents)
@@ -111,47 +111,47 @@ class FlowerDoor:
                 continue
             if answer.status == DONE:
                 self._keep(asking, device, answer.reply)
-            elif answer.status == LACKS and asking.sendings[device] < MOST_SENDINGS:
+            elif answer.status == LACKS and asking.sendings[device] < MAX_SENDINGS:
                 self._known[device] = NOTHING_KNOWN
-                self._send(asking, [device], with_kit=answer.words == messages.KIT)
+                self._send(asking, [device], with_kit=answer.text == messages.KIT)
             else:
-                self._fail(asking, device, answer.words)
+                self._fail(asking, device, answer.text)
         for node in asking.exchange.awaited:
-            self._fail(asking, devices[node], LATE)
+            self._fail(asking, devices[node], STRAGGLER)
 
     def _keep(self, asking: Asking, device: int, reply: bytes) -> None:
         """Put a reply by until all are there, unless no honest one is as long."""
         asking.traffic += Traffic(up=len(reply))
         try:
-            asking.examiner.check_length(len(reply))
+            asking.validator.check_length(len(reply))
             asking.spool.put(device, reply)
         except ReplyError as refusal:
             self._fail(asking, device, str(refusal))
 
     def _folded(self, asking: Asking, reducer: str) -> Outcome:
         """The replies, averaged in device order, one in memory at a time."""
-        replies = reducer_for(reducer, self.kit.config.trust, asking.request.theta)
+        replies = reducer_for(reducer, self.kit.config.robustness, asking.request.theta)
         for device, data in asking.spool.in_order():
             try:
-                reply = self._accepted(device, data, asking.examiner)
+                reply = self._accepted(device, data, asking.validator)
             except ReplyError as refusal:
                 self._fail(asking, device, str(refusal))
             else:
                 replies.add(reply)
         return replies.outcome(dict(sorted(asking.failed.items())), asking.traffic)
 
-    def _accepted(self, device: int, data: bytes, examiner: Examiner) -> Reply:
+    def _accepted(self, device: int, data: bytes, validator: ReplyValidator) -> Reply:
         """A reply that may be averaged in: decoded, and examined before it counts."""
-        reply = examiner.decoded(data)
-        examiner.check(reply, device, self.reception.roster.seats[device].samples)
+        reply = validator.decoded(data)
+        validator.check(reply, device, self.registry.assignments.assigned[device].samples)
         return reply
 
     def _fail(self, asking: Asking, device: int, why: str) -> None:
         """Leave a device out; what it holds now is not known, so it gets all next time."""
         asking.failed[device] = why
         self._known.pop(device, None)
-        name, action = self.reception.roster.name(device), asking.request.action
-        self.reception.say(f"{name} is left out of '{action}': {why}")
+        name, action = self.registry.assignments.name(device), asking.request.action
+        self.registry.say(f"{name} is left out of '{action}': {why}")
 
     def state(self) -> dict[str, Any]:
         return {"flower": True}
@@ -171,5 +171,5 @@ def _answer(message: Message) -> Answer:
     if code == UNAVAILABLE:
         raise FedTinyError(ABSENT)
     if code in LOST:
-        raise FedTinyError(LATE)
+        raise FedTinyError(STRAGGLER)
     raise FedTinyError(f"its ClientApp failed: {messages.told(reason or f'code {code}')}")

@@ -1,4 +1,4 @@
-"""Reading the anatomy off a network."""
+"""Reading the parameter spec off a network."""
 
 from collections.abc import Collection, Sequence
 from math import ceil
@@ -8,14 +8,14 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedtiny.errors import ModelError
-from fedtiny.models.anatomy import Anatomy, Shape
+from fedtiny.models.param_spec import ParamSpec, Shape
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 DEFAULT_BLOCKS = 5
 
 
-def dissect(model: nn.Module, shape: Shape) -> Anatomy:
-    """The anatomy of a network that takes images of this shape.
+def analyze(model: nn.Module, shape: Shape) -> ParamSpec:
+    """The parameter spec of a network that takes images of this shape.
 
     Prunable is every convolution and linear weight but those of the first layer and of the last,
     in the order in which the network runs them; a network may name others in an attribute
@@ -36,7 +36,7 @@ def dissect(model: nn.Module, shape: Shape) -> Anatomy:
     if not wanted <= set(layers):
         raise ModelError(f"the model has no layer {sorted(wanted - set(layers))} to prune")
     prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers if name in wanted}
-    return Anatomy(
+    return ParamSpec(
         prunable=prunable,
         dense={name: size for name, size in tensors.items() if name not in prunable},
         blocks=_blocks(model, tuple(prunable)),

@@ -6,7 +6,7 @@ from fedtiny.runs.folder import RunFolder, quoted, read_json
 from fedtiny.runs.split import load_split
 
 
-class NotWholeError(RunError):
+class IncompleteRunError(RunError):
     """A run that has lost what it needs to go on; `trouble` is without the way out."""
 
     def __init__(self, trouble: str, folder: RunFolder) -> None:
@@ -17,7 +17,7 @@ class NotWholeError(RunError):
         self.trouble = trouble
 
 
-def require_whole(folder: RunFolder) -> None:
+def require_complete(folder: RunFolder) -> None:
     """Refuse a run that has lost a file without which it cannot go on."""
     try:
         if folder.partition.exists():
@@ -27,7 +27,7 @@ def require_whole(folder: RunFolder) -> None:
         else:
             _refuse_to_forget(folder)
     except FedTinyError as error:
-        raise NotWholeError(str(error), folder) from error
+        raise IncompleteRunError(str(error), folder) from error
 
 
 def _refuse_to_forget(folder: RunFolder) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtiny.devices.shard import shard
+from fedtiny.devices.device_data import shard
 
 from .tiny import images
 

@@ -8,11 +8,11 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.door import Traffic
+from fedtiny.federation.transport import Traffic
+from fedtiny.flower.assignments import STRAGGLER, Assignments
 from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
 from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question, told
-from fedtiny.flower.roster import LATE, Roster
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.runs.folder import RunFolder, write_json
 
@@ -21,21 +21,21 @@ LOOK = 1.0  # seconds between two looks for nodes
 Say = Callable[[str], None]
 
 
-class Reception:
+class NodeRegistry:
     """Gives every new node the kit of the run and a device to play."""
 
     def __init__(
         self,
         grid: Grid,
         kit: Kit,
-        roster: Roster,
+        assignments: Assignments,
         settings: FlowerSettings,
         folder: RunFolder,
         say: Say,
     ) -> None:
         self.grid = grid
         self.kit = kit
-        self.roster = roster
+        self.assignments = assignments
         self.settings = settings
         self.folder = folder
         self.say = say
@@ -62,8 +62,8 @@ class Reception:
     def note(self) -> None:
         """Write down who plays what, whenever that has changed."""
         noted = {
-            "devices": self.roster.plain(),
-            "turned_away": {str(node): why for node, why in self.roster.turned_away.items()},
+            "devices": self.assignments.plain(),
+            "turned_away": {str(node): why for node, why in self.assignments.turned_away.items()},
             "bytes_joining": self.traffic.down,
         }
         if noted != self._noted:
@@ -72,16 +72,16 @@ class Reception:
 
     def _look(self) -> dict[int, int]:
         online = list(self.grid.get_node_ids())
-        self.roster.forgive(online)
-        if len(self.roster.present(online)) < self.roster.size:
+        self.assignments.forgive(online)
+        if len(self.assignments.present(online)) < self.assignments.size:
             self._invite(online)
         self._welcome(online)
-        return self.roster.present(online)
+        return self.assignments.present(online)
 
     def _invite(self, online: list[int]) -> None:
         """Ask strangers to join; nobody waits for them, who answers is let in at a later look."""
         invited = {node for exchange in self._invitations for node in exchange.awaited}
-        strangers = [node for node in self.roster.strangers(online) if node not in invited]
+        strangers = [node for node in self.assignments.strangers(online) if node not in invited]
         if strangers:
             exchange = Exchange(self.grid, self.settings.wait)
             records = Question(self.kit.key, 0, b"", self.kit.text).records()
@@ -95,46 +95,46 @@ class Reception:
         for exchange in list(self._invitations):
             arrivals |= {node: self._arrival(reply) for node, reply in exchange.arrived()}
             if exchange.is_over:
-                arrivals |= dict.fromkeys(exchange.awaited, LATE)
+                arrivals |= dict.fromkeys(exchange.awaited, STRAGGLER)
                 self._invitations.remove(exchange)
         for node, arrival in sorted(arrivals.items()):
-            self._seat(node, arrival, online)
+            self._assign(node, arrival, online)
 
     def _arrival(self, reply: Message) -> Arrival | str:
         """Who has come, or why that cannot be told."""
         if reply.has_error() and reply.error.code in (*LOST, UNAVAILABLE):
-            return LATE
+            return STRAGGLER
         if reply.has_error():
             return f"its ClientApp failed: {told(reply.error.reason or '')}"
         try:
             answer = Answer.read(reply.content, with_reply=False)
-            return answer.words if answer.status == FAILED else Arrival.read(reply.content)
+            return answer.text if answer.status == FAILED else Arrival.read(reply.content)
         except FedTinyError as error:
             return str(error)
 
-    def _seat(self, node: int, arrival: Arrival | str, online: list[int]) -> None:
+    def _assign(self, node: int, arrival: Arrival | str, online: list[int]) -> None:
         try:
             if isinstance(arrival, str):
                 raise FedTinyError(arrival)
             self._check(arrival)
-            device = self.roster.seat(node, arrival, online)
+            device = self.assignments.assign(node, arrival, online)
         except FedTinyError as error:
-            self.roster.turned_away[node] = str(error)
+            self.assignments.turned_away[node] = str(error)
             self.say(f"node {node} takes no part: {error}")
         else:
-            self.say(f"{self.roster.name(device)} is here with {arrival.samples} images")
+            self.say(f"{self.assignments.name(device)} is here with {arrival.samples} images")
 
     def _check(self, arrival: Arrival) -> None:
         """Refuse an absurd number of images: it is the node's weight in every mean."""
-        most = self.kit.config.trust.most_samples
+        most = self.kit.config.robustness.max_samples
         if arrival.samples > most:
             raise FedTinyError(
                 f"it says that it has {arrival.samples} images, more than the {most} that "
-                "trust.most_samples allows"
+                "robustness.max_samples allows"
             )
 
     def _too_few(self, count: int, least: int) -> str:
-        away = "; ".join(self.roster.turned_away.values())
+        away = "; ".join(self.assignments.turned_away.values())
         begun = " with flower.resume=true" if self.folder.config.exists() else ""
         return (
             f"after {self.settings.wait:g} s {count} nodes are here, fewer than the {least} that "

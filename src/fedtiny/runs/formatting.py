@@ -12,7 +12,7 @@ from rich.text import Text
 from fedtiny.config import Config, FleetConfig
 from fedtiny.runs.metrics import Record
 
-MOST_COLUMNS = 20
+MAX_COLUMNS = 20
 NO_GPU = "there is no GPU here: the GPU simulator computes on the CPU, slowly"
 
 
@@ -116,7 +116,7 @@ def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> 
     shown = titled("Training images by device and class")
     shown.add_column("device", justify="right")
     shown.add_column("all", justify="right", style="bold")
-    many = table.shape[1] > MOST_COLUMNS
+    many = table.shape[1] > MAX_COLUMNS
     names = [escape(name) for name in classes or map(str, range(table.shape[1]))]
     for name in ("classes", "largest class") if many else names:
         shown.add_column(name, justify="right")

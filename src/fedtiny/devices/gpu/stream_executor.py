@@ -1,4 +1,4 @@
-"""A crew that plays several devices at once on one GPU or more."""
+"""An executor that plays several devices at once on one GPU or more."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -14,16 +14,16 @@ from torch import nn
 from fedtiny.config import GpuConfig, TrainConfig
 from fedtiny.data import ImageSet
 from fedtiny.data.draws import Preparation
-from fedtiny.devices.crew import Job, reply_or_error
+from fedtiny.devices.executors import Task, reply_or_error
 from fedtiny.devices.gpu.engine import GpuEngine, Shared
-from fedtiny.devices.gpu.images import Gallery
+from fedtiny.devices.gpu.image_store import ImageStore
 from fedtiny.devices.gpu.kernels import choose_kernels
 from fedtiny.devices.gpu.layout import Layout
 from fedtiny.devices.gpu.network import Network
 from fedtiny.devices.gpu.step import CompiledLoss
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
-from fedtiny.models.anatomy import Anatomy
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.theta import Theta
 
 USUAL_LANES = 4
@@ -37,7 +37,7 @@ class Recipe:
     """All that lanes are made of."""
 
     model: nn.Module
-    anatomy: Anatomy
+    param_spec: ParamSpec
     preparation: Preparation
     train: TrainConfig
     gpu: GpuConfig
@@ -47,7 +47,7 @@ class Recipe:
     test_set: ImageSet
 
 
-class Lanes:
+class StreamExecutor:
     """Several engines on each card, each with a thread and a stream; replies in order of jobs.
 
     The first question opens the lanes; the memory that a card's first lane took says how many
@@ -63,27 +63,27 @@ class Lanes:
         self._threads: ThreadPoolExecutor | None = None
         self._kernels = choose_kernels(recipe.gpu, self)
 
-    def answers(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
-        if self._threads is None and jobs:
-            self._open(jobs[0].request.theta)
-        held = HELD // max(1, jobs[0].request.theta.vector.nbytes) if jobs else 0
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
+        if self._threads is None and tasks:
+            self._open(tasks[0].request.theta)
+        held = HELD // max(1, tasks[0].request.theta.vector.nbytes) if tasks else 0
         window = max(1, WINDOW * self.count, held)
-        for start in range(0, len(jobs), window):
-            yield from self._side_by_side(jobs[start : start + window])
+        for start in range(0, len(tasks), window):
+            yield from self._side_by_side(tasks[start : start + window])
 
-    def _side_by_side(self, jobs: Sequence[Job]) -> Iterator[Reply | FedTinyError]:
+    def _side_by_side(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
         assert self._threads is not None
-        longest_first = sorted(range(len(jobs)), key=lambda i: -len(jobs[i].shard))
+        longest_first = sorted(range(len(tasks)), key=lambda i: -len(tasks[i].shard))
         futures: dict[int, Future[Reply | FedTinyError]] = {
-            i: self._threads.submit(self._do, jobs[i]) for i in longest_first
+            i: self._threads.submit(self._do, tasks[i]) for i in longest_first
         }
-        return (futures.pop(i).result() for i in range(len(jobs)))
+        return (futures.pop(i).result() for i in range(len(tasks)))
 
-    def _do(self, job: Job) -> Reply | FedTinyError:
+    def _do(self, task: Task) -> Reply | FedTinyError:
         engine = self._engines.get()
         try:
             with self._memory_advice(), engine.on_its_stream():
-                return reply_or_error(engine, job, self.recipe.seed)
+                return reply_or_error(engine, task, self.recipe.seed)
         finally:
             self._engines.put(engine)
 
@@ -113,7 +113,7 @@ class Lanes:
             "simulator": "gpu",
             "cards": [card.name for card in self.cards],
             "lanes": self.count,
-            "gpu_memory": max(card.most_memory() for card in self.cards),
+            "gpu_memory": max(card.max_memory() for card in self.cards),
         }
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class Card:
         sets = (recipe.training_set, recipe.test_set)
         compiled = recipe.gpu.compile and self.cuda
         return Shared(
-            Gallery(sets, recipe.preparation, self.device, recipe.gpu.channels_last),
+            ImageStore(sets, recipe.preparation, self.device, recipe.gpu.channels_last),
             recipe.preparation,
             recipe.train,
             CompiledLoss(recipe.model, self.dtype) if compiled else None,
@@ -169,14 +169,14 @@ class Card:
 
     def _engine(self, shared: Shared, theta: Theta) -> GpuEngine:
         recipe = self.recipe
-        layout = Layout.of(recipe.model, recipe.anatomy, recipe.gpu.channels_last)
+        layout = Layout.of(recipe.model, recipe.param_spec, recipe.gpu.channels_last)
         stream = torch.cuda.Stream(self.device) if self.cuda else None
         network = Network(recipe.model, layout, self.device, self.dtype)
         engine = GpuEngine(network, shared, stream, recipe.gpu.graphs)
         if self.cuda:
             torch.cuda.synchronize(self.device)  # images and network are there for every stream
         with engine.on_its_stream():
-            engine.rehearse(theta, recipe.training_set)
+            engine.warm_up(theta, recipe.training_set)
         return engine
 
     def _free(self) -> int:
@@ -192,7 +192,7 @@ class Card:
             if self.recipe.gpu.compile:
                 torch.compiler.reset()
 
-    def most_memory(self) -> int:
+    def max_memory(self) -> int:
         """The most bytes of the card that were taken at a time."""
         return torch.cuda.max_memory_reserved(self.device) if self.cuda else 0
 

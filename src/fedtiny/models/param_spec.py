@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ParamSpec:
     """Which weights of a model may be pruned, what stays dense, and how it splits into blocks.
 
     Names are those of the model's state dict. `prunable` runs from the input to the output side;

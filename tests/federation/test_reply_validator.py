@@ -19,13 +19,13 @@ from fedtiny.federation.messages import (
     evaluate,
     losses,
     pool_arrays,
-    swap,
+    prune_and_grow,
     top_gradients,
     train,
 )
-from fedtiny.federation.trust import Examiner
+from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.federation.wire import encode_reply
-from fedtiny.federation.wire.indices import coded_size, most_coded_size
+from fedtiny.federation.wire.indices import coded_size, max_coded_size
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -41,9 +41,9 @@ HOLDERS = "mean over holders"
 NAN, INF = math.nan, math.inf
 
 
-def examiner(*program, reducer="mean", theta=THETA):
+def validator(*program, reducer="mean", theta=THETA):
     arrays = pool_arrays(POOL) if program[0].name in ("bn_statistics", "losses") else {}
-    return Examiner(Request("train", "fedtiny", 0, program, theta, arrays), reducer, CONFIG)
+    return ReplyValidator(Request("train", "fedtiny", 0, program, theta, arrays), reducer, CONFIG)
 
 
 def gradients(layer="a.weight", at=(1,), values=None):
@@ -69,7 +69,7 @@ def with_values(theta, **changes):
 
 HONEST = {
     "train": (
-        examiner(train(2), top_gradients({"a.weight": 2, "c.weight": 1})),
+        validator(train(2), top_gradients({"a.weight": 2, "c.weight": 1})),
         Reply(
             DEVICE,
             SAMPLES,
@@ -78,12 +78,12 @@ HONEST = {
             metrics={"loss": 0.25},
         ),
     ),
-    "swap": (
-        examiner(train(1), swap({"a.weight": 1}), train(1), reducer=HOLDERS),
+    "prune_and_grow": (
+        validator(train(1), prune_and_grow({"a.weight": 1}), train(1), reducer=HOLDERS),
         Reply(DEVICE, SAMPLES, theta_of(OWN), metrics={"loss": 0.25}),
     ),
     "dense gradients": (
-        examiner(train(1, sum_dense_gradients=True)),
+        validator(train(1, sum_dense_gradients=True)),
         Reply(
             DEVICE,
             SAMPLES,
@@ -93,7 +93,7 @@ HONEST = {
         ),
     ),
     "bn_statistics": (
-        examiner(bn_statistics(8)),
+        validator(bn_statistics(8)),
         Reply(
             DEVICE,
             SAMPLES,
@@ -101,15 +101,15 @@ HONEST = {
         ),
     ),
     "losses": (
-        examiner(losses()),
+        validator(losses()),
         Reply(DEVICE, SAMPLES, arrays={"losses": np.ones(3, "f4")}),
     ),
     "evaluate": (
-        examiner(evaluate()),
+        validator(evaluate()),
         Reply(DEVICE, SAMPLES, metrics={"loss": 2.0, "accuracy": 0.5}),
     ),
     "own verb": (
-        examiner(Verb("shout")),
+        validator(Verb("shout")),
         Reply(DEVICE, 5, arrays={"any": np.ones((2, 2))}, metrics={"loudness": 3.0}),
     ),
 }
@@ -155,7 +155,7 @@ BAD = {
         "loss is inf": {"metrics": {"loss": INF}},
         "loss is 1e\\+300": {"metrics": {"loss": 1e300}},
     },
-    "swap": {
+    "prune_and_grow": {
         "mask has density 1": {"theta": theta_of(FULL)},
         "density 0.6, above 0.5": {"theta": theta_of(OWN.replace({"a.weight": [0, 1, 2]}))},
         "more or fewer weights": {
@@ -240,8 +240,8 @@ def test_each_bad_reply_is_refused(kind, sentence):
 def test_an_own_mask_needs_a_swap_and_the_mean_over_holders():
     reply = Reply(DEVICE, SAMPLES, theta_of(OWN), metrics={"loss": 1.0})
     for exam in (
-        examiner(train(1), reducer=HOLDERS),
-        examiner(train(1), swap({"a.weight": 1}), reducer="mean"),
+        validator(train(1), reducer=HOLDERS),
+        validator(train(1), prune_and_grow({"a.weight": 1}), reducer="mean"),
     ):
         with pytest.raises(ReplyError, match="another mask"):
             exam.check(reply, DEVICE, SAMPLES)
@@ -250,20 +250,20 @@ def test_an_own_mask_needs_a_swap_and_the_mean_over_holders():
 def test_an_equal_mask_need_not_be_the_same_object():
     twin = Mask(ANATOMY, {layer: HALF.indices(layer) for layer in HALF})
     reply = Reply(DEVICE, SAMPLES, theta_of(twin), metrics={"loss": 1.0})
-    examiner(train(1)).check(reply, DEVICE, SAMPLES)
+    validator(train(1)).check(reply, DEVICE, SAMPLES)
     assert twin is not HALF
 
 
 def test_a_full_layer_has_no_pruned_weight():
     mask = HALF.replace({"a.weight": None})
-    exam = examiner(top_gradients({"a.weight": 1}), theta=theta_of(mask))
+    exam = validator(top_gradients({"a.weight": 1}), theta=theta_of(mask))
     exam.check(Reply(DEVICE, SAMPLES, gradients=gradients(at=())), DEVICE, SAMPLES)
     with pytest.raises(ReplyError, match="gradient of a kept"):
         exam.check(Reply(DEVICE, SAMPLES, gradients=gradients(at=(1,))), DEVICE, SAMPLES)
 
 
 def test_where_anything_may_come_it_is_the_same_from_every_device():
-    exam, reply = examiner(Verb("shout")), HONEST["own verb"][1]
+    exam, reply = validator(Verb("shout")), HONEST["own verb"][1]
     exam.check(reply, DEVICE, SAMPLES)
     exam.check(replace(reply, arrays={"any": np.zeros((2, 2))}), DEVICE, SAMPLES)
     for change in (
@@ -278,7 +278,7 @@ def test_where_anything_may_come_it_is_the_same_from_every_device():
 
 
 def test_a_refused_reply_does_not_say_what_is_to_come():
-    exam, reply = examiner(Verb("shout")), HONEST["own verb"][1]
+    exam, reply = validator(Verb("shout")), HONEST["own verb"][1]
     with pytest.raises(ReplyError, match="claims 0"):
         exam.check(replace(reply, samples=0, arrays={}), DEVICE, SAMPLES)
     exam.check(reply, DEVICE, SAMPLES)
@@ -321,7 +321,7 @@ def test_coded_positions_never_exceed_their_bound(layer):
     size, chosen = layer
     positions = np.array(sorted(chosen), np.int32)
     for count in (len(positions), min(size, len(positions) + 7), size):
-        assert coded_size(positions, size) <= most_coded_size(count, size)
+        assert coded_size(positions, size) <= max_coded_size(count, size)
 
 
 @given(st.integers(10**4, 10**6), st.floats(0.0005, 0.6), st.sampled_from(["even", "start", "end"]))
@@ -331,7 +331,7 @@ def test_coded_positions_of_large_layers_never_exceed_their_bound(size, density,
     spread = {"even": size, "start": min(size, 2 * count), "end": min(size, 2 * count)}[where]
     positions = np.sort(draw.choice(spread, count, replace=False)).astype(np.int32)
     positions += np.int32(size - spread if where == "end" else 0)
-    found, most = coded_size(positions, size), most_coded_size(count, size)
+    found, most = coded_size(positions, size), max_coded_size(count, size)
     assert found <= most
     if where == "even":
         assert most <= 1.7 * found + 40

@@ -12,35 +12,37 @@ from pathlib import Path
 import pytest
 
 from fedtiny import methods
-from fedtiny.devices.crew import Alone, Workers, can_fork
+from fedtiny.devices.executors import ForkExecutor, SerialExecutor, can_fork
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import Verb, evaluate, swap, top_gradients, train
+from fedtiny.federation.messages import Verb, evaluate, prune_and_grow, top_gradients, train
 from fedtiny.federation.method import Method
 
-from .tiny import TinyNet, everything, jobs, lab, seeded, settings, whole_run
+from .tiny import TinyNet, everything, lab, seeded, settings, tasks, whole_run
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers need fork")
 
 
 @pytest.fixture
 def hire():
-    """Put several processes behind a bench's door, and end them."""
-    crews = []
+    """Put several processes behind a bench's transport, and end them."""
+    executors = []
 
     def hire_(bench, count):
-        crews.append(Workers(bench.engine, bench.anatomy, bench.shards, bench.config.seed, count))
-        bench.door.crew = crews[-1]
-        return crews[-1]
+        executors.append(
+            ForkExecutor(bench.engine, bench.param_spec, bench.shards, bench.config.seed, count)
+        )
+        bench.transport.executor = executors[-1]
+        return executors[-1]
 
     yield hire_
-    for crew in crews:
-        crew.close()
+    for executor in executors:
+        executor.close()
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_number_of_workers_changes_no_bit(hire, count):
-    config = settings(fleet={"devices": 3, "late_rate": 0.2})
+    config = settings(fleet={"devices": 3, "straggler_rate": 0.2})
     alone, many = (lab(config, model=seeded(TinyNet, 0.3)) for _ in range(2))
     hire(many, count)
     assert whole_run(many) == whole_run(alone)
@@ -61,58 +63,60 @@ def test_the_number_of_workers_changes_no_bit_of_a_cumulative_batch_norm(hire):
 
 def test_replies_come_in_the_order_of_the_jobs(hire):
     bench = lab(sizes=(20, 3, 12, 2, 9))
-    crew = hire(bench, 2)
+    executor = hire(bench, 2)
     order = (4, 0, 3, 1, 2)
-    replies = list(crew.answers(jobs(bench, train(1), devices=order)))
+    replies = list(executor.answers(tasks(bench, train(1), devices=order)))
     assert [reply.device for reply in replies] == list(order)
     assert [reply.samples for reply in replies] == [9, 20, 2, 3, 12]
 
 
 def test_there_may_be_fewer_jobs_than_workers(hire):
     bench = lab()
-    crew = hire(bench, 4)
-    assert len(list(crew.answers(jobs(bench, evaluate(), devices=(1,))))) == 1
-    assert list(crew.answers([])) == []
+    executor = hire(bench, 4)
+    assert len(list(executor.answers(tasks(bench, evaluate(), devices=(1,))))) == 1
+    assert list(executor.answers([])) == []
 
 
 @pytest.mark.parametrize("count", [None, 2])
 def test_a_failure_is_given_in_its_place_and_the_next_job_works(hire, count):
     bench = lab(sizes=(8, 1, 9))
-    crew = hire(bench, count) if count else Alone(bench.engine, 0)
+    executor = hire(bench, count) if count else SerialExecutor(bench.engine, 0)
     for _ in range(2):
-        first, second, third = crew.answers(jobs(bench, train(1)))
+        first, second, third = executor.answers(tasks(bench, train(1)))
         assert (first.device, third.device) == (0, 2)
         assert isinstance(second, FedTinyError)
         assert "at least two samples" in str(second)
-    outcomes = list(crew.answers(jobs(bench, Verb("somersault"))))
+    outcomes = list(executor.answers(tasks(bench, Verb("somersault"))))
     assert all("cannot 'somersault'" in str(outcome) for outcome in outcomes)
 
 
 def test_a_worker_follows_as_masks_and_thetas_change(hire):
     bench = lab()
-    crew, alone = hire(bench, 2), Alone(lab().engine, 0)
+    executor, alone = hire(bench, 2), SerialExecutor(lab().engine, 0)
     one, two = bench.theta(seed=1), bench.theta(seed=2)
     for theta in (one, one, two, one, bench.start):
-        work = jobs(bench, train(1), theta=theta)
-        versions = [[reply.theta.version for reply in each.answers(work)] for each in (crew, alone)]
+        work = tasks(bench, train(1), theta=theta)
+        versions = [
+            [reply.theta.version for reply in each.answers(work)] for each in (executor, alone)
+        ]
         assert versions[0] == versions[1]
 
 
 def test_the_parent_s_model_is_not_touched(hire):
     bench = lab()
     before = bench.engine.theta().version
-    crew = hire(bench, 2)
-    list(crew.answers(jobs(bench, train(1))))
+    executor = hire(bench, 2)
+    list(executor.answers(tasks(bench, train(1))))
     assert bench.engine.theta().version == before
 
 
 def test_a_worker_that_dies_is_reported(hire):
     bench = lab()
-    crew = hire(bench, 2)
-    os.kill(crew._workers[0].process.pid, signal.SIGKILL)
-    crew._workers[0].process.join()
+    executor = hire(bench, 2)
+    os.kill(executor._workers[0].process.pid, signal.SIGKILL)
+    executor._workers[0].process.join()
     with pytest.raises(FedTinyError, match="worker process died"):
-        list(crew.answers(jobs(bench, train(1))))
+        list(executor.answers(tasks(bench, train(1))))
 
 
 class Buggy(Method):
@@ -123,20 +127,20 @@ class Buggy(Method):
 def test_a_bug_in_a_third_party_s_verb_is_not_taken_for_want_of_memory(hire, monkeypatch):
     monkeypatch.setattr(methods, "find", {"fedtiny": Buggy}.__getitem__)
     bench = lab()
-    crew = hire(bench, 2)
+    executor = hire(bench, 2)
     with pytest.raises(Exception, match="division") as told:
-        list(crew.answers(jobs(bench, Verb("divide"))))
+        list(executor.answers(tasks(bench, Verb("divide"))))
     assert "memory" not in str(told.value)
 
 
 def test_closing_ends_the_processes(hire):
     bench = lab()
-    crew = hire(bench, 3)
-    processes = [worker.process for worker in crew._workers]
+    executor = hire(bench, 3)
+    processes = [worker.process for worker in executor._workers]
     assert all(process.is_alive() for process in processes)
-    Simulator(crew, bench.shards, bench.config).close()
+    Simulator(executor, bench.shards, bench.config).close()
     assert not any(process.is_alive() for process in processes)
-    crew.close()  # twice does no harm
+    executor.close()  # twice does no harm
 
 
 # What comes back, in full
@@ -145,25 +149,34 @@ def test_closing_ends_the_processes(hire):
 def both(hire, sizes):
     """A bench, with two workers and with one process alone that do the same jobs."""
     bench = lab(sizes=sizes)
-    return bench, (hire(bench, 2), Alone(lab(sizes=sizes).engine, 0))
+    return bench, (hire(bench, 2), SerialExecutor(lab(sizes=sizes).engine, 0))
 
 
 def test_workers_say_all_that_one_alone_says(hire):
     counts = {"conv1.weight": 7, "hidden.weight": 3}
-    program = (train(1, sum_dense_gradients=True), swap(counts), train(1), top_gradients(counts))
-    bench, crews = both(hire, (20, 3, 12, 5, 9))
-    work = jobs(bench, *program, evaluate(), devices=range(5))
-    many, one = (list(map(everything, crew.answers(work))) for crew in crews)
+    program = (
+        train(1, sum_dense_gradients=True),
+        prune_and_grow(counts),
+        train(1),
+        top_gradients(counts),
+    )
+    bench, executors = both(hire, (20, 3, 12, 5, 9))
+    work = tasks(bench, *program, evaluate(), devices=range(5))
+    many, one = (list(map(everything, executor.answers(work))) for executor in executors)
     assert many == one
     assert all(part for part in one[0]), "nothing is left out"
 
 
 def test_workers_complain_in_the_same_words_as_one_alone(hire):
-    bench, crews = both(hire, (8, 1, 9))
+    bench, executors = both(hire, (8, 1, 9))
     for program in ((train(1),), (Verb("somersault"),), (evaluate(), Verb("handstand"))):
         many, one = (
-            [str(o) for o in crew.answers(jobs(bench, *program)) if isinstance(o, FedTinyError)]
-            for crew in crews
+            [
+                str(o)
+                for o in executor.answers(tasks(bench, *program))
+                if isinstance(o, FedTinyError)
+            ]
+            for executor in executors
         )
         assert many == one != []
 
@@ -177,30 +190,30 @@ A_WHILE = train(100_000)  # nobody waits for its end
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_worker_killed_at_its_work_is_told_with_what_to_do(hire, victim):
     bench = lab()
-    crew = hire(bench, 2)
-    for worker in crew._workers[:victim] + crew._workers[victim + 1 :]:
+    executor = hire(bench, 2)
+    for worker in executor._workers[:victim] + executor._workers[victim + 1 :]:
         worker.start = worker.finish = lambda *_: None  # it has nothing to do
-    threading.Timer(0.3, crew._workers[victim].process.kill).start()
+    threading.Timer(0.3, executor._workers[victim].process.kill).start()
     with pytest.raises(FedTinyError, match=r"worker process died.*lower --workers"):
-        list(crew.answers(jobs(bench, A_WHILE, devices=(0, 1))))
+        list(executor.answers(tasks(bench, A_WHILE, devices=(0, 1))))
 
 
 def test_closing_in_the_middle_of_a_job_leaves_no_process(hire):
     before = set(active_children())
     bench = lab()
-    crew = hire(bench, 3)
+    executor = hire(bench, 3)
     started = set(active_children()) - before
     assert len(started) == 3
-    next(crew.answers(jobs(bench, train(1))))
-    crew.close()
+    next(executor.answers(tasks(bench, train(1))))
+    executor.close()
     assert not started & set(active_children())
 
 
 def test_closing_in_the_middle_of_a_job_prints_no_traceback(hire, capfd):
     bench = lab()
-    crew = hire(bench, 2)
-    next(crew.answers(jobs(bench, train(1))))
-    crew.close()
+    executor = hire(bench, 2)
+    next(executor.answers(tasks(bench, train(1))))
+    executor.close()
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -219,14 +232,14 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import torch
 torch.set_num_threads(1)
-from fedtiny.devices.crew import Job, Workers
+from fedtiny.devices.executors import Job, Workers
 from fedtiny.federation.messages import Request, train
 from tests.devices.tiny import lab
 bench = lab()
-crew = Workers(bench.engine, bench.anatomy, bench.shards, 0, 3)
-for worker in crew._workers[:2]:  # two at work, one idle
+executor = Workers(bench.engine, bench.parameter spec, bench.shards, 0, 3)
+for worker in executor._workers[:2]:  # two at work, one idle
     worker.start(Job(bench.shards[0], Request("train", "fedtiny", 0, (train(30),), bench.theta())))
-print(*(worker.process.pid for worker in crew._workers), flush=True)
+print(*(worker.process.pid for worker in executor._workers), flush=True)
 sys.stdin.read()
 """
 

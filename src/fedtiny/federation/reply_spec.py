@@ -8,16 +8,16 @@ import numpy as np
 
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.wire import reply_size
-from fedtiny.federation.wire.indices import most_coded_size
-from fedtiny.federation.wire.plain import MOST_TEXT_BYTES
-from fedtiny.models.anatomy import Shape
+from fedtiny.federation.wire.indices import max_coded_size
+from fedtiny.federation.wire.plain import MAX_TEXT_BYTES
+from fedtiny.models.param_spec import Shape
 
 VALUE_BYTES = 4
 LONGEST_NUMBER = -2.2250738585072014e-308  # a metric travels as text; this one has the most digits
 
 
 @dataclass
-class Expected:
+class ReplySpec:
     """The parts of an honest reply, as the verbs of a program give them.
 
     A program with a third party's own verb is `open_ended`: anything may come beside what the
@@ -33,75 +33,75 @@ class Expected:
     open_ended: bool = False
 
 
-def expected(request: Request) -> Expected:
+def expected(request: Request) -> ReplySpec:
     """What an honest device answers to a request."""
-    found = Expected()
+    found = ReplySpec()
     for verb in request.program:
         add = _PARTS.get(verb.name, _anything)
         add(found, request, verb.options)
     return found
 
 
-def reply_limit(request: Request, parts: Expected) -> int:
+def reply_limit(request: Request, parts: ReplySpec) -> int:
     """Number of bytes of the largest honest reply; one with any more need not be looked at."""
-    mask, sizes = request.theta.mask, request.theta.anatomy.sizes
+    mask, sizes = request.theta.mask, request.theta.param_spec.sizes
     arrays = {name: np.zeros(shape, np.float32) for name, shape in parts.arrays.items()}
     metrics = dict.fromkeys(parts.metrics, LONGEST_NUMBER)
     framework = Reply(0, 0, request.theta if parts.theta else None, {}, arrays, metrics)
     gradients = sum(
-        2 + most_coded_size(count, sizes[layer]) + VALUE_BYTES * count
+        2 + max_coded_size(count, sizes[layer]) + VALUE_BYTES * count
         for layer, count in parts.gradients.items()
     )
-    positions = sum(most_coded_size(mask.kept(layer), sizes[layer]) for layer in mask)
+    positions = sum(max_coded_size(mask.kept(layer), sizes[layer]) for layer in mask)
     return (
         reply_size(framework, mask)
         + gradients
         + (positions if parts.own_mask else 0)
-        + (_most_of_a_third_party(request) if parts.open_ended else 0)
+        + (_max_of_a_third_party(request) if parts.open_ended else 0)
     )
 
 
-def _most_of_a_third_party(request: Request) -> int:
+def _max_of_a_third_party(request: Request) -> int:
     """A dense model and as many values again, their positions, and a text."""
-    anatomy = request.theta.anatomy
-    values = anatomy.prunable_count + anatomy.dense_count
-    positions = sum(most_coded_size(size, size) for size in anatomy.sizes.values())
-    return 2 * VALUE_BYTES * values + 2 * positions + MOST_TEXT_BYTES
+    param_spec = request.theta.param_spec
+    values = param_spec.prunable_count + param_spec.dense_count
+    positions = sum(max_coded_size(size, size) for size in param_spec.sizes.values())
+    return 2 * VALUE_BYTES * values + 2 * positions + MAX_TEXT_BYTES
 
 
 Options = Mapping[str, Any]
 
 
-def _train(found: Expected, request: Request, options: Options) -> None:
+def _train(found: ReplySpec, request: Request, options: Options) -> None:
     found.theta = True
     found.metrics.add("loss")
     if options.get("sum_dense_gradients"):
-        found.arrays |= request.theta.anatomy.prunable
+        found.arrays |= request.theta.param_spec.prunable
 
 
-def _swap(found: Expected, request: Request, options: Options) -> None:
+def _prune_and_grow(found: ReplySpec, request: Request, options: Options) -> None:
     found.theta = found.own_mask = True
 
 
-def _top_gradients(found: Expected, request: Request, options: Options) -> None:
+def _top_gradients(found: ReplySpec, request: Request, options: Options) -> None:
     found.gradients |= options["counts"]
 
 
-def _bn_statistics(found: Expected, request: Request, options: Options) -> None:
-    second = "running_square" if options.get("moment") == "square" else "running_var"
-    for name, shape in request.theta.anatomy.statistics.items():
+def _bn_statistics(found: ReplySpec, request: Request, options: Options) -> None:
+    second = "running_square" if options.get("second_moment") == "square" else "running_var"
+    for name, shape in request.theta.param_spec.statistics.items():
         found.arrays[name.replace("running_var", second)] = (_candidates(request), *shape)
 
 
-def _losses(found: Expected, request: Request, options: Options) -> None:
+def _losses(found: ReplySpec, request: Request, options: Options) -> None:
     found.arrays["losses"] = (_candidates(request),)
 
 
-def _evaluate(found: Expected, request: Request, options: Options) -> None:
+def _evaluate(found: ReplySpec, request: Request, options: Options) -> None:
     found.metrics |= {"loss", "accuracy"}
 
 
-def _anything(found: Expected, request: Request, options: Options) -> None:
+def _anything(found: ReplySpec, request: Request, options: Options) -> None:
     found.open_ended = True
 
 
@@ -109,9 +109,9 @@ def _candidates(request: Request) -> int:
     return len(request.arrays["pool.counts"])
 
 
-_PARTS: dict[str, Callable[[Expected, Request, Options], None]] = {
+_PARTS: dict[str, Callable[[ReplySpec, Request, Options], None]] = {
     "train": _train,
-    "swap": _swap,
+    "prune_and_grow": _prune_and_grow,
     "top_gradients": _top_gradients,
     "bn_statistics": _bn_statistics,
     "losses": _losses,

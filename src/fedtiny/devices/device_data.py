@@ -10,7 +10,7 @@ from fedtiny.randomness import generator
 
 
 @dataclass(frozen=True)
-class Shard:
+class DeviceData:
     """Which images of a set are a device's own (D_k), and which of those it measures with.
 
     The development set never changes in a run. It holds at least two samples, since batch norm
@@ -28,9 +28,9 @@ class Shard:
 
 def shard(
     device: int, data: ImageSet, indices: NDArray[np.int64], ratio: float, seed: int
-) -> Shard:
+) -> DeviceData:
     """Give a device its data and draw its development set."""
     count = min(len(indices), max(2, round(ratio * len(indices))))
     draw = generator(seed, "development", device=device)
     development = np.sort(draw.choice(indices, size=count, replace=False))
-    return Shard(device, data, indices, development)
+    return DeviceData(device, data, indices, development)

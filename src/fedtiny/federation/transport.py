@@ -1,4 +1,4 @@
-"""The one door between the server and its devices."""
+"""The one transport between the server and its devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
 ABSENT = "out of reach"
-LATE = "too late"
+STRAGGLER = "too late"
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that crossed the door, over all devices."""
+    """Bytes that crossed the transport, over all devices."""
 
     down: int = 0
     up: int = 0
@@ -44,7 +44,7 @@ class Outcome:
     traffic: Traffic = Traffic()
 
 
-class Door(Protocol):
+class Transport(Protocol):
     """Asks devices, and gives their averaged replies or why there are none.
 
     The reference simulator, a GPU simulator and a real network stand behind it, so a method
@@ -62,7 +62,7 @@ class Door(Protocol):
         """Put one question to these devices and average what they answer."""
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs of the door, as plain JSON."""
+        """What a resumed run needs of the transport, as plain JSON."""
 
     def restore(self, state: Mapping[str, Any], theta: Theta) -> None:
         """Take up a state saved before, when the server held this theta."""

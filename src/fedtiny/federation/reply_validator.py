@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from fedtiny.config import Config
 from fedtiny.errors import ReplyError, WireError
-from fedtiny.federation.expected import Expected, expected, reply_limit
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
 from fedtiny.federation.reduce import HOLDERS
+from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
 from fedtiny.federation.wire import check_length, decode_reply
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -20,7 +20,7 @@ LARGEST = float(np.finfo(np.float32).max)
 NEVER_NEGATIVE = ("running_var", "running_square")
 
 
-class Examiner:
+class ReplyValidator:
     """Examines the replies to one question; whatever an honest device never sends is refused.
 
     The reply stays as it is: nothing is mended. What cannot be told from a single reply (values
@@ -31,7 +31,7 @@ class Examiner:
         self.request = request
         self.config = config
         self.own_mask = reducer == HOLDERS
-        self._parts: Expected = expected(request)
+        self._parts: ReplySpec = expected(request)
         self._open = self._parts.open_ended
         self._first: object = None
 
@@ -51,15 +51,15 @@ class Examiner:
         """The reply that these bytes hold; too many of them are not looked at."""
         theta = self.request.theta
         try:
-            return decode_reply(data, theta.anatomy, theta.mask, self.limit)
+            return decode_reply(data, theta.param_spec, theta.mask, self.limit)
         except WireError as error:
             raise ReplyError(str(error)) from error
 
-    def check(self, reply: Reply, device: int, most_samples: int) -> None:
+    def check(self, reply: Reply, device: int, max_samples: int) -> None:
         """Refuse a reply that this device, with at most so many samples, cannot honestly send."""
         if reply.device != device:
             raise ReplyError(f"it is signed by device {reply.device}")
-        most = self.config.trust.most_samples if self._open else most_samples
+        most = self.config.robustness.max_samples if self._open else max_samples
         if not 1 <= reply.samples <= most:
             raise ReplyError(f"it claims {reply.samples} samples, and 1 to {most} are possible")
         self._check_theta(reply.theta)
@@ -78,7 +78,7 @@ class Examiner:
         self._check_mask(theta.mask)
         if not np.isfinite(theta.vector).all():
             raise ReplyError("its theta holds NaN or infinity")
-        for name in theta.anatomy.statistics:
+        for name in theta.param_spec.statistics:
             if name.endswith(NEVER_NEGATIVE) and (theta.vector[theta.places[name]] < 0).any():
                 raise ReplyError(f"a variance in {name} is negative")
 
@@ -88,7 +88,7 @@ class Examiner:
             return
         if not self.own_mask or not (parts.own_mask or self._open):
             raise ReplyError("its theta has another mask than it was sent")
-        if mask.anatomy.fingerprint != asked.anatomy.fingerprint:
+        if mask.param_spec.fingerprint != asked.param_spec.fingerprint:
             raise ReplyError("its theta is of another model")
         limit = max(self.config.density, asked.density)
         if mask.density > limit + 1e-9:
@@ -98,7 +98,7 @@ class Examiner:
 
     def _check_gradients(self, reply: Reply) -> None:
         wanted, mask = self._parts.gradients, (reply.theta or self.request.theta).mask
-        sizes = mask.anatomy.sizes
+        sizes = mask.param_spec.sizes
         _check_names("gradients of", reply.gradients, wanted, sizes if self._open else wanted)
         for layer, gradient in reply.gradients.items():
             most = wanted.get(layer, sizes[layer])

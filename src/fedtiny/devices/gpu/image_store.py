@@ -80,7 +80,7 @@ class Images:
         return turned if self.channels_last else turned.clone(memory_format=torch.contiguous_format)
 
 
-class Gallery:
+class ImageStore:
     """The image sets of a run, each brought to the GPU once for all lanes."""
 
     def __init__(

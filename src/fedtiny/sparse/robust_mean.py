@@ -6,8 +6,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.sparse.chunked import in_chunks
 from fedtiny.sparse.mean import Value, checked_shapes
-from fedtiny.sparse.pieces import in_pieces
 from fedtiny.sparse.vector import SparseVector
 
 Cut = Callable[[int], int]
@@ -32,7 +32,7 @@ def trimmed(share: float) -> Cut:
     return lambda count: min(ceil(round(share * count, 9)), median(count))
 
 
-class Middle:
+class RobustMean:
     """A mean of the middle values; every device counts the same, whatever its weight.
 
     It holds what every device gave until the end. Sums are in float64 and in the order of size,
@@ -88,13 +88,13 @@ class Middle:
         found = np.empty(len(rows[0]), np.float32)
 
         def find(piece: slice) -> None:
-            found[piece] = _middle(np.stack([row[piece] for row in rows], axis=1), self.cut)
+            found[piece] = _robust_mean(np.stack([row[piece] for row in rows], axis=1), self.cut)
 
-        in_pieces(len(found), find)
+        in_chunks(len(found), find)
         return found
 
 
-def _middle(values: NDArray[np.generic], cut: Cut) -> NDArray[np.float64]:
+def _robust_mean(values: NDArray[np.generic], cut: Cut) -> NDArray[np.float64]:
     """The mean of each row without its extremes; NaN stands for no value."""
     ordered = np.sort(values, axis=1)  # NaN goes to the end
     counts = values.shape[1] - np.isnan(ordered).sum(axis=1)
