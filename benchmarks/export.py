@@ -250,7 +250,7 @@ def missed(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(graph=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=25)

@@ -152,7 +152,7 @@ def cells(row: dict[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(graph=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[10, 100, 300, 1000])
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--alone", type=int, help=argparse.SUPPRESS)

@@ -206,7 +206,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(graph=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=PAPER_EPOCHS)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--eager-steps", type=int, default=300)

@@ -45,7 +45,7 @@ def milliseconds(work: Callable[[], object], repeats: int = 7) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(graph=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--density", type=float, nargs="+", default=[0.1, 0.05, 0.01, 0.001])
     shape = (3, 32, 32)
     param_spec = analyze(build("resnet18", shape, 10), shape)

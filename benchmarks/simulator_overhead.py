@@ -93,7 +93,7 @@ def seconds(work: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(graph=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)

@@ -210,7 +210,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(graph=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

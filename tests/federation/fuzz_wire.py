@@ -197,7 +197,7 @@ def confine() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(graph=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--payloads", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

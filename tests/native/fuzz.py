@@ -25,7 +25,7 @@ def build_driver(folder: Path) -> Path:
 
 def main() -> None:
     """Build the driver and run it."""
-    parser = argparse.ArgumentParser(graph=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -82,7 +82,8 @@ def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
         return (
             f"finished: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}, "
             f"{formatting.size(result['bytes_down'])} down and "
-            f"{formatting.size(result['bytes_up'])} up in {result['seconds']:.0f} s; model {folder.model} ({model})"
+            f"{formatting.size(result['bytes_up'])} up "
+            f"in {result['seconds']:.0f} s; model {folder.model} ({model})"
         )
     done = f"{len(records)} of {config.rounds} rounds"
     if folder.is_locked():
