@@ -116,7 +116,7 @@ class Live(Lines):
     def selected(self, selection: dict[str, Any]) -> None:
         super().selected(selection)
         if self.task is not None:
-            self.progress.update(self.task, graph="training")
+            self.progress.update(self.task, description="training")
 
     def round_done(self, record: Record) -> None:
         super().round_done(record)
@@ -124,7 +124,7 @@ class Live(Lines):
             accuracy = record["accuracy"]
             shown = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
             self.progress.update(
-                self.task, advance=1, graph=f"{shown}density {record['density']:.4f}"
+                self.task, advance=1, description=f"{shown}density {record['density']:.4f}"
             )
 
     def finished(self, result: dict[str, Any]) -> None:
