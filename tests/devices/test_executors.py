@@ -238,7 +238,7 @@ from tests.devices.tiny import lab
 bench = lab()
 executor = ForkExecutor(bench.engine, bench.param_spec, bench.shards, 0, 3)
 for worker in executor._workers[:2]:  # two at work, one idle
-    worker.start(Job(bench.shards[0], Request("train", "fedtiny", 0, (train(30),), bench.theta())))
+    worker.start(Task(bench.shards[0], Request("train", "fedtiny", 0, (train(30),), bench.theta())))
 print(*(worker.process.pid for worker in executor._workers), flush=True)
 sys.stdin.read()
 """
