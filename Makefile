@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test docs federation lint format bench fuzz clean
+.PHONY: help setup run test slow docs federation lint format bench fuzz clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,8 +27,11 @@ run: $(READY)  ## Train a 1%-density ResNet18 over ten native devices on the dig
 	$(BIN)/fedtiny run --width 64 --density 0.01
 	@echo "to have the command fedtiny at hand: source $(BIN)/activate"
 
-test: lint  ## Check style and types, and run the tests
+test: lint  ## Check style, layers and types, and run the quick tests (4 minutes)
 	$(BIN)/pytest --numprocesses 2
+
+slow: $(READY)  ## Run the tests that make test leaves out (several minutes)
+	$(BIN)/pytest -m slow --numprocesses 2
 
 docs: $(READY)  ## Build the documentation site into build/docs
 	$(BIN)/sphinx-build --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
@@ -36,9 +39,10 @@ docs: $(READY)  ## Build the documentation site into build/docs
 federation: $(READY)  ## Test a SuperLink and two SuperNodes with TLS on this machine (minutes)
 	$(BIN)/pytest -m federation tests/flower
 
-lint: $(READY)  ## Check style and types
+lint: $(READY)  ## Check style, layers and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 
 format: $(READY)  ## Put the code into shape

@@ -1,11 +1,12 @@
 """Build hook: compiles the native library, or leaves it out where there is no compiler.
 
-The environment variable FEDTINY_NATIVE changes that: `strict` makes warnings and a missing compiler
-errors, `none` leaves the library out.
+The environment variable FEDTINY_NATIVE changes that: `required` makes a missing compiler an error,
+`strict` warnings too, `none` leaves the library out.
 """
 
 import importlib.util
 import os
+import platform
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,16 @@ class NativeLibraryHook(BuildHookInterface):  # type: ignore[type-arg]
         try:
             library = compile_module.build(strict=wanted == "strict")
         except compile_module.CannotCompileError as error:
-            if wanted == "strict":
+            if wanted in ("required", "strict"):
                 raise
             self.app.display_warning(f"fedtiny is built without its native library: {error}")
             return
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{platform}"
+        build_data["tag"] = f"py3-none-{platform_tag()}"
         build_data["pure_python"] = False
         build_data["artifacts"].append(f"/{library.relative_to(self.root)}")
+
+
+def platform_tag() -> str:
+    """The platform that the library is for; a Python for two processors still compiles for one."""
+    name = sysconfig.get_platform().replace("universal2", platform.machine())
+    return name.replace("-", "_").replace(".", "_")

@@ -69,9 +69,10 @@ def _call_troubles(node):
         yield f"{name} of a pipe pickles; there is {name}_bytes"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_is_unpickled(path):
-    assert list(troubles(path.read_text(encoding="utf-8"))) == []
+def test_nothing_is_unpickled():
+    assert len(FILES) > 100
+    found = {path: list(troubles(path.read_text(encoding="utf-8"))) for path in FILES}
+    assert {path.relative_to(ROOT): what for path, what in found.items() if what} == {}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedtiny.export.loading import load
     from fedtiny.runs.runner import Result, resume, run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Config", "Result", "__version__", "from_arrays", "from_torch", "load", "resume", "run"]
 
 _HOMES = {

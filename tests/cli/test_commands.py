@@ -312,6 +312,7 @@ def test_a_reader_that_goes_away_gets_no_traceback(finished):
     assert "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_a_run_whose_reader_goes_away_says_how_to_go_on(fedtiny, tmp_path):
     """As in `fedtiny run | head`."""
     order = [sys.executable, "-m", "fedtiny", "run", *FLAGS, "--out", str(tmp_path / "run")]

@@ -318,6 +318,7 @@ def alive(pid):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_devices_end_when_their_parent_does(how):
@@ -365,6 +366,7 @@ def bare_python_(tmp_path_factory):
     return bare_python(tmp_path_factory.mktemp("bare"), NEEDED)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_device_takes_part_from_an_environment_without_torch(hire, bare_python, monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)

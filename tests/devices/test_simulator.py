@@ -37,6 +37,7 @@ def asked(bench, devices, theta=None, **rest):
 # What crosses the transport
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -244,6 +245,7 @@ def gone_on(wire, stop):
 EVERY_OTHER_ROUND = {"pruning": {"delta_r": 2, "r_stop": 8}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [2, 3])
 @pytest.mark.parametrize("wire", ["count", "encode"])
 def test_a_restored_simulator_goes_on_to_the_same_bits(wire, stop):

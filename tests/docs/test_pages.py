@@ -60,6 +60,7 @@ def stage(tmp_path, monkeypatch):
     return Stage(tmp_path, monkeypatch, NOT_RUN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=name)
 def test_what_a_page_tells_to_do_can_be_done(page, stage):
     make_data(stage.folder / "DATA")

@@ -13,6 +13,7 @@ from .c_program import needs_compiler
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "export.py"
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_benchmark_at_a_narrow_width(tmp_path):

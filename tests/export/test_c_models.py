@@ -64,6 +64,7 @@ def test_every_model_gives_the_same_for_200_images(name, values, compiler, tmp_p
     assert_same(run(compiled(tmp_path, compiler=compiler), images), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("density", [1.0, 0.01, 0.001])
 @pytest.mark.parametrize("name", SHIPPED)
 def test_at_any_density_no_read_or_write_goes_astray(name, density, tmp_path):
@@ -74,6 +75,7 @@ def test_at_any_density_no_read_or_write_goes_astray(name, density, tmp_path):
     assert_close(found, made.logits(images), RELATIVE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", ["fp32", "int8"])
 @pytest.mark.parametrize("fold", [False, True])
 @pytest.mark.parametrize("network", ODD)
@@ -128,6 +130,7 @@ def test_bytes_are_normalised_as_in_training(tmp_path):
     assert_same(run(compiled(tmp_path), pixels), made.logits(prepare.normalise(pixels)))
 
 
+@pytest.mark.slow
 @given(networks())
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_network(tmp_path, model):

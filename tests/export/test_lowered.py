@@ -43,6 +43,7 @@ def test_every_model_keeps_its_logits(name, density, fold, remove_dead):
     assert bool(net.norms) is not fold
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fold", [False, True])
 @pytest.mark.parametrize("density", [1.0, 0.3, 0.1, 0.03, 0.0])
 @pytest.mark.parametrize("network", ODD, ids=lambda network: network.__name__)

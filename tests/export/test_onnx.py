@@ -26,6 +26,7 @@ def check(made, model, plain):
     assert_close(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("fold", [False, True])
 @pytest.mark.parametrize("density", [1.0, 0.01, 0.001])

@@ -37,6 +37,7 @@ def check(made, model, images, relative=1e-5):
         assert_close(found, expected, relative)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fold", [False, True])
 @pytest.mark.parametrize("density", DENSITIES)
 @pytest.mark.parametrize("name", SHIPPED)

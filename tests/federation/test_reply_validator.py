@@ -324,6 +324,7 @@ def test_coded_positions_never_exceed_their_bound(layer):
         assert coded_size(positions, size) <= max_coded_size(count, size)
 
 
+@pytest.mark.slow
 @given(st.integers(10**4, 10**6), st.floats(0.0005, 0.6), st.sampled_from(["even", "start", "end"]))
 def test_coded_positions_of_large_layers_never_exceed_their_bound(size, density, where):
     count = max(1, int(density * size))

@@ -95,6 +95,7 @@ def test_the_median_of_thetas_is_numpy_s(vectors):
     assert (found.vector + 0).tobytes() == expected.tobytes()
 
 
+@pytest.mark.slow
 @given(THETAS, st.data())
 def test_the_median_over_holders_is_numpy_s_nanmedian(vectors, data):
     masks = st.lists(st.booleans(), min_size=3, max_size=3)
@@ -109,6 +110,7 @@ def test_the_median_over_holders_is_numpy_s_nanmedian(vectors, data):
     assert found.mask.indices("w").tolist() == np.flatnonzero(held[:3]).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["mean", "mean over holders"])
 @pytest.mark.parametrize("evil", [HUGE, -HUGE])
 @given(

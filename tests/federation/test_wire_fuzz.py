@@ -10,6 +10,7 @@ import pytest
 PAYLOADS = 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's limits")
 def test_mutated_payloads_neither_crash_nor_hang_nor_hoard():
     command = [sys.executable, "-m", "tests.federation.fuzz_wire", "--payloads", str(PAYLOADS)]

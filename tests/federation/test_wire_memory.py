@@ -101,6 +101,7 @@ def test_the_stated_bound_holds_for_the_fullest_layers(layer):
     assert peak_memory(wire.decode_request, data, param_spec) < bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("item", [b"{}", b"[]", b'{"a":{}}', b'{"a":{"a":{"a":0}}}'])
 def test_the_stated_bound_holds_for_text(item):
     count = MAX_TEXT_BYTES // (len(item) + 1) - 10
@@ -108,6 +109,7 @@ def test_the_stated_bound_holds_for_text(item):
     assert peak_memory(wire.decode_request, request_with(SMALL, text), SMALL) < 16 * MIB
 
 
+@pytest.mark.slow
 def test_the_stated_bound_holds_for_names():
     arrays = {f"{number:x}": np.uint8(0) for number in range(2**16 - 1)}
     mask = Mask.full(SMALL)

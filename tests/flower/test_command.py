@@ -72,6 +72,7 @@ def test_an_app_s_modules_give_the_apps(side, kind, tmp_path):
     assert isinstance(module.app, kind)
 
 
+@pytest.mark.slow
 def test_flower_takes_the_app(tmp_path):
     dispatch(["flower", "init", str(tmp_path / "app")])
     quiet = {**os.environ, **local.QUIET, "FLWR_HOME": str(tmp_path / "home")}

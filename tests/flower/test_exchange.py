@@ -92,6 +92,7 @@ def test_a_spool_is_gone_even_where_the_work_fails(tmp_path):
     assert not (tmp_path / "spool").exists()
 
 
+@pytest.mark.slow
 def test_the_server_has_one_reply_in_memory_at_a_time(tmp_path, monkeypatch):
     alive, most = weakref.WeakSet(), 0
 

@@ -37,6 +37,7 @@ def test_a_late_node_is_named_and_the_others_make_the_round(tmp_path, capsys):
     assert "device 1 (laptop-1) is left out of 'train': too late" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "why"),
     [
@@ -78,6 +79,7 @@ def kit_bytes(run):
     return json.loads((run / "nodes.json").read_text())["bytes_joining"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forgotten", ["fedtiny.theta", "everything"])
 def test_a_node_that_lacks_something_asks_for_it(forgotten, tmp_path):
     """As after a restart of the SuperNode: one more exchange, and the same result."""

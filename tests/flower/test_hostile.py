@@ -59,12 +59,14 @@ def assert_it_changed_nothing(path, without):
     assert (path / "model.safetensors").read_bytes() == without
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", {**LIES, **GRADIENT_LIES})
 def test_a_lie_changes_nothing(lie, without, monkeypatch, tmp_path):
     path = betrayed(monkeypatch, tmp_path, {**LIES, **GRADIENT_LIES}[lie])
     assert_it_changed_nothing(path, without)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_bytes_that_are_no_reply_change_nothing(change, without, monkeypatch, tmp_path):
     path = betrayed(monkeypatch, tmp_path, lambda reply: reply, CHANGES[change])

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from fedtiny.flower.in_process import InProcessGrid
 from fedtiny.flower.messages import Answer, Question
 
@@ -33,6 +35,7 @@ for key, device, request, kit in told["questions"]:
 """
 
 
+@pytest.mark.slow
 def test_a_native_node_answers_a_whole_run_without_torch(tmp_path):
     """Every message that a node got in a run, answered again where torch cannot be imported."""
     first, node = next(iter(parts(3).items()))

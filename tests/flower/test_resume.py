@@ -37,6 +37,7 @@ def without_bytes(found):
     return {**found, "metrics": lines, "result": result}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedtiny", "feddst"])
 def test_killed_in_mid_round_it_ends_as_if_nothing_had_happened(method, tmp_path):
     config = tiny(method=method, rounds=4)

@@ -33,6 +33,7 @@ def test_a_method_keeps_its_density(method):
     assert 0.9 * target < densities[-1] <= target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", NAMES)
 def test_the_wire_changes_no_bit_and_no_byte_of_a_method(method):
     runs = [
@@ -45,6 +46,7 @@ def test_the_wire_changes_no_bit_and_no_byte_of_a_method(method):
     assert runs[0] == runs[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", NAMES)
 def test_a_method_lives_through_void_rounds(method):
     fleet = {"fail_rate": 0.45, "min_replies": 2}

@@ -72,27 +72,32 @@ def test_pruned_weights_are_exactly_zero_in_the_model_file(ran, method):
     assert ran(method).result.density == mask.density
 
 
+@pytest.mark.slow
 def test_a_second_run_gives_the_same_bytes(ran, method):
     assert ran(method, "again").bytes == ran(method).bytes
     assert ran(method, "again").metrics == ran(method).metrics
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_fork(), reason="workers need fork")
 def test_the_number_of_workers_changes_no_byte(ran, method):
     assert ran(method, "two workers").bytes == ran(method).bytes
     assert ran(method, "two workers").metrics == ran(method).metrics
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes(ran, method):
     assert ran(method, "stopped").bytes == ran(method).bytes
     assert ran(method, "stopped").metrics == ran(method).metrics
 
 
+@pytest.mark.slow
 def test_bytes_counted_are_bytes_encoded(ran, method):
     assert ran(method, "encoded").metrics == ran(method).metrics
     assert ran(method, "encoded").bytes == ran(method).bytes
 
 
+@pytest.mark.slow
 def test_it_goes_on_without_devices_that_fail_and_names_them(ran, method):
     failing = ran(method, "failing")
     assert len(failing.metrics) == ROUNDS

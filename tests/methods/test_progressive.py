@@ -195,6 +195,7 @@ def run_of(config, rounds, sizes=(8, 9)):
         before = bench.server.theta
 
 
+@pytest.mark.slow
 @how(max_examples=15)
 @given(
     density=st.floats(0.02, 0.9),

@@ -247,6 +247,7 @@ def test_dropping_useless_weights_changes_no_output_where_unfed_channels_are_zer
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.data())
 def test_what_useless_weights_add_is_the_same_for_every_image(data):

@@ -83,6 +83,7 @@ def test_top_gradients_are_the_references(both, epsilon):
     np.testing.assert_array_equal(native.theta().vector, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("passes", "second_moment"), [(1, "var"), (3, "var"), (1, "square")])
 @pytest.mark.parametrize("batch_size", [3, 128])
 def test_selection_measures_the_same(both, passes, second_moment, batch_size):

@@ -22,6 +22,7 @@ def options(**more):
     return {"batch": 64, "threads": 2, "input_gradient": True, **more}
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(cases(), st.booleans(), st.booleans())
 def test_any_convolution_agrees_with_torch(case, recompute, remove_dead):

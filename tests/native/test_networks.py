@@ -41,6 +41,7 @@ def network(name, density=0.1, **options):
     return twins, *batch(rng, count, shape, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_step_of_each_network(name, recompute):
@@ -60,6 +61,7 @@ def test_half_storage_is_near(name):
     assert np.linalg.norm(expected - found) < 0.1 * np.linalg.norm(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"storage": "float16", "recompute": True}])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_number_of_threads_changes_no_bit(name, options):
@@ -163,6 +165,7 @@ def test_a_layer_that_runs_twice_is_named():
     assert len(describe(model, (3, 8, 8)).nodes) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("density", [0.003, 0.02])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_dead_channels_change_nothing_that_matters(name, density):

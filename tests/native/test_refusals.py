@@ -176,6 +176,7 @@ def test_the_library_is_used_without_torch():
     assert run.stdout.strip() == "False"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a compiler")
 @pytest.mark.timeout(900)
 def test_fuzzed_calls_under_sanitizers(tmp_path):

@@ -21,6 +21,7 @@ def no_runs(monkeypatch):
     monkeypatch.setattr(work, "complete", lambda *_: pytest.fail("something ran"))
 
 
+@pytest.mark.slow
 def test_the_list_names_every_table_and_figure(reproduce):
     code, out, _ = reproduce("--list", own=False)
     assert code == 0
@@ -32,6 +33,7 @@ def test_the_list_names_every_table_and_figure(reproduce):
     assert "--scale paper: as published" in out
 
 
+@pytest.mark.slow
 def test_the_list_counts_what_is_finished(reproduce, made):
     _, out, _ = reproduce("--list", "--scale", "tiny", "--out", made)
     assert [line.split()[-2:] for line in out.splitlines() if "Table 1" in line] == [["5", "5"]]
@@ -58,6 +60,7 @@ def test_a_cell_that_places_share_counts_once(reproduce, folder, tmp_path):
     assert [line.split()[-2:] for line in out.splitlines() if "Figure 4" in line] == [["1", "0"]]
 
 
+@pytest.mark.slow
 def test_it_runs_what_is_missing_and_writes_everything(reproduce, made):
     shutil.rmtree(made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0")
     code, out, err = reproduce("all", "--scale", "tiny", "--out", made)
@@ -225,6 +228,7 @@ def test_a_failing_cell_ends_with_an_error(reproduce, made):
     assert "1 of 5 cells remain" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["result.json", "config.toml", "partition.safetensors", "machines.json", "metrics.jsonl"],

@@ -36,6 +36,7 @@ def everything(suite, name, scale):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_figure_can_be_drawn(paper_suite, tmp_path, name):
     assert_drawn(figure.write(everything(paper_suite, name, "smoke"), tmp_path))

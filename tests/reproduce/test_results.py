@@ -145,6 +145,7 @@ UNTOLD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False], ids=["given", "lying there"])
 @pytest.mark.parametrize("how", [*SPOILT, *UNTOLD])
 def test_a_file_of_the_wrong_shape_is_told_with_what_to_do(written, suite, tmp_path, how, given):

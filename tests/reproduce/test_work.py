@@ -81,6 +81,7 @@ KILLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", KILLS)
 def test_killed_in_the_middle_and_continued_elsewhere(fedtiny, folder, suite, made, tmp_path, call):
     """Not a checkpoint is lost, and the end is the same; only where the data lies may differ."""

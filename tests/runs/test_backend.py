@@ -174,6 +174,7 @@ def test_native_devices_do_what_torch_devices_do(method, tmp_path):
     assert_near_until_then(twins)
 
 
+@pytest.mark.slow
 def test_over_three_seeds_native_devices_learn_as_much(tmp_path):
     config = quick(
         rounds=12,

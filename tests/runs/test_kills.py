@@ -62,6 +62,7 @@ def whole(fedtiny, tmp_path_factory):
     return path, seconds
 
 
+@pytest.mark.slow
 def test_ten_kills_at_random_moments(fedtiny, whole, tmp_path):
     """Killed, resumed, killed again; whenever a run comes to its end, the next one starts."""
     uninterrupted, seconds = whole
@@ -98,6 +99,7 @@ def packed(path):
     return (path / "model.packed").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_every_kind_of_write(fedtiny, whole, tmp_path):
     """So there are kills in set-up, selection and finish, and in a round, before its line of
     metrics is whole and between that and its checkpoint; all files before it have taken their
@@ -148,6 +150,7 @@ def test_workers_of_a_killed_run_do_not_keep_it_locked(fedtiny, tmp_path):
     assert "another process is working on" not in ended["output"]
 
 
+@pytest.mark.slow
 def test_a_real_process_is_killed_and_resumed(whole, tmp_path):
     """The same from outside, as a user would."""
     path = tmp_path / "run"

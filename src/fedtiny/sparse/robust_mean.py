@@ -91,7 +91,7 @@ class RobustMean:
             found[piece] = _robust_mean(np.stack([row[piece] for row in rows], axis=1), self.cut)
 
         in_chunks(len(found), find)
-        return found
+        return found + np.float32(0)  # of zeros of either sign makes one
 
 
 def _robust_mean(values: NDArray[np.generic], cut: Cut) -> NDArray[np.float64]:
@@ -102,4 +102,4 @@ def _robust_mean(values: NDArray[np.generic], cut: Cut) -> NDArray[np.float64]:
     for count in np.unique(counts).tolist():
         left_out, own = cut(count), counts == count
         found[own] = ordered[own, left_out : count - left_out].mean(axis=1, dtype=np.float64)
-    return found + 0.0  # of zeros of either sign makes one
+    return found

@@ -146,6 +146,7 @@ def test_replies_of_lanes_are_clipped_and_averaged_robustly():
     np.testing.assert_array_equal(found.vector, np.median(own.astype(np.float32), axis=0))
 
 
+@pytest.mark.slow
 def test_runs_resumed_in_a_new_process_come_to_the_same_end(tmp_path):
     pairs = []
     for method in ("fedtiny", "feddst", "prunefl"):
