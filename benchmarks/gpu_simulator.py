@@ -27,9 +27,9 @@ from fedtiny.config import Config, from_dict
 from fedtiny.data import DataSet, from_arrays, load
 from fedtiny.devices.executors import Task
 from fedtiny.errors import FedTinyError
+from fedtiny.experiments import machine
 from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.rounds import play_round, prepare
-from fedtiny.reproduce import machine
 from fedtiny.runs.assembly import Assembly, assemble
 
 BATCH = 64

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedtiny import config
-from fedtiny.compare import grid
+from fedtiny.experiments import compare
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.toml"))
 COMPARISONS = [path for path in EXAMPLES if "methods" in tomllib.loads(path.read_text())]
@@ -27,5 +27,5 @@ def test_a_config_can_be_read(path):
 
 @pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.name)
 def test_a_comparison_can_be_read(path):
-    cells = grid.load(path).cells()
+    cells = compare.load(path).cells()
     assert len(cells) == 2 + 2 * 4 * 2

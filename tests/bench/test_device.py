@@ -7,11 +7,15 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from fedtiny.bench.alone import resident_bytes
-from fedtiny.bench.contender import DENSE, Contender, field
-from fedtiny.bench.device import interleaved, rows, units
-from fedtiny.bench.task import Settings, Task
+from fedtiny import shipped
 from fedtiny.errors import FedTinyError
+
+FOLDER = "benchmarks/device"
+measure, contender = (shipped.load(FOLDER, name) for name in ("measure", "contender"))
+Task, Settings = measure.Task, measure.Settings
+DENSE, Contender, field = contender.DENSE, contender.Contender, contender.field
+interleaved, rows, units = measure.interleaved, measure.rows, measure.units
+resident_bytes = measure.resident_bytes
 
 SETTINGS = Settings("small", (0.5, 0.1), width=8, batch_size=4, threads=1, rounds=2)
 MASKED = Contender("masked", 0.5, channels_last=True)
@@ -83,7 +87,8 @@ def test_the_papers_memory_shrinks_with_density(task):
 
 def test_a_native_process_loads_no_torch_and_is_lean(task):
     order = json.dumps({"task": asdict(task), "contender": asdict(NATIVE)})
-    code = "import sys; from fedtiny.bench.alone import main; main(); exit('torch' in sys.modules)"
+    load = f"from fedtiny import shipped; shipped.load({FOLDER!r}, 'alone').main()"
+    code = f"import sys; {load}; exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], input=order, text=True, check=True)
     assert 10e6 < resident_bytes(task, NATIVE) < resident_bytes(task, DENSE[0])
 
@@ -91,3 +96,8 @@ def test_a_native_process_loads_no_torch_and_is_lean(task):
 def test_a_separate_process_that_fails_is_told_of(task):
     with pytest.raises(FedTinyError, match=r"trains 'native' alone failed: .*a network has"):
         resident_bytes(replace(task, graph=[]), NATIVE)
+
+
+@pytest.mark.parametrize(("load", "busy"), [(0.3, False), (1.8, True)])
+def test_a_machine_is_busy_if_other_work_has_the_cores(load, busy):
+    assert measure.is_busy({"cores": 2, "load_average": load}, threads=2) is busy

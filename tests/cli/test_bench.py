@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fedtiny.bench import device
+from fedtiny import shipped
 from fedtiny.native import library
 
 SMALLEST = {"--width": 8, "--batch-size": 4, "--rounds": 1, "--threads": 1}
@@ -23,7 +23,8 @@ def weighed(monkeypatch):
     def weigh(task, contender):
         return {"dense": 300, "masked": 400, "native": 50}[contender.backend]
 
-    monkeypatch.setattr(device, "resident_bytes", weigh)
+    measure = shipped.load("benchmarks/device", "measure")
+    monkeypatch.setattr(measure, "resident_bytes", weigh)
 
 
 @pytest.mark.usefixtures("weighed")
@@ -107,3 +108,12 @@ def test_without_torch(fedtiny, monkeypatch):
     said = fedtiny(*TINY)
     assert said.code == 1
     assert "torch is not installed; it comes with: pip install 'fedtiny[torch]'" in said.err
+
+
+def test_an_installation_without_the_benchmarks_says_so(fedtiny, monkeypatch, tmp_path):
+    monkeypatch.setattr(shipped, "ROOTS", (tmp_path,))
+    monkeypatch.delitem(sys.modules, "fedtiny_benchmarks_device", raising=False)
+    said = fedtiny(*TINY)
+    assert (said.code, said.out) == (1, "")
+    assert "the folder 'benchmarks/device' of fedtiny is missing" in said.err
+    assert said.err.count("\n") == 1

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from fedtiny.reproduce import table
-from fedtiny.reproduce.job import Job
-from fedtiny.reproduce.suite import Suite
+from fedtiny.experiments import table
+from fedtiny.experiments.suite import Suite
+from fedtiny.experiments.sweep import Sweep
 
 from .markdown import ROOT
 
@@ -29,8 +29,8 @@ def made(names, folder, out):
     """The rows of the tables that the command makes from the files."""
     suite = Suite.load(folder)
     files = tuple(FILES[name] for name in names)
-    job = Job(suite, suite.scale("mini"), suite.find(names), out, results=files)
-    return [row for e in job.experiments for row in rows(table.markdown(job.outcome(e)))]
+    sweep = Sweep(suite, suite.scale("mini"), suite.find(names), out, result_files=files)
+    return [row for e in sweep.experiments for row in rows(table.markdown(sweep.results(e)))]
 
 
 def test_every_file_is_shown():

@@ -89,15 +89,15 @@ def test_the_same_run_made_twice_counts_once(fedtiny, finished, tmp_path):
     again = shutil.copytree(finished, tmp_path / "again")
     (group,) = comparison.groups([read(RunFolder(path)) for path in (finished, again)])
     assert ([run.folder.path for run in group.runs], len(group.repeats)) == ([finished], 1)
-    rows, left_out = comparison.table_rows(group)
-    assert [row.seeds for row in rows] == [1]
+    results, left_out = comparison.table_results(group)
+    assert [len(runs) for runs in results.found.values()] == [1]
     assert left_out == ["again repeats another run to the seed, and counts once"]
 
 
 def test_a_run_that_cannot_be_costed_is_left_out_with_a_word(several, evil, tmp_path):
     (group,) = comparison.groups([read(RunFolder(evil))])
-    rows, left_out = comparison.table_rows(group)
-    assert rows == []
+    results, left_out = comparison.table_results(group)
+    assert results.places == []
     assert "is not in the table" in left_out[0]
 
 
@@ -107,5 +107,5 @@ def test_a_damaged_run_among_several_is_left_out_of_the_table(several, tmp_path,
     (copies / "fedavg" / damage).write_text("{")
     runs = [read(RunFolder(path)) for path in sorted(copies.iterdir())]
     (group,) = comparison.groups(runs)
-    rows, _ = comparison.table_rows(group)
-    assert {row.method for row in rows} == {"fedtiny", "fl_pqsu"}
+    results, _ = comparison.table_results(group)
+    assert {place.config.method for place in results.places} == {"fedtiny", "fl_pqsu"}

@@ -1,5 +1,6 @@
 """Figures show the numbers of the run."""
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -7,13 +8,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from fedtiny.report import facts, setting, svg
-from fedtiny.report.axes import Scale, ticks
-from fedtiny.report.canvas import MARGIN, Canvas, Cells, Dot, Line, Words
-from fedtiny.report.costs import costs
-from fedtiny.report.figures import figures
-from fedtiny.report.png import png
+from fedtiny.drawing import svg
+from fedtiny.drawing.canvas import FORMS, MARGIN, Boxes, Canvas, Dot, Line, Words
+from fedtiny.drawing.plot import AxisScale, ticks
+from fedtiny.drawing.png import png
+from fedtiny.report import facts
+from fedtiny.report.facts import costs
+from fedtiny.report.figures import figures, partition
 from fedtiny.report.run import read
 from fedtiny.runs.folder import RunFolder
 
@@ -70,7 +73,7 @@ def test_the_partition_tells_every_count(run, drawn):
 def test_devices_that_tell_nobody_of_their_images_have_no_partition(run):
     """Real ones with data of their own: the table of the run is all zeros."""
     private = replace(run, table=np.zeros_like(run.table))
-    assert setting.partition(private) is None
+    assert partition(private) is None
     (devices,) = [fact for fact in facts.facts(private) if fact.name == "Devices"]
     assert "images" not in devices.beside
 
@@ -78,7 +81,7 @@ def test_devices_that_tell_nobody_of_their_images_have_no_partition(run):
 def test_a_row_of_blanks_is_drawn(run):
     some = run.table.copy()
     some[1] = 0
-    assert setting.partition(replace(run, table=some)) is not None
+    assert partition(replace(run, table=some)) is not None
 
 
 def test_the_pool_shows_every_candidate_and_marks_the_chosen(run, drawn):
@@ -129,7 +132,7 @@ def test_costs_are_those_that_were_recorded(finished, run):
 
 def corners(shape):
     match shape:
-        case Cells(boxes):
+        case Boxes(boxes):
             return [(x + width, y + height) for x, y, width, height in boxes]
         case Line(points):
             return points
@@ -186,6 +189,18 @@ def test_ticks_are_few_and_within(low, high):
 
 
 def test_a_scale_maps_its_ends_and_a_logarithm_its_middle():
-    assert Scale(0, 10, 100, 0).at(2.5) == 75
-    assert Scale(0.001, 0.1, 0, 100, log=True).at(0.01) == pytest.approx(50)
-    assert Scale(3, 3, 0, 100).at(3) == 50
+    assert AxisScale(0, 10, 100, 0).at(2.5) == 75
+    assert AxisScale(0.001, 0.1, 0, 100, log=True).at(0.01) == pytest.approx(50)
+    assert AxisScale(3, 3, 0, 100).at(3) == 50
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_marker_is_drawn_in_both_formats(form):
+    canvas = Canvas(40, 40)
+    canvas.add(Dot(20, 20, 6, "ink", form=form), Dot(20, 20, 3, "ink", hollow=True, form=form))
+    root = ElementTree.fromstring(svg.standalone(canvas, form))
+    kind = "circle" if form == "circle" else "polygon"
+    assert len(root.findall(f"{{http://www.w3.org/2000/svg}}{kind}")) == 2
+    with Image.open(io.BytesIO(png(canvas))) as image:
+        pixels = np.asarray(image.convert("L"))
+    assert (pixels < 100).any()

@@ -7,12 +7,11 @@ import tyro
 from rich.console import Console
 
 from fedtiny.cli.config_file import taken_off
-from fedtiny.compare import execute, sheet, tables
-from fedtiny.compare.grid import Grid, load
-from fedtiny.compare.progress import OneLine
-from fedtiny.compare.rows import rows
 from fedtiny.config import Config
-from fedtiny.runs.unused_settings import unused_settings
+from fedtiny.errors import DataError
+from fedtiny.experiments import compare, sheet, table
+from fedtiny.experiments.compare import Grid, load
+from fedtiny.experiments.runner import Runner, notices
 
 PROG = "fedtiny compare [CONFIG.toml]"
 
@@ -41,15 +40,19 @@ def command(arguments: list[str]) -> int:
     console = Console(highlight=False, soft_wrap=True)
     grid, out = parse(arguments)
     cells = grid.cells()
-    execute.check(cells)
-    for line in unused_settings(*(cell.config for cell in cells)):
+    for line in notices(cells):
         console.print(line, markup=False)
-    folders = execute.execute(cells, out, lambda name: OneLine(console, name))
-    found = rows(folders)
-    console.print(sheet.terminal(tables.sheet(found), console.width))
-    written = tables.write_all(found, out)
+    account = Runner(out, console).run(cells)
+    if account.without_data:
+        raise DataError(next(iter(account.without_data.values())))
+    found = grid.results(out)
+    account.failed |= found.damaged
+    console.print(sheet.terminal(table.sheet(found), console.width))
+    for line in account.lines():
+        console.print(line, markup=False)
+    written = compare.write(found, out)
     console.print(f"written: {', '.join(str(path) for path in written)}", markup=False)
-    return 0
+    return 1 if account.failed else 0
 
 
 def parse(arguments: list[str]) -> tuple[Grid, Path]:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 
-from fedtiny.bench.resident import peak_resident_bytes
 from fedtiny.errors import ExportError, FedTinyError
 from fedtiny.export import numpy_model
 from fedtiny.export.network import Floats
 from fedtiny.export.numpy_model import NumpyModel
 from fedtiny.export.pictures import read_image
+from fedtiny.resident import peak_resident_bytes
 from fedtiny.runs import formatting
 
 

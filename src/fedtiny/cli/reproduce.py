@@ -8,20 +8,16 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from fedtiny.compare import sheet
-from fedtiny.compare.progress import OneLine
-from fedtiny.errors import ConfigError, FedTinyError, RunError
-from fedtiny.reproduce import result_file, table
-from fedtiny.reproduce.experiment import Experiment
-from fedtiny.reproduce.filters import Filter
-from fedtiny.reproduce.finished import Damaged
-from fedtiny.reproduce.job import Job
-from fedtiny.reproduce.slices import Clock
-from fedtiny.reproduce.suite import ALL, Suite
-from fedtiny.reproduce.work import Account, work
+from fedtiny.errors import ConfigError, RunError
+from fedtiny.experiments import result_file, sheet, table
+from fedtiny.experiments.experiment import Experiment
+from fedtiny.experiments.finished import Damaged
+from fedtiny.experiments.places import Filter
+from fedtiny.experiments.reporter import Clock
+from fedtiny.experiments.runner import Account, Runner, notices
+from fedtiny.experiments.suite import ALL, Suite
+from fedtiny.experiments.sweep import Sweep
 from fedtiny.runs import formatting
-from fedtiny.runs.resolve import has_gpu
-from fedtiny.runs.unused_settings import unused_settings
 
 DEFAULT_SCALE = "smoke"
 WIDTH = 200  # of what is printed where there is no terminal
@@ -83,29 +79,29 @@ def command(arguments: list[str]) -> int:
     if not console.is_terminal:
         console.width = max(console.width, WIDTH)
     asked = tyro.cli(Arguments, prog="fedtiny reproduce", args=arguments)
-    job = parse(asked)
+    sweep = parse(asked)
     if asked.list or not asked.names:
-        _show_list(job, console)
+        _show_list(sweep, console)
         return 0
-    account = Account() if asked.runs_nothing else _run(asked, job, console)
-    for experiment in job.experiments:
-        account.failed |= _write(job, experiment, command_line(asked, job), console)
-    return _tell(asked, job, account, console)
+    account = Account() if asked.runs_nothing else _run(asked, sweep, console)
+    for experiment in sweep.experiments:
+        account.failed |= _write(sweep, experiment, command_line(asked, sweep), console)
+    return _tell(asked, sweep, account, console)
 
 
-def parse(asked: Arguments) -> Job:
-    """The order that the flags give, checked."""
+def parse(asked: Arguments) -> Sweep:
+    """What the flags ask for, checked."""
     if asked.minutes is not None and asked.minutes <= 0:
         raise ConfigError(f"--minutes must be above 0, got {asked.minutes:g}")
     if not asked.seeds or min(asked.seeds) < 0:
         raise ConfigError("--seeds needs at least one number, and none below 0")
     if asked.workers is not None and asked.workers < 1:
         raise ConfigError(f"--workers must be at least 1, got {asked.workers}")
-    suite = Suite.load(asked.folder)
-    scale = asked.scale or result_file.scale_of(asked.results) or DEFAULT_SCALE
-    if result_file.scale_of(asked.results) not in (None, scale):
+    suite, told = Suite.load(asked.folder), result_file.scale_of(asked.results)
+    scale = asked.scale or told or DEFAULT_SCALE
+    if told not in (None, scale):
         raise ConfigError(f"the result files are not of scale {scale}; leave --scale out")
-    return Job(
+    return Sweep(
         suite,
         suite.scale(scale),
         suite.find(asked.names or (ALL,)),
@@ -118,11 +114,11 @@ def parse(asked: Arguments) -> Job:
     )
 
 
-def command_line(asked: Arguments, job: Job, *, here: bool = False) -> str:
-    """The command that makes the same; with the paths of this machine where it is to go on here."""
-    parts = ["fedtiny", "reproduce", *asked.names, "--scale", job.scale.name]
-    if job.seeds != Arguments.seeds:
-        parts += ["--seeds", *map(str, job.seeds)]
+def command_line(asked: Arguments, sweep: Sweep, *, here: bool = False) -> str:
+    """The command that makes the same; with the paths of this machine if it is to go on here."""
+    parts = ["fedtiny", "reproduce", *asked.names, "--scale", sweep.scale.name]
+    if sweep.seeds != Arguments.seeds:
+        parts += ["--seeds", *map(str, sweep.seeds)]
     for flag in ("methods", "models", "datasets", "density", "variants"):
         values = getattr(asked, flag)
         if values:
@@ -142,71 +138,56 @@ def command_line(asked: Arguments, job: Job, *, here: bool = False) -> str:
     return shlex.join(parts)
 
 
-def _run(asked: Arguments, job: Job, console: Console) -> Account:
-    clock, command = Clock(asked.minutes), command_line(asked, job)
-    cells = job.cells()
-    if not has_gpu() and any(cell.config.simulator == "gpu" for cell in cells):
-        console.print(formatting.NO_GPU)
-    for line in unused_settings(*(cell.config for cell in cells)):
+def _run(asked: Arguments, sweep: Sweep, console: Console) -> Account:
+    clock, cells = Clock(asked.minutes), sweep.cells()
+    for line in notices(cells):
         console.print(line, markup=False)
-    return work(
-        cells,
-        job.unfinished(),
-        job.cells_folder,
-        lambda title: OneLine(console, title),
-        clock,
-        command,
-        keep_models=asked.keep_models,
-    )
+    command = command_line(asked, sweep)
+    runner = Runner(sweep.cells_folder, console, clock, command, asked.keep_models)
+    return runner.run(cells, sweep.unfinished())
 
 
-def _write(job: Job, experiment: Experiment, command: str, console: Console) -> Damaged:
-    """Print the table, and write it with results and figure; gives what is missing for damage."""
-    outcome = job.outcome(experiment)
-    console.print(sheet.terminal(table.sheet(outcome), console.width))
-    for note in table.notes(outcome):
+def _write(sweep: Sweep, experiment: Experiment, command: str, console: Console) -> Damaged:
+    """Print the table, and write it with results and figure; returns what is damaged."""
+    results = sweep.results(experiment)
+    console.print(sheet.terminal(table.sheet(results), console.width))
+    for note in table.notes(results):
         console.print(note, markup=False)
-    written = job.write(outcome, command)
-    try:
-        written += job.draw(outcome)
-    except FedTinyError as error:
-        console.print(f"no figure: {error}", markup=False)
+    written, lacking = sweep.write(results, command)
+    if lacking:
+        console.print(f"no figure.png: {lacking}", markup=False)
     names = ", ".join(path.name for path in written)
-    console.print(f"written to {job.folder(experiment)}: {names}\n", markup=False)
-    return outcome.damaged
+    console.print(f"written to {sweep.folder(experiment)}: {names}\n", markup=False)
+    return results.damaged
 
 
-def _tell(asked: Arguments, job: Job, account: Account, console: Console) -> int:
-    """What is left to do, and how; gives the exit code."""
-    for name, reason in account.failed.items():
-        console.print(f"failed: {name}: {reason}", markup=False)
-    for name in account.elsewhere:
-        console.print(f"left to another process, which was working on it: {name}", markup=False)
-    for name, reason in account.without_data.items():
-        console.print(f"left out, as the data is not here: {name}: {reason}", markup=False)
-    cells = job.cells()
-    missing = account.failed.keys() | {cell.name for cell in job.unfinished()}
+def _tell(asked: Arguments, sweep: Sweep, account: Account, console: Console) -> int:
+    """What is left to do, and how; returns the exit code."""
+    for line in account.lines():
+        console.print(line, markup=False)
+    cells = sweep.cells()
+    missing = account.failed.keys() | {cell.name for cell in sweep.unfinished()}
     left = sum(cell.name in missing - account.in_vain for cell in cells)
     if left and not asked.runs_nothing:
         why = "time is over: " if account.out_of_time else ""
         where = " --data.root DIR" if account.without_data and not asked.root else ""
-        command = command_line(asked, job, here=True) + where
+        command = command_line(asked, sweep, here=True) + where
         console.print(
             f"{why}{left} of {len(cells)} cells remain; go on with: {command}", markup=False
         )
     return 1 if account.failed or (account.without_data and left == len(cells)) else 0
 
 
-def _show_list(job: Job, console: Console) -> None:
-    shown = formatting.titled(f"Tables and figures of the paper, scale {job.scale.name}")
+def _show_list(sweep: Sweep, console: Console) -> None:
+    shown = formatting.titled(f"Tables and figures of the paper, scale {sweep.scale.name}")
     for heading in ("name", "in the paper", "what"):
         shown.add_column(heading, no_wrap=heading != "what")
     for heading in ("cells", "finished"):
         shown.add_column(heading, justify="right")
     troubles = []
-    for experiment in job.experiments:
+    for experiment in sweep.experiments:
         try:
-            counts = [*map(str, job.count(experiment))]
+            counts = [*map(str, sweep.count(experiment))]
         except RunError as error:
             counts = ["-", "-"]
             troubles.append(str(error))
@@ -214,9 +195,10 @@ def _show_list(job: Job, console: Console) -> None:
             f"[bold]{experiment.name}[/bold]", experiment.source, experiment.title, *counts
         )
     console.print(shown)
-    for trouble in troubles:
-        console.print(trouble, markup=False)
-    shared = len(job.cells())
-    console.print(f"{shared} runs in all, as experiments share cells.", markup=False)
-    for scale in job.suite.scales.values():
-        console.print(f"--scale {scale.name}: {scale.title}", markup=False)
+    last = [
+        *troubles,
+        f"{len(sweep.cells())} runs in all, as experiments share cells.",
+        *(f"--scale {scale.name}: {scale.title}" for scale in sweep.suite.scales.values()),
+    ]
+    for line in last:
+        console.print(line, markup=False)

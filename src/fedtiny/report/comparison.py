@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from fedtiny.compare.grid import Cell
-from fedtiny.compare.rows import Row, rows
-from fedtiny.compare.settings import CHOSEN_BY_THE_MACHINE, HOW_IT_IS_COMPUTED
 from fedtiny.config.flat import Flat, flat
+from fedtiny.drawing import palette
+from fedtiny.drawing.plot import Series
 from fedtiny.errors import FedTinyError
-from fedtiny.report import palette
+from fedtiny.experiments import compare, figure, labels
+from fedtiny.experiments.cell import CHOSEN_BY_THE_MACHINE, HOW_IT_IS_COMPUTED
+from fedtiny.experiments.finished import Finished, Found, measure
+from fedtiny.experiments.quantities import Numbers
+from fedtiny.experiments.results import Results
+from fedtiny.report.charts import over_rounds
 from fedtiny.report.figure import Figure, points_of
-from fedtiny.report.lines import Series, over_densities, over_rounds
 from fedtiny.report.run import Run, number
-from fedtiny.reproduce import labels
-from fedtiny.runs.folder import RunFolder
 
 VARIED = ("method", "density", "seed")
 MAX_LINES = 9
@@ -71,21 +72,28 @@ def _shared(run: Run) -> Flat:
     }
 
 
-def table_rows(group: Group) -> tuple[list[Row], list[str]]:
-    """The rows of the table, and what keeps runs out of it."""
-    cells: dict[Cell, RunFolder] = {}
+def table_results(group: Group) -> tuple[Results, list[str]]:
+    """The finished runs side by side, and what keeps others out of the table."""
+    measured: list[tuple[Run, Numbers]] = []
     left_out = [
         f"{run.name} repeats another run to the seed, and counts once" for run in group.repeats
     ]
     for run in _ordered(group.runs):
-        cell = {Cell(run.config, run.name): run.folder}
         try:
-            rows(cell)
+            measured.append((run, measure(run.config, run.folder)))
         except (FedTinyError, LookupError, TypeError, ValueError) as error:
             left_out.append(f"{run.name} is not in the table: {error}")
-        else:
-            cells |= cell
-    return rows(cells), left_out
+    return _side_by_side(measured), left_out
+
+
+def _side_by_side(runs: Sequence[tuple[Run, Numbers]]) -> Results:
+    found: Found = {}
+    for run, numbers in runs:
+        (place,) = compare.places([run.config])
+        own = Finished(run.name, run.config.seed, {}, numbers)
+        found.setdefault(place.stem, []).append(own)
+    places = compare.places(run.config for run, _ in runs)
+    return Results(compare.COMPARISON, places, found)
 
 
 def _ordered(runs: Sequence[Run]) -> list[Run]:
@@ -99,44 +107,19 @@ def comparison_figures(group: Group) -> list[Figure]:
 
 
 def accuracy_over_density(group: Group) -> Figure | None:
-    """Accuracy of each method over density: lines through means, dots for single runs."""
-    reached = _reached(group)
-    series = [
-        _series(method, number, by_density)
-        for number, (method, by_density) in enumerate(reached.items())
-        if by_density
-    ]
-    dense = [a for run in group.runs for a in [_accuracy(run)] if a and run.config.density == 1]
-    if sum(len(one.points) for one in series) < 2:
+    """Accuracy of each method over density: lines through means over seeds."""
+    reached = ((run, number(run.result, "accuracy")) for run in _ordered(group.runs))
+    results = _side_by_side([(run, {"accuracy": a}) for run, a in reached if a is not None])
+    dense = [place for place in results.places if place.dense]
+    if len(results.places) - len(dense) < 2:
         return None
-    repeated = any(len(one.dots) > len(one.points) for one in series)
-    seeds = " and each seed as a small dot" if repeated else ""
-    level = f" Dashed: the dense model, {fmean(dense):.4f}." if dense else ""
+    values = [value for place in dense if (value := results.ours(place, "accuracy"))]
+    several = any(len(runs) > 1 for runs in results.found.values())
+    seeds = " with their standard deviation" if several else ""
+    level = f" Dashed: dense, {fmean(value.mean for value in values):.4f}." if values else ""
     caption = f"Accuracy at the end over the target density, the mean over seeds{seeds}.{level}"
-    drawn = over_densities(series, fmean(dense) if dense else None)
+    drawn = figure.draw_alone(results)
     return Figure("accuracy_over_density", "Accuracy over density", caption, drawn)
-
-
-def _reached(group: Group) -> dict[str, dict[float, list[float]]]:
-    """Accuracies by method and density, those of dense models apart."""
-    found: dict[str, dict[float, list[float]]] = {}
-    for run in group.runs:
-        accuracy = _accuracy(run)
-        if accuracy is not None and run.config.density < 1:
-            of_method = found.setdefault(run.config.method, {})
-            of_method.setdefault(run.config.density, []).append(accuracy)
-    return found
-
-
-def _accuracy(run: Run) -> float | None:
-    return number(run.result, "accuracy")
-
-
-def _series(method: str, place: int, by_density: dict[float, list[float]]) -> Series:
-    label = labels.value(method)
-    means = tuple((density, fmean(by_density[density])) for density in sorted(by_density))
-    dots = tuple((density, one) for density, every in by_density.items() for one in every)
-    return Series(label, palette.series(label, place), means, dots=dots)
 
 
 def accuracies_by_round(group: Group) -> Figure | None:
@@ -156,7 +139,7 @@ def accuracies_by_round(group: Group) -> Figure | None:
     caption = "Test accuracy after each round, the mean over seeds" + (
         f"; of the densities the lowest, {lowest:g}, and dense." if many else "."
     )
-    drawn = over_rounds(series, bounds=(0.0, 1.0))
+    drawn = over_rounds(series, 1.0)
     return Figure("accuracies", "Accuracy by round", caption, drawn)
 
 
@@ -166,5 +149,5 @@ def _curve(kind: tuple[str, float], runs: Sequence[Run], place: int, by_method: 
     rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
     points = tuple((round, fmean(curve[round] for curve in curves)) for round in rounds)
     label = labels.value(kind[0])
-    colour = palette.series(label, place) if by_method else f"series{place % MAX_LINES}"
-    return Series(f"{label} {kind[1]:g}", colour, points)
+    color = palette.series(label if by_method else "", place)
+    return Series(f"{label} {kind[1]:g}", color, points)

@@ -1,9 +1,10 @@
-"""A figure of a run, and what figures are made of."""
+"""A figure of a run, what figures are made of, and how the run learned: lines by round."""
 
 from dataclasses import dataclass
 
-from fedtiny.report.canvas import Canvas
-from fedtiny.report.lines import Series
+from fedtiny.drawing.canvas import Canvas
+from fedtiny.drawing.plot import Series
+from fedtiny.report.charts import over_rounds
 from fedtiny.report.run import Run, number, numbers
 
 
@@ -23,26 +24,77 @@ def points_of(run: Run, key: str) -> tuple[tuple[float, float], ...]:
     return tuple((float(round), value) for round, value in found if value is not None)
 
 
-def lines_of(run: Run, wanted: dict[str, tuple[str, str]]) -> list[Series]:
-    """A line for each key that was recorded, named with its last value."""
-    series = []
-    for key, (name, colour) in wanted.items():
-        points = points_of(run, key)
-        if points:
-            dashed = key == "effective_density"  # often covers the other line
-            series.append(Series(f"{name} {points[-1][1]:.4g}", colour, points, dashed))
-    return series
-
-
 def layers_of(run: Run, key: str) -> list[str]:
     """Every layer that is named in any round, in order."""
     return list(dict.fromkeys(name for record in run.records for name in numbers(record, key)))
 
 
 def rounds_of(run: Run) -> list[str]:
+    """Every round, from 1."""
     return [str(record["round"] + 1) for record in run.records]
 
 
 def short(layer: str) -> str:
     """A layer without what all of them share."""
     return layer.removesuffix(".weight")
+
+
+def _lines(run: Run, wanted: dict[str, tuple[str, str]]) -> tuple[list[Series], float]:
+    """A line for each key that was recorded, named with its last value, and the highest point."""
+    series = []
+    for key, (name, color) in wanted.items():
+        points = points_of(run, key)
+        if points:
+            dashed = key == "effective_density"  # often covers the other line
+            series.append(Series(f"{name} {points[-1][1]:.4g}", color, points, dashed))
+    return series, max((y for one in series for _, y in one.points), default=0.0)
+
+
+def accuracy(run: Run) -> Figure | None:
+    """Test accuracy by round, with that on the devices if it was measured."""
+    series, highest = _lines(
+        run,
+        {
+            "accuracy": ("test set", "accent"),
+            "device_accuracy_mean": ("devices, mean", "third"),
+            "device_accuracy_worst": ("worst device", "second"),
+        },
+    )
+    if not series:
+        return None
+    points = points_of(run, "accuracy") or series[0].points
+    best_round, best = max(points, key=lambda point: point[1])
+    (first_round, first), (last_round, last) = points[0], points[-1]
+    caption = (
+        f"Accuracy of the global model after each round: {first:.4f} after round "
+        f"{first_round:.0f}, {last:.4f} after round {last_round:.0f}. The highest on the way was "
+        f"{best:.4f} (round {best_round:.0f}); the run keeps the last model, not the best."
+    )
+    drawn = over_rounds(series, 1.0 if highest > 0.5 else highest * 1.1)
+    return Figure("accuracy", "Accuracy by round", caption, drawn)
+
+
+def loss(run: Run) -> Figure | None:
+    """Loss on the test set and in local training."""
+    wanted = {"loss": ("test set", "accent"), "train_loss": ("local training", "second")}
+    series, highest = _lines(run, wanted)
+    if not series:
+        return None
+    caption = (
+        "Cross-entropy of the global model on the test set, and the mean over devices while they "
+        "train. A gap that opens means that devices learn what others do not have."
+    )
+    return Figure("loss", "Loss by round", caption, over_rounds(series, 1.06 * highest))
+
+
+def density(run: Run) -> Figure | None:
+    """Density of the whole model, and what of it can reach the output."""
+    wanted = {"density": ("kept", "accent"), "effective_density": ("effective", "third")}
+    series, highest = _lines(run, wanted)
+    if not series:
+        return None
+    caption = (
+        "Share of the prunable weights that are kept, and (effective) that also lie on a path "
+        f"from input to output. The target is {run.config.density:g}."
+    )
+    return Figure("density", "Density by round", caption, over_rounds(series, 1.15 * highest))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from fedtiny.compare.sheet import BEST, Sheet
+from fedtiny.experiments.sheet import BEST, Entry, Sheet
 
 VOID = ("meta", "br")
 
@@ -35,7 +35,7 @@ def joined(children: Iterable[str]) -> Html:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = ()) -> Html:
-    """A table that scrolls by itself where the screen is narrow; columns in `left` are words."""
+    """A table that scrolls by itself if the screen is narrow; columns in `left` are words."""
     sides = ["text" if heading in left else "number" for heading in headings]
     head = [
         element("th", heading, scope="col", class_=side)
@@ -54,19 +54,11 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence
 
 def sheet_table(sheet: Sheet) -> Html:
     """A comparison's table: best in bold, second underlined."""
-    rows = [[_entry(text, rank) for text, rank in row] for row in _entries(sheet)]
+    rows = [[_entry(entry) for entry in row] for section in sheet.sections for row in section]
     return table(sheet.headings, rows, sheet.left)
 
 
-def _entries(sheet: Sheet) -> list[list[tuple[str, int | None]]]:
-    return [
-        [(entry.marked(lambda text, _: text), entry.rank) for entry in row]
-        for section in sheet.sections
-        for row in section
-    ]
-
-
-def _entry(text: str, rank: int | None) -> str:
-    if rank is None:
-        return text
-    return element("b" if rank == BEST else "u", text)
+def _entry(entry: Entry) -> str:
+    if entry.rank is None:
+        return entry.text
+    return element("b" if entry.rank == BEST else "u", entry.text)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from fedtiny import config as configs
-from fedtiny.compare import tables
-from fedtiny.report import palette, svg
-from fedtiny.report.comparison import Group, apart, comparison_figures, table_rows
+from fedtiny.drawing import palette, svg
+from fedtiny.experiments import table as tables
+from fedtiny.report.comparison import Group, apart, comparison_figures, table_results
 from fedtiny.report.facts import Fact, facts, task, title
 from fedtiny.report.figure import Figure
 from fedtiny.report.figures import figures
@@ -78,16 +78,16 @@ def _run(run: Run) -> Html:
 
 
 def _group(group: Group, groups: Sequence[Group]) -> Html:
-    rows, left_out = table_rows(group)
+    results, left_out = table_results(group)
     drawn = [_figure(figure) for figure in comparison_figures(group)]
     parts = [_notes(left_out), element("div", *drawn, class_="figures")]
-    if rows:
+    if results.places:
         told = (
             "Mean over seeds; best in bold, second underlined. FLOPs as a share of the dense "
             "network's and memory by the paper's count, both of the costliest round; bytes of a "
             "device in a round, and in selection."
         )
-        parts += [sheet_table(tables.sheet(rows)), element("p", told, class_="caption")]
+        parts += [sheet_table(tables.sheet(results)), element("p", told, class_="caption")]
     if len(groups) == 1:
         return _section("Comparison", *parts)
     own = element("p", f"Here: {apart(group, groups)}.", class_="caption")

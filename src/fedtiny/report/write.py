@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedtiny.errors import FedTinyError, RunError
-from fedtiny.report import page, svg
+from fedtiny.drawing import files
+from fedtiny.errors import RunError
+from fedtiny.report import page
 from fedtiny.report.comparison import comparison_figures, groups
 from fedtiny.report.figure import Figure
 from fedtiny.report.figures import figures
-from fedtiny.report.png import png
 from fedtiny.report.run import Run, read
 from fedtiny.runs.folder import RunFolder, write_atomically
 
@@ -42,22 +42,10 @@ def write_report(folders: Sequence[RunFolder], out: Path | None = None) -> Writt
     except OSError as error:
         raise RunError(f"cannot make the folder {beside}: {error.strerror}") from error
     write_page(runs, place)
+    lacking = ""
     for name, figure in named.items():
-        drawn = svg.standalone(figure.canvas, figure.title)
-        write_atomically(beside / f"{name}.svg", drawn.encode())
-    return Written(place, beside, len(named), _write_pngs(named, beside))
-
-
-def _write_pngs(named: dict[str, Figure], beside: Path) -> str:
-    """Gives the reason where there can be none."""
-    try:
-        for name, figure in named.items():
-            write_atomically(beside / f"{name}.png", png(figure.canvas))
-    except RunError:
-        raise
-    except FedTinyError as error:
-        return f"no PNG files: {error}"
-    return ""
+        _, lacking = files.write(figure.canvas, figure.title, beside / name)
+    return Written(place, beside, len(named), f"no PNG files: {lacking}" if lacking else "")
 
 
 def _default(folders: Sequence[RunFolder]) -> Path:

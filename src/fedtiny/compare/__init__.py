@@ -1,1 +1,0 @@
-"""Many runs side by side: methods x densities x seeds, and the table that comes of them."""

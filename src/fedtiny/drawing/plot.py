@@ -1,0 +1,232 @@
+"""Plots: where data lies on a canvas, the numbers around it, and lines through it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10
+from typing import Literal
+
+from fedtiny.drawing.canvas import SMALL, TEXT, Box, Canvas, Dot, Line, Point, Words, text_width
+
+STEPS = (1, 2, 2.5, 5, 10)
+LINE_HEIGHT = 18
+RIGHT = 16  # free at the right of a plot, for half a number
+HEIGHT = 190
+BELOW = 42  # for numbers and the title of an axis
+FEW = 40  # points that are still marked one by one
+
+
+def number_text(number: float) -> str:
+    """A number on an axis, short.
+
+    >>> number_text(0.25), number_text(12500), number_text(-2e6)
+    ('0.25', '12.5k', '-2M')
+    """
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(number) >= size:
+            return f"{number / (1e3 if unit == 'k' else size):g}{unit}"
+    return f"{number:g}"
+
+
+def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
+    """About so many round numbers between two.
+
+    >>> ticks(0, 1), ticks(1, 16, whole=True)
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [5.0, 10.0, 15.0])
+    """
+    if high <= low:
+        return [low]
+    rough = (high - low) / count
+    power = 10 ** floor(log10(rough))
+    step = next(power * step for step in STEPS if power * step >= rough * 0.999)
+    step = max(1, round(step)) if whole else step
+    first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
+    return [round(number * step, 12) + 0.0 for number in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten with twos and fives, or plain round numbers if fewer than two lie between.
+
+    >>> log_ticks(0.004, 0.03), log_ticks(0.22, 0.38)
+    ([0.005, 0.01, 0.02], [0.25, 0.3, 0.35])
+    """
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    steps = (1, 2, 5) if high < 1e4 * low else (1,)
+    every = [round(step * 10.0**power, 12) for power in powers for step in steps]
+    found = [value for value in every if low <= value <= high]
+    return found if len(found) > 1 else ticks(low, high, 4)
+
+
+def padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
+    """Bounds with a little room around the values."""
+    low, high = min(values), max(values)
+    room = share * (high - low) or 0.1 * abs(high) or 1.0
+    return low - room, high + room
+
+
+@dataclass(frozen=True)
+class AxisScale:
+    """Numbers on one axis; a logarithmic one takes positive numbers only."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """The pixel of a number."""
+        low, high, value = (
+            (log10(self.low), log10(self.high), log10(value))
+            if self.log
+            else (self.low, self.high, value)
+        )
+        share = (value - low) / (high - low) if high > low else 0.5
+        return self.start + share * (self.end - self.start)
+
+
+@dataclass(frozen=True)
+class PlotAxis:
+    """What an axis spans, which numbers it shows, and how they are written."""
+
+    low: float
+    high: float
+    numbers: Sequence[float]
+    title: str = ""
+    log: bool = False
+    text: Callable[[float], str] = number_text
+
+
+class Plot:
+    """A pair of axes, drawn on a canvas that grows to hold them; data is added through `at`."""
+
+    def __init__(
+        self,
+        canvas: Canvas,
+        x: PlotAxis,
+        y: PlotAxis,
+        top: float,
+        *,
+        left: float = 0.0,
+        right: float | None = None,
+        height: float = HEIGHT,
+    ) -> None:
+        bottom = top + height
+        canvas.height = max(canvas.height, bottom + BELOW)
+        aside = 18 if y.title else 0
+        numbers = max(text_width(y.text(number), SMALL) for number in y.numbers)
+        end = (canvas.width if right is None else right) - RIGHT
+        self.canvas = canvas
+        self.x = AxisScale(x.low, x.high, left + aside + 12 + numbers, end, x.log)
+        self.y = AxisScale(y.low, y.high, bottom, top + 4, y.log)
+        self._draw_y(y)
+        draw_x(canvas, self.x, bottom, x)
+        if y.title:
+            middle = (top + bottom + text_width(y.title, SMALL)) / 2
+            canvas.add(Words(left + 12, middle, y.title, size=SMALL, turned=True))
+
+    def at(self, x: float, y: float) -> Point:
+        """Where a point lies."""
+        return self.x.at(x), self.y.at(y)
+
+    def level(self, y: float, color: str, width: float = 1.0, dashed: bool = False) -> None:
+        """A line across the plot."""
+        at = self.y.at(y)
+        self.canvas.add(Line(((self.x.start, at), (self.x.end, at)), color, width, dashed))
+
+    def _draw_y(self, y: PlotAxis) -> None:
+        for number in y.numbers:
+            self.level(number, "grid")
+            at = self.y.at(number) + 4
+            self.canvas.add(Words(self.x.start - 7, at, y.text(number), "end", SMALL))
+
+
+def draw_x(canvas: Canvas, scale: AxisScale, bottom: float, x: PlotAxis) -> None:
+    """Numbers below a plot, and what they are."""
+    canvas.add(Line(((scale.start, bottom), (scale.end, bottom)), "muted", 1))
+    for number in x.numbers:
+        at = scale.at(number)
+        canvas.add(
+            Line(((at, bottom), (at, bottom + 4)), "muted", 1),
+            Words(at, bottom + 17, x.text(number), "middle", SMALL),
+        )
+    canvas.add(Words((scale.start + scale.end) / 2, bottom + 35, x.title, "middle", SMALL))
+
+
+Mark = Literal[
+    "line", "dashed line", "box", "dot", "line, dot", "hollow dot", "dashed line, hollow dot"
+]
+
+
+@dataclass(frozen=True)
+class Key:
+    """An entry of a legend."""
+
+    name: str
+    color: str
+    mark: Mark = "line"
+    form: str = "circle"
+
+
+def legend(canvas: Canvas, keys: Sequence[Key], top: float = 0.0) -> float:
+    """Names with their marks, in as many rows as they need; returns where the legend ends."""
+    left = 4.0
+    x, y = left, top + 14.0
+    for key in keys:
+        width = 24 + text_width(key.name) + 14
+        if x + width > canvas.width + 14 and x > left:
+            x, y = left, y + LINE_HEIGHT
+        _draw_mark(canvas, key, x, y - 4)
+        canvas.add(Words(x + 23, y, key.name, size=TEXT, color="ink"))
+        x += width
+    return y + 12
+
+
+def _draw_mark(canvas: Canvas, key: Key, x: float, y: float) -> None:
+    if key.mark == "box":
+        canvas.add(Box(x + 2, y - 6, 12, 12, key.color))
+        return
+    if "line" in key.mark:
+        canvas.add(Line(((x, y), (x + 16, y)), key.color, 3, "dashed" in key.mark))
+    if "dot" in key.mark:
+        canvas.add(Dot(x + 8, y, 4, key.color, "hollow" in key.mark, form=key.form))
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named line through points, with markers on it if they are few."""
+
+    name: str
+    color: str
+    points: tuple[Point, ...]
+    dashed: bool = False
+    hollow: bool = False
+    form: str = "circle"
+    spreads: tuple[float, ...] = ()
+    """How far the values of each point lie apart."""
+
+    @property
+    def key(self) -> Key:
+        """Its entry in a legend."""
+        return Key(self.name, self.color, "dashed line" if self.dashed else "line")
+
+
+def draw_series(plot: Plot, series: Sequence[Series]) -> None:
+    """Lines on top of each other; their markers tell their values."""
+    for one in series:
+        points = tuple(plot.at(*point) for point in one.points)
+        plot.canvas.add(Line(points, one.color, 1.4 if one.hollow else 2.2, one.dashed))
+        for (_, y), (x, _), spread in zip(one.points, points, one.spreads, strict=False):
+            draw_spread(plot, x, y, spread)
+        if len(points) <= FEW and one.dashed == one.hollow:
+            for (x, y), at in zip(one.points, points, strict=True):
+                radius, tip = 3.2 if one.form == "circle" else 4.0, f"{one.name} at {x:g}: {y:.4g}"
+                plot.canvas.add(Dot(*at, radius, one.color, one.hollow, tip, one.form))
+
+
+def draw_spread(plot: Plot, x: float, value: float, spread: float) -> None:
+    """A line as long as the standard deviation, up and down."""
+    if spread > 0:
+        ends = (max(value - spread, plot.y.low), min(value + spread, plot.y.high))
+        low, high = (plot.y.at(end) for end in ends)
+        plot.canvas.add(Line(((x, low), (x, high)), "ink", 1.2))
+        plot.canvas.add(*(Line(((x - 3, at), (x + 3, at)), "ink", 1.2) for at in (low, high)))

@@ -1,0 +1,116 @@
+"""An experiment of your own: methods x densities x seeds over one base config."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedtiny import config as configs
+from fedtiny import methods
+from fedtiny.config import Config
+from fedtiny.errors import ConfigError
+from fedtiny.experiments import finished, reading, sheet, table
+from fedtiny.experiments.cell import Cell
+from fedtiny.experiments.experiment import Axis, Experiment, FigureLayout, TableLayout
+from fedtiny.experiments.places import Coordinate, Place
+from fedtiny.experiments.results import Results
+from fedtiny.runs.folder import make_folder
+
+ALL = "all"
+GRID_KEYS = {"methods": (str,), "density": (int, float), "seeds": (int,)}
+SHOWN = ("accuracy", "flops_share", "memory", "bytes_round", "selection_bytes")
+IN_FULL = ("accuracy", "flops", "flops_ratio", "memory", "bytes_round", "selection_bytes")
+COMPARISON = Experiment(
+    "compare",
+    "Comparison",
+    (Axis("density", "density"), Axis("method", "method")),
+    TableLayout(("density", "method"), (), SHOWN, "method"),
+    FigureLayout("lines", "density", ("accuracy",), "method"),
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The runs of a comparison."""
+
+    methods: tuple[str, ...] = (ALL,)
+    density: tuple[float, ...] = (0.05,)
+    seeds: tuple[int, ...] = (0,)
+    base: Config = field(default_factory=Config)
+
+    def __post_init__(self) -> None:
+        for name in GRID_KEYS:
+            if not getattr(self, name):
+                raise ConfigError(f"--{name} needs at least one value")
+        plain = Config()
+        for name in ("method", "seed", "memory_budget"):
+            if getattr(self.base, name) != getattr(plain, name):
+                raise ConfigError(
+                    f"a comparison takes --methods, --density and --seeds, not '{name}'"
+                )
+
+    def cells(self) -> list[Cell]:
+        """Every run, densities outermost; a method that stays dense runs once a seed."""
+        seeds = dict.fromkeys(self.seeds)
+        return [place.cell(seed) for place in self.places() for seed in seeds]
+
+    def places(self) -> list[Place]:
+        """Every method at every density."""
+        pairs = ((density, name) for density in self.density for name in self.method_names())
+        return places(
+            replace(self.base, method=name, density=1.0 if methods.find(name).dense else density)
+            for density, name in pairs
+        )
+
+    def method_names(self) -> tuple[str, ...]:
+        """The methods, `all` spelled out; a wrong name is an error."""
+        if ALL in self.methods:
+            return tuple(methods.names())
+        return tuple(methods.find(name).name for name in self.methods)
+
+    def results(self, folder: Path) -> Results:
+        """All that is finished of it."""
+        shown = self.places()
+        found, damaged = finished.in_folders(shown, folder, self.seeds)
+        return Results(COMPARISON, shown, found, damaged=damaged)
+
+
+def places(runs: Iterable[Config]) -> list[Place]:
+    """Each method and density once, in the order given but for dense ones, which come first."""
+    found: dict[str, Place] = {}
+    densities: dict[float, int] = {1.0: -1}
+    names: dict[str, int] = {}
+    for config in runs:
+        method, density = config.method, config.density
+        stem = f"{method}-d{density:g}"
+        at = {
+            "density": Coordinate(
+                density, f"{density:g}", densities.setdefault(density, len(densities))
+            ),
+            "method": Coordinate(method, method, names.setdefault(method, len(names))),
+        }
+        found.setdefault(stem, Place(stem, config, config, stem, at))
+    return list(found.values())
+
+
+def write(found: Results, folder: Path) -> list[Path]:
+    """Write the table in every form; returns the paths."""
+    make_folder(folder)
+    return sheet.write(folder, table.sheet(found), table.lines(found, IN_FULL))
+
+
+def load(path: Path) -> Grid:
+    """A grid from a TOML file: `methods`, `density` and `seeds` are lists, the rest is a config."""
+    values = reading.read(path)
+    try:
+        lists = {key: _list(key, values.pop(key)) for key in GRID_KEYS if key in values}
+        return Grid(**lists, base=configs.from_dict(values))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _list(key: str, values: Any) -> tuple[Any, ...]:
+    items: Sequence[Any] = values if isinstance(values, list) else [values]
+    if not items or not all(type(item) in GRID_KEYS[key] for item in items):
+        raise ConfigError(f"'{key}' must be a list of {GRID_KEYS[key][-1].__name__}")
+    return tuple(items)

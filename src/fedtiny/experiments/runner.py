@@ -1,0 +1,200 @@
+"""Many runs, one after the other: what is finished stays, what was cut goes on."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from fedtiny import config as configs
+from fedtiny import methods
+from fedtiny.config import Config, DataConfig
+from fedtiny.cost.network import named
+from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, StartAnewError
+from fedtiny.experiments.cell import Cell, require_same, way_anew
+from fedtiny.experiments.reporter import CellReporter, Clock, OutOfTimeError
+from fedtiny.models.param_spec import Shape
+from fedtiny.runs import formatting
+from fedtiny.runs.folder import LockedError, RunFolder, read_json
+from fedtiny.runs.inputs import load_data
+from fedtiny.runs.integrity import IncompleteRunError
+from fedtiny.runs.reporter import Reporter
+from fedtiny.runs.resolve import has_gpu
+from fedtiny.runs.runner import resume, run
+from fedtiny.runs.unused_settings import unused_settings
+
+
+@dataclass
+class Account:
+    """How the work went: what failed, by cell, and which data sets are not here, with reasons.
+
+    `elsewhere` are the cells that another process was working on, `in_vain` those that failed and
+    would fail again.
+    """
+
+    out_of_time: bool = False
+    failed: dict[str, str] = field(default_factory=dict)
+    without_data: dict[str, str] = field(default_factory=dict)
+    elsewhere: list[str] = field(default_factory=list)
+    in_vain: set[str] = field(default_factory=set)
+
+    def lines(self) -> list[str]:
+        """What a user must know of it."""
+        held = "left to another process, which was working on it"
+        return [
+            *(f"failed: {name}: {reason}" for name, reason in self.failed.items()),
+            *(f"{held}: {name}" for name in self.elsewhere),
+            *(
+                f"left out, as the data is not here: {name}: {reason}"
+                for name, reason in self.without_data.items()
+            ),
+        ]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs cells in their folders.
+
+    The networks of the cells that are run here are kept only if asked for: a dense VGG11 takes
+    half a gigabyte. The machine is noted in a cell's folder with the command, if that is given.
+    """
+
+    folder: Path
+    console: Console
+    clock: Clock = field(default_factory=Clock)
+    command: str | None = None
+    keep_models: bool = True
+
+    def run(self, cells: Sequence[Cell], todo: Sequence[Cell] | None = None) -> Account:
+        """Run or resume each cell that is to do in turn, until all are finished or time is over.
+
+        A cell whose data is not here is left out, one that fails or that another process works on
+        is reported; the others go on. The first one is begun in any case, so that every slice
+        brings the work on.
+        """
+        account = Account()
+        self._require_same(cells)
+        todo = unfinished(cells, self.folder) if todo is None else todo
+        ready = usable(todo, account)
+        try:
+            for number, cell in enumerate(ready, start=len(cells) - len(todo) + 1):
+                if cell is not ready[0]:
+                    self.clock.check()
+                self._try(cell, f"{number}/{len(cells)} {cell.name}", account)
+        except OutOfTimeError:
+            account.out_of_time = True
+        return account
+
+    def _try(self, cell: Cell, title: str, account: Account) -> None:
+        place = RunFolder(self.folder / cell.name)
+        try:
+            ran = complete(cell, place, CellReporter(self.console, title, self.clock, self.command))
+        except OutOfTimeError:
+            raise
+        except LockedError:
+            account.elsewhere.append(cell.name)
+        except Exception as error:
+            if "FEDTINY_TRACEBACK" in os.environ:
+                raise
+            account.failed[cell.name] = _reason(error, place)
+            if isinstance(error, StartAnewError):
+                account.in_vain.add(cell.name)
+        else:
+            if ran and not self.keep_models:
+                place.model.unlink(missing_ok=True)
+
+    def _require_same(self, cells: Sequence[Cell]) -> None:
+        """Refuse at once what is finished with other settings; what is damaged stops nothing."""
+        for cell in cells:
+            place = RunFolder(self.folder / cell.name)
+            if place.result.exists():
+                with suppress(ConfigError):
+                    require_same(cell, place)
+
+
+def complete(cell: Cell, folder: RunFolder, reporter: Reporter) -> bool:
+    """Bring one cell to its end, from wherever it is; data may lie elsewhere than before.
+
+    Returns whether there was anything left to do.
+    """
+    if folder.config.exists() or folder.result.exists():
+        require_same(cell, folder)
+    if folder.result.exists():
+        return False
+    config = cell.config
+    if folder.config.exists():
+        root, workers = config.data.root, config.workers
+        resume(folder.path, root=root, workers=workers, reporter=reporter)
+    else:
+        run(config, out=folder.path, reporter=reporter)
+    return True
+
+
+def unfinished(cells: Sequence[Cell], folder: Path) -> list[Cell]:
+    """The cells that have no result in their folders."""
+    return [cell for cell in cells if not _has_result(RunFolder(folder / cell.name))]
+
+
+def _has_result(place: RunFolder) -> bool:
+    try:
+        return bool(read_json(place.result))
+    except RunError:
+        return False
+
+
+def usable(cells: Sequence[Cell], account: Account) -> list[Cell]:
+    """The cells that have their data; a setting that cannot work is an error at once."""
+    images: dict[DataConfig, tuple[Shape, int] | None] = {}
+    ready = []
+    for cell in cells:
+        config = configs.resolve(cell.config)
+        if config.data not in images:
+            images[config.data] = _images(config, account)
+        found = images[config.data]
+        if found is not None:
+            check_config(config, *found)
+            ready.append(cell)
+    return ready
+
+
+def _images(config: Config, account: Account) -> tuple[Shape, int] | None:
+    try:
+        data = load_data(config)
+    except DataError as error:
+        account.without_data[config.data.name] = str(error)
+        return None
+    return data.shape, len(data.classes)
+
+
+def check_config(config: Config, shape: Shape, classes: int) -> None:
+    """Refuse what a method cannot do with images of this shape; no network takes up memory."""
+    try:
+        large = named(config, shape, classes)
+        method = methods.create(config)
+        resolved = method.resolve(config, lambda: large.profile.parameters)
+        replaced = (resolved.model, resolved.parameters) != (config.model, config.parameters)
+        method.check((named(resolved, shape, classes) if replaced else large).param_spec)
+    except FedTinyError as error:
+        raise type(error)(f"method '{config.method}': {error}") from error
+
+
+def notices(cells: Sequence[Cell]) -> list[str]:
+    """What a user should know before these cells are run."""
+    slow = not has_gpu() and any(cell.config.simulator == "gpu" for cell in cells)
+    return [
+        *([formatting.NO_GPU] if slow else []),
+        *unused_settings(*(cell.config for cell in cells)),
+    ]
+
+
+def _reason(error: Exception, place: RunFolder) -> str:
+    """One sentence; of an error that is not meant for a user, its kind too."""
+    if isinstance(error, IncompleteRunError):
+        return f"{error.trouble}; {way_anew(place)}"
+    if isinstance(error, StartAnewError):
+        return f"{error}; settings of cells are in the experiment's file"
+    if isinstance(error, FedTinyError):
+        return str(error)
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -1,0 +1,111 @@
+"""The figures of a comparison, against the runs they come from."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from fedtiny import config as configs
+from fedtiny import cost
+from fedtiny.experiments import table
+from fedtiny.experiments.compare import COMPARISON, Grid
+from fedtiny.experiments.results import Results
+
+from .conftest import BASE
+
+
+def value(results, place, quantity):
+    (found,) = [p for p in results.places if p.stem == place]
+    return results.ours(found, quantity)
+
+
+@pytest.fixture
+def edited(grid, compared, tmp_path):
+    """The results of the comparison with accuracies of our own, in the order of the cells."""
+
+    def results_with(*accuracies):
+        out = shutil.copytree(compared, tmp_path / "out")
+        for cell, accuracy in zip(grid.cells(), accuracies, strict=True):
+            path = out / cell.name / "result.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"accuracy": accuracy}))
+        return grid.results(out)
+
+    return results_with
+
+
+def test_mean_and_spread_by_hand(edited):
+    """The spread is the standard deviation of a sample: divided by n - 1."""
+    results = edited(0.5, 0.9, 0.25, 0.75)
+    assert [place.stem for place in results.places] == ["fedavg-d1", "fl_pqsu-d0.3"]
+    dense, sparse = (value(results, p.stem, "accuracy") for p in results.places)
+    assert (dense.seeds, sparse.seeds) == (2, 2)
+    assert dense.mean == pytest.approx(0.7)
+    assert dense.spread == pytest.approx((2 * 0.2**2) ** 0.5)
+    assert (sparse.mean, sparse.spread) == pytest.approx((0.5, (2 * 0.25**2) ** 0.5))
+
+
+def test_one_seed_has_no_spread(compared):
+    results = Grid(("fl_pqsu",), (0.3,), (1,), BASE).results(compared)
+    found = value(results, "fl_pqsu-d0.3", "accuracy")
+    result = json.loads((compared / "fl_pqsu-d0.3-s1" / "result.json").read_text())
+    assert (found.seeds, found.spread, found.mean) == (1, 0, result["accuracy"])
+
+
+def test_costs_are_those_of_the_cost_model(grid, compared):
+    results = grid.results(compared)
+    dense, sparse = (
+        {q: value(results, stem, q).mean for q in ("flops", "flops_ratio", "memory")}
+        for stem in ("fedavg-d1", "fl_pqsu-d0.3")
+    )
+    assert dense["flops_ratio"] == 1
+    assert 0 < sparse["flops_ratio"] < 1
+    assert sparse["memory"] < dense["memory"]
+    told = cost.summary(
+        configs.resolve(grid.cells()[-1].config), shape=(1, 8, 8), classes=10, samples=23
+    )
+    assert sparse["flops"] == told["flops_round"]
+    assert sparse["flops_ratio"] == told["flops_ratio"]
+    assert sparse["memory"] == told["memory_paper"]
+
+
+def test_bytes_are_what_a_device_moved_in_a_round(grid, compared):
+    results = grid.results(compared)
+    moved = []
+    for seed in (0, 1):
+        text = (compared / f"fl_pqsu-d0.3-s{seed}" / "metrics.jsonl").read_text()
+        records = map(json.loads, text.splitlines())
+        moved += [(record["bytes_down"] + record["bytes_up"]) / 3 for record in records]
+    found = value(results, "fl_pqsu-d0.3", "bytes_round")
+    assert found.mean == pytest.approx(sum(moved) / 4)
+    assert value(results, "fl_pqsu-d0.3", "selection_bytes").mean == 0
+
+
+def test_a_damaged_result_is_named(grid, compared, tmp_path):
+    out = shutil.copytree(compared, tmp_path / "out")
+    (out / "fedavg-d1-s1" / "result.json").write_text("{")
+    told = grid.results(out).damaged["fedavg-d1-s1"]
+    assert re.search(r"fedavg-d1-s1/result\.json is missing or damaged.*delete the folder", told)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_rounds_that_the_metrics_lack_are_told(grid, compared, tmp_path, left):
+    out = shutil.copytree(compared, tmp_path / "out")
+    path = out / "fedavg-d1-s1" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.unlink()
+    if left:
+        path.write_text("".join(lines[:left]))
+    told = rf"fedavg-d1-s1/metrics\.jsonl is missing or tells {left} of 2 rounds"
+    assert re.search(told, grid.results(out).damaged["fedavg-d1-s1"])
+
+
+def test_dense_rows_come_first_and_do_not_part_a_density():
+    """Whatever the order of the methods: the best is sought within a density."""
+    shown = Grid(("fl_pqsu", "fedavg", "snip"), (0.3, 0.1), (0,), BASE).places()
+    made = table.sheet(Results(COMPARISON, shown, {}))
+    assert [[(row[0].text, row[1].text) for row in section] for section in made.sections] == [
+        [("1", "fedavg")],
+        [("0.3", "fl_pqsu"), ("0.3", "snip")],
+        [("0.1", "fl_pqsu"), ("0.1", "snip")],
+    ]

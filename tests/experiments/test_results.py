@@ -1,0 +1,171 @@
+"""Result files: enough for tables and figures, and nothing of this machine's folders."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from fedtiny.errors import RunError
+from fedtiny.experiments import result_file, table
+
+from .own import sweep
+
+
+@pytest.fixture
+def written(suite, made):
+    """The tiny suite's first experiment and its results.json."""
+    order = sweep(suite, made)
+    paths, _ = order.write(order.results(order.experiments[0]), "fedtiny reproduce first")
+    (path,) = [path for path in paths if path.name == "results.json"]
+    return order, path
+
+
+def shown(order):
+    return table.markdown(order.results(order.experiments[0]))
+
+
+def edit(path, change):
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def test_every_cell_is_told_with_settings_figures_and_machine(written):
+    document = json.loads(written[1].read_text())
+    assert (document["experiment"], document["scale"]) == ("first", "tiny")
+    assert document["command"] == "fedtiny reproduce first"
+    assert len(document["cells"]) == 5
+    (machine,) = document["machines"]
+    assert {"cpu", "cores", "gpu", "torch", "python", "fedtiny", "command"} <= machine.keys()
+    (cell,) = [c for c in document["cells"] if c["name"] == "fedtiny-digits-small-d0.25-s0"]
+    assert (cell["seed"], cell["machines"]) == (0, [0])
+    assert cell["settings"]["density"] == 0.25
+    assert cell["settings"]["method"] == "fedtiny"
+    assert cell["settings"]["rounds"] == 3
+    numbers = cell["numbers"]
+    assert {
+        "accuracy",
+        "density",
+        "seconds",
+        "bytes_down",
+        "bytes_up",
+        "flops_ratio",
+    } <= numbers.keys()
+
+
+def test_tables_come_from_the_file_alone(written, tmp_path):
+    order, path = written
+    alone = replace(order, out=tmp_path / "nothing", result_files=(path,), _places={})
+    assert shown(alone) == shown(order)
+    assert alone.count(alone.experiments[0]) == (5, 5)
+
+
+def test_folders_and_files_of_several_machines_are_merged(written, suite, tmp_path):
+    order, path = written
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    for copy, part in ((one, slice(0, 2)), (other, slice(1, 3))):
+        shutil.copy(path, copy)
+        edit(copy, lambda d, part=part: d.update(cells=d["cells"][part]))
+    some = tmp_path / "out" / "tiny" / "cells"
+    names = [cell.name for cell in order.cells()]
+    shutil.copytree(order.cells_folder / names[-1], some / names[-1])
+    merged = sweep(suite, tmp_path / "out", result_files=(one, other))
+    assert merged.count(merged.experiments[0]) == (5, 4)
+    assert "4 of 5 cells are finished" in shown(merged)
+
+
+def test_the_first_source_of_a_cell_counts(written, suite, tmp_path):
+    _, path = written
+    shutil.copy(path, tmp_path / "other.json")
+    edit(tmp_path / "other.json", lambda d: d["cells"][0]["numbers"].update(accuracy=0.125))
+    for files, expected in (
+        ((path, tmp_path / "other.json"), False),
+        ((tmp_path / "other.json", path), True),
+    ):
+        found = sweep(suite, tmp_path / "none", result_files=files)
+        assert ("0.1250" in shown(found)) is expected
+
+
+def test_results_of_other_settings_are_refused(written, suite, tmp_path):
+    _, path = written
+    edit(path, lambda d: d["cells"][0]["settings"].update(rounds=9))
+    found = sweep(suite, tmp_path, result_files=(path,))
+    with pytest.raises(RunError, match=r"results\.json holds 'fedtiny.*other settings \(rounds\)"):
+        shown(found)
+
+
+def test_usual_settings_are_told_too_so_that_another_usual_one_is_refused(written, suite, tmp_path):
+    _, path = written
+    edit(path, lambda d: d["cells"][0]["settings"].update({"pruning.gradient_epsilon": 0.5}))
+    with pytest.raises(RunError, match=r"other settings \(pruning\.gradient_epsilon\)"):
+        shown(sweep(suite, tmp_path, result_files=(path,)))
+
+
+def test_a_setting_that_is_younger_than_a_result_was_as_usual(written, suite, tmp_path):
+    _, path = written
+    for cell in json.loads(path.read_text())["cells"]:
+        assert {"pruning.gradient_epsilon", "fleet.alpha", "train.optimizer"} <= set(
+            cell["settings"]
+        )
+    edit(path, lambda d: d["cells"][0]["settings"].pop("pruning.gradient_epsilon"))
+    assert "5 of 5" in shown(sweep(suite, tmp_path, result_files=(path,)))
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "results.json"
+    for text, complaint in (
+        ("{}", "not a results.json"),
+        ("[", "is not a results.json, or a damaged one"),
+        ("[]", "is not a results.json, or a damaged one"),
+        ('{"format": 1, "scale": "mini", "machines": [], "cells": {}}', "not a results.json that"),
+        ('{"format": 1, "scale": "mini", "machines": [], "cells": [{}]}', "damaged: cell 0"),
+        ('{"format": 2, "scale": "mini", "cells": []}', "not a results.json that this version"),
+    ):
+        path.write_text(text)
+        with pytest.raises(RunError, match=complaint):
+            result_file.read(path)
+
+
+SPOILT = {
+    "no object": lambda cells: cells.insert(0, ["fedtiny"]),
+    "without a name": lambda cells: cells[0].pop("name"),
+    "without machines": lambda cells: cells[0].pop("machines"),
+    "of an unknown machine": lambda cells: cells[0].update(machines=[9]),
+    "a name of no text": lambda cells: cells[0].update(name=5),
+    "a seed of no number": lambda cells: cells[0].update(seed="0"),
+    "another seed than named": lambda cells: cells[0].update(seed=4),
+    "settings of no table": lambda cells: cells[0].update(settings=[1]),
+    "numbers of no table": lambda cells: cells[0].update(numbers=[0.5]),
+    "a number of text": lambda cells: cells[0]["numbers"].update(accuracy="0.5"),
+}
+UNTOLD = {
+    "no number": lambda cells: cells[0]["numbers"].pop("accuracy"),
+    "a number that is null": lambda cells: cells[0]["numbers"].update(accuracy=None),
+    "a number beyond all bounds": lambda cells: cells[0]["numbers"].update(accuracy=10**400),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [True, False], ids=["given", "lying there"])
+@pytest.mark.parametrize("how", [*SPOILT, *UNTOLD])
+def test_a_file_of_the_wrong_shape_is_told_with_what_to_do(written, suite, tmp_path, how, given):
+    order, path = written
+    edit(path, lambda document: (SPOILT | UNTOLD)[how](document["cells"]))
+    trouble = "is damaged: cell 0 is not as" if how in SPOILT else "does not tell the accuracy of"
+    way_out = (
+        "give another copy of it, or leave it out" if given else "choose another --out, or move"
+    )
+    found = sweep(suite, tmp_path / "none", result_files=(path,)) if given else order
+    with pytest.raises(RunError, match=f"{path} {trouble} .*; {way_out}"):
+        shown(found)
+
+
+def test_one_scale_at_a_time(written, tmp_path):
+    _, path = written
+    other = shutil.copy(path, tmp_path / "mini.json")
+    edit(other, lambda d: d.update(scale="mini"))
+    assert result_file.scale_of([path]) == "tiny"
+    assert result_file.scale_of([]) is None
+    with pytest.raises(RunError, match=r"of one scale only.*mini\.json is of mini"):
+        result_file.scale_of([path, other])
