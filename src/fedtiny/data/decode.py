@@ -1,22 +1,31 @@
-"""Decode encoded images in batches, and name the one that cannot be decoded."""
+"""Decode encoded images in batches, from files or from the rows of Parquet files.
 
-from collections.abc import Iterable, Iterator
+In the hub's layout an image column holds ``{bytes, path}`` of encoded images, a label column holds
+integers, and the schema's ``huggingface`` metadata may name the classes.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtiny.data.array import Array
+from fedtiny.data.cache import Decoding
+from fedtiny.data.images import Array
 from fedtiny.errors import DataError
 from fedtiny.extras import require
 
 BATCH = 512
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "fine_label")
 
 
 class Encoded(NamedTuple):
-    """An encoded image, its label, and where it comes from in words."""
+    """An encoded image, its label, and where it comes from."""
 
     image: Path | bytes
     label: int
@@ -60,3 +69,77 @@ def _check_one_size(images: list[Array], batch: list[Encoded], shape: tuple[int,
 
 def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[2]}x{shape[1]}"
+
+
+def parquet_decoding(files: Sequence[Path], what: str, n_classes: int) -> Decoding:
+    """What these shards of one split hold, to be decoded in their order."""
+    classes, counts = zip(*(_header(file, n_classes) for file in files), strict=True)
+    if len(set(classes)) > 1:
+        raise DataError(f"the files of {what} name different classes; fetch them again")
+    if sum(counts) == 0:
+        raise DataError(f"the files of {what} hold no images; fetch them again")
+    samples = (sample for file in files for sample in _samples(file, n_classes))
+    return Decoding(what, sum(counts), classes[0], decode(samples))
+
+
+def _samples(file: Path, n_classes: int) -> Iterator[Encoded]:
+    with _opened(file) as table:
+        columns = _columns(file, table.schema_arrow.names)
+        batches = table.iter_batches(BATCH, columns=columns)
+        rows = (row for batch in batches for row in _rows(batch, columns))
+        for number, (image, label) in enumerate(rows):
+            yield _checked(image, label, n_classes, f"row {number} of {file}")
+
+
+def _rows(batch: Any, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+
+
+def _checked(image: Any, label: Any, n_classes: int, where: str) -> Encoded:
+    encoded = image.get("bytes") if isinstance(image, dict) else None
+    if not isinstance(encoded, bytes):
+        raise DataError(f"{where} holds no image bytes; fetch the file again")
+    if not isinstance(label, int) or not 0 <= label < n_classes:
+        raise DataError(f"{where} has label {label}, but labels go from 0 to {n_classes - 1}")
+    return Encoded(encoded, label, where)
+
+
+def _columns(file: Path, present: Sequence[str]) -> tuple[str, str]:
+    image = next((name for name in IMAGE_COLUMNS if name in present), None)
+    label = next((name for name in LABEL_COLUMNS if name in present), None)
+    if image is None or label is None:
+        raise DataError(
+            f"{file} needs an image column ({' or '.join(IMAGE_COLUMNS)}) and a label column "
+            f"({' or '.join(LABEL_COLUMNS)}), but has {', '.join(present)}"
+        )
+    return image, label
+
+
+def _header(file: Path, n_classes: int) -> tuple[tuple[str, ...], int]:
+    """The class names in the metadata, else the numbers; and how many rows there are."""
+    with _opened(file) as table:
+        schema, n_rows = table.schema_arrow, int(table.metadata.num_rows)
+    _, label = _columns(file, schema.names)
+    names = _named_in(schema.metadata or {}, label) or tuple(map(str, range(n_classes)))
+    if len(names) != n_classes:
+        raise DataError(f"{file} has {len(names)} classes where {n_classes} belong: another set?")
+    return names, n_rows
+
+
+def _named_in(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...] | None:
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return tuple(map(str, features[label]["names"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    parquet = require("pyarrow.parquet", extra="data")
+    arrow_error = require("pyarrow", extra="data").ArrowException
+    try:
+        with parquet.ParquetFile(file) as table:
+            yield table
+    except (OSError, arrow_error) as broken:
+        raise DataError(f"{file} is not a readable Parquet file; fetch it again") from broken

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedtiny.data.array import Array
-from fedtiny.data.images import DataSet, ImageSet
-from fedtiny.data.statistics import channel_statistics
+from fedtiny.data.images import Array, DataSet, ImageSet
 from fedtiny.errors import DataError
 
 if TYPE_CHECKING:
@@ -40,9 +38,7 @@ def from_arrays(
     named = _class_names(classes, train_labels, test_labels)
     train_set = ImageSet(train_images, train_labels, named)
     test_set = ImageSet(test_images, test_labels, named)
-    mean, std = channel_statistics(train_images)
-    padding = max(train_set.shape[1:]) // 8 if crop_padding is None else crop_padding
-    return DataSet(name, train_set, test_set, mean, std, flips, padding)
+    return DataSet.measured(name, train_set, test_set, flips, crop_padding)
 
 
 def from_torch(
@@ -113,15 +109,10 @@ def _collected(dataset: Any) -> tuple[Array, Array]:
         raise DataError("a torch Dataset needs a length; iterable ones do not serve") from endless
     if count == 0:
         raise DataError("a torch Dataset must not be empty")
-    samples = (dataset[index] for index in range(count))
-    return _stacked(samples, count)
-
-
-def _stacked(samples: Any, count: int) -> tuple[Array, Array]:
     labels = np.empty(count, dtype=np.int64)
     images = np.empty(0)
-    for index, sample in enumerate(samples):
-        array, label = _sample(sample, index)
+    for index in range(count):
+        array, label = _sample(dataset[index], index)
         if index == 0:
             images = np.empty((count, *array.shape), dtype=array.dtype)
         if array.shape != images.shape[1:] or array.dtype != images.dtype:

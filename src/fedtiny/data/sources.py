@@ -1,19 +1,23 @@
 """Load a data set by its name."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from fedtiny.data import parquet
+import numpy as np
+
 from fedtiny.data.cache import Cache, content_key
-from fedtiny.data.digits import digits
+from fedtiny.data.decode import parquet_decoding
 from fedtiny.data.folder import folder, own_images
-from fedtiny.data.images import DataSet, ImageSet
-from fedtiny.data.known import KNOWN
-from fedtiny.data.layout import root_folder, split_files
+from fedtiny.data.hub import KNOWN, SPLITS, root_folder, split_files
+from fedtiny.data.images import SPLIT_SEED, TEST_SHARE, DataSet, ImageSet, hold_out
 from fedtiny.errors import DataError
+from fedtiny.extras import require
+from fedtiny.randomness import generator
+from fedtiny.suggest import did_you_mean
+
+BRIGHTEST_DIGIT = 16  # scikit-learn's pixels go from 0 to 16
 
 
 def names() -> dict[str, str]:
@@ -39,24 +43,38 @@ def load(name: str, root: str | Path | None = None, cache: str | Path | None = N
         return folder(root_folder(root), Cache.at(cache))
     if name in KNOWN:
         return _known_set(name, root_folder(root), Cache.at(cache))
-    raise DataError(_unknown(name))
+    available = [*names(), "folder"]
+    guess = did_you_mean(name, available, cutoff=0.5)
+    raise DataError(f"there is no data set {name!r} among {', '.join(available)}{guess}")
+
+
+def digits() -> DataSet:
+    """1,797 grey images of 8x8 pixels, a fifth of each digit held out for testing.
+
+    They come with scikit-learn. The split is the same for every run, whatever the run's seed.
+    """
+    raw = require("sklearn.datasets", extra="data").load_digits()
+    images = np.rint(raw.images * (255 / BRIGHTEST_DIGIT)).astype(np.uint8)[:, None]
+    every_digit = ImageSet(images, raw.target.astype(np.int64), tuple("0123456789"))
+    parts = hold_out(every_digit.labels, TEST_SHARE, generator(SPLIT_SEED, "digits split"))
+    train, test = map(every_digit.subset, parts)
+    return DataSet.measured("digits", train, test, flips=False, crop_padding=0)
 
 
 def _known_set(name: str, root: Path, cache: Cache) -> DataSet:
     known = KNOWN[name]
-    train, test = (_split(name, root, split, cache) for split in ("train", "test"))
+    train, test = (
+        _parquet_rows(
+            split_files(root, name, split, known.config), f"{name} {split}", known.n_classes, cache
+        )
+        for split in SPLITS
+    )
     return DataSet(name, train, test, known.mean, known.std, known.flips, known.crop_padding)
 
 
-def _split(name: str, root: Path, split: str, cache: Cache) -> ImageSet:
-    known = KNOWN[name]
-    files = split_files(root, name, split, known.config)
-    return _rows(files, f"{name} {split}", known.n_classes, cache)
-
-
-def _rows(files: Sequence[Path], what: str, n_classes: int, cache: Cache) -> ImageSet:
+def _parquet_rows(files: Sequence[Path], what: str, n_classes: int, cache: Cache) -> ImageSet:
     key = content_key(f"parquet {n_classes}", ((str(i), f) for i, f in enumerate(files)))
-    return cache.get(key, partial(parquet.decoding, files, what, n_classes))
+    return cache.get(key, partial(parquet_decoding, files, what, n_classes))
 
 
 def load_own(path: Path, classes: tuple[str, ...], cache: str | Path | None = None) -> ImageSet:
@@ -69,14 +87,7 @@ def load_own(path: Path, classes: tuple[str, ...], cache: str | Path | None = No
         return own_images(path, classes, Cache.at(cache))
     if not all(file.is_file() and file.suffix == ".parquet" for file in files):
         raise DataError(f"{path} is neither a Parquet file nor a folder")
-    found = _rows(files, path.name, len(classes), Cache.at(cache))
+    found = _parquet_rows(files, path.name, len(classes), Cache.at(cache))
     if found.classes not in (classes, tuple(map(str, range(len(classes))))):
         raise DataError(f"{path} names other classes than {', '.join(classes)}")
     return replace(found, classes=classes)
-
-
-def _unknown(name: str) -> str:
-    available = [*names(), "folder"]
-    close = difflib.get_close_matches(name, available, n=1, cutoff=0.5)
-    guess = f"; did you mean {close[0]}?" if close else ""
-    return f"there is no data set {name!r} among {', '.join(available)}{guess}"

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.topk import largest, smallest
+from fedtiny.sparse.top import largest, smallest
 from fedtiny.sparse.vector import SparseVector
 
 

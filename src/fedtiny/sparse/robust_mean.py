@@ -6,8 +6,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.sparse.chunked import in_chunks
-from fedtiny.sparse.mean import Value, checked_shapes
+from fedtiny.sparse.mean import Value, checked_shapes, in_chunks
 from fedtiny.sparse.vector import SparseVector
 
 Cut = Callable[[int], int]
@@ -87,8 +86,8 @@ class RobustMean:
         """The middle of the devices' values at each place."""
         found = np.empty(len(rows[0]), np.float32)
 
-        def find(piece: slice) -> None:
-            found[piece] = _robust_mean(np.stack([row[piece] for row in rows], axis=1), self.cut)
+        def find(chunk: slice) -> None:
+            found[chunk] = _robust_mean(np.stack([row[chunk] for row in rows], axis=1), self.cut)
 
         in_chunks(len(found), find)
         return found
