@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedtiny.data import load
-from fedtiny.data.decode import parquet_decoding
+from fedtiny.data.files import parquet_decoding
 from fedtiny.data.hub import split_files
 from fedtiny.data.images import channel_statistics
 

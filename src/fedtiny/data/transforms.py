@@ -60,7 +60,7 @@ class Preparation:
         across = np.arange(width)
         rows = draws.crops[:, :1] + np.arange(height)
         columns = draws.crops[:, 1:] + np.where(draws.flips[:, None], width - 1 - across, across)
-        pixels = rows[:, :, None] * (width + 2 * self.crop_padding) + columns[:, None, :]
+        pixels: Array = rows[:, :, None] * (width + 2 * self.crop_padding) + columns[:, None, :]
         return pixels.reshape(len(draws), 1, -1)
 
     def holes(self, draws: Draws, height: int, width: int) -> Array | None:

@@ -1,4 +1,4 @@
-"""Decode encoded images in batches, from files or from the rows of Parquet files.
+"""Read labelled images from files, decoded in batches: rows of Parquet files, or class folders.
 
 In the hub's layout an image column holds ``{bytes, path}`` of encoded images, a label column holds
 integers, and the schema's ``huggingface`` metadata may name the classes.
@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtiny.data.cache import Decoding
-from fedtiny.data.images import Array
+from fedtiny.data.cache import Cache, Decoding, content_key
+from fedtiny.data.images import SPLIT_SEED, TEST_SHARE, Array, DataSet, ImageSet, hold_out
 from fedtiny.errors import DataError
 from fedtiny.extras import require
+from fedtiny.randomness import generator
 
 BATCH = 512
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 class Encoded(NamedTuple):
@@ -71,8 +73,14 @@ def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[2]}x{shape[1]}"
 
 
+def parquet_rows(files: Sequence[Path], what: str, n_classes: int, cache: Cache) -> ImageSet:
+    """The images of these shards of one split, in their order."""
+    key = content_key(f"parquet {n_classes}", ((str(i), f) for i, f in enumerate(files)))
+    return cache.get(key, lambda: parquet_decoding(files, what, n_classes))
+
+
 def parquet_decoding(files: Sequence[Path], what: str, n_classes: int) -> Decoding:
-    """What these shards of one split hold, to be decoded in their order."""
+    """What such shards hold, to be decoded."""
     classes, counts = zip(*(_header(file, n_classes) for file in files), strict=True)
     if len(set(classes)) > 1:
         raise DataError(f"the files of {what} name different classes; fetch them again")
@@ -143,3 +151,66 @@ def _opened(file: Path) -> Iterator[Any]:
             yield table
     except (OSError, arrow_error) as broken:
         raise DataError(f"{file} is not a readable Parquet file; fetch it again") from broken
+
+
+def folder(root: Path, cache: Cache) -> DataSet:
+    """The images of ROOT/train/CLASS and ROOT/test/CLASS, or of ROOT/CLASS split 80 to 20.
+
+    Classes are the folders' names in alphabetical order, images become RGB and must be of one
+    size, and the split is the same for every run. Mirrored images are taken to keep their class.
+    """
+    if not root.is_dir():
+        raise DataError(f"there is no folder {root}; point --data.root at a folder of images")
+    train, test = root / "train", root / "test"
+    if train.is_dir() != test.is_dir():
+        raise DataError(f"{root} needs both train/ and test/, or class folders and neither")
+    if train.is_dir():
+        classes = _folder_names(train)
+        samples = _listed(train, classes), _listed(test, classes)
+    else:
+        classes = _folder_names(root)
+        samples = _held_out(_listed(root, classes))
+    train_set, test_set = (_decoded(root, part, classes, cache) for part in samples)
+    return DataSet.measured("folder", train_set, test_set, flips=True, crop_padding=None)
+
+
+def own_images(root: Path, classes: tuple[str, ...], cache: Cache) -> ImageSet:
+    """All images of ROOT/CLASS, with the labels that these classes have elsewhere."""
+    return _decoded(root, _listed(root, classes), classes, cache)
+
+
+def _folder_names(parent: Path) -> tuple[str, ...]:
+    folders = (path.name for path in parent.iterdir() if path.is_dir())
+    return tuple(sorted(name for name in folders if not name.startswith(".")))
+
+
+def _listed(parent: Path, classes: Sequence[str]) -> list[Encoded]:
+    """The images of PARENT/CLASS, class after class."""
+    unknown = sorted(set(_folder_names(parent)) - set(classes))
+    if unknown:
+        raise DataError(f"{parent} has a class {unknown[0]!r}; known are {', '.join(classes)}")
+    samples = [
+        Encoded(path, label, str(path))
+        for label, name in enumerate(classes)
+        for path in sorted((parent / name).rglob("*"))
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    ]
+    if not samples:
+        raise DataError(f"{parent} holds no images; they belong into {parent}/CLASS/*.png")
+    return samples
+
+
+def _held_out(samples: list[Encoded]) -> tuple[list[Encoded], list[Encoded]]:
+    labels = np.array([sample.label for sample in samples])
+    train, test = hold_out(labels, TEST_SHARE, generator(SPLIT_SEED, "folder split"))
+    if len(test) == 0:
+        raise DataError("a class needs 2 images or more so that some can be held out for testing")
+    return [samples[index] for index in train], [samples[index] for index in test]
+
+
+def _decoded(
+    root: Path, samples: list[Encoded], classes: tuple[str, ...], cache: Cache
+) -> ImageSet:
+    paths = [(sample.label, Path(sample.where)) for sample in samples]
+    key = content_key(f"folder {classes}", ((f"{label} {p.name}", p) for label, p in paths))
+    return cache.get(key, lambda: Decoding(root.name, len(samples), classes, decode(samples)))
