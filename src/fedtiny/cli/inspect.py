@@ -47,7 +47,7 @@ def command(arguments: list[str]) -> int:
 def show(folder: RunFolder, console: Console) -> None:
     """Print a run: what it is, its data, its selection, its rounds and its layers.
 
-    What is damaged is told after all the rest.
+    What is damaged is reported after all the rest.
     """
     config, records = configs.load(folder.config), metrics.read(folder)
     console.print(formatting.headline(config), style="bold", markup=False)

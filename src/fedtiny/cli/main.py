@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Find the command and run it; a FedTinyError is told in one sentence."""
+    """Find the command and run it; a FedTinyError is reported in one sentence."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(overview())
         return 0

@@ -1,4 +1,4 @@
-"""Normalise and augment batches of images with PyTorch, on the device that they are on."""
+"""Normalize and augment batches of images with PyTorch, on the device that they are on."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ class Transform(Preparation):
         return images.to(torch.float32, copy=True).mul_(1 / (unit * std)).sub_(mean / std)
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:
-        """Crop, flip, normalise and cut out, each sample by its own draws."""
+        """Crop, flip, normalize and cut out, each sample by its own draws."""
         height, width = images.shape[2:]
         moved = images
         if (pixels := self.kept_pixels(draws, height, width)) is not None:

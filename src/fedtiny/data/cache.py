@@ -205,7 +205,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that advances the bar by so many steps."""
+    """A function that advances the bar by n steps."""
     if not sys.stderr.isatty():
         yield lambda steps: None
         return

@@ -19,7 +19,7 @@ def _over_255(*values: float) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class KnownSet:
-    """A set of 32x32 colour images on the hub; ``config`` is the folder that holds it there."""
+    """A set of 32x32 color images on the hub; ``config`` is the folder that holds it there."""
 
     description: str
     repository: str
@@ -127,7 +127,7 @@ def _complete(shards: list[Path], split: str) -> list[Path]:
 
 
 def get(name: str, root: str | Path | None = None) -> Path:
-    """Download the training and test files of a set into ROOT/NAME, and give that folder.
+    """Download the training and test files of a set into ROOT/NAME; returns that folder.
 
     ROOT is the one given, else ``$FEDTINY_DATA``, else ``data``.
     """

@@ -21,7 +21,7 @@ SPLIT_SEED = 0  # such a set is split alike in every run
 class ImageSet:
     """Labelled images of one split: ``images`` is [N, C, H, W] and ``labels`` is [N].
 
-    Images are uint8 (possibly memory-mapped), or float32 where they are normalised already.
+    Images are uint8 (possibly memory-mapped), or float32 where they are normalized already.
 
     >>> images = np.zeros((3, 1, 8, 8), dtype=np.uint8)
     >>> ImageSet(images, np.array([0, 1, 1]), ("cat", "dog")).shape
@@ -80,7 +80,7 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """What a run learns from: two splits and how to normalise and augment them.
+    """What a run learns from: two splits and how to normalize and augment them.
 
     ``mean`` and ``std`` are per channel in units of 0..1 for uint8 images; float images are
     taken as they are. ``flips`` says that a mirrored image keeps its class.
@@ -149,7 +149,7 @@ class DataSet:
         return replace(self, train=train, test=test, crop_padding=padding)
 
     def limited(self, train: int | None, test: int | None, seed: int) -> "DataSet":
-        """A seeded subset of at most so many images, as even over the classes as they allow."""
+        """A seeded subset of at most n images, as even over the classes as they allow."""
         return replace(
             self,
             train=self.train.limited(train, generator(seed, "limit train")),
@@ -205,10 +205,10 @@ def resize(images: Array, size: int) -> Array:
 
 
 def bilinear_weights(old: int, new: int) -> Array:
-    """The [new, old] matrix that resizes a line of pixels, pixel centres at half steps."""
+    """The [new, old] matrix that resizes a line of pixels, pixel centers at half steps."""
     scale = old / new
-    centres = (np.arange(new) + 0.5) * scale - 0.5
-    distances = np.abs(np.arange(old) - centres[:, None]) / max(scale, 1.0)
+    centers = (np.arange(new) + 0.5) * scale - 0.5
+    distances = np.abs(np.arange(old) - centers[:, None]) / max(scale, 1.0)
     weights = np.maximum(1.0 - distances, 0.0)
     normal: Array = weights / weights.sum(axis=1, keepdims=True)
     return normal.astype(np.float32)

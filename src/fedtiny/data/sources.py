@@ -53,7 +53,7 @@ def load(name: str, root: str | Path | None = None, cache: str | Path | None = N
 
 
 def digits() -> DataSet:
-    """1,797 grey images of 8x8 pixels, a fifth of each digit held out for testing.
+    """1,797 gray images of 8x8 pixels, a fifth of each digit held out for testing.
 
     They come with scikit-learn. The split is the same for every run, whatever the run's seed.
     """
@@ -104,7 +104,7 @@ def from_arrays(
     """A data set of (images, labels) pairs.
 
     Images are [N, C, H, W], [N, H, W, C] or [N, H, W]. Whole numbers from 0 to 255 are
-    normalised by their measured mean and std; floats are taken as normalised already. Classes
+    normalized by their measured mean and std; floats are taken as normalized already. Classes
     are numbered where no names are given, and the crop padding is an eighth of the size.
 
     >>> images, labels = np.zeros((4, 8, 8), dtype=np.uint8), [0, 1, 2, 1]

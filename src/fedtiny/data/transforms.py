@@ -1,6 +1,6 @@
 """What is done to images before a network sees them, and the random numbers it takes.
 
-The order is torchvision's: pad the raw image with black, crop, flip, normalise, cut out. Random
+The order is torchvision's: pad the raw image with black, crop, flip, normalize, cut out. Random
 numbers come in as :class:`Draws`, so the same draws give the same images anywhere.
 """
 
@@ -21,7 +21,7 @@ class Draws:
 
     crops: Array  # [n, 2] row and column where the crop begins in the padded image
     flips: Array  # [n] whether the image is mirrored
-    centres: Array  # [n, 2] centre of the cut-out as parts of height and width
+    centres: Array  # [n, 2] center of the cut-out as parts of height and width
 
     def __len__(self) -> int:
         return len(self.flips)
@@ -32,7 +32,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How images of one data set are normalised and, for training, augmented."""
+    """How images of one data set are normalized and, for training, augmented."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -64,7 +64,7 @@ class Preparation:
         return pixels.reshape(len(draws), 1, -1)
 
     def holes(self, draws: Draws, height: int, width: int) -> Array | None:
-        """Where [n, 1, H, W] each sample is cut out: a square around its centre, if any."""
+        """Where [n, 1, H, W] each sample is cut out: a square around its center, if any."""
         if not self.cutout:
             return None
         starts = np.floor(draws.centres * (height, width)).astype(np.int64) - self.cutout // 2
@@ -88,7 +88,7 @@ class ArrayTransform(Preparation):
         return normal
 
     def augment(self, images: Array, draws: Draws) -> Floats:
-        """Crop, flip, normalise and cut out, each sample by its own draws."""
+        """Crop, flip, normalize and cut out, each sample by its own draws."""
         height, width = images.shape[2:]
         moved = images
         if (pixels := self.kept_pixels(draws, height, width)) is not None:

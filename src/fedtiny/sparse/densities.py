@@ -33,7 +33,6 @@ def budget(param_spec: ParamSpec, density: float) -> int:
 
 def uniform(param_spec: ParamSpec, density: float) -> Counts:
     """The same density in every layer."""
-    budget(param_spec, density)
     return _within_budget(param_spec, density, np.full(len(param_spec.sizes), density))
 
 
