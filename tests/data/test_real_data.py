@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedtiny.data import load
-from fedtiny.data.files import parquet_decoding
 from fedtiny.data.hub import split_files
+from fedtiny.data.image_files import parquet_decoding
 from fedtiny.data.images import channel_statistics
 
 

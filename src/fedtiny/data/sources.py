@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedtiny.data.cache import Cache
-from fedtiny.data.files import folder, own_images, parquet_rows
 from fedtiny.data.hub import KNOWN, SPLITS, root_folder, split_files
+from fedtiny.data.image_files import folder, own_images, parquet_rows
 from fedtiny.data.images import SPLIT_SEED, TEST_SHARE, Array, DataSet, ImageSet, hold_out
 from fedtiny.errors import DataError
 from fedtiny.extras import require
