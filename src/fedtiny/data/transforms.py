@@ -70,8 +70,8 @@ class Preparation:
         starts = np.floor(draws.centres * (height, width)).astype(np.int64) - self.cutout // 2
         rows = np.arange(height) - starts[:, :1]
         columns = np.arange(width) - starts[:, 1:]
-        within = [(line >= 0) & (line < self.cutout) for line in (rows, columns)]
-        return within[0][:, None, :, None] & within[1][:, None, None, :]
+        down, across = ((line >= 0) & (line < self.cutout) for line in (rows, columns))
+        return down[:, None, :, None] & across[:, None, None, :]
 
 
 class ArrayTransform(Preparation):
