@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtiny.data.array_transform import ArrayTransform
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import ArrayTransform, Preparation
 from fedtiny.export.c_source import write_c
 from fedtiny.export.lowered import lower
 from fedtiny.export.network import TinyModel
@@ -37,7 +36,7 @@ from fedtiny.runs.formatting import size
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.topk import largest
+from fedtiny.sparse.top import largest
 
 SHAPE, CLASSES = (3, 32, 32), 10
 CIFAR10 = Preparation((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))

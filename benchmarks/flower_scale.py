@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 
 from fedtiny import methods, models
 from fedtiny.config import Config, FleetConfig, resolve
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.devices.link import Receiver
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.rounds import play_round

@@ -31,7 +31,7 @@ class Device:
 def command(arguments: list[str]) -> int:
     """Parse, measure and print."""
     asked = tyro.extras.subcommand_cli_from_dict(
-        {"device": Device}, prog="fedtiny bench", graph="Measurements.", args=arguments
+        {"device": Device}, prog="fedtiny bench", description="Measurements.", args=arguments
     )
     found = _measured(asked.settings)
     if asked.json:

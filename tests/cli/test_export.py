@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fedtiny.cli.predict import shares_of
-from fedtiny.data.digits import digits
+from fedtiny.data.sources import digits
 from fedtiny.export import numpy_model, packed, torch_files
 from fedtiny.export.pictures import read_image
 from fedtiny.export.source import pack_run

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedtiny.data.cache import Cache, content_key
-from fedtiny.data.entry import Decoding
+from fedtiny.data.cache import Cache, Decoding, content_key
 from fedtiny.errors import DataError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (10, 3, 4, 4), dtype=np.uint8)
@@ -42,7 +41,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from fedtiny.data import cache
-from fedtiny.data.entry import Decoding
+from fedtiny.data.cache import Decoding
 
 folder, dies = sys.argv[1:]
 

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedtiny.data import DataSet, ImageSet
-from fedtiny.data.choose import balanced_choice, hold_out
-from fedtiny.data.resize import resize
-from fedtiny.data.statistics import channel_statistics
+from fedtiny.data.images import balanced_choice, channel_statistics, hold_out, resize
 from fedtiny.errors import DataError
 
 CLASSES = ("cat", "dog", "owl")

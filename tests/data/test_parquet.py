@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedtiny.data import load
-from fedtiny.data.layout import root_folder, split_files
+from fedtiny.data.hub import root_folder, split_files
 from fedtiny.errors import DataError
 
 NAMED = ["cifar10", "cifar100", "cinic10", "svhn"]
@@ -33,8 +33,8 @@ def test_a_second_load_reads_the_cache(make_split, tmp_path: Path, monkeypatch) 
     make_split("cifar10", "train")
     make_split("cifar10", "test")
     first = load("cifar10")
-    monkeypatch.setattr("fedtiny.data.parquet.decode", None)
-    monkeypatch.setattr("fedtiny.data.parquet.require", None)
+    monkeypatch.setattr("fedtiny.data.image_files.decode", None)
+    monkeypatch.setattr("fedtiny.data.image_files.require", None)
     assert np.array_equal(load("cifar10").train.images, first.train.images)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtiny.data.partition import KINDS, Partition, dirichlet, iid, shards, split
+from fedtiny.data.partition import KINDS, Partition, split
 from fedtiny.errors import DataError
 
 BALANCED = np.repeat(np.arange(10), 200)
@@ -59,7 +59,7 @@ def test_the_seed_decides(kind: str) -> None:
 
 def test_alpha_decides_how_unlike_the_devices_are() -> None:
     def largest_class_share(alpha: float) -> float:
-        table = dirichlet(BALANCED, 10, alpha, seed=3, minimum=10).table(BALANCED, 10)
+        table = split_of("dirichlet", BALANCED, 10, 10, alpha=alpha, seed=3).table(BALANCED, 10)
         return float(np.mean(table.max(axis=1) / table.sum(axis=1)))
 
     shares = [largest_class_share(alpha) for alpha in (0.1, 0.5, 5.0, 1000.0)]
@@ -71,29 +71,29 @@ def test_alpha_decides_how_unlike_the_devices_are() -> None:
 def test_no_class_is_treated_otherwise_than_another() -> None:
     """A class that comes late in the order of the labels reaches as many devices as the first."""
     tables = [
-        dirichlet(BALANCED, 10, 0.5, seed=seed, minimum=1).table(BALANCED, 10) for seed in range(60)
+        split_of("dirichlet", BALANCED, 10, 1, seed=seed).table(BALANCED, 10) for seed in range(60)
     ]
     holders = np.mean([(table > 1).sum(axis=0) for table in tables], axis=0)
     assert holders.max() - holders.min() < 1.0
 
 
 def test_a_device_may_have_much_more_than_its_even_share() -> None:
-    sizes = dirichlet(BALANCED, 10, 0.5, seed=0, minimum=1).sizes
+    sizes = split_of("dirichlet", BALANCED, 10, 1).sizes
     assert sizes.max() > 1.5 * sizes.mean()
 
 
 def test_a_minimum_that_is_never_drawn_is_still_kept() -> None:
-    partition = dirichlet(BALANCED, 100, 0.01, seed=0, minimum=20)
+    partition = split_of("dirichlet", BALANCED, 100, 20, alpha=0.01)
     assert partition.sizes.tolist() == [20] * 100
 
 
 def test_iid_devices_differ_by_one_sample_at_most() -> None:
-    sizes = iid(BALANCED[:1003], 10, seed=0, minimum=1).sizes
+    sizes = split_of("iid", BALANCED[:1003], 10, 1).sizes
     assert sizes.max() - sizes.min() == 1
 
 
 def test_a_shard_holds_one_label_where_the_numbers_fit() -> None:
-    table = shards(BALANCED, 10, 2, seed=0, minimum=1).table(BALANCED, 10)
+    table = split_of("shards", BALANCED, 10, 1, shards_per_device=2).table(BALANCED, 10)
     assert ((table > 0).sum(axis=1) <= 2).all()
     assert set(table.reshape(-1).tolist()) <= {0, 100, 200}
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_split_is_refused(kind: str, options: dict, complaint: st
 
 
 def test_a_saved_partition_comes_back() -> None:
-    partition = dirichlet(BALANCED, 7, 0.5, seed=0, minimum=1)
+    partition = split_of("dirichlet", BALANCED, 7, 1)
     back = Partition.from_flat(*partition.flat())
     assert len(back) == 7
     assert all(map(np.array_equal, back.devices, partition.devices))

@@ -3,7 +3,7 @@
 import io
 import sys
 
-from fedtiny.data.progress import progress
+from fedtiny.data.cache import progress
 
 
 class Terminal(io.StringIO):

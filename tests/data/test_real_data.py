@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from fedtiny.data import load
-from fedtiny.data.layout import split_files
-from fedtiny.data.parquet import decoding
-from fedtiny.data.statistics import channel_statistics
+from fedtiny.data.hub import split_files
+from fedtiny.data.image_files import parquet_decoding
+from fedtiny.data.images import channel_statistics
 
 
 @pytest.mark.parametrize(("name", "n_classes"), [("cifar10", 10), ("cifar100", 100), ("svhn", 10)])
 def test_the_first_images_of_a_real_test_split(real_data: Path, name: str, n_classes: int) -> None:
-    found = decoding(split_files(real_data, name, "test", ""), name, n_classes)
+    found = parquet_decoding(split_files(real_data, name, "test", ""), name, n_classes)
     images, labels = next(found.batches)
     assert images.shape[1:] == (3, 32, 32)
     assert 0.15 < images.std() / 255 < 0.35
@@ -24,7 +24,7 @@ def test_the_first_images_of_a_real_test_split(real_data: Path, name: str, n_cla
 
 
 def test_the_first_test_images_of_cifar10_are_a_cat_and_a_ship(real_data: Path) -> None:
-    found = decoding(split_files(real_data, "cifar10", "test", ""), "cifar10", 10)
+    found = parquet_decoding(split_files(real_data, "cifar10", "test", ""), "cifar10", 10)
     _, labels = next(found.batches)
     assert [found.classes[label] for label in labels[:2]] == ["cat", "ship"]
 

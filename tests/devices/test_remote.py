@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices import remote
 from fedtiny.devices.channel import Channel
 from fedtiny.devices.device_data import DeviceData

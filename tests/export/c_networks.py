@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.export.network import Lowered, Norm, TinyModel, Weights
 from fedtiny.graph.ir import Graph
 from fedtiny.native.effective import plane_sizes

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedtiny import models
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.export.lowered import lower
 from fedtiny.export.network import TinyModel
 from fedtiny.graph.ir import Graph

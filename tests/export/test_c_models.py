@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from fedtiny.data.array_transform import ArrayTransform
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import ArrayTransform, Preparation
 from fedtiny.export.arithmetic import all_steps
 from fedtiny.export.c_source import write_c
 from fedtiny.export.lowered import quantise

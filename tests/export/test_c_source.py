@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
 from fedtiny.export.c_source import write_c
 from fedtiny.export.network import Lowered, TinyModel, Weights

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from fedtiny import models
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, ModelError
 from fedtiny.export import checks, packed, sizes
 from fedtiny.export.c_source import write_c

@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.data.transforms import ArrayTransform
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
 
 from .nets import SHIPPED, assert_close, shipped, sparse, tiny_model

@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from fedtiny import models
-from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.data.transforms import ArrayTransform
 from fedtiny.errors import ExportError
 from fedtiny.export import numpy_model, packed, torch_model
 from fedtiny.export.layers import layer_bytes

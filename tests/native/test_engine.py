@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from fedtiny.data.array_transform import ArrayTransform
 from fedtiny.data.augment import Transform
+from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices.native_engine import NativeChoices, NativeEngine
 from fedtiny.errors import FedTinyError
 from fedtiny.native.translate import describe

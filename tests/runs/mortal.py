@@ -31,8 +31,8 @@ TORN = 20  # bytes that a kill in the middle of writing leaves out
 def main() -> None:
     for module in ("sklearn.datasets", "safetensors.torch", "fedtiny.data.augment"):
         importlib.import_module(module)
-    for module, _ in COMMANDS.values():
-        importlib.import_module(module)
+    for command in COMMANDS:
+        importlib.import_module(f"fedtiny.cli.{command}")
     for line in sys.stdin:
         print(json.dumps(carry_out(json.loads(line))), flush=True)
 

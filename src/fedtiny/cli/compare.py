@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from fedtiny.cli.config_file import taken_off
+from fedtiny.cli.main import config_file_first
 from fedtiny.config import Config
 from fedtiny.errors import DataError
 from fedtiny.experiments import compare, sheet, table
@@ -57,7 +57,7 @@ def command(arguments: list[str]) -> int:
 
 def parse(arguments: list[str]) -> tuple[Grid, Path]:
     """The grid that a file and flags ask for, and where its runs go."""
-    file, flags = taken_off(arguments)
+    file, flags = config_file_first(arguments)
     grid = load(file) if file else Grid()
     parsed, rest = tyro.cli(
         Arguments,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedtiny import config as configs
 from fedtiny import cost, methods
-from fedtiny.cli.config_file import taken_off
+from fedtiny.cli.main import config_file_first
 from fedtiny.config import Config, DataConfig, SelectionConfig
 from fedtiny.cost.images import IMAGES
 from fedtiny.cost.memory import MemoryModel
@@ -71,7 +71,7 @@ class Arguments:
 def command(arguments: list[str]) -> int:
     """Parse, work out and print."""
     base, densities = PAPER_CONFIG, PAPER_DENSITIES
-    file, flags = taken_off(arguments)
+    file, flags = config_file_first(arguments)
     if file:
         base = configs.load(file)
         densities = (base.density,)

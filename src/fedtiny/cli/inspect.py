@@ -1,4 +1,4 @@
-"""fedtiny inspect."""
+"""fedtiny inspect: a run, or a packed model, in the terminal."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,14 +8,20 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtiny import config as configs
-from fedtiny.cli.packed_view import show_packed, show_packed_layers
 from fedtiny.config import Config
-from fedtiny.errors import FedTinyError, RunError
+from fedtiny.errors import ExportError, FedTinyError, RunError
+from fedtiny.export import packed
+from fedtiny.export.layers import layer_bytes
+from fedtiny.export.network import TinyModel
+from fedtiny.export.sizes import dense_bytes
 from fedtiny.runs import formatting, metrics
 from fedtiny.runs.folder import RunFolder, read_json, way_on
 from fedtiny.runs.integrity import require_complete
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
+
+BAR = 10  # characters
+CARD = ("method", "model", "data", "accuracy", "density", "fedtiny")
 
 
 def command(arguments: list[str]) -> int:
@@ -41,7 +47,7 @@ def command(arguments: list[str]) -> int:
 def show(folder: RunFolder, console: Console) -> None:
     """Print a run: what it is, its data, its selection, its rounds and its layers.
 
-    What is damaged is told after all the rest.
+    What is damaged is reported after all the rest.
     """
     config, records = configs.load(folder.config), metrics.read(folder)
     console.print(formatting.headline(config), style="bold", markup=False)
@@ -56,7 +62,7 @@ def show(folder: RunFolder, console: Console) -> None:
         console.print(_rounds(records))
         console.print(formatting.layer_table(records[-1]))
     if folder.packed.exists():
-        show_packed_layers(folder.packed, console)
+        _show_packed_layers(folder.packed, console)
     if damaged:
         raise damaged[0]
 
@@ -112,3 +118,61 @@ def _rounds(records: list[Record]) -> Table:
             ", ".join(record["failed"]) or "",
         )
     return table
+
+
+def show_packed(path: Path, console: Console) -> None:
+    """Print a packed model: what it is, where it comes from, its layers."""
+    model = packed.read(path)
+    console.print(_packed_line(path, model), style="bold", markup=False)
+    card = {name: model.card[name] for name in CARD if name in model.card}
+    facts = (f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in card.items())
+    console.print(", ".join(facts), markup=False)
+    named = ", ".join(model.classes[: formatting.MAX_COLUMNS])
+    more = ", ..." if len(model.classes) > formatting.MAX_COLUMNS else ""
+    console.print(
+        f"takes images {_by(model.shape)}, gives {len(model.classes)} classes: {named}{more}",
+        markup=False,
+    )
+    console.print(_packed_layers(model))
+
+
+def _show_packed_layers(path: Path, console: Console) -> None:
+    """Print the layers of a run's packed model, or what is wrong with the file."""
+    try:
+        model = packed.read(path)
+    except ExportError as error:
+        console.print(str(error), markup=False)
+        return
+    console.print(_packed_layers(model))
+    console.print(_packed_line(path, model), markup=False)
+
+
+def _packed_line(path: Path, model: TinyModel) -> str:
+    size = path.stat().st_size
+    share = size / dense_bytes(model)
+    return f"packed model {path}: {formatting.size(size)} ({model.held}), {share:.2%} of dense"
+
+
+def _packed_layers(model: TinyModel) -> Table:
+    """Every layer's shape, kept weights as bars, and bytes."""
+    shown = formatting.titled("Packed layers, dead channels left out")
+    for name in ("layer", "shape", "kept", "density", "bytes", ""):
+        right = name not in ("layer", "")
+        shown.add_column(name, justify="right" if right else "left", no_wrap=True)
+    layers, sizes = model.net.weights, layer_bytes(model.net, model.held)
+    counts = {name: len(weights.values) for name, weights in layers.items()}
+    largest = max(1, *counts.values())
+    for name, weights in layers.items():
+        count = counts[name]
+        numbers = f"{count:,}", f"{count / weights.size:.4f}", formatting.size(sizes[name])
+        shown.add_row(name, _by(weights.shape), *numbers, formatting.bar(count / largest, BAR))
+    kept, places = sum(counts.values()), sum(weights.size for weights in layers.values())
+    shown.add_section()
+    shown.add_row(
+        "all", "", f"{kept:,}", f"{kept / places:.4f}", formatting.size(sum(sizes.values()))
+    )
+    return shown
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

@@ -1,50 +1,40 @@
 """The command `fedtiny`. Each command lives in a file of its own and is imported when called."""
 
-import difflib
 import importlib
 import os
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 
-COMMANDS = {
-    "run": ("fedtiny.cli.run", "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]"),
-    "resume": ("fedtiny.cli.resume", "continue a run that was stopped: fedtiny resume DIR"),
-    "inspect": ("fedtiny.cli.inspect", "show what a run did: fedtiny inspect DIR"),
-    "export": (
-        "fedtiny.cli.export",
-        "take the tiny model away: fedtiny export DIR --format packed|onnx|torch|c",
-    ),
-    "predict": (
-        "fedtiny.cli.predict",
-        "classify images with a packed model: fedtiny predict MODEL image.png ...",
-    ),
+from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.suggest import did_you_mean
+
+COMMANDS = {  # each is the function `command` of the module of its name
+    "run": "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]",
+    "resume": "continue a run that was stopped: fedtiny resume DIR",
+    "inspect": "show what a run did: fedtiny inspect DIR",
+    "export": "take the tiny model away: fedtiny export DIR --format packed|onnx|torch|c",
+    "predict": "classify images with a packed model: fedtiny predict MODEL image.png ...",
     "report": (
-        "fedtiny.cli.report",
-        "what runs did, as one HTML page with figures: fedtiny report DIR... [--out PAGE.html]",
+        "what runs did, as one HTML page with figures: fedtiny report DIR... [--out PAGE.html]"
     ),
     "compare": (
-        "fedtiny.cli.compare",
-        "methods side by side: fedtiny compare --methods all --density 0.05 0.01 --seeds 0 1",
+        "methods side by side: fedtiny compare --methods all --density 0.05 0.01 --seeds 0 1"
     ),
     "reproduce": (
-        "fedtiny.cli.reproduce",
-        "the paper's tables and figures: fedtiny reproduce --list; fedtiny reproduce table1",
+        "the paper's tables and figures: fedtiny reproduce --list; fedtiny reproduce table1"
     ),
-    "cost": (
-        "fedtiny.cli.cost",
-        "what training costs, without training: fedtiny cost --model vgg11",
-    ),
+    "cost": "what training costs, without training: fedtiny cost --model vgg11",
     "bench": (
-        "fedtiny.cli.bench",
-        "time and memory of a device's training step: fedtiny bench device --density 0.05 0.01",
+        "time and memory of a device's training step: fedtiny bench device --density 0.05 0.01"
     ),
     "flower": (
-        "fedtiny.cli.flower",
-        "real devices over Flower: fedtiny flower init DIR; fedtiny flower up DIR --nodes 3 --tls",
+        "real devices over Flower: fedtiny flower init DIR; fedtiny flower up DIR --nodes 3 --tls"
     ),
-    "list": ("fedtiny.cli.names", "what can be named: fedtiny list methods|models|datasets"),
-    "data": ("fedtiny.cli.data", "fetch a data set: fedtiny data get NAME"),
+    "list": "what can be named: fedtiny list methods|models|datasets",
+    "data": "fetch a data set: fedtiny data get NAME",
 }
 GO_ON = ("compare", "reproduce")  # commands that take up where they were stopped
 
@@ -55,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Find the command and run it; a FedTinyError is told in one sentence."""
+    """Find the command and run it; a FedTinyError is reported in one sentence."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
@@ -64,10 +54,8 @@ def dispatch(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         return _unknown(name)
-    from fedtiny.errors import FedTinyError
-
     try:
-        result: int = importlib.import_module(COMMANDS[name][0]).command(rest)
+        result: int = importlib.import_module(f"fedtiny.cli.{name}").command(rest)
     except FedTinyError as error:
         if "FEDTINY_TRACEBACK" in os.environ:
             raise
@@ -85,7 +73,7 @@ def dispatch(arguments: list[str]) -> int:
 
 def overview() -> str:
     """What `fedtiny --help` says."""
-    lines = [f"  {name:<9} {description}" for name, (_, description) in COMMANDS.items()]
+    lines = [f"  {name:<9} {description}" for name, description in COMMANDS.items()]
     return "\n".join(
         [
             "fedtiny: train tiny neural networks over many devices whose data stays on them",
@@ -107,8 +95,25 @@ def _print_version() -> int:
 
 
 def _unknown(name: str) -> int:
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    hint = did_you_mean(name, COMMANDS)
     known = ", ".join(COMMANDS)
     print(f"fedtiny: error: no command '{name}' (known: {known}){hint}", file=sys.stderr)
     return 2
+
+
+def config_file_first(arguments: list[str]) -> tuple[Path | None, list[str]]:
+    """The config file, if one stands before the flags of a command, and the flags.
+
+    >>> config_file_first(["my.toml", "--density", "0.1"])
+    (PosixPath('my.toml'), ['--density', '0.1'])
+    >>> config_file_first(["--density", "0.1"])
+    (None, ['--density', '0.1'])
+    """
+    if arguments and not arguments[0].startswith("-"):
+        return Path(arguments[0]), arguments[1:]
+    for before, argument in pairwise(arguments):
+        if argument.endswith(".toml") and not before.startswith("-"):
+            raise ConfigError(
+                f"name the config file before all flags: {argument} {arguments[0]} ..."
+            )
+    return None, arguments

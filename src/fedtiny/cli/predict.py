@@ -64,8 +64,8 @@ def _show(
     elapsed = 1000 * (time.perf_counter() - started)
     shares = shares_of(logits)
     best = np.argsort(-shares)[:top]
-    told = "  ".join(f"{escape(model.model.classes[i])} {shares[i]:.1%}" for i in best)
-    console.print(f"{escape(str(path))}: [bold]{told}[/bold]  [dim]{elapsed:.1f} ms[/dim]")
+    best_classes = "  ".join(f"{escape(model.model.classes[i])} {shares[i]:.1%}" for i in best)
+    console.print(f"{escape(str(path))}: [bold]{best_classes}[/bold]  [dim]{elapsed:.1f} ms[/dim]")
 
 
 def shares_of(logits: Floats) -> Floats:

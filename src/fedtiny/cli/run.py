@@ -7,8 +7,8 @@ from typing import Annotated
 import tyro
 
 from fedtiny import config as configs
-from fedtiny.cli.config_file import taken_off
 from fedtiny.cli.ending import tell_what_is_left
+from fedtiny.cli.main import config_file_first
 from fedtiny.config import Config
 from fedtiny.runs.runner import run
 from fedtiny.runs.tracking import reporting
@@ -36,7 +36,7 @@ class Arguments:
 
 def command(arguments: list[str]) -> int:
     """Parse and run."""
-    file, flags = taken_off(arguments)
+    file, flags = config_file_first(arguments)
     default = configs.load(file) if file else Config()
     parsed = tyro.cli(Arguments, prog=PROG, args=flags, default=Arguments(config=default))
     result = run(parsed.config, out=parsed.out, reporter=reporting(parsed.track))

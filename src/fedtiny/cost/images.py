@@ -1,6 +1,6 @@
 """The images of the data sets that are known by name, for costs without the data itself."""
 
-from fedtiny.data.known import KNOWN
+from fedtiny.data.hub import KNOWN
 from fedtiny.models.param_spec import Shape
 
 IMAGES: dict[str, tuple[Shape, int]] = {

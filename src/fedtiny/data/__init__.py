@@ -1,9 +1,8 @@
 """Data sets, their partition over devices, and their batched augmentation."""
 
 from fedtiny.data.images import DataSet, ImageSet
-from fedtiny.data.memory import from_arrays, from_torch
 from fedtiny.data.partition import Partition
-from fedtiny.data.sources import load, load_own, names
+from fedtiny.data.sources import from_arrays, from_torch, load, load_own, names
 
 __all__ = [
     "DataSet",

@@ -1,12 +1,15 @@
-"""Decoded images, memory-mapped from a folder that is either whole or not there.
+"""Decoded images, memory-mapped from a folder that is either complete or not there.
 
-An entry is written into a hidden folder beside its place and renamed once it is on disk, so a
-process that dies half-way leaves nothing that could be taken for a whole entry.
+An entry holds images and labels as ``.npy``, and a manifest that is written last. It is written
+into a hidden folder beside its place and renamed once it is on disk, so a process that dies
+half-way leaves nothing that could be taken for a complete entry.
 """
 
 import hashlib
+import json
 import os
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -14,23 +17,40 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO, Any
 
-from fedtiny.data.entry import FORMAT, Decoding, read_entry, sync_folder, write_entry
-from fedtiny.data.images import ImageSet
+import numpy as np
+
+from fedtiny.data.images import Array, ImageSet
 from fedtiny.errors import DataError
+from fedtiny.files import sync, sync_folder
 
+FORMAT = 1
+IMAGES = "images.npy"
+LABELS = "labels.npy"
+MANIFEST = "manifest.json"
 ONE_DAY = 24 * 60 * 60
 _digest = partial(hashlib.blake2b, digest_size=20)
 
 
+@dataclass(frozen=True)
+class Decoding:
+    """Images about to be decoded: ``count`` uint8 images of one shape, in batches."""
+
+    what: str
+    count: int
+    classes: tuple[str, ...]
+    batches: Iterator[tuple[Array, Array]]
+
+
 def content_key(kind: str, files: Iterable[tuple[str, Path]]) -> str:
     """A name for what these tagged files hold, the same wherever they lie."""
-    whole = _digest(repr((FORMAT, kind)).encode())
+    key = _digest(repr((FORMAT, kind)).encode())
     for tag, path in files:
         with path.open("rb") as file:
             content = hashlib.file_digest(file, _digest).hexdigest()
-        whole.update(repr((tag, content)).encode())
-    return whole.hexdigest()
+        key.update(repr((tag, content)).encode())
+    return key.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -90,7 +110,7 @@ class Cache:
 
 
 def publish(staging: Path, entry: Path) -> None:
-    """Put a finished entry into its place, unless another process has put a whole one there."""
+    """Put a finished entry into its place, unless another process has put a complete one there."""
     if _moved(staging, entry) or read_entry(entry) is not None:
         return
     _discard(entry)
@@ -115,3 +135,68 @@ def _discard(entry: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
     else:
         aside.unlink(missing_ok=True)
+
+
+def write_entry(folder: Path, decoding: Decoding) -> None:
+    """Decode into this folder and leave it complete and on disk."""
+    with (folder / IMAGES).open("wb") as file:
+        shape, labels = _write_images(file, decoding)
+    with (folder / LABELS).open("wb") as file:
+        np.save(file, labels)
+        sync(file)
+    with (folder / MANIFEST).open("w") as file:
+        json.dump(_manifest(folder, shape, decoding.classes), file)
+        sync(file)
+    sync_folder(folder)
+
+
+def read_entry(folder: Path) -> ImageSet | None:
+    """The images of a complete entry, memory-mapped copy-on-write; None for anything else."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        images = np.load(folder / IMAGES, mmap_mode="c", allow_pickle=False)
+        if manifest != _manifest(folder, images.shape, tuple(manifest["classes"])):
+            return None
+        labels = np.load(folder / LABELS, allow_pickle=False)
+        return ImageSet(images, labels, tuple(manifest["classes"]))
+    except (OSError, ValueError, KeyError, TypeError, EOFError, DataError):
+        return None
+
+
+def _write_images(file: IO[bytes], decoding: Decoding) -> tuple[tuple[int, ...], Array]:
+    shape: tuple[int, ...] = ()
+    labels: list[Array] = []
+    with progress(f"decoding {decoding.what}", decoding.count) as advance:
+        for images, their_labels in decoding.batches:
+            if not labels:
+                shape = (decoding.count, *images.shape[1:])
+                header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(images).data)
+            labels.append(their_labels)
+            advance(len(images))
+    sync(file)
+    return shape, np.concatenate(labels).astype(np.int64)
+
+
+def _manifest(folder: Path, shape: tuple[int, ...], classes: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "shape": list(shape),
+        "classes": list(classes),
+        "bytes": {name: (folder / name).stat().st_size for name in (IMAGES, LABELS)},
+    }
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A function that advances the bar by n steps."""
+    if not sys.stderr.isatty():
+        yield lambda steps: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda steps: bar.advance(task, steps)

@@ -2,21 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedtiny.data.array import Array
-from fedtiny.data.choose import balanced_choice
-from fedtiny.data.resize import resize
 from fedtiny.errors import DataError
 from fedtiny.randomness import generator
+
+Array = NDArray[Any]
+
+CHUNK = 1024  # images worked on at once: float copies stay small, a memory-mapped set on disk
+TEST_SHARE = 0.2  # of a set that comes without a test split
+SPLIT_SEED = 0  # such a set is split alike in every run
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
     """Labelled images of one split: ``images`` is [N, C, H, W] and ``labels`` is [N].
 
-    Images are uint8 (possibly memory-mapped), or float32 where they are normalised already.
+    Images are uint8 (possibly memory-mapped), or float32 where they are normalized already.
 
     >>> images = np.zeros((3, 1, 8, 8), dtype=np.uint8)
     >>> ImageSet(images, np.array([0, 1, 1]), ("cat", "dog")).shape
@@ -75,7 +80,7 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """What a run learns from: two splits and how to normalise and augment them.
+    """What a run learns from: two splits and how to normalize and augment them.
 
     ``mean`` and ``std`` are per channel in units of 0..1 for uint8 images; float images are
     taken as they are. ``flips`` says that a mirrored image keeps its class.
@@ -114,6 +119,15 @@ class DataSet:
         if self.crop_padding < 0:
             raise DataError(f"crop_padding must be 0 or more, not {self.crop_padding}")
 
+    @classmethod
+    def measured(
+        cls, name: str, train: ImageSet, test: ImageSet, flips: bool, crop_padding: int | None
+    ) -> "DataSet":
+        """With the training images' own mean and std; the padding is an eighth of their size."""
+        mean, std = channel_statistics(train.images)
+        padding = max(train.shape[1:]) // 8 if crop_padding is None else crop_padding
+        return cls(name, train, test, mean, std, flips, padding)
+
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the labels."""
@@ -135,9 +149,105 @@ class DataSet:
         return replace(self, train=train, test=test, crop_padding=padding)
 
     def limited(self, train: int | None, test: int | None, seed: int) -> "DataSet":
-        """A seeded subset of at most so many images, as even over the classes as they allow."""
+        """A seeded subset of at most n images, as even over the classes as they allow."""
         return replace(
             self,
             train=self.train.limited(train, generator(seed, "limit train")),
             test=self.test.limited(test, generator(seed, "limit test")),
         )
+
+
+def channel_statistics(images: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std per channel in units of 0..1; 0 and 1 for float images, left as they are.
+
+    >>> pair = np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1)
+    >>> channel_statistics(pair)
+    ((0.5,), (0.5,))
+    """
+    channels = images.shape[1]
+    if images.dtype != np.uint8:
+        return (0.0,) * channels, (1.0,) * channels
+    measured = [_mean_and_std(_histogram(images, channel)) for channel in range(channels)]
+    return tuple(mean for mean, _ in measured), tuple(std for _, std in measured)
+
+
+def _histogram(images: Array, channel: int) -> Array:
+    counts = np.zeros(256, dtype=np.int64)
+    for start in range(0, len(images), CHUNK):
+        values = images[start : start + CHUNK, channel].reshape(-1)
+        counts += np.bincount(values, minlength=256)
+    return counts
+
+
+def _mean_and_std(counts: Array) -> tuple[float, float]:
+    values = np.arange(256) / 255
+    mean = float(np.average(values, weights=counts))
+    variance = float(np.average((values - mean) ** 2, weights=counts))
+    return mean, variance**0.5 or 1.0  # a channel of one value is left unscaled
+
+
+def resize(images: Array, size: int) -> Array:
+    """Images [N, C, H, W] at ``size`` x ``size``, of the same dtype.
+
+    >>> resize(np.full((1, 1, 2, 2), 7, dtype=np.uint8), 3)[0, 0].tolist()
+    [[7, 7, 7], [7, 7, 7], [7, 7, 7]]
+    """
+    if size < 1:
+        raise DataError(f"images can be resized to 1 pixel or more, not to {size}")
+    rows = bilinear_weights(images.shape[2], size)
+    columns = bilinear_weights(images.shape[3], size)
+    resized = np.empty((*images.shape[:2], size, size), dtype=images.dtype)
+    for start in range(0, len(images), CHUNK):
+        exact = rows @ images[start : start + CHUNK].astype(np.float32) @ columns.T
+        in_range = np.clip(np.rint(exact), 0, 255) if images.dtype == np.uint8 else exact
+        resized[start : start + CHUNK] = in_range
+    return resized
+
+
+def bilinear_weights(old: int, new: int) -> Array:
+    """The [new, old] matrix that resizes a line of pixels, pixel centers at half steps."""
+    scale = old / new
+    centers = (np.arange(new) + 0.5) * scale - 0.5
+    distances = np.abs(np.arange(old) - centers[:, None]) / max(scale, 1.0)
+    weights = np.maximum(1.0 - distances, 0.0)
+    normal: Array = weights / weights.sum(axis=1, keepdims=True)
+    return normal.astype(np.float32)
+
+
+def balanced_choice(labels: Array, size: int, draw: np.random.Generator) -> Array:
+    """Sorted indices of ``size`` samples, as even over the classes as they allow.
+
+    >>> labels = np.array([0, 0, 0, 0, 0, 1, 2, 2])
+    >>> chosen = balanced_choice(labels, 5, np.random.default_rng(0))
+    >>> np.bincount(labels[chosen]).tolist()
+    [2, 1, 2]
+    """
+    order, ranks = _shuffled(labels, draw)
+    by_rank = np.argsort(ranks, kind="stable")
+    return np.sort(order[by_rank[:size]])
+
+
+def hold_out(labels: Array, share: float, draw: np.random.Generator) -> tuple[Array, Array]:
+    """Sorted indices to train on and to test on, with ``share`` of every class to test on.
+
+    A class of one sample is trained on.
+
+    >>> train, test = hold_out(np.repeat([0, 1], [5, 10]), 0.2, np.random.default_rng(0))
+    >>> len(train), len(test)
+    (12, 3)
+    """
+    order, ranks = _shuffled(labels, draw)
+    counts = np.bincount(labels)
+    test_counts = np.clip(np.rint(counts * share), 1, np.maximum(counts - 1, 0)) * (counts > 1)
+    held_out = ranks < test_counts[labels[order]]
+    return np.sort(order[~held_out]), np.sort(order[held_out])
+
+
+def _shuffled(labels: Array, draw: np.random.Generator) -> tuple[Array, Array]:
+    """A random order, and how many samples of the same class come before each sample in it."""
+    order = draw.permutation(len(labels))
+    by_class = np.argsort(labels[order], kind="stable")
+    _, starts, counts = np.unique(labels[order[by_class]], return_index=True, return_counts=True)
+    ranks = np.empty(len(labels), dtype=np.int64)
+    ranks[by_class] = np.arange(len(labels)) - np.repeat(starts, counts)
+    return order, ranks

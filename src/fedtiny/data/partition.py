@@ -1,12 +1,12 @@
 """Share the training samples among the devices: by Dirichlet draws, evenly, or by label shards."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from fedtiny.data.array import Array
+from fedtiny.data.images import Array
 from fedtiny.errors import DataError
 from fedtiny.randomness import generator
 
@@ -50,12 +50,17 @@ class Partition:
         return np.concatenate(self.devices).astype(np.int64), offsets
 
     @classmethod
+    def of(cls, drawn: Iterable[Array]) -> "Partition":
+        """The partition of these samples, whatever their order."""
+        return cls(tuple(np.sort(device.astype(np.int64)) for device in drawn))
+
+    @classmethod
     def from_flat(cls, indices: Array, offsets: Array) -> "Partition":
         """The partition that :meth:`flat` wrote."""
         ordered = len(offsets) > 1 and offsets[0] == 0 and bool(np.all(np.diff(offsets) >= 0))
         if not ordered or offsets[-1] != len(indices):
             raise DataError("the saved partition is damaged: its offsets do not fit its indices")
-        return cls(tuple(_sorted(indices[start:end]) for start, end in pairwise(offsets)))
+        return cls.of(indices[start:end] for start, end in pairwise(offsets))
 
 
 def split(
@@ -68,59 +73,22 @@ def split(
     seed: int,
     minimum: int,
 ) -> Partition:
-    """A partition of this kind: ``dirichlet``, ``iid`` or ``shards``."""
-    if kind == "dirichlet":
-        return dirichlet(labels, devices, alpha, seed, minimum)
-    if kind == "iid":
-        return iid(labels, devices, seed, minimum)
-    if kind == "shards":
-        return shards(labels, devices, shards_per_device, seed, minimum)
-    raise DataError(f"there is no partition {kind!r}; choose one of {', '.join(KINDS)}")
+    """A partition of this kind: ``dirichlet``, ``iid`` or ``shards``.
 
-
-def dirichlet(labels: Array, devices: int, alpha: float, seed: int, minimum: int) -> Partition:
-    """Each class shared by a Dirichlet(alpha) draw; the smaller alpha, the less alike devices are.
-
-    Classes are drawn independently, so no class is treated otherwise than another. All is drawn
-    again until every device has ``minimum`` samples. After ``REDRAWS`` draws the smallest
-    devices are filled up from the largest.
+    Where a draw leaves a device with fewer than ``minimum`` samples, it is filled up from the
+    largest ones.
     """
     _check(labels, devices, minimum)
-    if not 0 < alpha < np.inf:
-        raise DataError(f"alpha must be a finite number above 0, not {alpha}")
     draw = generator(seed, "partition")
-    for _ in range(REDRAWS):
-        drawn = _drawn(labels, devices, alpha, draw)
-        if min(map(len, drawn)) >= minimum:
-            break
-    return _partition(_filled_up(drawn, minimum))
-
-
-def iid(labels: Array, devices: int, seed: int, minimum: int) -> Partition:
-    """Shuffled samples in parts that differ by one sample at most."""
-    _check(labels, devices, minimum)
-    order = generator(seed, "partition").permutation(len(labels))
-    return _partition(np.array_split(order, devices))
-
-
-def shards(
-    labels: Array, devices: int, shards_per_device: int, seed: int, minimum: int
-) -> Partition:
-    """Samples sorted by label and cut into shards, of which each device gets so many at random."""
-    _check(labels, devices, minimum)
-    count = devices * shards_per_device
-    if not 0 < count <= len(labels):
-        raise DataError(
-            f"{len(labels)} samples cannot be cut into {count} shards; "
-            f"give each of {devices} devices from 1 to {len(labels) // devices}"
-        )
-    draw = generator(seed, "partition")
-    order = draw.permutation(len(labels))
-    by_label = order[np.argsort(labels[order], kind="stable")]
-    dealt = draw.permutation(count).reshape(devices, shards_per_device)
-    cut = np.array_split(by_label, count)
-    drawn = [np.concatenate([cut[shard] for shard in hand]) for hand in dealt]
-    return _partition(_filled_up(drawn, minimum))
+    if kind == "dirichlet":
+        drawn = _dirichlet(labels, devices, alpha, minimum, draw)
+    elif kind == "iid":  # parts that differ by one sample at most
+        drawn = np.array_split(draw.permutation(len(labels)), devices)
+    elif kind == "shards":
+        drawn = _shards(labels, devices, shards_per_device, draw)
+    else:
+        raise DataError(f"there is no partition {kind!r}; choose one of {', '.join(KINDS)}")
+    return Partition.of(_filled_up(drawn, minimum))
 
 
 def _check(labels: Array, devices: int, minimum: int) -> None:
@@ -136,21 +104,51 @@ def _check(labels: Array, devices: int, minimum: int) -> None:
         )
 
 
-def _drawn(labels: Array, devices: int, alpha: float, draw: np.random.Generator) -> list[Array]:
-    parts: list[list[Array]] = [[] for _ in range(devices)]
-    for label in np.unique(labels):
-        samples = draw.permutation(np.flatnonzero(labels == label))
-        shares = _whole(draw.dirichlet(np.full(devices, alpha)))
-        cuts = np.rint(np.cumsum(shares)[:-1] * len(samples)).astype(np.int64)
-        for device, part in enumerate(np.split(samples, cuts)):
-            parts[device].append(part)
-    return [np.concatenate(of_device) for of_device in parts]
+def _dirichlet(
+    labels: Array, devices: int, alpha: float, minimum: int, draw: np.random.Generator
+) -> list[Array]:
+    """Each class shared by a Dirichlet(alpha) draw; the smaller alpha, the less alike devices are.
+
+    Classes are drawn independently, so no class is treated otherwise than another. All is drawn
+    again until every device has ``minimum`` samples, ``REDRAWS`` times at most.
+    """
+    if not 0 < alpha < np.inf:
+        raise DataError(f"alpha must be a finite number above 0, not {alpha}")
+    for _ in range(REDRAWS):
+        parts: list[list[Array]] = [[] for _ in range(devices)]
+        for label in np.unique(labels):
+            samples = draw.permutation(np.flatnonzero(labels == label))
+            shares = _usable(draw.dirichlet(np.full(devices, alpha)))
+            cuts = np.rint(np.cumsum(shares)[:-1] * len(samples)).astype(np.int64)
+            for part, cut in zip(parts, np.split(samples, cuts), strict=True):
+                part.append(cut)
+        drawn = [np.concatenate(part) for part in parts]
+        if min(map(len, drawn)) >= minimum:
+            break
+    return drawn
 
 
-def _whole(shares: Array) -> Array:
+def _usable(shares: Array) -> Array:
     """The drawn shares; even ones where a tiny alpha has drawn nothing but zeros."""
     drawn = np.isfinite(shares).all() and shares.sum() > 0
     return shares if drawn else np.full(len(shares), 1 / len(shares))
+
+
+def _shards(
+    labels: Array, devices: int, shards_per_device: int, draw: np.random.Generator
+) -> list[Array]:
+    """Samples sorted by label and cut into shards, of which each device gets so many at random."""
+    count = devices * shards_per_device
+    if not 0 < count <= len(labels):
+        raise DataError(
+            f"{len(labels)} samples cannot be cut into {count} shards; "
+            f"give each of {devices} devices from 1 to {len(labels) // devices}"
+        )
+    order = draw.permutation(len(labels))
+    by_label = order[np.argsort(labels[order], kind="stable")]
+    dealt = draw.permutation(count).reshape(devices, shards_per_device)
+    cut = np.array_split(by_label, count)
+    return [np.concatenate([cut[shard] for shard in hand]) for hand in dealt]
 
 
 def _filled_up(drawn: Sequence[Array], minimum: int) -> list[Array]:
@@ -164,11 +162,3 @@ def _filled_up(drawn: Sequence[Array], minimum: int) -> list[Array]:
             sizes[device] += 1
             sizes[largest] -= 1
     return [np.array(device, dtype=np.int64) for device in moved]
-
-
-def _partition(drawn: Sequence[Array]) -> Partition:
-    return Partition(tuple(_sorted(device) for device in drawn))
-
-
-def _sorted(indices: Array) -> Array:
-    return np.sort(indices.astype(np.int64))

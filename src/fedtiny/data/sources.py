@@ -1,19 +1,27 @@
-"""Load a data set by its name."""
+"""Make a data set: by its name, of arrays, or of any map-style torch Dataset."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fedtiny.data import parquet
-from fedtiny.data.cache import Cache, content_key
-from fedtiny.data.digits import digits
-from fedtiny.data.folder import folder, own_images
-from fedtiny.data.images import DataSet, ImageSet
-from fedtiny.data.known import KNOWN
-from fedtiny.data.layout import root_folder, split_files
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedtiny.data.cache import Cache
+from fedtiny.data.hub import KNOWN, SPLITS, root_folder, split_files
+from fedtiny.data.image_files import folder, own_images, parquet_rows
+from fedtiny.data.images import SPLIT_SEED, TEST_SHARE, Array, DataSet, ImageSet, hold_out
 from fedtiny.errors import DataError
+from fedtiny.extras import require
+from fedtiny.randomness import generator
+from fedtiny.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+CHANNELS = (1, 2, 3, 4)
+BRIGHTEST_DIGIT = 16  # scikit-learn's pixels go from 0 to 16
 
 
 def names() -> dict[str, str]:
@@ -39,24 +47,33 @@ def load(name: str, root: str | Path | None = None, cache: str | Path | None = N
         return folder(root_folder(root), Cache.at(cache))
     if name in KNOWN:
         return _known_set(name, root_folder(root), Cache.at(cache))
-    raise DataError(_unknown(name))
+    available = [*names(), "folder"]
+    guess = did_you_mean(name, available, cutoff=0.5)
+    raise DataError(f"there is no data set {name!r} among {', '.join(available)}{guess}")
+
+
+def digits() -> DataSet:
+    """1,797 gray images of 8x8 pixels, a fifth of each digit held out for testing.
+
+    They come with scikit-learn. The split is the same for every run, whatever the run's seed.
+    """
+    raw = require("sklearn.datasets", extra="data").load_digits()
+    images = np.rint(raw.images * (255 / BRIGHTEST_DIGIT)).astype(np.uint8)[:, None]
+    every_digit = ImageSet(images, raw.target.astype(np.int64), tuple("0123456789"))
+    parts = hold_out(every_digit.labels, TEST_SHARE, generator(SPLIT_SEED, "digits split"))
+    train, test = map(every_digit.subset, parts)
+    return DataSet.measured("digits", train, test, flips=False, crop_padding=0)
 
 
 def _known_set(name: str, root: Path, cache: Cache) -> DataSet:
     known = KNOWN[name]
-    train, test = (_split(name, root, split, cache) for split in ("train", "test"))
+    train, test = (
+        parquet_rows(
+            split_files(root, name, split, known.config), f"{name} {split}", known.n_classes, cache
+        )
+        for split in SPLITS
+    )
     return DataSet(name, train, test, known.mean, known.std, known.flips, known.crop_padding)
-
-
-def _split(name: str, root: Path, split: str, cache: Cache) -> ImageSet:
-    known = KNOWN[name]
-    files = split_files(root, name, split, known.config)
-    return _rows(files, f"{name} {split}", known.n_classes, cache)
-
-
-def _rows(files: Sequence[Path], what: str, n_classes: int, cache: Cache) -> ImageSet:
-    key = content_key(f"parquet {n_classes}", ((str(i), f) for i, f in enumerate(files)))
-    return cache.get(key, partial(parquet.decoding, files, what, n_classes))
 
 
 def load_own(path: Path, classes: tuple[str, ...], cache: str | Path | None = None) -> ImageSet:
@@ -69,14 +86,131 @@ def load_own(path: Path, classes: tuple[str, ...], cache: str | Path | None = No
         return own_images(path, classes, Cache.at(cache))
     if not all(file.is_file() and file.suffix == ".parquet" for file in files):
         raise DataError(f"{path} is neither a Parquet file nor a folder")
-    found = _rows(files, path.name, len(classes), Cache.at(cache))
+    found = parquet_rows(files, path.name, len(classes), Cache.at(cache))
     if found.classes not in (classes, tuple(map(str, range(len(classes))))):
         raise DataError(f"{path} names other classes than {', '.join(classes)}")
     return replace(found, classes=classes)
 
 
-def _unknown(name: str) -> str:
-    available = [*names(), "folder"]
-    close = difflib.get_close_matches(name, available, n=1, cutoff=0.5)
-    guess = f"; did you mean {close[0]}?" if close else ""
-    return f"there is no data set {name!r} among {', '.join(available)}{guess}"
+def from_arrays(
+    train: tuple[ArrayLike, ArrayLike],
+    test: tuple[ArrayLike, ArrayLike],
+    classes: Sequence[str] | None = None,
+    name: str = "arrays",
+    *,
+    flips: bool = False,
+    crop_padding: int | None = None,
+) -> DataSet:
+    """A data set of (images, labels) pairs.
+
+    Images are [N, C, H, W], [N, H, W, C] or [N, H, W]. Whole numbers from 0 to 255 are
+    normalized by their measured mean and std; floats are taken as normalized already. Classes
+    are numbered where no names are given, and the crop padding is an eighth of the size.
+
+    >>> images, labels = np.zeros((4, 8, 8), dtype=np.uint8), [0, 1, 2, 1]
+    >>> from_arrays((images, labels), (images, labels)).classes
+    ('0', '1', '2')
+    """
+    (train_images, train_labels), (test_images, test_labels) = map(_pair, (train, test))
+    named = _class_names(classes, train_labels, test_labels)
+    train_set = ImageSet(train_images, train_labels, named)
+    test_set = ImageSet(test_images, test_labels, named)
+    return DataSet.measured(name, train_set, test_set, flips, crop_padding)
+
+
+def from_torch(
+    train: "Dataset[Any]",
+    test: "Dataset[Any]",
+    classes: Sequence[str] | None = None,
+    name: str = "torch",
+    *,
+    flips: bool = False,
+    crop_padding: int | None = None,
+) -> DataSet:
+    """A data set of two map-style torch Datasets that yield (image, label).
+
+    Images are PIL images, tensors or arrays, as for :func:`from_arrays`. Each sample is read
+    once, so random transforms belong into the run's augmentation and not into the Dataset.
+    """
+    named = classes if classes is not None else getattr(train, "classes", None)
+    pairs = _collected(train), _collected(test)
+    return from_arrays(*pairs, classes=named, name=name, flips=flips, crop_padding=crop_padding)
+
+
+def _pair(pair: tuple[ArrayLike, ArrayLike]) -> tuple[Array, Array]:
+    try:
+        images, labels = map(np.asarray, pair)
+    except (TypeError, ValueError) as uneven:
+        raise DataError("train and test must be (images, labels) pairs of arrays") from uneven
+    if labels.dtype.kind not in "iu":
+        raise DataError(f"labels must be whole numbers, but are {labels.dtype}")
+    return _own(_channels_first(_pixels(images))), _own(labels.astype(np.int64))
+
+
+def _own(array: Array) -> Array:
+    """Contiguous and writable, as torch wants its arrays."""
+    return np.require(array, requirements=["C", "W"])
+
+
+def _pixels(images: Array) -> Array:
+    if images.dtype.kind == "f":
+        if not np.isfinite(images).all():
+            raise DataError("float images must be finite, but hold nan or inf")
+        return images.astype(np.float32, copy=False)
+    if images.dtype.kind not in "iu":
+        raise DataError(f"images must be whole numbers or floats, but are {images.dtype}")
+    if images.size and (images.min() < 0 or images.max() > 255):
+        raise DataError("images of whole numbers must be from 0 to 255")
+    return images.astype(np.uint8, copy=False)
+
+
+def _channels_first(images: Array) -> Array:
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4 and images.shape[1] not in CHANNELS and images.shape[3] in CHANNELS:
+        return images.transpose(0, 3, 1, 2)
+    return images
+
+
+def _class_names(classes: Sequence[str] | None, *labels: Array) -> tuple[str, ...]:
+    if classes is not None:
+        return tuple(map(str, classes))
+    highest = max((int(some.max()) for some in labels if some.size), default=0)
+    return tuple(map(str, range(highest + 1)))
+
+
+def _collected(dataset: Any) -> tuple[Array, Array]:
+    try:
+        count = len(dataset)
+    except (TypeError, NotImplementedError) as endless:
+        raise DataError("a torch Dataset needs a length; iterable ones do not serve") from endless
+    if count == 0:
+        raise DataError("a torch Dataset must not be empty")
+    labels = np.empty(count, dtype=np.int64)
+    images = np.empty(0)
+    for index in range(count):
+        array, label = _sample(dataset[index], index)
+        if index == 0:
+            images = np.empty((count, *array.shape), dtype=array.dtype)
+        if array.shape != images.shape[1:] or array.dtype != images.dtype:
+            raise DataError(
+                f"sample {index} differs in size or type from sample 0; make them alike"
+            )
+        images[index], labels[index] = array, label
+    return images, labels
+
+
+def _sample(sample: Any, index: int) -> tuple[Array, int]:
+    try:
+        image, label = sample
+        return _as_array(image), int(label)
+    except (TypeError, ValueError) as other:
+        raise DataError(f"sample {index} must be a pair of an image and a label") from other
+
+
+def _as_array(image: Any) -> Array:
+    if not hasattr(image, "convert"):
+        return np.asarray(image)
+    if image.mode == "L":
+        return np.asarray(image)[None]
+    return np.asarray(image.convert("RGB")).transpose(2, 0, 1)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.data.draws import Draws, Preparation
+from fedtiny.data.transforms import Draws, Preparation
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import RngKey
 from fedtiny.errors import DataError

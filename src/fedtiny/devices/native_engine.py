@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
-from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite

@@ -10,8 +10,7 @@ import numpy as np
 
 from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
-from fedtiny.data.array_transform import ArrayTransform
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import ArrayTransform, Preparation
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.native_engine import NativeChoices, NativeEngine
 from fedtiny.graph.ir import Graph

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
 from fedtiny.export.c_calls import Calls, Declarations
 from fedtiny.export.c_plan import OVERREAD, Plan, plan

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, ModelError
 from fedtiny.graph.ir import Graph, Node
 

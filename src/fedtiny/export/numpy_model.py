@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.data.transforms import ArrayTransform
 from fedtiny.export import checks
 from fedtiny.export.arithmetic import Batch, step
 from fedtiny.export.loading import shipped

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, FedTinyError, ModelError
 from fedtiny.export import checks, layers, steps
 from fedtiny.export.layers import Tensors

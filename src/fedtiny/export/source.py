@@ -16,7 +16,7 @@ from fedtiny import __version__, methods, models
 from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.data import DataSet, ImageSet
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, ModelError, RunError
 from fedtiny.export import packed
 from fedtiny.export.lowered import lower

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedtiny.data import ImageSet, load_own
-from fedtiny.data.resize import resize
+from fedtiny.data.images import resize
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.errors import DataError
 from fedtiny.flower.kit import Kit

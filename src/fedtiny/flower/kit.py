@@ -10,7 +10,7 @@ from typing import Any
 from fedtiny import __version__
 from fedtiny import config as configs
 from fedtiny.config import Config
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.outfit import Outfit, tuples
 from fedtiny.errors import FedTinyError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from fedtiny.config import Config
 from fedtiny.cost import parse_size
 from fedtiny.data import DataSet
-from fedtiny.data.array_transform import ArrayTransform
+from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices.native_engine import NativeChoices
 from fedtiny.devices.outfit import Outfit
 from fedtiny.errors import ConfigError, FedTinyError

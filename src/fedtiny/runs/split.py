@@ -10,7 +10,7 @@ from safetensors.numpy import load, save
 
 from fedtiny.config import Config
 from fedtiny.data import DataSet, Partition
-from fedtiny.data.choose import balanced_choice
+from fedtiny.data.images import balanced_choice
 from fedtiny.data.partition import split as split_over_devices
 from fedtiny.errors import DataError, RunError
 from fedtiny.randomness import generator

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.topk import largest, smallest
+from fedtiny.sparse.top import largest, smallest
 from fedtiny.sparse.vector import SparseVector
 
 
@@ -51,7 +51,7 @@ def grow_and_drop(
     """Swap up to a_t^l weights in each layer named; the density of every layer stays.
 
     Grown are the pruned weights of largest averaged gradient, never one whose gradient is zero;
-    dropped are as many of the old kept weights, those of smallest magnitude. Where it is told which
+    dropped are as many of the old kept weights, those of smallest magnitude. If it is known which
     of a layer's kept weights are useful, the others go first.
     """
     changes = {

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.topk import largest
+from fedtiny.sparse.top import largest
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedtiny.errors import FedTinyError
 from fedtiny.sparse.densities import Counts, budget, uniform
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.topk import highest
+from fedtiny.sparse.top import highest
 
 Scope = Literal["uniform", "global"]
 Scores = Mapping[str, NDArray[np.floating]]

@@ -1,13 +1,18 @@
 """The one mean of fedtiny, unless a robust one is asked for: weights, losses, gradients alike."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.sparse.chunked import in_chunks
+from fedtiny.cores import cores
 from fedtiny.sparse.vector import SparseVector
+
+CHUNK = 1 << 15  # values that stay in a core's cache
+LARGE = 1 << 20  # values that are worth several threads
+THREADS = min(4, cores())
 
 Value = NDArray[Any] | SparseVector
 
@@ -69,28 +74,32 @@ class WeightedMean:
         if isinstance(value, SparseVector):
             self._sparse_sums.setdefault(name, _SparseSum(value.size)).add(value, weight)
             return
-        if name in self._sums:
-            _add_weighted(self._sums[name], np.asarray(value), weight)
-        else:
-            self._sums[name] = _weighted(np.asarray(value), weight)
+        if name not in self._sums:
+            self._sums[name] = np.full(np.shape(value), -0.0)  # 0.0 would change the sign of -0.0
+        _add_weighted(self._sums[name], np.asarray(value), weight)
 
 
-def _weighted(value: NDArray[Any], weight: float) -> NDArray[np.float64]:
-    product, values = np.empty(value.shape), value.reshape(-1)
-    flat = product.reshape(-1)
+def in_chunks(size: int, work: Callable[[slice], None]) -> None:
+    """Work on a large array a chunk at a time, several threads at once; chunks are independent."""
+    chunks = [slice(start, start + CHUNK) for start in range(0, size, CHUNK)]
 
-    def multiply(piece: slice) -> None:
-        np.multiply(values[piece], weight, out=flat[piece], dtype=np.float64)
+    def through(share: Sequence[slice]) -> None:
+        for chunk in share:
+            work(chunk)
 
-    in_chunks(flat.size, multiply)
-    return product
+    if size < LARGE or THREADS == 1:
+        through(chunks)
+        return
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="chunks") as pool:
+        for _ in pool.map(through, (chunks[first::THREADS] for first in range(THREADS))):
+            pass
 
 
 def _add_weighted(total: NDArray[np.float64], value: NDArray[Any], weight: float) -> None:
     sums, values = total.reshape(-1), value.reshape(-1)
 
-    def add(piece: slice) -> None:
-        sums[piece] += np.multiply(values[piece], weight, dtype=np.float64)
+    def add(chunk: slice) -> None:
+        sums[chunk] += np.multiply(values[chunk], weight, dtype=np.float64)
 
     in_chunks(sums.size, add)
 
@@ -99,8 +108,8 @@ def _divided(total: NDArray[np.float64], weight: float) -> NDArray[np.float32]:
     quotient, sums = np.empty(total.shape, dtype=np.float32), total.reshape(-1)
     flat = quotient.reshape(-1)
 
-    def divide(piece: slice) -> None:
-        flat[piece] = sums[piece] / weight
+    def divide(chunk: slice) -> None:
+        flat[chunk] = sums[chunk] / weight
 
     in_chunks(flat.size, divide)
     return quotient

@@ -6,12 +6,11 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.sparse.chunked import in_chunks
-from fedtiny.sparse.mean import Value, checked_shapes
+from fedtiny.sparse.mean import Value, checked_shapes, in_chunks
 from fedtiny.sparse.vector import SparseVector
 
 Cut = Callable[[int], int]
-"""How many of so many values are left out at each end; fewer than half."""
+"""How many of n values are left out at each end; fewer than half."""
 
 
 def median(count: int) -> int:
@@ -49,32 +48,29 @@ class RobustMean:
     def __init__(self, cut: Cut, holders_only: bool = False) -> None:
         self.cut = cut
         self.missing = np.float32(np.nan if holders_only else 0)
-        self._arrays: list[dict[str, NDArray[np.generic]]] = []
-        self._vectors: list[dict[str, SparseVector]] = []
+        self._arrays: dict[str, list[NDArray[np.generic]]] = {}
+        self._vectors: dict[str, list[SparseVector]] = {}
         self._shapes: dict[str, object] | None = None
 
     def add(self, values: Mapping[str, Value], weight: float) -> None:
         """Keep one device's values."""
         self._shapes = checked_shapes(values, self._shapes)
-        vectors = {name: v for name, v in values.items() if isinstance(v, SparseVector)}
-        self._vectors.append(vectors)
-        self._arrays.append(
-            {name: np.array(v) for name, v in values.items() if name not in vectors}
-        )
+        for name, value in values.items():
+            if isinstance(value, SparseVector):
+                self._vectors.setdefault(name, []).append(value)
+            else:
+                self._arrays.setdefault(name, []).append(np.array(value))
 
     def dense(self) -> dict[str, NDArray[np.float32]]:
         """The middle of arrays."""
-        names = self._arrays[0] if self._arrays else {}
-        return {name: self._of_arrays([own[name] for own in self._arrays]) for name in names}
+        return {
+            name: self._of_rows([array.reshape(-1) for array in arrays]).reshape(arrays[0].shape)
+            for name, arrays in self._arrays.items()
+        }
 
     def sparse(self) -> dict[str, SparseVector]:
         """The middle of sparse vectors, at every position that any device has."""
-        names = self._vectors[0] if self._vectors else {}
-        return {name: self._of_vectors([own[name] for own in self._vectors]) for name in names}
-
-    def _of_arrays(self, arrays: Sequence[NDArray[np.generic]]) -> NDArray[np.float32]:
-        rows = [array.reshape(-1) for array in arrays]
-        return self._of_rows(rows).reshape(arrays[0].shape)
+        return {name: self._of_vectors(vectors) for name, vectors in self._vectors.items()}
 
     def _of_vectors(self, vectors: Sequence[SparseVector]) -> SparseVector:
         indices = np.unique(np.concatenate([vector.indices for vector in vectors]))
@@ -87,8 +83,8 @@ class RobustMean:
         """The middle of the devices' values at each place."""
         found = np.empty(len(rows[0]), np.float32)
 
-        def find(piece: slice) -> None:
-            found[piece] = _robust_mean(np.stack([row[piece] for row in rows], axis=1), self.cut)
+        def find(chunk: slice) -> None:
+            found[chunk] = _robust_mean(np.stack([row[chunk] for row in rows], axis=1), self.cut)
 
         in_chunks(len(found), find)
         return found + np.float32(0)  # of zeros of either sign makes one

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedtiny.data import ImageSet
-from fedtiny.data.draws import Draws, Preparation
+from fedtiny.data.transforms import Draws, Preparation
 
 COLUMNS = 6  # of a plan: sample, crop (row, column), mirrored, corner of the hole (row, column)
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedtiny.config import GpuConfig, TrainConfig
 from fedtiny.data import ImageSet
-from fedtiny.data.draws import Preparation
+from fedtiny.data.transforms import Preparation
 from fedtiny.devices.executors import Task, reply_or_error
 from fedtiny.devices.gpu.engine import GpuEngine, Shared
 from fedtiny.devices.gpu.image_store import ImageStore

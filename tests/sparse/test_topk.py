@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtiny.sparse.topk import largest, smallest
+from fedtiny.sparse.top import largest, smallest
 
 from .strategies import levels
 

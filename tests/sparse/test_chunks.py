@@ -5,16 +5,16 @@ import threading
 import numpy as np
 import pytest
 
-from fedtiny.sparse import chunked
+from fedtiny.sparse import mean as means
 from fedtiny.sparse.mean import WeightedMean
 from fedtiny.sparse.robust_mean import RobustMean, median
 
 
 @pytest.fixture(params=[1, 3])
 def threads(request, monkeypatch):
-    monkeypatch.setattr(chunked, "THREADS", request.param)
-    monkeypatch.setattr(chunked, "PIECE", 7)
-    monkeypatch.setattr(chunked, "LARGE", 50)
+    monkeypatch.setattr(means, "THREADS", request.param)
+    monkeypatch.setattr(means, "CHUNK", 7)
+    monkeypatch.setattr(means, "LARGE", 50)
     return request.param
 
 
@@ -25,20 +25,20 @@ def test_every_value_is_worked_on_once(threads, size):
     def count(piece):
         done[piece] += 1
 
-    chunked.in_chunks(size, count)
+    means.in_chunks(size, count)
     assert (done == 1).all()
 
 
 def test_only_large_arrays_are_given_to_threads(threads):
     workers = set()
     for size in (49, 5000):
-        chunked.in_chunks(size, lambda _: workers.add(threading.current_thread().name))
+        means.in_chunks(size, lambda _: workers.add(threading.current_thread().name))
         assert (workers == {threading.current_thread().name}) == (size == 49 or threads == 1)
 
 
 def test_what_goes_wrong_in_a_piece_comes_out(threads):
     with pytest.raises(ZeroDivisionError):
-        chunked.in_chunks(1000, lambda piece: 1 // (piece.start - 70))
+        means.in_chunks(1000, lambda piece: 1 // (piece.start - 70))
 
 
 @pytest.mark.parametrize("kind", [WeightedMean, lambda: RobustMean(median)])
@@ -53,5 +53,5 @@ def test_a_mean_has_the_same_bits_with_any_number_of_threads(threads, monkeypatc
         return mean.dense()["x"].tobytes()
 
     ours = found()
-    monkeypatch.setattr(chunked, "LARGE", 1 << 20)
+    monkeypatch.setattr(means, "LARGE", 1 << 20)
     assert ours == found()
