@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedtiny.config import Config
-from fedtiny.federation.messages import Program, train
 from fedtiny.federation.transport import Outcome
+from fedtiny.federation.verbs import Program, Train
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.theta import Theta
@@ -50,7 +50,7 @@ class Method:
 
     def train_locally(self, server: "Server") -> Program:
         """What every device does with its data in this round (Alg. 2, lines 5 to 8)."""
-        return (train(self.config.train.local_epochs or 1),)
+        return (Train(self.config.train.local_epochs or 1),)
 
     def score(self, server: "Server") -> Program:
         """What devices measure after training, for the server to adjust by (lines 10 to 14)."""

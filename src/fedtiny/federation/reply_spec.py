@@ -37,8 +37,7 @@ def expected(request: Request) -> ReplySpec:
     """What an honest device answers to a request."""
     found = ReplySpec()
     for verb in request.program:
-        add = _PARTS.get(verb.name, _anything)
-        add(found, request, verb.options)
+        verb.expect(found, request)
     return found
 
 
@@ -67,53 +66,3 @@ def _max_of_a_third_party(request: Request) -> int:
     values = param_spec.prunable_count + param_spec.dense_count
     positions = sum(max_coded_size(size, size) for size in param_spec.sizes.values())
     return 2 * VALUE_BYTES * values + 2 * positions + MAX_TEXT_BYTES
-
-
-Options = Mapping[str, Any]
-
-
-def _train(found: ReplySpec, request: Request, options: Options) -> None:
-    found.theta = True
-    found.metrics.add("loss")
-    if options.get("sum_dense_gradients"):
-        found.arrays |= request.theta.param_spec.prunable
-
-
-def _prune_and_grow(found: ReplySpec, request: Request, options: Options) -> None:
-    found.theta = found.own_mask = True
-
-
-def _top_gradients(found: ReplySpec, request: Request, options: Options) -> None:
-    found.gradients |= options["counts"]
-
-
-def _bn_statistics(found: ReplySpec, request: Request, options: Options) -> None:
-    second = "running_square" if options.get("second_moment") == "square" else "running_var"
-    for name, shape in request.theta.param_spec.statistics.items():
-        found.arrays[name.replace("running_var", second)] = (_candidates(request), *shape)
-
-
-def _losses(found: ReplySpec, request: Request, options: Options) -> None:
-    found.arrays["losses"] = (_candidates(request),)
-
-
-def _evaluate(found: ReplySpec, request: Request, options: Options) -> None:
-    found.metrics |= {"loss", "accuracy"}
-
-
-def _anything(found: ReplySpec, request: Request, options: Options) -> None:
-    found.open_ended = True
-
-
-def _candidates(request: Request) -> int:
-    return len(request.arrays["pool.counts"])
-
-
-_PARTS: dict[str, Callable[[ReplySpec, Request, Options], None]] = {
-    "train": _train,
-    "prune_and_grow": _prune_and_grow,
-    "top_gradients": _top_gradients,
-    "bn_statistics": _bn_statistics,
-    "losses": _losses,
-    "evaluate": _evaluate,
-}

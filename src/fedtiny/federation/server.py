@@ -5,9 +5,10 @@ from typing import Any
 
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import Arrays, Program, Request
+from fedtiny.federation.messages import Arrays, Request
 from fedtiny.federation.public import PublicSet
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic, Transport
+from fedtiny.federation.verbs import Program
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta

@@ -3,10 +3,10 @@
 import numpy as np
 
 from fedtiny.config import Config
-from fedtiny.federation.messages import Program, prune_and_grow, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
+from fedtiny.federation.verbs import Program, PruneAndGrow, Train
 from fedtiny.randomness import generator
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.iterative import prune_by_scores
@@ -43,10 +43,10 @@ class FedDST(Method):
         epochs = self.config.train.local_epochs or 1
         numbers = self.schedule.pruning_numbers(server.theta.mask, server.round)
         if not numbers:
-            return (train(epochs),)
+            return (Train(epochs),)
         before = min(round(BEFORE_GROWTH * epochs), epochs - 1)
         epsilon = self.config.pruning.gradient_epsilon
-        return (train(before), prune_and_grow(numbers, epsilon), train(epochs - before))
+        return (Train(before), PruneAndGrow(numbers, epsilon), Train(epochs - before))
 
     def aggregate(self, server: Server, outcome: Outcome) -> Theta:
         assert outcome.theta is not None

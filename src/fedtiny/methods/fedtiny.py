@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.config import Config, FleetConfig
-from fedtiny.errors import FedTinyError, ModelError, StartAnewError
+from fedtiny.errors import FedTinyError, ModelError
 from fedtiny.federation.messages import (
     HOPELESS_LOSS,
     Program,
@@ -96,8 +96,9 @@ class FedTiny(Method):
         scores = outcome.arrays["losses"]
         finite = scores < HOPELESS_LOSS * SMALLEST_SHARE
         if not finite.any():
-            raise StartAnewError(
-                "no candidate has a finite loss; start anew with a lower --train.lr"
+            raise FedTinyError(
+                "no candidate has a finite loss; start anew with a lower --train.lr",
+                retryable=False,
             )
         return np.where(finite, scores, np.inf).astype(np.float32)
 
@@ -146,9 +147,10 @@ def pooled_variance(arrays: Statistics) -> Statistics:
 def _flow(server: Server) -> Flow:
     flow = server.public.flow if server.public else None
     if flow is None:
-        raise StartAnewError(
+        raise FedTinyError(
             "the network has a layer or a shape that weights cannot be followed through; "
-            "leave --pruning.reclaim out"
+            "leave --pruning.reclaim out",
+            retryable=False,
         )
     return flow
 
@@ -171,9 +173,10 @@ def _too_few(fleet: FleetConfig, answered: int) -> FedTinyError:
     }
     lower = " or ".join(f"--fleet.{name}" for name, there in hindrances.items() if there)
     if fleet.fail_rate or fleet.straggler_rate:
-        return StartAnewError(
+        return FedTinyError(
             f"{trouble}; start anew with a lower {lower}, or with another --seed, which failures "
-            "follow"
+            "follow",
+            retryable=False,
         )
     or_lower = f", or start anew with a lower {lower}" if lower else ""
     return FedTinyError(f"{trouble}; continue the run when more devices are there{or_lower}")

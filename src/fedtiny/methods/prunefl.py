@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.config import Config
-from fedtiny.federation.messages import Program, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
+from fedtiny.federation.verbs import Program, Train
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
@@ -38,7 +38,7 @@ class PruneFL(Method):
 
     def train_locally(self, server: Server) -> Program:
         adjusting = bool(self.schedule.pruning_numbers(server.theta.mask, server.round))
-        return (train(self.config.train.local_epochs or 1, sum_dense_gradients=adjusting),)
+        return (Train(self.config.train.local_epochs or 1, sum_dense_gradients=adjusting),)
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
         numbers = self.schedule.pruning_numbers(server.theta.mask, server.round)

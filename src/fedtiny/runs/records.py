@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from fedtiny.cost import Workload, flops, memory, traffic
-from fedtiny.federation.messages import evaluate
 from fedtiny.federation.rounds import RoundResult
+from fedtiny.federation.verbs import Evaluate
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.metrics import Record
 
@@ -95,7 +95,7 @@ def _measured(assembly: Assembly, result: RoundResult) -> Record:
 
 
 def _on_devices(assembly: Assembly) -> Record:
-    outcome = assembly.server.ask("evaluate", (evaluate(),))
+    outcome = assembly.server.ask("evaluate", (Evaluate(),))
     accuracies = [found["accuracy"] for found in outcome.by_device.values()]
     if not accuracies:
         return {"device_accuracy_mean": None, "device_accuracy_worst": None}

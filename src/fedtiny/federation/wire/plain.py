@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedtiny.errors import WireError
-from fedtiny.federation.messages import Program, Verb
+from fedtiny.federation.verbs import Program, Verb, typed
 from fedtiny.federation.wire.reader import Reader
 from fedtiny.federation.wire.writer import Writer, write_numbers
 
@@ -65,7 +65,10 @@ def checked_name(name: object) -> str:
 def _verb(value: object) -> Verb:
     match value:
         case [name, dict() as options]:
-            return Verb(checked_name(name), options)
+            try:
+                return typed(Verb(checked_name(name), options))
+            except ValueError as error:
+                raise WireError(str(error)) from error
     raise WireError("a verb of a program needs a name and options")
 
 
