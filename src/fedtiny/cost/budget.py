@@ -8,7 +8,7 @@ from typing import Unpack
 
 from fedtiny.config import Config
 from fedtiny.cost.memory import MemoryModel, total
-from fedtiny.cost.workload import Given, Workload
+from fedtiny.cost.workload import CostInputs, Workload
 from fedtiny.errors import ConfigError
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -40,13 +40,13 @@ class DoesNotFit(ConfigError):  # noqa: N818
 
 
 def largest_density(
-    config: Config, budget: int, memory_model: MemoryModel = "paper", **given: Unpack[Given]
+    config: Config, budget: int, memory_model: MemoryModel = "paper", **inputs: Unpack[CostInputs]
 ) -> float:
     """The largest target density whose training fits into a budget of bytes: d_target.
 
     The answer is exact to one weight: with one more kept, the model would not fit.
     """
-    full = Workload.of(replace(config, density=1.0), **given)
+    full = Workload.of(replace(config, density=1.0), **inputs)
     weights, least = full.large.param_spec.prunable_count, full.least_kept
 
     def needed(kept: int) -> int:

@@ -43,17 +43,21 @@ class Network:
 
 def describe(model: "nn.Module", shape: Shape, classes: int, name: str = "own") -> Network:
     """A network of one's own."""
-    profiles = require("fedtiny.models.profile", extra="torch")
-    param_spec, profile = models.analyze(model, shape), profiles.profile(model, shape)
-    return Network(name, param_spec, profile, shape, classes, own_width=False)
+    require("torch", extra="torch")
+    from fedtiny.models.profile import profile
+
+    param_spec = models.analyze(model, shape)
+    return Network(name, param_spec, profile(model, shape), shape, classes, own_width=False)
 
 
 def named(config: Config, shape: Shape, classes: int) -> Network:
     """The network that a config names, for images of this shape."""
     width = config.width
     if config.model == "small" and config.parameters is not None:
-        small = require("fedtiny.models.small", extra="torch")
-        width = small.width_for(config.parameters, shape[0], classes)
+        require("torch", extra="torch")
+        from fedtiny.models.small import width_for
+
+        width = width_for(config.parameters, shape[0], classes)
     smallest = models.kind(config.model).smallest_input
     if min(shape[1:]) < smallest:  # a run resizes its images
         shape = (shape[0], smallest, smallest)
@@ -62,9 +66,9 @@ def named(config: Config, shape: Shape, classes: int) -> Network:
 
 def least_small(large: Network) -> int:
     """Parameters of the narrowest small model for the same images."""
-    small = require("fedtiny.models.small", extra="torch")
-    least: int = small.parameters(large.shape[0], large.classes, width=1)
-    return least
+    from fedtiny.models.small import parameters
+
+    return parameters(large.shape[0], large.classes, width=1)
 
 
 @lru_cache(maxsize=64)

@@ -1,10 +1,11 @@
-"""What a method of federated pruning is: the moments of a round that it may change."""
+"""What a method of federated pruning is: the hooks of a round that it may change."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedtiny.config import Config
+from fedtiny.federation.messages import Arrays
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import Program, Train
 from fedtiny.models.param_spec import ParamSpec
@@ -15,10 +16,20 @@ if TYPE_CHECKING:
     from fedtiny.federation.server import Server
 
 
-class Method:
-    """Plain federated averaging; a method of pruning overrides the moments in which it differs.
+@dataclass(frozen=True)
+class CoarseRequest:
+    """What devices are asked before round 0, as the cost model needs it."""
 
-    Everything a method remembers between moments lives on the server, so that it is saved with
+    program: Program
+    counts: Mapping[str, int]
+    """Kept weights by layer of the model that is sent."""
+    arrays: Arrays = field(default_factory=dict)
+
+
+class Method:
+    """Plain federated averaging; a method of pruning overrides the hooks in which it differs.
+
+    Everything a method remembers between hooks lives on the server, so that it is saved with
     the run.
     """
 
@@ -63,6 +74,14 @@ class Method:
 
     def adjust(self, server: "Server", outcome: Outcome) -> None:
         """Change the mask by what the devices measured (lines 19 to 26)."""
+
+    def coarse_requests(self, param_spec: ParamSpec) -> tuple[CoarseRequest, ...]:
+        """What `coarse_prune` asks of the devices; only the cost model reads it."""
+        return ()
+
+    def scored_images(self, public: int) -> int:
+        """Images whose dense gradient `coarse_prune` takes on the server, which has so many."""
+        return 0
 
     def summary(self, server: "Server") -> dict[str, Any]:
         """What a reader of the run should know of this method's choices, as plain JSON."""

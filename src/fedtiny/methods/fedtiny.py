@@ -8,23 +8,17 @@ from numpy.typing import NDArray
 
 from fedtiny.config import Config, FleetConfig
 from fedtiny.errors import FedTinyError, ModelError
-from fedtiny.federation.messages import (
-    HOPELESS_LOSS,
-    Program,
-    bn_statistics,
-    losses,
-    pool_arrays,
-    top_gradients,
-)
-from fedtiny.federation.method import Method
+from fedtiny.federation.messages import HOPELESS_LOSS, pool_arrays
+from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
+from fedtiny.federation.verbs import BnStatistics, Losses, Program, SecondMoment, TopGradients
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.effective import Flow
 from fedtiny.randomness import generator
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool, prune_by_magnitude
-from fedtiny.sparse.densities import uniform, uniform_noise
+from fedtiny.sparse.densities import Counts, uniform, uniform_noise
 from fedtiny.sparse.schedule import Schedule
 
 Statistics = Mapping[str, NDArray[np.float32]]
@@ -69,29 +63,50 @@ class FedTiny(Method):
 
     def candidates(self, server: Server) -> CandidatePool:
         """Magnitude-pruned candidates with noisy layer densities (Sec. 4.1.2)."""
+        return CandidatePool.cut(server.theta, self._candidate_counts(server.param_spec))
+
+    def _candidate_counts(self, param_spec: ParamSpec) -> Counts:
         draw = generator(self.config.seed, "candidates")
-        size = self.config.pool_size
-        counts = uniform_noise(server.param_spec, self.config.density, size, draw)
-        return CandidatePool.cut(server.theta, counts)
+        return uniform_noise(param_spec, self.config.density, self.config.pool_size, draw)
+
+    @property
+    def _measuring(self) -> BnStatistics:
+        settings = self.config.selection
+        second_moment: SecondMoment = "square" if settings.variance == "pooled" else "var"
+        return BnStatistics(settings.batch_size, settings.passes, second_moment)
+
+    def coarse_requests(self, param_spec: ParamSpec) -> tuple[CoarseRequest, ...]:
+        kind = self.config.selection.kind
+        if kind == "none":
+            return ()
+        counts = self._candidate_counts(param_spec)
+        kept = dict(zip(param_spec.prunable, counts.max(axis=0).tolist(), strict=True))
+        if kind == "vanilla":
+            return (CoarseRequest((Losses(),), kept, pool_arrays(counts)),)
+        statistics = {
+            name: np.zeros((len(counts), *shape), np.float32)
+            for name, shape in param_spec.statistics.items()
+        }
+        return (
+            CoarseRequest((self._measuring,), kept, pool_arrays(counts)),
+            CoarseRequest((Losses(),), kept, pool_arrays(counts, statistics)),
+        )
 
     def _global_statistics(self, server: Server, pool: CandidatePool) -> Statistics:
         """Average the devices' batch-norm statistics (Alg. 1, lines 2 to 13)."""
-        settings = self.config.selection
-        if settings.kind == "vanilla":
+        if self.config.selection.kind == "vanilla":
             return {}
-        second_moment = "square" if settings.variance == "pooled" else "var"
-        verb = bn_statistics(settings.batch_size, settings.passes, second_moment)
-        arrays = pool_arrays(pool.counts)
+        verb, arrays = self._measuring, pool_arrays(pool.counts)
         outcome = server.ask("select", (verb,), theta=pool.theta, arrays=arrays)
         _require_enough(server, outcome)
-        return pooled_variance(outcome.arrays) if second_moment == "square" else outcome.arrays
+        return pooled_variance(outcome.arrays) if verb.second_moment == "square" else outcome.arrays
 
     def _global_losses(
         self, server: Server, pool: CandidatePool, statistics: Statistics
     ) -> NDArray[np.float32]:
         """Average the devices' losses of every candidate (Alg. 1, lines 14 to 28)."""
         arrays = pool_arrays(pool.counts, statistics)
-        outcome = server.ask("select", (losses(),), theta=pool.theta, arrays=arrays)
+        outcome = server.ask("select", (Losses(),), theta=pool.theta, arrays=arrays)
         _require_enough(server, outcome)
         scores = outcome.arrays["losses"]
         finite = scores < HOPELESS_LOSS * SMALLEST_SHARE
@@ -106,7 +121,7 @@ class FedTiny(Method):
         """Ask for the top-a gradients of the layers whose turn it is (Alg. 2, lines 10 to 14)."""
         numbers = self._pruning_numbers(server)
         epsilon = self.config.pruning.gradient_epsilon
-        return (top_gradients(numbers, epsilon),) if numbers else ()
+        return (TopGradients(numbers, epsilon),) if numbers else ()
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""

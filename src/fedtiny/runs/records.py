@@ -9,6 +9,7 @@ from fedtiny.federation.rounds import RoundResult
 from fedtiny.federation.verbs import Evaluate
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.metrics import Record
+from fedtiny.sparse.vector import VALUE_BYTES
 
 
 def about_record(assembly: Assembly) -> dict[str, Any]:
@@ -26,14 +27,14 @@ def about_record(assembly: Assembly) -> dict[str, Any]:
 
 def _dense_cost(work: Workload) -> dict[str, int]:
     dense = replace(work, config=replace(work.config, method="fedavg")).at(1.0)
-    sent = traffic.training_round(dense, round=1)
+    sent = traffic.training_round(dense, dense.plain_round)
     return {
         "flops": flops.dense_round(dense),
         "memory_paper": memory.total(dense, "paper"),
         "memory_device": memory.total(dense, "device"),
         "bytes_down": sent.down,
         "bytes_up": sent.up,
-        "model_bytes": traffic.VALUE * dense.large.profile.parameters,
+        "model_bytes": VALUE_BYTES * dense.large.profile.parameters,
     }
 
 

@@ -7,7 +7,7 @@ from fedtiny import methods
 from fedtiny.config import Config, resolve
 from fedtiny.cores import cores
 from fedtiny.cost import largest_density, parse_size
-from fedtiny.cost.workload import Given
+from fedtiny.cost.workload import CostInputs
 from fedtiny.data import DataSet
 from fedtiny.devices.executors import can_fork
 from fedtiny.errors import ConfigError
@@ -82,12 +82,12 @@ def within_budget(config: Config, data: DataSet, own: "nn.Module | None") -> Con
     if config.memory_budget is None:
         return config
     budget = parse_size(config.memory_budget)
-    given = cost_inputs(config, data, own)
-    return replace(config, density=largest_density(config, budget, config.memory_model, **given))
+    inputs = cost_inputs(config, data, own)
+    return replace(config, density=largest_density(config, budget, config.memory_model, **inputs))
 
 
-def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> Given:
+def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> CostInputs:
     """What the cost model must know beside the config: costs are those of a device of mean size."""
     samples = len(data.train) // config.fleet.devices
-    given: Given = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
-    return given if own is None else {**given, "model": own}
+    inputs: CostInputs = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
+    return inputs if own is None else {**inputs, "model": own}
