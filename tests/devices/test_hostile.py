@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedtiny.devices.executors import ForkExecutor, SerialExecutor, can_fork
-from fedtiny.devices.link import EncodingLink
+from fedtiny.devices.link import Link
 from fedtiny.devices.simulator import Simulator
 from fedtiny.devices.worker_connection import DONE, WorkerConnection
 from fedtiny.errors import FedTinyError, ReplyError
@@ -50,16 +50,18 @@ class Absent(Simulator):
         return ABSENT if rng_key == (HOSTILE, self.action, self.round) else ""
 
 
-class Tampered(EncodingLink):
+class Tampered(Link):
     """The bytes of one reply are changed on their way, in one round."""
 
     def __init__(self, change, round):
-        super().__init__()
+        super().__init__(encodes=True)
         self.change, self.round = change, round
 
-    def received(self, data, validator):
-        now = (validator.request.action, validator.request.round) == ("train", self.round)
-        return super().received(self.change(data) if now else data, validator)
+    def up(self, reply, request):
+        data, _ = super().up(reply, request)
+        if (request.action, request.round) == ("train", self.round):
+            data = self.change(data)
+        return data, len(data)
 
 
 def bench_of(method, wire="count"):
@@ -416,7 +418,7 @@ def huge(reply):
 
 @pytest.mark.parametrize("method", ["fedtiny", "feddst"])
 @pytest.mark.parametrize(
-    ("trust", "largest"),
+    ("robustness", "largest"),
     [
         ({"mean": "median"}, 10),
         ({"mean": "trimmed"}, 10),
@@ -439,7 +441,7 @@ def test_one_huge_reply_of_five(method, robustness, largest):
 
 
 @pytest.mark.parametrize("method", ["fedtiny", "feddst", "prunefl"])
-@pytest.mark.parametrize("trust", [{"mean": "median"}, {"mean": "trimmed", "clip_norm": 0.5}])
+@pytest.mark.parametrize("robustness", [{"mean": "median"}, {"mean": "trimmed", "clip_norm": 0.5}])
 def test_whole_runs_under_robust_means_repeat_and_keep_their_density(method, robustness):
     def run(wire):
         config = settings(method=method, fleet={"devices": 3, "wire": wire}, robustness=robustness)

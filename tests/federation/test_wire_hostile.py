@@ -31,7 +31,7 @@ MASK = Mask(
 )
 THETA = Theta(MASK, np.arange(length(MASK), dtype=np.float32))
 ARRAYS = {"counts": np.ones((2, 2), np.int32), "loss": np.float64(3)}
-VERBS = (Verb("train", {"epochs": 2, "rates": [0.1, {"x": None}]}),)
+VERBS = (Verb("practice", {"epochs": 2, "rates": [0.1, {"x": None}]}),)
 REQUEST = wire.encode_request(Request("act", "method", 4, VERBS, THETA, ARRAYS), NOTHING_KNOWN)
 GRADIENTS = {
     "layer2": SparseVector(900, np.array([3, 800], np.int32), np.ones(2, np.float32)),

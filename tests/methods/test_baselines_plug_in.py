@@ -267,11 +267,11 @@ from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
 {IDLE}
     def coarse_prune(self, server):
-        server.theta = prune_by_magnitude(server.theta, uniform(server.parameter spec, 0.1))
+        server.theta = prune_by_magnitude(server.theta, uniform(server.param_spec, 0.1))
 
     def adjust(self, server, outcome):
         if server.round == 1:
-            server.theta = server.theta.remasked(Mask.full(server.parameter spec))
+            server.theta = server.theta.remasked(Mask.full(server.param_spec))
         return {{}}
 """
 

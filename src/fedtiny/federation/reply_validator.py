@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.config import Config
-from fedtiny.errors import ReplyError, WireError
+from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
 from fedtiny.federation.reduce import HOLDERS
 from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
@@ -29,6 +29,7 @@ class ReplyValidator:
 
     def __init__(self, request: Request, reducer: str, config: Config) -> None:
         self.request = request
+        self.reducer = reducer
         self.config = config
         self.own_mask = reducer == HOLDERS
         self._parts: ReplySpec = expected(request)
@@ -46,6 +47,17 @@ class ReplyValidator:
             check_length(size, self.limit)
         except WireError as error:
             raise ReplyError(str(error)) from error
+
+    def accepted(
+        self, content: Reply | bytes | FedTinyError, size: int, device: int, max_samples: int
+    ) -> Reply:
+        """The reply that came from a device, if it counts; the error says why it does not."""
+        if isinstance(content, FedTinyError):
+            raise content
+        self.check_length(size)
+        reply = content if isinstance(content, Reply) else self.decoded(content)
+        self.check(reply, device, max_samples)
+        return reply
 
     def decoded(self, data: bytes) -> Reply:
         """The reply that these bytes hold; too many of them are not looked at."""

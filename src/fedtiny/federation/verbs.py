@@ -277,5 +277,7 @@ def typed(verb: Verb) -> Verb:
         return verb
     try:
         return kind(**verb.options)
-    except TypeError as error:
-        raise ValueError(f"the options of the verb '{verb.name}' do not fit it: {error}") from error
+    except (TypeError, ValueError) as error:
+        takes = ", ".join(field.name for field in fields(kind)) or "no options"
+        options = ascii(dict(verb.options))[:80]
+        raise ValueError(f"the verb '{verb.name}' takes {takes}, not {options}") from error
