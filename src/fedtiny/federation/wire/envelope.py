@@ -8,7 +8,7 @@ from fedtiny.federation.wire.writer import Parts, Tally, Writer, write_numbers
 from fedtiny.models.param_spec import ParamSpec
 
 MAGIC = int.from_bytes(b"FTNY", "little")
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had other names of verbs and options
 REQUEST, REPLY = 1, 2
 _KINDS = {REQUEST: "request", REPLY: "reply"}
 _HEAD = "<IBBI"
@@ -41,7 +41,10 @@ def unsealed(data: bytes, kind: int, param_spec: ParamSpec) -> Reader:
     if magic != MAGIC:
         raise WireError("these bytes are not a fedtiny message")
     if version != FORMAT_VERSION:
-        raise WireError(f"the message has format {version}; this fedtiny speaks {FORMAT_VERSION}")
+        raise WireError(
+            f"the message has format {version}; this fedtiny speaks {FORMAT_VERSION}: install the "
+            "same fedtiny on both sides"
+        )
     if zlib.crc32(content) != int.from_bytes(checksum, "little"):
         raise WireError("the message was damaged on its way: its checksum does not fit")
     _check_addressee(kind, found, param_spec, fingerprint)
