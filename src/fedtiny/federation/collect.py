@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
+from fedtiny.federation.reduce import reducer_for
 from fedtiny.federation.reply_validator import ReplyValidator
-from fedtiny.federation.robust import reducer_for
 from fedtiny.federation.transport import Outcome, Traffic
 
 

@@ -95,6 +95,7 @@ class Verb:
         return {}
 
 
+@dataclass(frozen=True, eq=False)
 class KnownVerb(Verb):
     """A verb of fedtiny's own: a frozen dataclass whose fields are its options."""
 
@@ -104,7 +105,7 @@ class KnownVerb(Verb):
     @property
     def options(self) -> Mapping[str, Any]:
         """The fields; an option that is off is left out."""
-        values = {field: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        values = {field: getattr(self, field.name) for field in fields(self)}
         return {field.name: v for field, v in values.items() if v or field.default is MISSING}
 
 
