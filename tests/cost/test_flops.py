@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedtiny import models
-from fedtiny.cost import Workload, flops
+from fedtiny.cost import Workload, flops, layers
 from fedtiny.devices.torch_gradients import top_gradients
 from fedtiny.federation.verbs import TopGradients
 from fedtiny.methods import OURS
@@ -36,8 +36,16 @@ def test_layers_by_hand():
     assert [layer.kept for layer in (first, convolution, linear, last)] == [18, 4, 160, 15]
     assert [layer.forward for layer in (first, convolution, linear, last)] == [576, 128, 320, 30]
     assert [layer.dense for layer in (first, convolution, linear, last)] == [576, 256, 640, 30]
-    assert convolution.forward == convolution.input_gradient == convolution.weight_gradient
-    assert linear.training == 960
+    rows = layers(config(), model=tiny_network(), **GIVEN)
+    assert rows[1] == {
+        "density": 0.5,
+        "name": "3",
+        "kept": 4,
+        "forward": 128,
+        "input_gradient": 128,
+        "weight_gradient": 128,
+        "dense": 256,
+    }
 
 
 def test_a_round_by_hand():

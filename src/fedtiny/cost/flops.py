@@ -3,9 +3,7 @@
 from collections import Counter
 
 from fedtiny.cost.workload import Workload
-from fedtiny.federation.verbs import Items, Program, Train
-
-TRAINING = ("forward", "input_gradient", "weight_gradient")
+from fedtiny.federation.verbs import TRAINING, Items, Program, Train
 
 
 def dense_round(work: Workload) -> int:
@@ -32,7 +30,7 @@ def training(items: Items) -> int:
 def never_computed(work: Workload, round: int) -> int:
     """The gradient to the images themselves, which the paper counts and no device needs."""
     epochs = sum(verb.epochs for verb in work.program(round) if isinstance(verb, Train))
-    return epochs * work.samples * work.load.layers[0].input_gradient
+    return epochs * work.samples * work.load.layers[0].forward
 
 
 def selection(work: Workload) -> int:

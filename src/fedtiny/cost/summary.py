@@ -1,6 +1,6 @@
 """The cost columns of a comparison: one method, one network, one density, one device."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Unpack
 
 from fedtiny.config import Config
@@ -8,6 +8,7 @@ from fedtiny.cost import flops, memory, traffic
 from fedtiny.cost.budget import DoesNotFit, largest_density
 from fedtiny.cost.memory import MemoryModel
 from fedtiny.cost.workload import CostInputs, Workload
+from fedtiny.federation.verbs import TRAINING
 from fedtiny.sparse.vector import VALUE_BYTES
 
 Summary = dict[str, Any]
@@ -49,7 +50,12 @@ def fitting_summary(
 def layers(config: Config, **inputs: Unpack[CostInputs]) -> list[Summary]:
     """FLOPs by layer of plain sparse training at the config's density, for one image."""
     work = Workload.of(replace(config, method=PLAIN), **inputs)
-    return [{"density": config.density, **asdict(layer)} for layer in work.load.layers]
+    return [
+        {"density": config.density, "name": layer.name, "kept": layer.kept}
+        | dict.fromkeys(TRAINING, layer.forward)
+        | {"dense": layer.dense}
+        for layer in work.load.layers
+    ]
 
 
 def no_summary(config: Config, reason: str) -> Summary:

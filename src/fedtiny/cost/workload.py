@@ -147,10 +147,8 @@ class Workload:
         )
 
     def _layer(self, layer: "LayerProfile") -> LayerFlops:
-        counts = self.mask.counts
-        kept = counts.get(layer.weight, layer.size)
-        flops = 2 * kept * layer.uses
-        return LayerFlops(layer.name, kept, flops, flops, flops, 2 * layer.macs)
+        kept = self.mask.counts.get(layer.weight, layer.size)
+        return LayerFlops(layer.name, kept, 2 * kept * layer.uses, 2 * layer.macs)
 
     @cached_property
     def coarse(self) -> tuple[CoarseRequest, ...]:

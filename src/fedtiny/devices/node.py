@@ -1,6 +1,6 @@
 """One device: it runs the program of a request on its own data."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import Any
@@ -12,16 +12,8 @@ from fedtiny import methods
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.errors import FedTinyError
+from fedtiny.federation import verbs
 from fedtiny.federation.messages import HOPELESS_LOSS, POOL_COUNTS, Reply, Request
-from fedtiny.federation.verbs import (
-    BnStatistics,
-    Evaluate,
-    Losses,
-    PruneAndGrow,
-    TopGradients,
-    Train,
-    Verb,
-)
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
@@ -46,11 +38,9 @@ class Work:
         """The candidates that the request carries."""
         return CandidatePool(self.request.theta, self.request.arrays[POOL_COUNTS])
 
-    def largest_gradients(self, verb: PruneAndGrow | TopGradients) -> dict[str, SparseVector]:
-        """Those of pruned weights, for the device's model as it is now."""
-        return self.engine.top_gradients(
-            self.shard, self.rng_key, counts=verb.counts, epsilon=verb.epsilon
-        )
+    def top_gradients(self, counts: Mapping[str, int], epsilon: float) -> dict[str, SparseVector]:
+        """The largest gradients of pruned weights, for the device's model as it is now."""
+        return self.engine.top_gradients(self.shard, self.rng_key, counts=counts, epsilon=epsilon)
 
 
 def answer(engine: Engine, request: Request, shard: DeviceData, seed: int) -> Reply:
@@ -64,7 +54,7 @@ def answer(engine: Engine, request: Request, shard: DeviceData, seed: int) -> Re
 
 
 @singledispatch
-def do(verb: Verb, work: Work) -> None:
+def do(verb: verbs.Verb, work: Work) -> None:
     """What a device does for a verb; one that is not fedtiny's own is looked up in the method."""
     method = work.request.method
     own = methods.find(method).device_verbs
@@ -74,12 +64,9 @@ def do(verb: Verb, work: Work) -> None:
 
 
 @do.register
-def _train(verb: Train, work: Work) -> None:
+def _train(verb: verbs.Train, work: Work) -> None:
     metrics, gradients = work.engine.train(
-        work.shard,
-        work.rng_key,
-        epochs=verb.epochs,
-        sum_dense_gradients=verb.sum_dense_gradients,
+        work.shard, work.rng_key, epochs=verb.epochs, sum_dense_gradients=verb.sum_dense_gradients
     )
     work.metrics |= metrics
     _check_finite("gradients", gradients.values(), work.rng_key)
@@ -99,21 +86,21 @@ def _check_finite(what: str, arrays: Iterable[NDArray[np.float32]], rng_key: Rng
 
 
 @do.register
-def _prune_and_grow(verb: PruneAndGrow, work: Work) -> None:
-    gradients = work.largest_gradients(verb)
+def _prune_and_grow(verb: verbs.PruneAndGrow, work: Work) -> None:
+    gradients = work.top_gradients(verb.counts, verb.epsilon)
     work.theta, _ = grow_and_drop(work.engine.theta(), gradients, verb.counts)
     work.engine.load(work.theta)
 
 
 @do.register
-def _top_gradients(verb: TopGradients, work: Work) -> None:
-    found = work.largest_gradients(verb)
+def _top_gradients(verb: verbs.TopGradients, work: Work) -> None:
+    found = work.top_gradients(verb.counts, verb.epsilon)
     _check_finite("gradients", [gradient.values for gradient in found.values()], work.rng_key)
     work.gradients |= found
 
 
 @do.register
-def _bn_statistics(verb: BnStatistics, work: Work) -> None:
+def _bn_statistics(verb: verbs.BnStatistics, work: Work) -> None:
     work.arrays |= work.engine.bn_statistics(
         work.shard,
         work.pool(),
@@ -125,7 +112,7 @@ def _bn_statistics(verb: BnStatistics, work: Work) -> None:
 
 
 @do.register
-def _losses(verb: Losses, work: Work) -> None:
+def _losses(verb: verbs.Losses, work: Work) -> None:
     statistics = {k: v for k, v in work.request.arrays.items() if k != POOL_COUNTS}
     found = work.engine.losses(work.shard, work.pool(), statistics)
     work.arrays["losses"] = np.where(np.isfinite(found), found, np.float32(HOPELESS_LOSS))
@@ -133,5 +120,5 @@ def _losses(verb: Losses, work: Work) -> None:
 
 
 @do.register
-def _evaluate(verb: Evaluate, work: Work) -> None:
+def _evaluate(verb: verbs.Evaluate, work: Work) -> None:
     work.metrics |= work.engine.evaluate(work.shard)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedtiny.config import Config
@@ -10,6 +11,7 @@ from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import Program, Train
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.schedule import Granularity, Schedule
 from fedtiny.sparse.theta import Theta
 
 if TYPE_CHECKING:
@@ -37,11 +39,22 @@ class Method:
     dense: ClassVar[bool] = False
     """Whether the model stays dense, whatever the target density."""
     reducer: ClassVar[str] = "mean"
+    granularity: ClassVar[Granularity | None] = None
+    """What is adjusted at a time, where the method and not the config says so."""
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
     """Device-side Python of a third party's own; it runs on the reference engine only."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """When the mask is adjusted, and by how much."""
+        return Schedule.of(self.config.pruning, self.granularity)
+
+    def pruning_numbers(self, server: "Server") -> dict[str, int]:
+        """The layers to adjust at the end of this round, with their a_t^l above zero."""
+        return self.schedule.pruning_numbers(server.theta.mask, server.round)
 
     def check(self, param_spec: ParamSpec) -> None:
         """Refuse a model or a setting that this method cannot work with."""

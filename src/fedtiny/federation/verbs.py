@@ -17,25 +17,26 @@ if TYPE_CHECKING:
     from fedtiny.federation.reply_spec import ReplySpec
 
 Items = dict[str, int]
+TRAINING = ("forward", "input_gradient", "weight_gradient")
 SecondMoment = Literal["var", "square"]
 
 
 @dataclass(frozen=True)
 class LayerFlops:
-    """A layer's share, for one image, with `kept` of its weights."""
+    """A layer's share of a forward pass of one image, with `kept` of its weights and with all.
+
+    The gradient of its input takes as much, and so does that of its weights.
+    """
 
     name: str
     kept: int
     forward: int
-    input_gradient: int
-    weight_gradient: int
     dense: int
-    """Any one of the three with all weights."""
 
     @property
-    def training(self) -> int:
-        """Forward and backward, as the paper counts: the input layer's gradient is included."""
-        return self.forward + self.input_gradient + self.weight_gradient
+    def weight(self) -> str:
+        """Name of the layer's weight in the state dict."""
+        return f"{self.name}.weight"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class DeviceLoad:
     development: int
     """Images that measure candidates."""
     candidates: int
+
+    @property
+    def forward(self) -> int:
+        """A forward pass of one image."""
+        return sum(layer.forward for layer in self.layers)
 
 
 class Verb:
@@ -129,18 +135,10 @@ class Train(KnownVerb):
 
     def flops(self, load: DeviceLoad) -> Items:
         """As the paper counts it: every image of every epoch, 3 x forward."""
-        images, layers = self.epochs * load.samples, load.layers
-        items = {
-            "forward": images * sum(layer.forward for layer in layers),
-            "input_gradient": images * sum(layer.input_gradient for layer in layers),
-            "weight_gradient": images * sum(layer.weight_gradient for layer in layers),
-        }
+        images = self.epochs * load.samples
+        items = dict.fromkeys(TRAINING, images * load.forward)
         if self.sum_dense_gradients:
-            pruned = sum(
-                layer.dense - layer.weight_gradient
-                for layer in layers
-                if f"{layer.name}.weight" in load.param_spec.prunable
-            )
+            pruned = sum(layer.dense - layer.forward for layer in load.layers)
             items["full_gradients"] = images * pruned
         return items
 
@@ -172,13 +170,12 @@ class _LargestGradients(KnownVerb):
 
         A layer beside the path (a shortcut) counts as on it.
         """
-        measured = [f"{layer.name}.weight" in self.counts for layer in load.layers]
-        if not any(measured):
+        measured = [n for n, layer in enumerate(load.layers) if layer.weight in self.counts]
+        if not measured:
             return {}
-        forward = sum(layer.forward for layer in load.layers)
-        back = sum(layer.input_gradient for layer in load.layers[measured.index(True) + 1 :])
-        full = sum(layer.dense for layer, own in zip(load.layers, measured, strict=True) if own)
-        return {"top_a_pass": load.batch * (forward + back + full)}
+        back = sum(layer.forward for layer in load.layers[measured[0] + 1 :])
+        full = sum(load.layers[n].dense for n in measured)
+        return {"top_a_pass": load.batch * (load.forward + back + full)}
 
     def memory(self, load: DeviceLoad) -> Items:
         shapes = load.param_spec.prunable
@@ -256,13 +253,12 @@ class Evaluate(KnownVerb):
         reply.metrics |= {"loss", "accuracy"}
 
     def flops(self, load: DeviceLoad) -> Items:
-        return {"evaluation": load.samples * sum(layer.forward for layer in load.layers)}
+        return {"evaluation": load.samples * load.forward}
 
 
 def _pool_pass(load: DeviceLoad) -> int:
     """A forward pass of every candidate over the development set."""
-    forward = sum(layer.forward for layer in load.layers)
-    return load.candidates * load.development * forward
+    return load.candidates * load.development * load.forward
 
 
 Program = tuple[Verb, ...]

@@ -13,11 +13,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedtiny.errors import WireError
 from fedtiny.federation.messages import Request
+from fedtiny.federation.verbs import KNOWN
 
 STYPE = "fedtiny.wire.v1"
 JOIN = "query.join"
-TRAIN, EVALUATE = "train", "evaluate"
-QUERIES = ("bn_statistics", "losses")
+TRAIN = "train"
+QUERIES = tuple(name for name, verb in KNOWN.items() if verb.phase == "select")
 
 DONE, LACKS, FAILED = "done", "lacks", "failed"
 KIT, THETA = "kit", "theta"
@@ -110,9 +111,11 @@ def told(text: str) -> str:
 
 
 def kind(request: Request) -> str:
-    """The message type of a request: the moment of a round that it stands for."""
-    first = request.program[0].name if request.program else TRAIN
-    return f"query.{first}" if first in QUERIES else EVALUATE if first == EVALUATE else TRAIN
+    """The message type of a request: the phase of a run that its first verb belongs to."""
+    if not request.program:
+        return TRAIN
+    first = request.program[0]
+    return f"query.{first.name}" if first.phase == "select" else first.phase
 
 
 def _blob(data: bytes) -> ArrayRecord:

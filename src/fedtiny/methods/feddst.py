@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from fedtiny.config import Config
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
@@ -10,7 +9,6 @@ from fedtiny.federation.verbs import Program, PruneAndGrow, Train
 from fedtiny.randomness import generator
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.iterative import prune_by_scores
-from fedtiny.sparse.schedule import Schedule
 from fedtiny.sparse.theta import Theta
 
 BEFORE_GROWTH = 0.6  # 3 of 5 epochs come before a device changes its mask
@@ -29,10 +27,7 @@ class FedDST(Method):
 
     name = "feddst"
     reducer = "mean over holders"
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.schedule = Schedule.of(config.pruning, granularity="entire")
+    granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:
         draw = generator(self.config.seed, "random mask")
@@ -41,7 +36,7 @@ class FedDST(Method):
 
     def train_locally(self, server: Server) -> Program:
         epochs = self.config.train.local_epochs or 1
-        numbers = self.schedule.pruning_numbers(server.theta.mask, server.round)
+        numbers = self.pruning_numbers(server)
         if not numbers:
             return (Train(epochs),)
         before = min(round(BEFORE_GROWTH * epochs), epochs - 1)

@@ -6,20 +6,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import Config, FleetConfig
+from fedtiny.config import FleetConfig
 from fedtiny.errors import FedTinyError, ModelError
 from fedtiny.federation.messages import HOPELESS_LOSS, pool_arrays
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import BnStatistics, Losses, Program, SecondMoment, TopGradients
+from fedtiny.methods.at_start import prune_uniformly
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.effective import Flow
 from fedtiny.randomness import generator
 from fedtiny.sparse.adjust import grow_and_drop
-from fedtiny.sparse.candidates import CandidatePool, prune_by_magnitude
-from fedtiny.sparse.densities import Counts, uniform, uniform_noise
-from fedtiny.sparse.schedule import Schedule
+from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.densities import Counts, uniform_noise
 
 Statistics = Mapping[str, NDArray[np.float32]]
 SMALLEST_SHARE = 1e-8  # of one device in a mean, for a hopeless loss to show in it
@@ -32,10 +32,6 @@ class FedTiny(Method):
     """
 
     name = "fedtiny"
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.schedule = Schedule.of(config.pruning)
 
     def check(self, param_spec: ParamSpec) -> None:
         super().check(param_spec)
@@ -50,8 +46,7 @@ class FedTiny(Method):
         if self._reclaims:
             _flow(server)  # to fail before the rounds do
         if self.config.selection.kind == "none":
-            counts = uniform(server.param_spec, self.config.density)
-            server.theta = prune_by_magnitude(server.theta, counts)
+            prune_uniformly(server)
             return
         pool = self.candidates(server)
         statistics = self._global_statistics(server, pool)
@@ -119,13 +114,13 @@ class FedTiny(Method):
 
     def score(self, server: Server) -> Program:
         """Ask for the top-a gradients of the layers whose turn it is (Alg. 2, lines 10 to 14)."""
-        numbers = self._pruning_numbers(server)
+        numbers = self.pruning_numbers(server)
         epsilon = self.config.pruning.gradient_epsilon
         return (TopGradients(numbers, epsilon),) if numbers else ()
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""
-        numbers = self._pruning_numbers(server)
+        numbers = self.pruning_numbers(server)
         useful = _flow(server).under(server.theta.mask).useful if self._reclaims else None
         server.theta, _ = grow_and_drop(server.theta, outcome.gradients, numbers, useful)
 
@@ -133,10 +128,8 @@ class FedTiny(Method):
     def _reclaims(self) -> bool:
         return self.config.pruning.progressive and self.config.pruning.reclaim
 
-    def _pruning_numbers(self, server: Server) -> dict[str, int]:
-        if not self.config.pruning.progressive:
-            return {}
-        return self.schedule.pruning_numbers(server.theta.mask, server.round)
+    def pruning_numbers(self, server: Server) -> dict[str, int]:
+        return super().pruning_numbers(server) if self.config.pruning.progressive else {}
 
     def summary(self, server: Server) -> dict[str, Any]:
         selection: dict[str, Any] = server.memory.get("selection", {})

@@ -29,7 +29,8 @@ class WeightedMean:
     """A mean that takes one device's values at a time, so that no two devices' are held at once.
 
     Values are named. Arrays of a name have one shape; of a sparse vector a missing entry is
-    zero, or is left out where only holders count. Sums are in float64 and in the order of adding, so the outcome is fixed by that order.
+    zero, or is left out where only holders count. Sums are in float64 and in the order of adding,
+    so the outcome is fixed by that order.
 
     >>> mean = WeightedMean()
     >>> mean.add({"x": np.array([1.0])}, weight=1)

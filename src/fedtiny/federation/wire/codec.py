@@ -22,7 +22,7 @@ from fedtiny.federation.wire.arrays import (
 )
 from fedtiny.federation.wire.plain import read_metrics, read_order, write_metrics, write_order
 from fedtiny.federation.wire.theta import Known, read_theta, write_no_theta, write_theta
-from fedtiny.federation.wire.writer import Parts, Tally, Writer, write_numbers
+from fedtiny.federation.wire.writer import Writer, write_numbers
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -30,14 +30,14 @@ from fedtiny.sparse.theta import Theta
 
 def encode_request(request: Request, known: Known) -> bytes:
     """A request for a device that holds what is known."""
-    out = Parts()
+    out = Writer()
     _write_request(out, request, known)
     return envelope.sealed(out)
 
 
 def request_size(request: Request, known: Known) -> int:
     """Number of bytes of the encoded request, which is not built for it."""
-    out = Tally()
+    out = Writer(counting=True)
     _write_request(out, request, known)
     return envelope.sealed_size(out)
 
@@ -59,14 +59,14 @@ def decode_request(
 
 def encode_reply(reply: Reply, mask: Mask) -> bytes:
     """A reply to a request under this mask."""
-    out = Parts()
+    out = Writer()
     _write_reply(out, reply, mask)
     return envelope.sealed(out)
 
 
 def reply_size(reply: Reply, mask: Mask) -> int:
     """Number of bytes of the encoded reply, which is not built for it."""
-    out = Tally()
+    out = Writer(counting=True)
     _write_reply(out, reply, mask)
     return envelope.sealed_size(out)
 

@@ -4,7 +4,7 @@ import zlib
 
 from fedtiny.errors import WireError
 from fedtiny.federation.wire.reader import Reader
-from fedtiny.federation.wire.writer import Parts, Tally, Writer, write_numbers
+from fedtiny.federation.wire.writer import Writer, write_numbers
 from fedtiny.models.param_spec import ParamSpec
 
 MAGIC = int.from_bytes(b"FTNY", "little")
@@ -20,7 +20,7 @@ def write_head(out: Writer, kind: int, param_spec: ParamSpec) -> None:
     write_numbers(out, _HEAD, MAGIC, FORMAT_VERSION, kind, param_spec.fingerprint)
 
 
-def sealed(message: Parts) -> bytes:
+def sealed(message: Writer) -> bytes:
     """The message with its checksum."""
     checksum = 0
     for part in message.parts:
@@ -28,7 +28,7 @@ def sealed(message: Parts) -> bytes:
     return b"".join([*message.parts, checksum.to_bytes(_CHECKSUM_BYTES, "little")])
 
 
-def sealed_size(message: Tally) -> int:
+def sealed_size(message: Writer) -> int:
     """Number of bytes of the message with its checksum."""
     return message.size + _CHECKSUM_BYTES
 
