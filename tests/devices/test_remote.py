@@ -299,12 +299,12 @@ def test_a_device_ends_though_workers_were_forked_later(hire):
 PARENT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from fedtiny.devices.remote import Remote
-from tests.devices.test_remote import jobs, outfit_of, train
+from fedtiny.devices.remote import SubprocessExecutor
+from tests.devices.test_remote import outfit_of, tasks, train
 from tests.devices.tiny import lab
 bench = lab()
-executor = Remote(outfit_of(bench), bench.shards, count=2)
-executor._children[0].start(jobs(bench, train(300))[0])  # one at work, one idle
+executor = SubprocessExecutor(outfit_of(bench), bench.shards, count=2)
+executor._children[0].start(tasks(bench, train(300))[0])  # one at work, one idle
 print(*(child.process.pid for child in executor._children), flush=True)
 sys.stdin.read()
 """
