@@ -10,7 +10,7 @@ import pytest
 import fedtiny
 
 SOURCE = Path(fedtiny.__file__).parent
-BELOW_ALL = ("config", "cores", "errors", "extras", "randomness", "suggest")
+BELOW_ALL = ("config", "cores", "deprecated", "errors", "extras", "randomness", "suggest")
 ORDER = (
     *("data", "models", "sparse", "native", "federation", "methods"),
     *("devices", "runs", "bench", "compare", "reproduce", "report", "export", "flower", "cli"),

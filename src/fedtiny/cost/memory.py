@@ -24,7 +24,7 @@ def paper(work: Workload) -> Items:
     dense = VALUE_BYTES * work.network.profile.parameters
     if work.kept == work.network.param_spec.prunable_count:
         return {"weights": dense, "gradients": dense}
-    sparse = VALUE_BYTES * work.trained + PAPER_INDEX * work.indexed
+    sparse = VALUE_BYTES * _trained(work) + PAPER_INDEX * _indexed(work)
     return {
         "weights": sparse,
         "gradients": dense if work.sums_gradients else sparse,
@@ -39,18 +39,28 @@ def paper_constant(work: Workload) -> int:
 
 def device(work: Workload) -> Items:
     """As a device needs it in its largest round, which holds kept weights only."""
-    network, state = work.network, OPTIMIZER_VALUES[work.config.train.optimizer]
+    network, trained = work.network, VALUE_BYTES * _trained(work)
     items = {
-        "weights": VALUE_BYTES * work.trained,
-        "indices": INDEX_BYTES * work.indexed,
-        "gradients": VALUE_BYTES * work.trained,
-        "optimizer_state": VALUE_BYTES * state * work.trained,
+        "weights": trained,
+        "indices": INDEX_BYTES * _indexed(work),
+        "gradients": trained,
+        "optimizer_state": OPTIMIZER_VALUES[work.config.train.optimizer] * trained,
         "batch_norm_statistics": VALUE_BYTES * network.statistics,
         "activations": work.load.batch * network.profile.activation_bytes
         + network.profile.fixed_activation_bytes,
     }
     beside = [_beside_training(work, program) for program in work.programs.values()]
     return items | max(beside, key=_lasting)
+
+
+def _trained(work: Workload) -> int:
+    """Number of values that training changes: kept weights, biases, batch-norm scales."""
+    return work.kept + work.network.dense_parameters
+
+
+def _indexed(work: Workload) -> int:
+    """Number of kept weights that need a position: those of layers that are not full."""
+    return sum(n for layer, n in work.mask.counts.items() if not work.mask.is_full(layer))
 
 
 def _beside_training(work: Workload, program: Program) -> Items:

@@ -19,11 +19,12 @@ from fedtiny.cost.network import (
     named,
 )
 from fedtiny.errors import ConfigError
+from fedtiny.federation.device_load import DeviceLoad, LayerFlops
 from fedtiny.federation.messages import POOL_COUNTS
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
-from fedtiny.federation.verbs import KNOWN, DeviceLoad, LayerFlops, Program, Train, typed
+from fedtiny.federation.verbs import KNOWN, Program, Train, typed
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Indices, Mask
@@ -116,16 +117,6 @@ class Workload:
             return len(param_spec.prunable)
         share = least_small(self.large) / self.large.profile.parameters
         return min(param_spec.prunable_count, ceil(share * param_spec.prunable_count) + 1)
-
-    @property
-    def trained(self) -> int:
-        """Number of values that training changes: kept weights, biases, batch-norm scales."""
-        return self.kept + self.network.dense_parameters
-
-    @property
-    def indexed(self) -> int:
-        """Number of kept weights that need a position: those of layers that are not full."""
-        return sum(n for layer, n in self.mask.counts.items() if not self.mask.is_full(layer))
 
     @property
     def public(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.deprecated import renamed
 from fedtiny.federation import verbs
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -19,6 +20,8 @@ top_gradients = verbs.TopGradients
 bn_statistics = verbs.BnStatistics
 losses = verbs.Losses
 evaluate = verbs.Evaluate
+
+__getattr__ = renamed(__name__, swap=prune_and_grow)
 
 Arrays = Mapping[str, NDArray[Any]]
 POOL_COUNTS = "pool.counts"

@@ -11,7 +11,7 @@ from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
 from fedtiny.federation.reduce import HOLDERS
 from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
-from fedtiny.federation.wire import check_length, decode_reply
+from fedtiny.federation.wire import decode_reply
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector, is_position_list
@@ -42,11 +42,9 @@ class ReplyValidator:
         return reply_limit(self.request, self._parts)
 
     def check_length(self, size: int) -> None:
-        """Refuse a reply of too many bytes, before anything is done with it."""
-        try:
-            check_length(size, self.limit)
-        except WireError as error:
-            raise ReplyError(str(error)) from error
+        """Refuse a reply of more bytes than the largest honest one, before it is looked at."""
+        if size > self.limit:
+            raise ReplyError(f"it has {size} bytes, and no honest reply has more than {self.limit}")
 
     def accepted(
         self, content: Reply | bytes | FedTinyError, size: int, device: int, max_samples: int
@@ -61,9 +59,10 @@ class ReplyValidator:
 
     def decoded(self, data: bytes) -> Reply:
         """The reply that these bytes hold; too many of them are not looked at."""
+        self.check_length(len(data))
         theta = self.request.theta
         try:
-            return decode_reply(data, theta.param_spec, theta.mask, self.limit)
+            return decode_reply(data, theta.param_spec, theta.mask)
         except WireError as error:
             raise ReplyError(str(error)) from error
 

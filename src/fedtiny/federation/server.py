@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedtiny.config import Config
+from fedtiny.deprecated import warn_renamed
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Arrays, Request
 from fedtiny.federation.public import PublicSet
@@ -36,6 +37,12 @@ class Server:
     def param_spec(self) -> ParamSpec:
         """The parameter spec of the model in training."""
         return self.theta.param_spec
+
+    @property
+    def anatomy(self) -> ParamSpec:
+        """What `param_spec` was called before."""
+        warn_renamed("server.anatomy", "server.param_spec")
+        return self.param_spec
 
     def ask(
         self,
