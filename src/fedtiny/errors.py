@@ -1,5 +1,7 @@
 """Errors that tell a user what went wrong and what to do about it."""
 
+from fedtiny.deprecated import renamed
+
 
 class FedTinyError(Exception):
     """A problem the user can mend; the command line prints its one sentence and exits with 1.
@@ -52,3 +54,6 @@ class ExportError(FedTinyError):
 def can_retry(error: BaseException | None) -> bool:
     """Whether what ended with this error may do better when it is continued."""
     return not isinstance(error, FedTinyError) or error.retryable
+
+
+__getattr__ = renamed(__name__, StartAnewError=FedTinyError)

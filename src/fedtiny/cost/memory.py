@@ -60,7 +60,8 @@ def _trained(work: Workload) -> int:
 
 def _indexed(work: Workload) -> int:
     """Number of kept weights that need a position: those of layers that are not full."""
-    return sum(n for layer, n in work.mask.counts.items() if not work.mask.is_full(layer))
+    sizes = work.network.param_spec.sizes
+    return sum(kept for layer, kept in work.mask.counts.items() if kept < sizes[layer])
 
 
 def _beside_training(work: Workload, program: Program) -> Items:

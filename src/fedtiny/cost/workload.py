@@ -18,6 +18,7 @@ from fedtiny.cost.network import (
     least_small,
     named,
 )
+from fedtiny.deprecated import renamed
 from fedtiny.errors import ConfigError
 from fedtiny.federation.device_load import DeviceLoad, LayerFlops
 from fedtiny.federation.messages import POOL_COUNTS
@@ -46,6 +47,9 @@ class CostInputs(TypedDict, total=False):
     samples: int
     model: "nn.Module"
     """A network of your own, in place of the one that the config names."""
+
+
+__getattr__ = renamed(__name__, Given=CostInputs)
 
 
 class CountedMask(Mask):
