@@ -1,6 +1,7 @@
 """fedtiny cost."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import floor
 from typing import Annotated, Any, Literal
@@ -16,7 +17,7 @@ from fedtiny.config import Config, DataConfig, SelectionConfig
 from fedtiny.cost.images import IMAGES
 from fedtiny.cost.memory import MemoryModel
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
-from fedtiny.errors import ConfigError, ModelError
+from fedtiny.errors import ConfigError
 from fedtiny.runs import formatting
 from fedtiny.suggest import did_you_mean
 
@@ -127,12 +128,11 @@ def _rows(
     asked = [replace(config, method=name) for name in names]
     if arguments.memory_budget and arguments.density:
         raise ConfigError("give either --density or --memory-budget, not both")
-    if config.memory_budget is None or arguments.density:
-        each = dict.fromkeys(_at(one, density) for density in densities for one in asked)
-        rows = [_row(one, inputs) for one in each]
-    else:
-        budget = cost.parse_size(config.memory_budget)
-        rows = [cost.fitting_summary(one, budget, config.memory_model, **inputs) for one in asked]
+    budget = cost.parse_size(config.memory_budget) if config.memory_budget else None
+    if budget is None or arguments.density:
+        asked = list(dict.fromkeys(_at(one, density) for density in densities for one in asked))
+        budget = None
+    rows = [cost.fitting_summary(one, budget, config.memory_model, **inputs) for one in asked]
     if all(row["density"] is None for row in rows):
         raise ConfigError(_why_nothing(rows))
     return rows
@@ -149,14 +149,6 @@ def _why_nothing(rows: list[Row]) -> str:
 def _at(config: Config, density: float) -> Config:
     """The config at a density; a method that stays dense has one alone."""
     return replace(config, density=1.0 if methods.find(config.method).dense else density)
-
-
-def _row(config: Config, inputs: CostInputs) -> Row:
-    """Without costs where there is no such network: no small model is small enough, say."""
-    try:
-        return cost.summary(config, **inputs)
-    except ModelError as error:
-        return cost.no_summary(config, str(error))
 
 
 def _layers(rows: list[Row], config: Config, inputs: CostInputs) -> list[Row]:
@@ -191,7 +183,7 @@ def _settings(config: Config, inputs: CostInputs) -> str:
 
 def _selections(rows: list[Row]) -> list[str]:
     return [
-        f"{row['method']} at density {_density(row)} first compares {row['pool_size']} candidates: "
+        f"{row['method']} at density {_density(row)} first {_what_first(row)}: "
         f"{_flops(row['selection_flops'])} FLOPs, "
         f"{formatting.size(row['selection_bytes_down'])} down, "
         f"{formatting.size(row['selection_bytes_up'])} up "
@@ -201,6 +193,10 @@ def _selections(rows: list[Row]) -> list[str]:
     ]
 
 
+def _what_first(row: Row) -> str:
+    return f"compares {row['pool_size']} candidates" if row["pool_size"] else "asks devices"
+
+
 def _notes(rows: list[Row]) -> list[str]:
     return list(dict.fromkeys(note for row in rows for note in row["notes"]))
 
@@ -208,28 +204,14 @@ def _notes(rows: list[Row]) -> list[str]:
 def _cost_table(rows: list[Row]) -> Table:
     table = formatting.titled("Cost of a round, for one device")
     table.padding = (0, 1, 0, 0)
-    headers = ("density", "FLOPs", "ratio", "memory\n(paper)", "memory\n(device)", "down", "up")
     table.add_column("method", no_wrap=True)
-    for name in headers:
+    for name in COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row), end_section=row["method"] == rows[-1]["method"])
+        there = row["density"] is not None
+        cells = [show(row) for show in COLUMNS.values()] if there else ["none"]
+        table.add_row(row["method"], *cells, end_section=row["method"] == rows[-1]["method"])
     return table
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    if row["density"] is None:
-        return row["method"], "none", *[""] * 6
-    return (
-        row["method"],
-        _density(row),
-        _flops(row["flops_round"]),
-        f"{row['flops_ratio']:.4f}",
-        formatting.size(row["memory_paper"]),
-        formatting.size(row["memory_device"]),
-        formatting.size(row["bytes_down"]),
-        formatting.size(row["bytes_up"]),
-    )
 
 
 def _density(row: Row) -> str:
@@ -240,6 +222,17 @@ def _density(row: Row) -> str:
 def _flops(count: int) -> str:
     """As the paper writes it: 8.33E13."""
     return f"{count:.2E}".replace("E+", "E")
+
+
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "density": _density,
+    "FLOPs": lambda row: _flops(row["flops_round"]),
+    "ratio": lambda row: f"{row['flops_ratio']:.4f}",
+    "memory\n(paper)": lambda row: formatting.size(row["memory_paper"]),
+    "memory\n(device)": lambda row: formatting.size(row["memory_device"]),
+    "down": lambda row: formatting.size(row["bytes_down"]),
+    "up": lambda row: formatting.size(row["bytes_up"]),
+}
 
 
 def _layer_table(layers: list[Row]) -> Table:

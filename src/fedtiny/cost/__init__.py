@@ -2,7 +2,7 @@
 
 from fedtiny.cost.budget import DoesNotFit, largest_density, parse_size
 from fedtiny.cost.network import Network
-from fedtiny.cost.summary import fitting_summary, layers, no_summary, summary
+from fedtiny.cost.summary import fitting_summary, layers, summary
 from fedtiny.cost.workload import CostInputs, Workload
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "fitting_summary",
     "largest_density",
     "layers",
-    "no_summary",
     "parse_size",
     "summary",
 ]

@@ -8,6 +8,7 @@ from fedtiny.cost import flops, memory, traffic
 from fedtiny.cost.budget import DoesNotFit, largest_density
 from fedtiny.cost.memory import MemoryModel
 from fedtiny.cost.workload import CostInputs, Workload
+from fedtiny.errors import ModelError
 from fedtiny.federation.verbs import TRAINING
 from fedtiny.sparse.vector import VALUE_BYTES
 
@@ -37,14 +38,24 @@ def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
 
 
 def fitting_summary(
-    config: Config, budget: int, memory_model: MemoryModel, **inputs: Unpack[CostInputs]
+    config: Config,
+    budget: int | None = None,
+    memory_model: MemoryModel = "paper",
+    **inputs: Unpack[CostInputs],
 ) -> Summary:
-    """Every cost at the largest density that fits; its density is None where none does."""
+    """Every cost, at the largest density that fits a budget if there is one.
+
+    Where none fits, or no small model is small enough, the density is None and a note says why.
+    """
     try:
-        density = largest_density(config, budget, memory_model, **inputs)
-    except DoesNotFit as error:
-        return no_summary(config, str(error)) | {"least_memory": error.least}
-    return summary(replace(config, density=density), **inputs)
+        if budget is not None:
+            density = largest_density(config, budget, memory_model, **inputs)
+            config = replace(config, density=density)
+        return summary(config, **inputs)
+    except (DoesNotFit, ModelError) as error:
+        least = {"least_memory": error.least} if isinstance(error, DoesNotFit) else {}
+        none = {"method": config.method, "model": config.model, "density": None}
+        return none | {"notes": [str(error)]} | least
 
 
 def layers(config: Config, **inputs: Unpack[CostInputs]) -> list[Summary]:
@@ -56,11 +67,6 @@ def layers(config: Config, **inputs: Unpack[CostInputs]) -> list[Summary]:
         | {"dense": layer.dense}
         for layer in work.load.layers
     ]
-
-
-def no_summary(config: Config, reason: str) -> Summary:
-    """In place of the costs of a method that cannot be had."""
-    return {"method": config.method, "model": config.model, "density": None, "notes": [reason]}
 
 
 def _flops(work: Workload) -> Summary:
