@@ -1,8 +1,10 @@
 """FLOPs: twice the multiply-adds of convolution and linear layers, each layer at its density."""
 
 from collections import Counter
+from dataclasses import replace
 
 from fedtiny.cost.workload import Workload
+from fedtiny.federation.device_load import DeviceLoad
 from fedtiny.federation.verbs import TRAINING, Items, Program, Train
 
 
@@ -14,7 +16,7 @@ def dense_round(work: Workload) -> int:
 
 def of_round(work: Workload, round: int) -> Items:
     """Everything that a device computes in a round, by name."""
-    return _of_program(work, work.program(round))
+    return _of_program(work.program(round), work.load)
 
 
 def costliest_round(work: Workload) -> int:
@@ -35,7 +37,10 @@ def never_computed(work: Workload, round: int) -> int:
 
 def selection(work: Workload) -> int:
     """What devices compute before round 0."""
-    return sum(sum(_of_program(work, asked.program).values()) for asked in work.coarse)
+    return sum(
+        sum(_of_program(asked.program, replace(work.load, candidates=asked.candidates)).values())
+        for asked in work.coarse
+    )
 
 
 def server(work: Workload) -> Items:
@@ -50,8 +55,8 @@ def server(work: Workload) -> Items:
     }
 
 
-def _of_program(work: Workload, program: Program) -> Items:
+def _of_program(program: Program, load: DeviceLoad) -> Items:
     items: Counter[str] = Counter()
     for verb in program:
-        items.update(verb.flops(work.load))
+        items.update(verb.flops(load))
     return dict(items)

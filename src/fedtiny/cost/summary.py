@@ -107,7 +107,7 @@ def _traffic(work: Workload) -> Summary:
         "selection_bytes": selection.down + selection.up,
         "selection_bytes_paper": traffic.paper_selection(work),
         "dense_model_bytes": VALUE_BYTES * work.large.profile.parameters,
-        "pool_size": work.load.candidates,
+        "pool_size": work.candidates,
     }
 
 

@@ -67,7 +67,7 @@ def selection(work: Workload, pool_mask: Mask | None = None) -> Traffic:
 
 def paper_selection(work: Workload) -> int:
     """The paper's count: every candidate by itself, 8 bytes a kept weight."""
-    return PAPER_KEPT_WEIGHT * work.load.candidates * work.kept
+    return PAPER_KEPT_WEIGHT * work.candidates * work.kept
 
 
 def _request(

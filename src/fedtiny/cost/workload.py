@@ -21,7 +21,6 @@ from fedtiny.cost.network import (
 from fedtiny.deprecated import renamed
 from fedtiny.errors import ConfigError
 from fedtiny.federation.device_load import DeviceLoad, LayerFlops
-from fedtiny.federation.messages import POOL_COUNTS
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
@@ -131,14 +130,12 @@ class Workload:
     def load(self) -> DeviceLoad:
         """What the costs of a verb follow from."""
         train, ratio = self.config.train, self.config.selection.development_ratio
-        coarse = self.coarse
         return DeviceLoad(
             layers=tuple(map(self._layer, self.network.profile.layers)),
             param_spec=self.network.param_spec,
             samples=self.samples,
             batch=min(train.batch_size or 1, self.samples),
             development=min(self.samples, max(2, round(ratio * self.samples))),
-            candidates=max((len(asked.arrays.get(POOL_COUNTS, ())) for asked in coarse), default=0),
         )
 
     def _layer(self, layer: "LayerProfile") -> LayerFlops:
@@ -149,6 +146,11 @@ class Workload:
     def coarse(self) -> tuple[CoarseRequest, ...]:
         """What devices are asked before round 0."""
         return self.method.coarse_requests(self.network.param_spec)
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates that devices compare."""
+        return max((asked.candidates for asked in self.coarse), default=0)
 
     @cached_property
     def programs(self) -> dict[int, Program]:

@@ -36,7 +36,7 @@ class DeviceLoad:
     """Images of a mini-batch."""
     development: int
     """Images that measure candidates."""
-    candidates: int
+    candidates: int = 0
 
     @property
     def forward(self) -> int:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedtiny.config import Config
-from fedtiny.federation.messages import Arrays
+from fedtiny.federation.messages import POOL_COUNTS, Arrays
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import Program, Train
 from fedtiny.models.param_spec import ParamSpec
@@ -26,6 +26,11 @@ class CoarseRequest:
     counts: Mapping[str, int]
     """Kept weights by layer of the model that is sent."""
     arrays: Arrays = field(default_factory=dict)
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates of the pool that is sent, if one is."""
+        return len(self.arrays.get(POOL_COUNTS, ()))
 
 
 class Method:
