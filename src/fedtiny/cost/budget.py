@@ -62,8 +62,8 @@ def largest_density(
 def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
     """The last number for which something holds that holds at `low` and not at `high`."""
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
+        midpoint = (low + high) // 2
+        low, high = (midpoint, high) if holds(midpoint) else (low, midpoint)
     return low
 
 

@@ -108,36 +108,38 @@ class ReplyValidator:
             raise ReplyError("its mask keeps more or fewer weights of a layer than it was sent")
 
     def _check_gradients(self, reply: Reply) -> None:
-        wanted, mask = self._parts.gradients, (reply.theta or self.request.theta).mask
+        requested, mask = self._parts.gradients, (reply.theta or self.request.theta).mask
         sizes = mask.param_spec.sizes
-        _check_names("gradients of", reply.gradients, wanted, sizes if self._open else wanted)
+        _check_names("gradients of", reply.gradients, requested, sizes if self._open else requested)
         for layer, gradient in reply.gradients.items():
-            most = wanted.get(layer, sizes[layer])
+            most = requested.get(layer, sizes[layer])
             if gradient.size != sizes[layer] or len(gradient) > most:
                 raise ReplyError(f"it has {len(gradient)} gradients of {layer}, not up to {most}")
             _check_gradient(layer, gradient)
-            if layer in wanted and _any_kept(mask, layer, gradient.indices):
+            if layer in requested and _any_kept(mask, layer, gradient.indices):
                 raise ReplyError(f"it has the gradient of a kept weight of {layer}")
 
     def _check_arrays(self, arrays: Arrays) -> None:
-        wanted = self._parts.arrays
-        _check_names("the array", arrays, wanted, None if self._open else wanted)
+        requested = self._parts.arrays
+        _check_names("the array", arrays, requested, None if self._open else requested)
         for name, array in ((name, np.asarray(own)) for name, own in arrays.items()):
-            if name in wanted and (array.shape != wanted[name] or array.dtype != np.float32):
-                raise ReplyError(f"the array {name} is {_kind(array)}, not {wanted[name]} float32")
+            if name in requested and (array.shape != requested[name] or array.dtype != np.float32):
+                raise ReplyError(
+                    f"the array {name} is {_kind(array)}, not {requested[name]} float32"
+                )
             if not _fits_float32(array):
                 raise ReplyError(f"the array {name} holds NaN, infinity or what is as good as that")
             if name.endswith(NEVER_NEGATIVE) and (array < 0).any():
                 raise ReplyError(f"a variance in {name} is negative")
-        if "losses" in wanted:
+        if "losses" in requested:
             _check_losses(arrays["losses"])
 
     def _check_metrics(self, metrics: Mapping[str, float]) -> None:
-        wanted = dict.fromkeys(self._parts.metrics)
-        _check_names("the metric", metrics, wanted, None if self._open else wanted)
+        requested = dict.fromkeys(self._parts.metrics)
+        _check_names("the metric", metrics, requested, None if self._open else requested)
         for name, value in metrics.items():
             most = 1.0 if name == "accuracy" else LARGEST
-            least = 0.0 if name in wanted else -LARGEST
+            least = 0.0 if name in requested else -LARGEST
             if not least <= value <= most:
                 raise ReplyError(f"its {name} is {value:g}")
 
@@ -156,10 +158,10 @@ class ReplyValidator:
 def _check_names(
     what: str,
     found: Mapping[str, object],
-    wanted: Mapping[str, object],
+    requested: Mapping[str, object],
     allowed: Mapping[str, object] | None,
 ) -> None:
-    missing = wanted.keys() - found.keys()
+    missing = requested.keys() - found.keys()
     if missing:
         raise ReplyError(f"it lacks {what} {min(missing)}, which was asked for")
     unasked = found.keys() - allowed.keys() if allowed is not None else set()

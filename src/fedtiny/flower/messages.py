@@ -22,7 +22,7 @@ QUERIES = tuple(name for name, verb in KNOWN.items() if verb.phase == "select")
 
 DONE, LACKS, FAILED = "done", "lacks", "failed"
 KIT, THETA = "kit", "theta"
-MAX_WORDS = 300
+MAX_TEXT = 300
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Question:
         order = records.config_records["order"]
         kit = _bytes(records, "kit") if "kit" in records else b""
         request = _bytes(records, "request") if "request" in records else b""
-        return cls(str(order["kit"]), _whole(order, "device"), request, kit.decode())
+        return cls(str(order["kit"]), _integer(order, "device"), request, kit.decode())
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Answer:
     def records(self) -> RecordDict:
         """As Flower carries it."""
         found = RecordDict(
-            {"answer": ConfigRecord({"status": self.status, "words": self.text[:MAX_WORDS]})}
+            {"answer": ConfigRecord({"status": self.status, "words": self.text[:MAX_TEXT]})}
         )
         if self.reply:
             found["reply"] = _blob(self.reply)
@@ -98,7 +98,7 @@ class Arrival:
         """What a node sent, if it says who it is."""
         name = _text(records, "arrival", "name")
         own = records.config_records["arrival"]
-        samples, claim = _whole(own, "samples"), _whole(own, "claim")
+        samples, claim = _integer(own, "samples"), _integer(own, "claim")
         if not name.isprintable() or not 0 < samples < 2**40:
             raise WireError(f"a node says that it is {ascii(name)[:30]} with {samples} samples")
         return cls(name[:60], samples, claim if claim >= 0 else None)
@@ -107,7 +107,7 @@ class Arrival:
 def told(text: str) -> str:
     """Words of a node as they can be shown: one line, not too long, nothing unprintable."""
     line = text.strip().rpartition("\n")[2]
-    return "".join(c if c.isprintable() else "?" for c in line)[:MAX_WORDS]
+    return "".join(c if c.isprintable() else "?" for c in line)[:MAX_TEXT]
 
 
 def kind(request: Request) -> str:
@@ -138,7 +138,7 @@ def _text(records: RecordDict, record: str, name: str) -> str:
     return value
 
 
-def _whole(record: Any, name: str) -> int:
+def _integer(record: Any, name: str) -> int:
     value = record.get(name)
     if type(value) is not int:
         raise WireError(f"a message lacks the number '{name}'")

@@ -95,8 +95,8 @@ def _weighted(value: NDArray[Any], weight: float) -> NDArray[np.float64]:
     product, values = np.empty(value.shape), value.reshape(-1)
     flat = product.reshape(-1)
 
-    def multiply(piece: slice) -> None:
-        np.multiply(values[piece], weight, out=flat[piece], dtype=np.float64)
+    def multiply(chunk: slice) -> None:
+        np.multiply(values[chunk], weight, out=flat[chunk], dtype=np.float64)
 
     in_chunks(flat.size, multiply)
     return product
@@ -105,8 +105,8 @@ def _weighted(value: NDArray[Any], weight: float) -> NDArray[np.float64]:
 def _add_weighted(total: NDArray[np.float64], value: NDArray[Any], weight: float) -> None:
     sums, values = total.reshape(-1), value.reshape(-1)
 
-    def add(piece: slice) -> None:
-        sums[piece] += np.multiply(values[piece], weight, dtype=np.float64)
+    def add(chunk: slice) -> None:
+        sums[chunk] += np.multiply(values[chunk], weight, dtype=np.float64)
 
     in_chunks(sums.size, add)
 
@@ -115,8 +115,8 @@ def _divided(total: NDArray[np.float64], weight: float) -> NDArray[np.float32]:
     quotient, sums = np.empty(total.shape, dtype=np.float32), total.reshape(-1)
     flat = quotient.reshape(-1)
 
-    def divide(piece: slice) -> None:
-        flat[piece] = sums[piece] / weight
+    def divide(chunk: slice) -> None:
+        flat[chunk] = sums[chunk] / weight
 
     in_chunks(flat.size, divide)
     return quotient

@@ -30,19 +30,19 @@ from fedtiny.sparse.theta import Theta
 
 def encode_request(request: Request, known: Known) -> bytes:
     """A request for a device that holds what is known."""
-    return envelope.sealed(_written_request(Writer(), request, known))
+    return envelope.checksummed(_written_request(Writer(), request, known))
 
 
 def request_size(request: Request, known: Known) -> int:
     """Number of bytes of the encoded request, which is not built for it."""
-    return envelope.sealed_size(_written_request(Writer(counting=True), request, known))
+    return envelope.checksummed_size(_written_request(Writer(counting=True), request, known))
 
 
 def decode_request(
     data: bytes, param_spec: ParamSpec, mask: Mask | None = None, theta: Theta | None = None
 ) -> Request:
     """The request, for a device that remembers this mask and this theta."""
-    reader = envelope.unsealed(data, envelope.REQUEST, param_spec)
+    reader = envelope.opened(data, envelope.REQUEST, param_spec)
     (number,) = reader.numbers("<I", "the round")
     action, method, program = read_order(reader)
     found = read_theta(reader, param_spec, mask, theta)
@@ -55,17 +55,17 @@ def decode_request(
 
 def encode_reply(reply: Reply, mask: Mask) -> bytes:
     """A reply to a request under this mask."""
-    return envelope.sealed(_written_reply(Writer(), reply, mask))
+    return envelope.checksummed(_written_reply(Writer(), reply, mask))
 
 
 def reply_size(reply: Reply, mask: Mask) -> int:
     """Number of bytes of the encoded reply, which is not built for it."""
-    return envelope.sealed_size(_written_reply(Writer(counting=True), reply, mask))
+    return envelope.checksummed_size(_written_reply(Writer(counting=True), reply, mask))
 
 
 def decode_reply(data: bytes, param_spec: ParamSpec, mask: Mask) -> Reply:
     """The reply to a request under this mask."""
-    reader = envelope.unsealed(data, envelope.REPLY, param_spec)
+    reader = envelope.opened(data, envelope.REPLY, param_spec)
     device, samples = reader.numbers("<QQ", "the device")
     metrics = read_metrics(reader)
     theta = read_theta(reader, param_spec, mask, None)

@@ -20,7 +20,7 @@ def write_head(out: Writer, kind: int, param_spec: ParamSpec) -> None:
     write_numbers(out, _HEAD, MAGIC, FORMAT_VERSION, kind, param_spec.fingerprint)
 
 
-def sealed(message: Writer) -> bytes:
+def checksummed(message: Writer) -> bytes:
     """The message with its checksum."""
     checksum = 0
     for part in message.parts:
@@ -28,12 +28,12 @@ def sealed(message: Writer) -> bytes:
     return b"".join([*message.parts, checksum.to_bytes(_CHECKSUM_BYTES, "little")])
 
 
-def sealed_size(message: Writer) -> int:
+def checksummed_size(message: Writer) -> int:
     """Number of bytes of the message with its checksum."""
     return message.size + _CHECKSUM_BYTES
 
 
-def unsealed(data: bytes, kind: int, param_spec: ParamSpec) -> Reader:
+def opened(data: bytes, kind: int, param_spec: ParamSpec) -> Reader:
     """A reader at the start of the body of a message of this kind for this model."""
     content, checksum = memoryview(data)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     reader = Reader(content)

@@ -89,7 +89,7 @@ def _read_json(reader: Reader, number: Any) -> Any:
         raise WireError(f"the message claims {length} bytes of text; {MAX_TEXT_BYTES} are allowed")
     text = _decoded(reader.take(length, "its text"))
     try:
-        return json.loads(text, parse_float=number, parse_constant=number, parse_int=_whole)
+        return json.loads(text, parse_float=number, parse_constant=number, parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise WireError(f"the text of the message is not plain JSON: {error}") from error
 
@@ -108,7 +108,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     value = int(text)
     if not -(2**63) <= value < 2**63:
         raise WireError(f"the whole number {text[:30]} is too large")
