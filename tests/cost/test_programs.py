@@ -141,6 +141,23 @@ def test_a_verb_of_a_third_partys_own_has_costs_that_are_not_known(monkeypatch):
     assert row["flops_round"] == row["flops_training"] + 20 * HALF
 
 
+class Somersault(Verb):
+    """A verb of a third party's own that knows its costs."""
+
+    def __init__(self):
+        super().__init__("somersault")
+
+    def flops(self, load):
+        return {"somersault": 5 * load.samples}
+
+
+def test_a_third_partys_verb_may_know_its_costs(monkeypatch):
+    monkeypatch.setattr(Guest, "score", lambda self, server: (Somersault(),))
+    row = summary(config("guest"), model=tiny_network(), **GIVEN)
+    assert row["flops_items"]["somersault"] == 5 * 20
+    assert not any("not known:" in note for note in row["notes"])
+
+
 def test_a_method_that_needs_a_run_under_way_is_costed_as_plain_training(monkeypatch):
     monkeypatch.setattr(Guest, "score", lambda self, server: server.memory["chosen"])
     theirs = summary(config("guest"), model=tiny_network(), **GIVEN)

@@ -24,7 +24,7 @@ from fedtiny.federation.device_load import DeviceLoad, LayerFlops
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
-from fedtiny.federation.verbs import KNOWN, Program, Train, typed
+from fedtiny.federation.verbs import Program, Train, Verb, typed
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Indices, Mask
@@ -181,9 +181,9 @@ class Workload:
 
     @property
     def unknown_verbs(self) -> list[str]:
-        """A third party's own verbs: what they cost is not known."""
+        """A third party's verbs that are no class of their own: what they cost is not known."""
         programs = [*self.programs.values(), *(asked.program for asked in self.coarse)]
-        return sorted({v.name for program in programs for v in program} - KNOWN.keys())
+        return sorted({v.name for program in programs for v in program if type(v) is Verb})
 
     @property
     def sums_gradients(self) -> bool:

@@ -25,7 +25,8 @@ class Verb:
     """One thing a device does: a name, and options that are plain JSON.
 
     fedtiny's own verbs are the classes below. Any other is a third party's, built as it is with a
-    name and options: its reply may hold anything, and its costs are not known.
+    name and options: its reply may hold anything, and its costs are not known, unless a subclass
+    says them.
     """
 
     name: str
