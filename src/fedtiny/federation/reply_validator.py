@@ -186,12 +186,9 @@ def _check_gradient(layer: str, gradient: SparseVector) -> None:
 
 def _any_kept(mask: Mask, layer: str, indices: NDArray[np.int32]) -> bool:
     """Whether any of these sorted positions is one of a kept weight."""
-    if mask.is_full(layer) or not len(indices):
+    if mask.is_full(layer):
         return len(indices) > 0
-    kept = mask.indices(layer)
-    places = np.searchsorted(kept, indices)
-    inside = places < len(kept)
-    return bool((kept[places[inside]] == indices[inside]).any())
+    return bool(np.isin(indices, mask.indices(layer), assume_unique=True).any())
 
 
 def _fits_float32(values: NDArray[np.generic]) -> bool:
