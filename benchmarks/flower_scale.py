@@ -21,6 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from fedtiny.flower.in_process import InProcessGrid
+from fedtiny.flower.kit import Kit
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -33,8 +35,6 @@ from fedtiny.federation.rounds import play_round
 from fedtiny.federation.server import Server
 from fedtiny.federation.wire import encode_reply
 from fedtiny.flower.assignments import Assignments
-from fedtiny.flower.in_process import InProcessGrid
-from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import DONE, Answer, Arrival, Question
 from fedtiny.flower.node_registry import NodeRegistry
 from fedtiny.flower.settings import FlowerSettings

@@ -7,11 +7,11 @@ from functools import cache
 
 import numpy as np
 import pytest
+from fedtiny.devices.worker_connection import DONE, WorkerConnection
 
 from fedtiny.devices.executors import ForkExecutor, SerialExecutor, can_fork
 from fedtiny.devices.link import EncodingLink
 from fedtiny.devices.simulator import Simulator
-from fedtiny.devices.worker_connection import DONE, WorkerConnection
 from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation.messages import Reply, Verb, train
 from fedtiny.federation.rounds import federate

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedtiny.devices.channel import Channel
+from fedtiny.devices.outfit import Outfit, pack, unpack
+from fedtiny.devices.remote import SubprocessExecutor
 
 from fedtiny.data.array_transform import ArrayTransform
 from fedtiny.devices import remote
-from fedtiny.devices.channel import Channel
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.executors import ForkExecutor, SerialExecutor, Task, can_fork
 from fedtiny.devices.native_engine import NativeChoices
-from fedtiny.devices.outfit import Outfit, pack, unpack
-from fedtiny.devices.remote import SubprocessExecutor
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Verb, evaluate, prune_and_grow, top_gradients, train
 from fedtiny.native.library import available

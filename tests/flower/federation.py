@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from fedtiny.flower.in_process import InProcessGrid
 from flwr.app import Context, Message, RecordDict
 
 from fedtiny.config import Config
 from fedtiny.config.flat import flat
 from fedtiny.flower import client, server
-from fedtiny.flower.in_process import InProcessGrid
 
 from ..runs.tiny import tiny as simulated
 

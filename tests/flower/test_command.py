@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
     load_ssh_public_key,
 )
+from fedtiny.flower.processes import Processes, descendants, executable
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
@@ -26,7 +27,6 @@ from fedtiny.config import Config, FleetConfig, resolve, to_dict
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.flower import certificates, local
 from fedtiny.flower.folder import PACKAGE
-from fedtiny.flower.processes import Processes, descendants, executable
 from fedtiny.flower.settings import FlowerSettings, parse_changes, read
 
 from ..runs.tiny import assert_one_sentence

@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import pytest
+from fedtiny.flower.in_process import InProcessGrid
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -11,7 +12,6 @@ from fedtiny.federation.messages import Reply
 from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.flower import exchange
 from fedtiny.flower.exchange import AT_ONCE, Exchange
-from fedtiny.flower.in_process import InProcessGrid
 from fedtiny.flower.spool import Spool
 
 from .federation import Grid, federate, parts, tiny

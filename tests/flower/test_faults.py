@@ -4,11 +4,11 @@ import json
 import time
 
 import pytest
+from fedtiny.flower.in_process import InProcessGrid
 from flwr.app import ConfigRecord, Error, RecordDict
 
 from fedtiny.errors import FedTinyError
 from fedtiny.flower import client
-from fedtiny.flower.in_process import InProcessGrid
 from fedtiny.flower.messages import told
 
 from ..runs.tiny import lines

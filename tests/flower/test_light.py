@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from fedtiny.flower.in_process import InProcessGrid
+
 from fedtiny.flower.messages import Answer, Question
 
 from .federation import Grid, federate, parts, tiny

@@ -1,6 +1,5 @@
 """fedtiny cost."""
 
-import difflib
 import json
 from dataclasses import dataclass, replace
 from math import floor
@@ -19,6 +18,7 @@ from fedtiny.cost.memory import MemoryModel
 from fedtiny.cost.workload import PAPER_SAMPLES, Given
 from fedtiny.errors import ConfigError, ModelError
 from fedtiny.runs import formatting
+from fedtiny.suggest import did_you_mean
 
 PROG = "fedtiny cost [CONFIG.toml]"
 PAPER_DENSITIES: tuple[float, ...] = (0.01, 0.005, 0.001)
@@ -110,8 +110,7 @@ def _said(arguments: Arguments, *names: str) -> dict[str, Any]:
 def _given(arguments: Arguments, base: Config) -> Given:
     name = arguments.data or base.data.name
     if name not in IMAGES and not (arguments.shape and arguments.classes):
-        near = difflib.get_close_matches(name, IMAGES, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else "; give --shape and --classes"
+        hint = did_you_mean(name, IMAGES) or "; give --shape and --classes"
         raise ConfigError(f"the images of data set '{name}' are not known{hint}")
     shape, classes = IMAGES.get(name, ((), 0))
     return {

@@ -119,7 +119,7 @@ def paper_selection(work: Workload) -> int:
 
 
 def _program(work: Workload, swaps: Swaps) -> Program:
-    epochs = work.config.train.local_epochs or 1
+    epochs = work.config.train.local_epochs
     epsilon = work.config.pruning.gradient_epsilon
     if work.habits.adjusts_by == "full_gradients":
         return (train(epochs, sum_dense_gradients=bool(swaps)),)

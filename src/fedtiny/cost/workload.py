@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import Config, resolve
+from fedtiny.config import Config, ResolvedConfig, resolve
 from fedtiny.cost.habits import Habits, habits
 from fedtiny.cost.network import (
     CIFAR10_CLASSES,
@@ -52,7 +52,7 @@ class Workload:
     model alone. `counts` are the kept weights by layer.
     """
 
-    config: Config
+    config: ResolvedConfig
     habits: Habits
     network: Network
     large: Network
@@ -62,11 +62,11 @@ class Workload:
     @classmethod
     def of(cls, config: Config, **given: Unpack[Given]) -> "Workload":
         """What a config asks of a device, at the same density in every layer."""
-        config = resolve(config)
-        return cls._with(config, _large(config, given), given.get("samples", PAPER_SAMPLES))
+        resolved = resolve(config)
+        return cls._with(resolved, _large(resolved, given), given.get("samples", PAPER_SAMPLES))
 
     @classmethod
-    def _with(cls, config: Config, large: Network, samples: int) -> "Workload":
+    def _with(cls, config: ResolvedConfig, large: Network, samples: int) -> "Workload":
         own = habits(config.method)
         network = _small(config, large) if own.trains == "small" else large
         return cls(config, own, network, large, _counts(config, own, network), samples)
@@ -107,12 +107,12 @@ class Workload:
     @property
     def images(self) -> int:
         """Images that a device trains on in a round, each epoch anew."""
-        return self.samples * (self.config.train.local_epochs or 1)
+        return self.samples * self.config.train.local_epochs
 
     @property
     def batch(self) -> int:
         """Images of a mini-batch."""
-        return min(self.config.train.batch_size or 1, self.samples)
+        return min(self.config.train.batch_size, self.samples)
 
     @property
     def development(self) -> int:

@@ -16,8 +16,8 @@ from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.devices.torch_norms import norms
 from fedtiny.errors import ModelError
+from fedtiny.graph.ir import Graph
 from fedtiny.native.effective import Flow
-from fedtiny.native.translate import describe
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -27,14 +27,17 @@ LayerArrays = dict[str, NDArray[np.floating]]
 class TorchPublicSet:
     """The public set, seen through the engine's network; batch norm uses its running statistics."""
 
-    def __init__(self, engine: TorchEngine, shard: DeviceData) -> None:
+    def __init__(self, engine: TorchEngine, shard: DeviceData, graph: Graph | None = None) -> None:
         self.engine = engine
         self.shard = shard
+        self.graph = graph
 
     @cached_property
     def flow(self) -> Flow | None:
+        if self.graph is None:
+            return None
         try:
-            flow = Flow(describe(self.engine.model, self.shard.data.shape))
+            flow = Flow(self.graph)
             flow.under(Mask.full(self.engine.param_spec))
         except ModelError:
             return None

@@ -136,7 +136,7 @@ def trained(
     check_data(data)
     check_model(model)
     folder = finished(Path(path))
-    asked = configs.load(folder.config)
+    asked = configs.resolve(configs.load(folder.config))
     data = data or _known_data(folder)
     given = {"data": data, "model": model}
     if any(given[name] is None for name in own_inputs(asked)):

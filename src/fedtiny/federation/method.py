@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from fedtiny.config import Config
+from fedtiny.config import Config, ResolvedConfig
 from fedtiny.federation.messages import Program, train
 from fedtiny.federation.transport import Outcome
 from fedtiny.models.param_spec import ParamSpec
@@ -13,6 +13,8 @@ from fedtiny.sparse.theta import Theta
 
 if TYPE_CHECKING:
     from fedtiny.federation.server import Server
+
+C = TypeVar("C", bound=Config)
 
 
 class Method:
@@ -29,7 +31,7 @@ class Method:
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
     """Device-side Python of a third party's own; it runs on the reference engine only."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ResolvedConfig) -> None:
         self.config = config
 
     def check(self, param_spec: ParamSpec) -> None:
@@ -37,7 +39,7 @@ class Method:
         if not self.dense:
             uniform(param_spec, self.config.density)
 
-    def resolve(self, config: Config, parameters: Callable[[], int]) -> Config:
+    def resolve(self, config: C, parameters: Callable[[], int]) -> C:
         """The config as this method runs it, given the number of parameters of the network."""
         return replace(config, density=1.0) if self.dense else config
 
@@ -50,7 +52,7 @@ class Method:
 
     def train_locally(self, server: "Server") -> Program:
         """What every device does with its data in this round (Alg. 2, lines 5 to 8)."""
-        return (train(self.config.train.local_epochs or 1),)
+        return (train(self.config.train.local_epochs),)
 
     def score(self, server: "Server") -> Program:
         """What devices measure after training, for the server to adjust by (lines 10 to 14)."""

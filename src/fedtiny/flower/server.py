@@ -7,10 +7,9 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from fedtiny.errors import FedTinyError
-from fedtiny.export.after import tell_packed
+from fedtiny.finish import finish
 from fedtiny.flower import settings as run_settings
 from fedtiny.flower.fleet import FlowerFleet
-from fedtiny.report.after import report_on
 from fedtiny.runs.display import Lines
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.runner import resume, run
@@ -37,5 +36,4 @@ def _play(grid: Grid, context: Context, console: Console) -> None:
         resume(folder.path, reporter=Lines(console), fleet=fleet)
     else:
         run(config, out=folder.path, reporter=Lines(console), fleet=fleet)
-    report_on(folder.path)
-    tell_packed(folder.path)
+    finish(folder.path)

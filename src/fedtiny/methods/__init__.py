@@ -1,9 +1,8 @@
 """Methods of federated pruning, one file each."""
 
-import difflib
 from importlib.metadata import EntryPoint, entry_points
 
-from fedtiny.config import Config
+from fedtiny.config import ResolvedConfig
 from fedtiny.errors import ConfigError
 from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
@@ -16,6 +15,7 @@ from fedtiny.methods.prunefl import PruneFL
 from fedtiny.methods.small_model import SmallModel
 from fedtiny.methods.snip import SNIP
 from fedtiny.methods.synflow import SynFlow
+from fedtiny.suggest import did_you_mean
 
 BUILT_IN: tuple[type[Method], ...] = (
     FedAvg,
@@ -45,13 +45,12 @@ def find(name: str) -> type[Method]:
     """
     known = OURS if name in OURS else _known()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = did_you_mean(name, known)
         raise ConfigError(f"there is no method '{name}' (known: {', '.join(known)}){hint}")
     return known[name]
 
 
-def create(config: Config) -> Method:
+def create(config: ResolvedConfig) -> Method:
     """The method that a config asks for."""
     return find(config.method)(config)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedtiny.config import Config
+from fedtiny.config import ResolvedConfig
 from fedtiny.federation.messages import Program, prune_and_grow, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
@@ -30,7 +30,7 @@ class FedDST(Method):
     name = "feddst"
     reducer = "mean over holders"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ResolvedConfig) -> None:
         super().__init__(config)
         self.schedule = Schedule.of(config.pruning, granularity="entire")
 
@@ -40,7 +40,7 @@ class FedDST(Method):
         server.theta = prune_by_scores(server.theta, scores, self.config.density, "uniform")
 
     def train_locally(self, server: Server) -> Program:
-        epochs = self.config.train.local_epochs or 1
+        epochs = self.config.train.local_epochs
         numbers = self.schedule.pruning_numbers(server.theta.mask, server.round)
         if not numbers:
             return (train(epochs),)

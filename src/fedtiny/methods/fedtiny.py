@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import Config, FleetConfig
+from fedtiny.config import FleetConfig, ResolvedConfig
 from fedtiny.errors import FedTinyError, ModelError, StartAnewError
 from fedtiny.federation.messages import (
     HOPELESS_LOSS,
@@ -39,7 +39,7 @@ class FedTiny(Method):
 
     name = "fedtiny"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ResolvedConfig) -> None:
         super().__init__(config)
         self.schedule = Schedule.of(config.pruning)
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import Config
+from fedtiny.config import ResolvedConfig
 from fedtiny.federation.messages import Program, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
@@ -28,7 +28,7 @@ class PruneFL(Method):
 
     name = "prunefl"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ResolvedConfig) -> None:
         super().__init__(config)
         self.schedule = Schedule.of(config.pruning, granularity="entire")
 
@@ -38,7 +38,7 @@ class PruneFL(Method):
 
     def train_locally(self, server: Server) -> Program:
         adjusting = bool(self.schedule.pruning_numbers(server.theta.mask, server.round))
-        return (train(self.config.train.local_epochs or 1, sum_dense_gradients=adjusting),)
+        return (train(self.config.train.local_epochs, sum_dense_gradients=adjusting),)
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
         numbers = self.schedule.pruning_numbers(server.theta.mask, server.round)

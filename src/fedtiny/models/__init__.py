@@ -1,12 +1,12 @@
 """The networks of the paper, and what pruning needs to know of any network."""
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedtiny.errors import ModelError
 from fedtiny.extras import require
 from fedtiny.models.param_spec import ParamSpec, Shape
+from fedtiny.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,8 +50,7 @@ def kind(name: str) -> ModelKind:
     """The model of that name, or an error that names the nearest one."""
     if name in KINDS:
         return KINDS[name]
-    near = difflib.get_close_matches(name, KINDS, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    hint = did_you_mean(name, KINDS)
     raise ModelError(f"there is no model '{name}' (known: {', '.join(KINDS)}){hint}")
 
 

@@ -56,7 +56,6 @@ def run(
     fleet: Fleet | None = None,
 ) -> Result:
     """Run a config in a new folder; a data set and a model of one's own may be given."""
-    config = resolved(config, data, model)
     with _assembled(config, data=data, model=model, fleet=fleet) as assembly:
         folder = _new_folder(assembly.config, out)
         with folder.locked():
@@ -84,7 +83,8 @@ def resume(
     config = configs.load(folder.config)
     if root is not None:
         config = replace(config, data=replace(config.data, root=str(root)))
-    config = replace(config, workers=workers or config.workers, gpu=replace(config.gpu, cards=None))
+    workers = config.workers if workers is None else workers
+    config = replace(config, workers=workers, gpu=replace(config.gpu, cards=None))
     with folder.locked():
         require_complete(folder)
         split = load_split(folder) if folder.partition.exists() else None
@@ -97,10 +97,11 @@ def resume(
 
 
 @contextmanager
-def _assembled(config: Config, **given: Any) -> Iterator[Assembly]:
+def _assembled(config: Config, **inputs: Any) -> Iterator[Assembly]:
     """Everything that takes part, computing with the run's own number of threads."""
-    with computing_on(config.threads or 1):
-        assembly = assemble(config, **given)
+    settled = resolved(config, inputs.get("data"), inputs.get("model"))
+    with computing_on(settled.threads):
+        assembly = assemble(settled, **inputs)
         try:
             yield assembly
         finally:
@@ -114,7 +115,7 @@ def _train(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> Result:
         reporter.started(assembly, folder, records)
         _prepare(assembly, folder, reporter)
         started = time.perf_counter()
-        for result in federate(server, assembly.method, config.rounds or 0):
+        for result in federate(server, assembly.method, config.rounds):
             record = round_record(assembly, result, started)
             records.append(record)
             metrics.append(folder, record)

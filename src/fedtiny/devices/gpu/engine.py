@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedtiny.config import TrainConfig
+from fedtiny.config import ResolvedTrain
 from fedtiny.data import ImageSet
 from fedtiny.data.draws import Preparation
 from fedtiny.devices import batches
@@ -45,7 +45,7 @@ class Shared:
 
     image_store: ImageStore
     preparation: Preparation
-    config: TrainConfig
+    config: ResolvedTrain
     compiled_loss: Loss | None = None
     placing: Lock = field(default_factory=Lock)
     theta: tuple[Theta, Placed] | None = None
@@ -78,7 +78,7 @@ class GpuEngine:
         self.stream = stream
         self._exact: Network | None = None
         self.graphs = graphs and stream is not None
-        self.batch = shared.config.batch_size or 64
+        self.batch = shared.config.batch_size
         self._steps: dict[tuple[Kind, Images], Step] = {}
 
     def load(self, theta: Theta) -> None:

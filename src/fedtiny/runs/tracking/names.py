@@ -1,6 +1,5 @@
 """Trackers by name."""
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from fedtiny.runs.folder import quoted
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.tracking.tracked import Tracked
 from fedtiny.runs.tracking.tracker import Tracker
+from fedtiny.suggest import did_you_mean
 
 
 class Known(NamedTuple):
@@ -49,8 +49,7 @@ def create(names: Iterable[str]) -> dict[str, Tracker]:
 
 def _create(name: str) -> Tracker:
     if name not in TRACKERS:
-        near = difflib.get_close_matches(name, TRACKERS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = did_you_mean(name, TRACKERS)
         raise ConfigError(f"no tracker '{name}' (known: {', '.join(TRACKERS)}){hint}")
     require(name, extra=name)
     module, kind, _ = TRACKERS[name]

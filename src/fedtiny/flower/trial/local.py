@@ -15,9 +15,9 @@ from pathlib import Path
 import tomli_w
 
 from fedtiny.errors import FedTinyError
-from fedtiny.flower import certificates
-from fedtiny.flower.certificates import Keys
-from fedtiny.flower.processes import Processes, Started, executable
+from fedtiny.flower.trial import certificates
+from fedtiny.flower.trial.certificates import Keys
+from fedtiny.flower.trial.processes import Processes, Started, executable
 
 HOST = "127.0.0.1"
 NAME = "trial"  # what the trial's SuperLink is called in Flower's config
