@@ -11,6 +11,7 @@ from fedtiny.config import (
     SelectionConfig,
     TrainConfig,
     resolve,
+    to_dict,
 )
 
 
@@ -55,7 +56,7 @@ def test_what_is_said_beats_the_preset(name):
         selection=SelectionConfig(pool_size=4),
         pruning=PruningConfig(delta_r=6, r_stop=11),
     )
-    assert resolve(said) == said
+    assert to_dict(resolve(said)) == to_dict(said)
 
 
 @pytest.mark.parametrize(

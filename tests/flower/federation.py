@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from fedtiny.flower.in_process import InProcessGrid
 from flwr.app import Context, Message, RecordDict
 
 from fedtiny.config import Config
@@ -10,6 +9,7 @@ from fedtiny.config.flat import flat
 from fedtiny.flower import client, server
 
 from ..runs.tiny import tiny as simulated
+from .in_process import InProcessGrid
 
 FAST = {"flower.wait": 0.3, "flower.timeout": 0.4}
 

@@ -18,16 +18,16 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
     load_ssh_public_key,
 )
-from fedtiny.flower.processes import Processes, descendants, executable
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fedtiny.cli.main import dispatch
 from fedtiny.config import Config, FleetConfig, resolve, to_dict
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.flower import certificates, local
 from fedtiny.flower.folder import PACKAGE
 from fedtiny.flower.settings import FlowerSettings, parse_changes, read
+from fedtiny.flower.trial import certificates, local
+from fedtiny.flower.trial.processes import Processes, descendants, executable
 
 from ..runs.tiny import assert_one_sentence
 
@@ -187,7 +187,7 @@ def family_of_two(processes):
 
 
 def test_what_a_trial_started_is_stopped_with_all_below_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedtiny.flower.processes.PATIENCE", 0.5)
+    monkeypatch.setattr("fedtiny.flower.trial.processes.PATIENCE", 0.5)
     processes = Processes(tmp_path, os.environ)
     family = family_of_two(processes).family()
     processes.check()

@@ -4,7 +4,6 @@ import gc
 import weakref
 
 import pytest
-from fedtiny.flower.in_process import InProcessGrid
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -15,6 +14,7 @@ from fedtiny.flower.exchange import AT_ONCE, Exchange
 from fedtiny.flower.spool import Spool
 
 from .federation import Grid, federate, parts, tiny
+from .in_process import InProcessGrid
 
 NODES = range(1, 41)
 

@@ -4,7 +4,6 @@ import json
 import time
 
 import pytest
-from fedtiny.flower.in_process import InProcessGrid
 from flwr.app import ConfigRecord, Error, RecordDict
 
 from fedtiny.errors import FedTinyError
@@ -13,6 +12,7 @@ from fedtiny.flower.messages import told
 
 from ..runs.tiny import lines
 from .federation import Grid, federate, parts, tiny
+from .in_process import InProcessGrid
 
 NODES = list(parts(3))
 ONE_ROUND = tiny(rounds=2)

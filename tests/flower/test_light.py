@@ -4,11 +4,10 @@ import json
 import subprocess
 import sys
 
-from fedtiny.flower.in_process import InProcessGrid
-
 from fedtiny.flower.messages import Answer, Question
 
 from .federation import Grid, federate, parts, tiny
+from .in_process import InProcessGrid
 
 REPLAY = """
 import json, sys

@@ -18,8 +18,8 @@ from fedtiny.extras import require
 from fedtiny.runs.folder import quoted
 
 if TYPE_CHECKING:
-    from fedtiny.flower.local import Federation
     from fedtiny.flower.settings import FlowerSettings
+    from fedtiny.flower.trial.local import Federation
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class Keys:
 
     def carry_out(self) -> int:
         """Write the keys."""
-        certificates = require("fedtiny.flower.certificates", extra="flower")
+        require("cryptography", extra="flower")
+        from fedtiny.flower.trial import certificates
+
         certificates.make(self.folder, self.host, self.nodes, self.days)
         print(
             f"in {quoted(self.folder)}: ca.crt for every machine; server.pem and server.key for the"
@@ -90,7 +92,9 @@ class Up:
 
     def carry_out(self) -> int:
         """Start all, wait, stop all; logs are kept where something went wrong."""
-        local = require("fedtiny.flower.local", extra="flower")
+        require("cryptography", extra="flower")
+        from fedtiny.flower.trial import local
+
         _check_nodes(self.nodes)
         self._check_app()
         console = Console(highlight=False, soft_wrap=True)

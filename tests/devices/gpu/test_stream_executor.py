@@ -227,13 +227,11 @@ def full(*_):
 
 
 @pytest.mark.parametrize(("lanes", "advice"), [(2, FEWER.format(2)), (1, SMALLER)])
-def test_a_memory_that_fills_up_in_training_says_what_to_do(
-    hire, monkeypatch, stream_executor, advice
-):
+def test_a_memory_that_fills_up_in_training_says_what_to_do(hire, monkeypatch, lanes, advice):
     monkeypatch.setattr(module, "reply_or_error", full)
     bench = bench_of()
     with pytest.raises(FedTinyError, match=advice) as raised:
-        [*hire(bench, stream_executor).answers(tasks(bench, train(1)))]
+        [*hire(bench, lanes).answers(tasks(bench, train(1)))]
     assert isinstance(raised.value.__cause__, torch.OutOfMemoryError)
 
 
