@@ -31,7 +31,7 @@ SECTIONS = {
     "train": TrainConfig,
     "selection": SelectionConfig,
     "pruning": PruningConfig,
-    "trust": RobustnessConfig,
+    "robustness": RobustnessConfig,
 }
 BAD = {
     "density": NOT_A_SHARE,

@@ -416,7 +416,7 @@ def huge(reply):
 
 @pytest.mark.parametrize("method", ["fedtiny", "feddst"])
 @pytest.mark.parametrize(
-    ("trust", "largest"),
+    ("robustness", "largest"),
     [
         ({"mean": "median"}, 10),
         ({"mean": "trimmed"}, 10),
@@ -439,7 +439,7 @@ def test_one_huge_reply_of_five(method, robustness, largest):
 
 
 @pytest.mark.parametrize("method", ["fedtiny", "feddst", "prunefl"])
-@pytest.mark.parametrize("trust", [{"mean": "median"}, {"mean": "trimmed", "clip_norm": 0.5}])
+@pytest.mark.parametrize("robustness", [{"mean": "median"}, {"mean": "trimmed", "clip_norm": 0.5}])
 def test_whole_runs_under_robust_means_repeat_and_keep_their_density(method, robustness):
     def run(wire):
         config = settings(method=method, fleet={"devices": 3, "wire": wire}, robustness=robustness)

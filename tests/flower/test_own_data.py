@@ -119,7 +119,7 @@ def test_back_under_another_id_a_node_may_play_a_smaller_ones_device(tmp_path):
 def test_no_node_has_more_images_than_the_run_allows(tmp_path):
     nodes = {100: {"data": str(write_folder(tmp_path / "a", 24))}, 101: {}}
     nodes[101]["data"] = str(write_folder(tmp_path / "b", 30))
-    config = own_config(tmp_path, 2, robustness={"most_samples": 24})
+    config = own_config(tmp_path, 2, robustness={"max_samples": 24})
     run = federate(Grid(nodes), config, tmp_path / "run", data="own")
     assert [line["answered"] for line in lines(run)] == [[0]] * 2
     away = json.loads((run / "nodes.json").read_text())["turned_away"]

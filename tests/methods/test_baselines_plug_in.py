@@ -150,7 +150,7 @@ def test_the_documented_method_keeps_the_largest_products():
 def test_every_moment_is_documented():
     told = set(re.findall(r"^\| `(\w+)\(", DOCS.read_text(), re.MULTILINE))
     own = {name for name in vars(methods.Method) if not name.startswith("_")}
-    attributes = {"dense", "reducer", "device_verbs", "summary", "settle"}
+    attributes = {"dense", "reducer", "device_verbs", "summary", "resolve"}
     assert told == own - attributes
 
 
@@ -267,11 +267,11 @@ from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
 {IDLE}
     def coarse_prune(self, server):
-        server.theta = prune_by_magnitude(server.theta, uniform(server.parameter spec, 0.1))
+        server.theta = prune_by_magnitude(server.theta, uniform(server.param_spec, 0.1))
 
     def adjust(self, server, outcome):
         if server.round == 1:
-            server.theta = server.theta.remasked(Mask.full(server.parameter spec))
+            server.theta = server.theta.remasked(Mask.full(server.param_spec))
         return {{}}
 """
 

@@ -53,7 +53,7 @@ def test_other_ways_of_choosing_resume_too(tmp_path, kind):
 
 
 @pytest.mark.parametrize("method", ["fedtiny", "feddst"])
-@pytest.mark.parametrize("trust", [{"mean": "median"}, {"mean": "trimmed", "clip_norm": 0.5}])
+@pytest.mark.parametrize("robustness", [{"mean": "median"}, {"mean": "trimmed", "clip_norm": 0.5}])
 def test_robust_means_resume_too(tmp_path, method, robustness):
     config = tiny(method=method, robustness=robustness)
     whole = train(config, tmp_path / "whole").path

@@ -49,7 +49,7 @@ class Node:
 class Graph:
     """A network under construction: each method adds a node and gives its number.
 
-    >>> net = Description((1, 8, 8))
+    >>> net = Graph((1, 8, 8))
     >>> features = net.relu(net.batch_norm("bn", net.convolution("conv", 0, 4, kernel=(3, 3))))
     >>> net.linear("fc", net.flatten(net.adaptive_pool(features, (1, 1))), 10)
     6

@@ -9,7 +9,7 @@ def unused_settings(*configs: Config) -> list[str]:
 
     What a config leaves to be chosen is not judged.
 
-    >>> unread(Config(simulator="gpu", workers=4))
+    >>> unused_settings(Config(simulator="gpu", workers=4))
     ['without effect: --workers (the GPU simulator has no processes to share work with)']
     """
     return list(dict.fromkeys(line for config in configs for line in _lines(config)))

@@ -39,7 +39,7 @@ class RobustMean:
     so that not even the order of the devices matters. Of a sparse vector a missing entry is
     zero, or is left out where only holders count.
 
-    >>> mean = Middle(median)
+    >>> mean = RobustMean(median)
     >>> for value in (1.0, 2.0, 1e30):
     ...     mean.add({"x": np.array([value])}, weight=1)
     >>> mean.dense()["x"].tolist()

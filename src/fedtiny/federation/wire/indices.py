@@ -34,7 +34,7 @@ def max_coded_size(count: int, size: int) -> int:
     Of a gap's bits k are low ones, and 2^k is above 0.35 of the mean gap: so the unary part has
     less than four bits a position, and k is at most log2 of 0.7 of the largest mean gap.
 
-    >>> most_coded_size(0, 1000), most_coded_size(1000, 1000)
+    >>> max_coded_size(0, 1000), max_coded_size(1000, 1000)
     (40, 126)
     """
     low_bits = max(0.0, log2(0.7 * size / count)) if count else 0.0
