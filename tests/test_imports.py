@@ -12,7 +12,7 @@ import fedtiny
 SOURCE = Path(fedtiny.__file__).parent
 BELOW_ALL = ("config", "cores", "errors", "extras", "randomness", "suggest")
 ORDER = (
-    *("data", "models", "sparse", "native", "federation", "methods"),
+    *("data", "graph", "models", "sparse", "native", "federation", "methods"),
     *(
         "devices",
         "runs",

@@ -3,9 +3,9 @@
 import numpy as np
 from PIL import Image
 
+from fedtiny import finish
 from fedtiny.cli.main import dispatch
 from fedtiny.errors import ModelError
-from fedtiny.export import after
 
 from .federation import Grid, federate, tiny
 
@@ -25,7 +25,7 @@ def test_a_model_that_cannot_be_packed_leaves_the_run_whole(tmp_path, monkeypatc
     def refuse(path):
         raise ModelError("its layers have no packed form")
 
-    monkeypatch.setattr(after, "pack_run", refuse)
+    monkeypatch.setattr(finish, "pack_run", refuse)
     run = federate(Grid(), tiny(rounds=1), tmp_path / "run")
     assert "no packed model: its layers have no packed form" in capsys.readouterr().out
     assert (run / "result.json").exists()
