@@ -262,7 +262,7 @@ def test_a_trial_that_is_stopped_says_how_the_same_run_goes_on(tmp_path, monkeyp
     told = re.search(r"continue it with: fedtiny (.*)\n", capsys.readouterr().out).group(1)
     *again, run_config = shlex.split(told)
     assert again == order
-    assert parse_changes(run_config) == {**parse_changes(changes), "flower.resume": True}
+    assert parse_changes(run_config, {}) == {**parse_changes(changes, {}), "flower.resume": True}
     assert dispatch([*again, run_config]) == 130, "it can be given as it was told"
     assert f"continue it with: fedtiny {told}\n" in capsys.readouterr().out
 

@@ -18,7 +18,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def flat(config: Config) -> Flat:
     """Every setting that has a value, by its full name."""
-    return _joined(to_dict(config))
+    return joined(to_dict(config))
 
 
 def flattened(values: Mapping[str, Any]) -> Flat:
@@ -27,14 +27,15 @@ def flattened(values: Mapping[str, Any]) -> Flat:
     >>> flattened({"density": 0.1, "pruning": {"delta_r": 3}})
     {'density': 0.1, 'pruning.delta_r': 3}
     """
-    return current_settings(_joined(values))
+    return current_settings(joined(values))
 
 
-def _joined(values: Mapping[str, Any], prefix: str = "") -> Flat:
+def joined(values: Mapping[str, Any], prefix: str = "") -> Flat:
+    """Nested tables as one, with names as they are."""
     found: Flat = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found |= _joined(value, f"{prefix}{key}.")
+            found |= joined(value, f"{prefix}{key}.")
         else:
             found[prefix + key] = value
     return found
@@ -58,6 +59,6 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def renamed(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Nested tables with today's names of settings."""
-    before = _joined(values)
+    before = joined(values)
     settings = current_settings(before)
     return values if settings == before else nested(settings)
