@@ -10,7 +10,7 @@ import pytest
 import fedtiny
 
 SOURCE = Path(fedtiny.__file__).parent
-BELOW_ALL = ("config", "cores", "errors", "extras", "randomness", "suggest")
+BELOW_ALL = ("config", "cores", "errors", "extras", "files", "randomness", "suggest")
 ORDER = (
     *("data", "graph", "models", "sparse", "native", "federation", "methods"),
     *(

@@ -7,12 +7,13 @@ from flwr.serverapp import Grid
 from fedtiny.config import Config
 from fedtiny.data import DataSet
 from fedtiny.devices.device_spec import DeviceSpec
+from fedtiny.files import read_json
 from fedtiny.flower.assignments import Assignments, recalled
 from fedtiny.flower.node_registry import NodeRegistry, Say
 from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.flower.transport import FlowerTransport
-from fedtiny.runs.folder import RunFolder, read_json
+from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.split import Split, hold_back, share_out
 
 

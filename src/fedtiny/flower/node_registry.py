@@ -9,12 +9,13 @@ from flwr.serverapp import Grid
 
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.transport import Traffic
+from fedtiny.files import write_json
 from fedtiny.flower.assignments import STRAGGLER, Assignments
 from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
 from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question, told
 from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.settings import FlowerSettings
-from fedtiny.runs.folder import RunFolder, write_json
+from fedtiny.runs.folder import RunFolder
 
 LOOK = 1.0  # seconds between two looks for nodes
 

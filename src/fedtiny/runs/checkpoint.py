@@ -10,9 +10,10 @@ from safetensors.numpy import load, save
 
 from fedtiny.errors import RunError
 from fedtiny.federation.server import Server
+from fedtiny.files import write_atomically
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.digest import digest_of
-from fedtiny.runs.folder import RunFolder, write_atomically
+from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.integrity import IncompleteRunError
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta

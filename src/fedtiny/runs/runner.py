@@ -14,11 +14,12 @@ from fedtiny.data import DataSet
 from fedtiny.errors import RunError
 from fedtiny.extras import own_code, require, version_of
 from fedtiny.federation.rounds import federate, prepare
+from fedtiny.files import read_json, write_atomically, write_json
 from fedtiny.runs import display, metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.fleet import Fleet
-from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically, write_json
+from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.integrity import require_complete
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.records import about_record, result_record, round_record, selection_record

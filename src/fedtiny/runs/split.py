@@ -13,9 +13,10 @@ from fedtiny.data import DataSet, Partition
 from fedtiny.data.choose import balanced_choice
 from fedtiny.data.partition import split as split_over_devices
 from fedtiny.errors import DataError, RunError
+from fedtiny.files import write_atomically
 from fedtiny.randomness import generator
 from fedtiny.runs.digest import digest_of
-from fedtiny.runs.folder import RunFolder, write_atomically
+from fedtiny.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, eq=False)

@@ -131,7 +131,7 @@ class GpuEngine:
         self._steps = usual
 
     def _record(self, step: Step) -> None:
-        """Record a step; its rehearsals spoil the network's values, which are then put back."""
+        """Record a step; its warm-ups spoil the network's values, which are then put back."""
         assert self.stream is not None
         before = step.network.theta()
         step.record(self.stream)
