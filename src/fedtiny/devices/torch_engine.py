@@ -22,7 +22,7 @@ from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite
 from fedtiny.devices.optimizer import Adam, optimizer
 from fedtiny.devices.torch_gradients import GradientSums, top_gradients
 from fedtiny.devices.torch_norms import least_epsilon, measured_moments, measured_statistics, norms
-from fedtiny.devices.torch_pooling import steadied
+from fedtiny.devices.torch_pooling import deterministic_pools
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -47,7 +47,7 @@ class TorchEngine:
         self._grad_masks: dict[str, Tensor] = {}
         self._loaded: dict[int, tuple[ImageSet, Tensor, Tensor]] = {}
         self._candidates = CutCandidates()
-        self._steadied: list[RemovableHandle] = []
+        self._pool_hooks: list[RemovableHandle] = []
 
     def _own_tensors(self) -> dict[str, Tensor]:
         state = self.model.state_dict(keep_vars=True)
@@ -66,9 +66,9 @@ class TorchEngine:
 
     def _use_deterministic_pools(self) -> None:
         """On CUDA, let adaptive pooling add in a fixed order."""
-        for handle in self._steadied:
+        for handle in self._pool_hooks:
             handle.remove()
-        self._steadied = steadied(self.model) if self.device.type == "cuda" else []
+        self._pool_hooks = deterministic_pools(self.model) if self.device.type == "cuda" else []
 
     @torch.no_grad()
     def load(self, theta: Theta) -> None:

@@ -74,10 +74,10 @@ def parse_changes(text: str, app: Flat) -> Flat:
     """
     lines = "\n".join(f"{name} = {value}" for name, value in PAIR.findall(text))
     try:
-        changes, unread = tomllib.loads(lines), PAIR.sub("", text).strip()
+        changes, ignored = tomllib.loads(lines), PAIR.sub("", text).strip()
     except tomllib.TOMLDecodeError:
-        changes, unread = {}, text
-    if unread:
+        changes, ignored = {}, text
+    if ignored:
         raise ConfigError(
             "--run-config takes settings as in 'rounds=3 method=\"fedavg\"', each of them once, "
             f"not {text!r}"

@@ -36,7 +36,7 @@ from fedtiny.runs.inputs import (
     parameters,
 )
 from fedtiny.runs.resolve import cost_inputs, resolved, within_budget
-from fedtiny.runs.split import Split, checked, sealed, share_out
+from fedtiny.runs.split import Split, checked, with_checksum, share_out
 
 if TYPE_CHECKING:
     from torch import nn
@@ -117,7 +117,7 @@ def assemble(
     method = methods.create(asked)
     config = method.resolve(asked, lambda: parameters(asked, dataset, model))
     sharing = fleet.share_out if fleet else share_out
-    split = checked(split, images) if split else sealed(sharing(dataset, config), images)
+    split = checked(split, images) if split else with_checksum(sharing(dataset, config), images)
     own = None if config.model != asked.model else model
     network = build_model(config, dataset) if own is None else copy.deepcopy(own).cpu()
     param_spec = models.analyze(network, dataset.shape)

@@ -34,8 +34,8 @@ def save_checkpoint(folder: RunFolder, server: Server) -> None:
         "door": server.transport.state(),
     }
     text = json.dumps(state)
-    sealed = json.dumps({"state": text, "digest": digest_of(tensors, text)})
-    write_atomically(folder.checkpoint, save(tensors, {"fedtiny": sealed}))
+    signed = json.dumps({"state": text, "digest": digest_of(tensors, text)})
+    write_atomically(folder.checkpoint, save(tensors, {"fedtiny": signed}))
 
 
 def load_checkpoint(folder: RunFolder, server: Server) -> None:
@@ -80,8 +80,8 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         data = folder.checkpoint.read_bytes()
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        sealed = json.loads(header["__metadata__"]["fedtiny"])
-        text, digest = sealed["state"], sealed["digest"]
+        signed = json.loads(header["__metadata__"]["fedtiny"])
+        text, digest = signed["state"], signed["digest"]
         state = json.loads(text)
     except OSError as error:
         raise RunError(f"cannot read {folder.checkpoint}: {error.strerror}") from error

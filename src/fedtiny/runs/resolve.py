@@ -85,12 +85,12 @@ def within_budget(config: RunConfig, data: DataSet, own: "nn.Module | None") -> 
     if config.memory_budget is None:
         return config
     budget = parse_size(config.memory_budget)
-    given = cost_inputs(config, data, own)
-    return replace(config, density=largest_density(config, budget, config.memory_model, **given))
+    inputs = cost_inputs(config, data, own)
+    return replace(config, density=largest_density(config, budget, config.memory_model, **inputs))
 
 
 def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> Given:
     """What the cost model must know beside the config: costs are those of a device of mean size."""
     samples = len(data.train) // config.fleet.devices
-    given: Given = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
-    return given if own is None else {**given, "model": own}
+    inputs: Given = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
+    return inputs if own is None else {**inputs, "model": own}

@@ -100,9 +100,9 @@ def resume(
 @contextmanager
 def _assembled(config: Config, **inputs: Any) -> Iterator[Assembly]:
     """Everything that takes part, computing with the run's own number of threads."""
-    settled = resolved(config, inputs.get("data"), inputs.get("model"))
-    with computing_on(settled.threads):
-        assembly = assemble(settled, **inputs)
+    run_config = resolved(config, inputs.get("data"), inputs.get("model"))
+    with computing_on(run_config.threads):
+        assembly = assemble(run_config, **inputs)
         try:
             yield assembly
         finally:

@@ -270,12 +270,12 @@ class GpuEngine:
         inputs, labels = self._plain(shard, shard.development)
         none = np.empty((len(pool), 0), dtype=np.float32)
         joined = np.concatenate([none, *statistics.values()], axis=1)
-        given = torch.from_numpy(joined).to(self.network.device)
+        values = torch.from_numpy(joined).to(self.network.device)
         network = self.exact
         loss = self._recorded(lambda: _measure(network, inputs, labels)[0] / len(labels))
 
         found = self._of_each(
-            pool, loss, lambda number: self.exact.measure(given[number], [*statistics])
+            pool, loss, lambda number: self.exact.measure(values[number], [*statistics])
         )
         return found.numpy().astype(np.float32)
 

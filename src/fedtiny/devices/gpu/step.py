@@ -158,10 +158,10 @@ class Step:
 
     def _updated(self, gradients: Mapping[str, Tensor], loss: Tensor) -> None:
         layout, network = self.network.layout, self.network
-        pieces = []
+        parts = []
         for name, gap in zip(layout.weights, self.gaps, strict=True):
-            pieces += [layout.flattened(name, gradients[name]), gap]
-        flat = torch.cat(pieces)
+            parts += [layout.flattened(name, gradients[name]), gap]
+        flat = torch.cat(parts)
         if len(self.sums):
             self.sums += flat
         own = [gradients[name].reshape(-1) for name in layout.own]
