@@ -36,7 +36,7 @@ from fedtiny.runs.inputs import (
     parameters,
 )
 from fedtiny.runs.resolve import cost_inputs, resolved, within_budget
-from fedtiny.runs.split import Split, checked, with_checksum, share_out
+from fedtiny.runs.split import Split, checked, share_out, with_checksum
 
 if TYPE_CHECKING:
     from torch import nn

@@ -23,8 +23,8 @@ from fedtiny.runs.folder import RunFolder
 class Split:
     """The training set, shared out: the server's public images, and each device's own.
 
-    `table` counts the devices' images by class; `checksum` is that of the images, at their own size,
-    and empty if it is not known.
+    `table` counts the devices' images by class; `checksum` is that of the images at their own
+    size, and empty if it is not known.
     """
 
     public: NDArray[np.int64]
