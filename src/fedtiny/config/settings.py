@@ -216,13 +216,13 @@ class Config:
     robustness: RobustnessConfig = field(default_factory=RobustnessConfig)
 
     def __post_init__(self) -> None:
-        from fedtiny.config.checks import checks
+        from fedtiny.config.checks import complaints
         from fedtiny.config.types import check_types
 
         check_types(self)
-        for ok, complaint in checks(self):
-            if not ok:
-                raise ConfigError(complaint)
+        complaint = next(complaints(self), None)
+        if complaint:
+            raise ConfigError(complaint)
 
     @property
     def pool_size(self) -> int:
