@@ -7,7 +7,7 @@ from fedtiny.config.settings import Config, PruningConfig, SelectionConfig, Trai
 from fedtiny.config.sizes import parse_size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ResolvedTrain(TrainConfig):
     """Local training; a rate left open is the optimizer's own, whichever that is."""
 
@@ -15,14 +15,14 @@ class ResolvedTrain(TrainConfig):
     batch_size: int = field(kw_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ResolvedSelection(SelectionConfig):
     """Coarse pruning."""
 
     pool_size: int | Literal["auto"] = field(kw_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ResolvedPruning(PruningConfig):
     """Progressive pruning."""
 
@@ -30,7 +30,7 @@ class ResolvedPruning(PruningConfig):
     r_stop: int = field(kw_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ResolvedConfig(Config):
     """A config with the data set's preset filled in: what methods and costs are worked out from."""
 
@@ -40,7 +40,7 @@ class ResolvedConfig(Config):
     pruning: ResolvedPruning = field(kw_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunConfig(ResolvedConfig):
     """A resolved config of which it is also settled who computes: what a run goes by."""
 
