@@ -31,7 +31,7 @@ def test_a_file_with_old_names_is_read_with_one_line_of_warning(tmp_path, capsys
     out, err = capsys.readouterr()
     assert out == ""
     assert err == (
-        "fedtiny: names of settings have changed: trust.mean is now robustness.mean, "
+        "fedtiny: names of settings have changed: trust is now robustness, "
         "trust.most_samples is now robustness.max_samples, "
         "fleet.late_rate is now fleet.straggler_rate\n"
     )

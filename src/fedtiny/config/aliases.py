@@ -71,8 +71,14 @@ def _current_flag(argument: str) -> str:
 
 def warn(names: Mapping[str, str]) -> None:
     """Say on the error stream which names have changed, each once in a process."""
-    changed = {old: new for old, new in names.items() if old != new and old not in _warned}
-    if changed:
-        _warned.update(changed)
-        listed = ", ".join(f"{old} is now {new}" for old, new in changed.items())
-        print(f"fedtiny: names of settings have changed: {listed}", file=sys.stderr)
+    changed = dict(_shortened(old, new) for old, new in names.items() if old != new)
+    listed = [f"{old} is now {new}" for old, new in changed.items() if old not in _warned]
+    _warned.update(changed)
+    if listed:
+        print(f"fedtiny: names of settings have changed: {', '.join(listed)}", file=sys.stderr)
+
+
+def _shortened(old: str, new: str) -> tuple[str, str]:
+    """The names of the tables alone, if it is only them that differ."""
+    (old_table, _, old_key), (new_table, _, new_key) = old.rpartition("."), new.rpartition(".")
+    return (old_table, new_table) if old_key == new_key else (old, new)

@@ -105,4 +105,5 @@ def _for_nodes(config: Config) -> Config:
         raise ConfigError("device.python is for simulated devices")
     if config.simulator == "gpu":
         raise ConfigError("simulator is 'gpu', but the devices are real; leave it out")
-    return replace(config, simulator="reference", workers=1, threads=config.threads or 1)
+    threads = 1 if config.threads is None else config.threads
+    return replace(config, simulator="reference", workers=1, threads=threads)
