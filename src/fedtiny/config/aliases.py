@@ -33,7 +33,7 @@ def current(name: str) -> str:
     return found if found != name.replace("-", "_") else name
 
 
-def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def current_settings(settings: Mapping[str, Any], *, warns: bool = True) -> dict[str, Any]:
     """Settings by their full names, with today's names and marks."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
@@ -43,7 +43,8 @@ def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         if name in MARKED and isinstance(value, str) and value.startswith(OLD_MARK):
             value = CUSTOM + value.removeprefix(OLD_MARK)
         found[new] = value
-    warn({name: current(name) for name in settings})
+    if warns:
+        warn({name: current(name) for name in settings})
     return found
 
 
