@@ -84,7 +84,9 @@ def quick_nodes(param_spec: ParamSpec) -> ClientApp:
         gradients = {}
         for verb in request.program:
             for layer, count in verb.options.get("counts", {}).items():
-                own = np.sort(draw.choice(param_spec.sizes[layer], count, replace=False))
+                every = np.arange(param_spec.sizes[layer])
+                pruned = np.setdiff1d(every, request.theta.mask.indices(layer))
+                own = np.sort(draw.choice(pruned, count, replace=False))
                 values = draw.standard_normal(count).astype(np.float32)
                 gradients[layer] = SparseVector(
                     param_spec.sizes[layer], own.astype(np.int32), values
