@@ -8,15 +8,19 @@ from fedtiny.errors import FedTinyError
 from fedtiny.export import packed
 from fedtiny.export.sizes import dense_bytes
 from fedtiny.export.source import pack_run
+from fedtiny.models import Traced
 from fedtiny.runs import formatting
 from fedtiny.runs.folder import quoted
 
 
-def tell_packed(run: Path) -> None:
-    """Write the packed model of a finished run and name it; without it the run is whole too."""
+def tell_packed(run: Path, graph: Traced | None = None) -> None:
+    """Write the packed model of a finished run and name it; without it the run is complete too.
+
+    What tracing its network gave may be handed in.
+    """
     console = Console(highlight=False, soft_wrap=True)
     try:
-        path = pack_run(run)
+        path = pack_run(run, graph=graph)
     except FedTinyError as error:
         console.print(f"no packed model: {error}", markup=False)
         return

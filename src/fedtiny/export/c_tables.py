@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.errors import ExportError
-from fedtiny.export.lowered import Weights, quantise
+from fedtiny.export.lowered import quantise
+from fedtiny.graph.weights import Weights
 
 INT8, FP32 = "int8", "fp32"
 VALUES = (INT8, FP32)

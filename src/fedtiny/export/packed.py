@@ -15,11 +15,11 @@ from safetensors.numpy import load, save
 
 from fedtiny.data.draws import Preparation
 from fedtiny.errors import ExportError, FedTinyError, ModelError
-from fedtiny.export import checks, layers, steps
+from fedtiny.export import layers
 from fedtiny.export.layers import Tensors
-from fedtiny.export.network import Lowered, TinyModel, Values
-from fedtiny.export.steps import is_name
-from fedtiny.graph.ir import Graph
+from fedtiny.export.network import TinyModel, Values
+from fedtiny.graph.ir import UNTRUSTED, Graph
+from fedtiny.graph.records import MAX_NAME, is_name, nodes_of, packed_records
 from fedtiny.runs.digest import digest_of
 
 FORMAT = 1
@@ -40,8 +40,8 @@ def packed(model: TinyModel, values: Values = "fp32") -> bytes:
 
 
 def _check(graph: Graph) -> None:
-    checks.weight_shapes(graph)
-    checks.check_all_needed(graph.nodes)
+    graph.check_limits(UNTRUSTED)
+    graph.check_all_needed()
 
 
 def read(path: Path | str) -> TinyModel:
@@ -68,7 +68,7 @@ def _told(model: TinyModel, values: Values) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "values": values,
-        "steps": steps.to_records(model.net.graph),
+        "steps": packed_records(model.net.graph.nodes),
         "input": {part: list(map(float, getattr(model.normalisation, part))) for part in INPUT},
         "classes": [_printable(name) for name in model.classes],
         "card": _printable_all(model.card),
@@ -77,7 +77,7 @@ def _told(model: TinyModel, values: Values) -> dict[str, Any]:
 
 def _printable(text: str) -> str:
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return shown[: steps.MAX_NAME]
+    return shown[:MAX_NAME]
 
 
 def _printable_all(value: Any) -> Any:
@@ -109,15 +109,14 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
     checksum = tensors.pop(DIGEST)
     if checksum.tobytes().hex() != digest_of(tensors, text):
         raise ModelError("its checksum does not fit")
-    graph = steps.from_records(told["steps"])
+    graph = Graph(nodes_of(told["steps"], training=False, most=UNTRUSTED.nodes))
     _check(graph)
-    weights, norms = layers.from_tensors(tensors, graph, told["values"])
-    net, shape = Lowered(graph, weights, norms), checks.shapes(graph)
+    net = layers.from_tensors(tensors, graph, told["values"])
     net.check_values()
     return TinyModel(
         net,
-        _normalisation(told["input"], channels=shape[0][0]),
-        _classes(told["classes"], count=shape[-1][0]),
+        _normalisation(told["input"], channels=graph.shapes[0][0]),
+        _classes(told["classes"], count=graph.shapes[-1][0]),
         _card(told["card"]),
         told["values"],
     )

@@ -8,7 +8,6 @@ from math import prod
 from pathlib import Path
 
 from fedtiny.errors import FedTinyError
-from fedtiny.export import checks
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
 from fedtiny.export.packed import packed
@@ -33,8 +32,7 @@ def dense_bytes(model: TinyModel) -> int:
     told = model.card.get("dense_bytes")
     if type(told) is int and 0 < told < MAX_TOLD:
         return told
-    shapes = checks.weight_shapes(model.net.graph).values()
-    return BYTES * sum(prod(shape) for shape in shapes)
+    return BYTES * sum(map(prod, model.net.graph.weight_shapes.values()))
 
 
 def all_sizes(model: TinyModel) -> Iterator[Size]:

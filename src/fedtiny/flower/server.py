@@ -34,8 +34,8 @@ def _play(grid: Grid, context: Context, console: Console) -> None:
     folder = RunFolder(Path(settings.run).expanduser().absolute())
     fleet = FlowerFleet(grid, settings, folder, lambda line: console.print(line, markup=False))
     if settings.resume:
-        resume(folder.path, reporter=Lines(console), fleet=fleet)
+        result = resume(folder.path, reporter=Lines(console), fleet=fleet)
     else:
-        run(config, out=folder.path, reporter=Lines(console), fleet=fleet)
+        result = run(config, out=folder.path, reporter=Lines(console), fleet=fleet)
     report_on(folder.path)
-    tell_packed(folder.path)
+    tell_packed(folder.path, result.graph)

@@ -1,5 +1,6 @@
 """Reading the parameter spec off a network."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from math import ceil
 
@@ -8,14 +9,15 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedtiny.errors import ModelError
+from fedtiny.models import Traced
+from fedtiny.models.layers import runs_of_layers
 from fedtiny.models.param_spec import ParamSpec, Shape
 
-LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 DEFAULT_BLOCKS = 5
 
 
-def analyze(model: nn.Module, shape: Shape) -> ParamSpec:
-    """The parameter spec of a network that takes images of this shape.
+def analyze(model: nn.Module, shape: Shape, graph: Traced) -> ParamSpec:
+    """The parameter spec of a network that takes images of this shape, a view of its graph.
 
     Prunable is every convolution and linear weight but those of the first layer and of the last,
     in the order in which the network runs them; a network may name others in an attribute
@@ -24,7 +26,7 @@ def analyze(model: nn.Module, shape: Shape) -> ParamSpec:
     """
     norms = _norms(model)
     _check_float32(model)
-    layers = _layers_in_order(model, shape)
+    layers = _layers_in_order(model, shape, graph)
     if len(layers) < 3:
         raise ModelError(
             f"the model has {len(layers)} convolution or linear layers; the first and the last "
@@ -32,10 +34,10 @@ def analyze(model: nn.Module, shape: Shape) -> ParamSpec:
         )
     tensors = _tensors(model)
     _check_plain(model, layers, tensors)
-    wanted = _names(getattr(model, "prunable_layers", layers[1:-1]), "prunable_layers")
-    if not wanted <= set(layers):
-        raise ModelError(f"the model has no layer {sorted(wanted - set(layers))} to prune")
-    prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers if name in wanted}
+    chosen = _names(getattr(model, "prunable_layers", layers[1:-1]), "prunable_layers")
+    if not chosen <= set(layers):
+        raise ModelError(f"the model has no layer {sorted(chosen - set(layers))} to prune")
+    prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers if name in chosen}
     return ParamSpec(
         prunable=prunable,
         dense={name: size for name, size in tensors.items() if name not in prunable},
@@ -46,27 +48,12 @@ def analyze(model: nn.Module, shape: Shape) -> ParamSpec:
     )
 
 
-def _layers_in_order(model: nn.Module, shape: Shape) -> list[str]:
-    order: list[str] = []
-    hooks = [
-        module.register_forward_hook(lambda *_, name=name: order.append(name))
-        for name, module in model.named_modules()
-        if isinstance(module, LAYERS)
-    ]
-    training = model.training
-    try:
-        with torch.no_grad():
-            model.eval()(torch.zeros(1, *shape, device=_device(model)))
-    except Exception as error:
-        raise ModelError(f"the model does not take images of shape {shape}: {error}") from error
-    finally:
-        model.train(training)
-        for hook in hooks:
-            hook.remove()
-    repeated = [name for name in dict.fromkeys(order) if order.count(name) > 1]
-    if repeated:
-        raise ModelError(f"layer '{repeated[0]}' runs twice in a pass, which pruning cannot handle")
-    return order
+def _layers_in_order(model: nn.Module, shape: Shape, graph: Traced) -> list[str]:
+    runs = Counter(run.name for run in runs_of_layers(model, shape, graph))
+    for name, count in runs.items():
+        if count > 1:
+            raise ModelError(f"layer '{name}' runs twice in a pass, which pruning cannot handle")
+    return list(runs)
 
 
 def _check_float32(model: nn.Module) -> None:
@@ -80,23 +67,23 @@ def _check_float32(model: nn.Module) -> None:
             )
 
 
-def _names(given: object, attribute: str) -> set[str]:
+def _names(value: object, attribute: str) -> set[str]:
     """Names of modules, of which one alone is easily forgotten to be put into a list."""
-    names = _members(given, attribute)
+    names = _members(value, attribute)
     if not all(isinstance(name, str) for name in names):
-        raise _no_names(given, attribute)
+        raise _no_names(value, attribute)
     return {str(name) for name in names}
 
 
-def _members(given: object, attribute: str) -> list[object]:
+def _members(value: object, attribute: str) -> list[object]:
     """What a list holds, which must be something."""
-    if isinstance(given, str) or not isinstance(given, Collection) or not given:
-        raise _no_names(given, attribute)
-    return list(given)
+    if isinstance(value, str) or not isinstance(value, Collection) or not value:
+        raise _no_names(value, attribute)
+    return list(value)
 
 
-def _no_names(given: object, attribute: str) -> ModelError:
-    return ModelError(f"{attribute} of the model takes lists of layer names, got {given!r}")
+def _no_names(value: object, attribute: str) -> ModelError:
+    return ModelError(f"{attribute} of the model takes lists of layer names, got {value!r}")
 
 
 def _check_plain(model: nn.Module, layers: Sequence[str], tensors: dict[str, Shape]) -> None:
@@ -111,10 +98,6 @@ def _check_plain(model: nn.Module, layers: Sequence[str], tensors: dict[str, Sha
             raise ModelError(
                 f"layers '{owner}' and '{name}' share a weight, which cannot be pruned"
             )
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def _tensors(model: nn.Module) -> dict[str, Shape]:

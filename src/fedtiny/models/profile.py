@@ -1,49 +1,19 @@
 """What a network computes and holds for one image: the figures that costs are worked out from."""
 
 import copy
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
-from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedtiny.errors import ModelError
-from fedtiny.models.analysis import LAYERS
+from fedtiny.models import Traced, traced
+from fedtiny.models.layers import LayerProfile, once_each, runs_of_layers
 from fedtiny.models.param_spec import Shape
 
+__all__ = ["LayerProfile", "Profile", "profile"]
+
 SMALL_BATCH, LARGE_BATCH = 2, 4  # batch norm in training needs two images
-
-
-@dataclass(frozen=True)
-class LayerProfile:
-    """A convolution or linear layer; figures are for one image."""
-
-    name: str
-    kind: Literal["convolution", "linear"]
-    shape: Shape
-    uses: int
-    """How often an image uses each weight: the positions of a filter, 1 in a linear layer."""
-    inputs: int
-    outputs: int
-
-    @property
-    def weight(self) -> str:
-        """Name of the layer's weight in the state dict."""
-        return f"{self.name}.weight"
-
-    @property
-    def size(self) -> int:
-        """Number of weights."""
-        return prod(self.shape)
-
-    @property
-    def macs(self) -> int:
-        """Multiply-adds of a dense forward pass."""
-        return self.uses * self.size
 
 
 @dataclass(frozen=True)
@@ -66,65 +36,23 @@ class Profile:
         return sum(layer.macs for layer in self.layers)
 
 
-def profile(model: nn.Module, shape: Shape) -> Profile:
+def profile(model: nn.Module, shape: Shape, graph: Traced | None = None) -> Profile:
     """Profile any network that takes images of this shape; on the meta device nothing is computed.
 
-    The network itself is left as it is: a copy runs.
+    The network itself is left as it is: a copy runs. What tracing it gave may be handed in.
     """
+    graph = traced(model, shape) if graph is None else graph
     model = copy.deepcopy(model).train()
-    with _watched_layers(model) as layers, torch.random.fork_rng(devices=[]):
-        small = _saved_bytes(model, (SMALL_BATCH, *shape))
     with torch.random.fork_rng(devices=[]):
+        layers = once_each(runs_of_layers(model, shape, graph))
+        small = _saved_bytes(model, (SMALL_BATCH, *shape))
         large = _saved_bytes(model, (LARGE_BATCH, *shape))
     by_image = (large - small) // (LARGE_BATCH - SMALL_BATCH)
     return Profile(
-        layers=_layer_profiles(layers),
+        layers=layers,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         activation_bytes=by_image,
         fixed_activation_bytes=small - SMALL_BATCH * by_image,
-    )
-
-
-@contextmanager
-def _watched_layers(model: nn.Module) -> Iterator[list[LayerProfile]]:
-    """Every run of a layer while the context lasts."""
-    runs: list[LayerProfile] = []
-    hooks = [
-        module.register_forward_hook(
-            lambda layer, args, out, name=name: runs.append(_run(name, layer, args[0], out))
-        )
-        for name, module in model.named_modules()
-        if isinstance(module, LAYERS)
-    ]
-    try:
-        yield runs
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _run(name: str, layer: Any, features: Tensor, out: Tensor) -> LayerProfile:
-    outputs = out.numel() // SMALL_BATCH
-    return LayerProfile(
-        name=name,
-        kind="linear" if isinstance(layer, nn.Linear) else "convolution",
-        shape=tuple(layer.weight.shape),
-        uses=outputs // layer.weight.shape[0],
-        inputs=features.numel() // SMALL_BATCH,
-        outputs=outputs,
-    )
-
-
-def _layer_profiles(runs: list[LayerProfile]) -> tuple[LayerProfile, ...]:
-    """One profile a layer; a layer that runs several times uses its weights more often."""
-    uses: Counter[str] = Counter()
-    for run in runs:
-        uses[run.name] += run.uses
-    first = {run.name: run for run in reversed(runs)}
-    in_order = dict.fromkeys(run.name for run in runs)
-    return tuple(
-        LayerProfile(n, r.kind, r.shape, uses[n], r.inputs, r.outputs)
-        for n, r in ((name, first[name]) for name in in_order)
     )
 
 

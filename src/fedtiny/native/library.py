@@ -97,7 +97,6 @@ class GradQueryRecord(Structure):
 _P = c_void_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "create": (POINTER(NodeRecord), c_int32, POINTER(_P)),
-    "size": (_P, c_int32, c_int32, POINTER(c_int64)),
     "plan": (_P, POINTER(OptionsRecord), _P, POINTER(MemoryRecord)),
     "prepare": (_P, POINTER(OptionsRecord), _P, _P),
     "taken": (_P, POINTER(MemoryRecord)),
@@ -107,17 +106,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "get_input_gradient": (_P, _P, c_int64),
     "start": (_P, POINTER(RatesRecord)),
     "train": (_P, _P, _P, c_int64, ctypes.c_uint64, c_int32, _P, c_int32, POINTER(ScoreRecord)),
-    "measure": (
-        _P,
-        _P,
-        _P,
-        c_int64,
-        ctypes.c_uint64,
-        c_double,
-        _P,
-        c_int32,
-        POINTER(ScoreRecord),
-    ),
+    "measure": (_P, _P, _P, c_int64, ctypes.c_uint64, c_double, _P, c_int32, POINTER(ScoreRecord)),
     "forward": (_P, _P, _P, c_int64, c_int32, _P, POINTER(ScoreRecord)),
 }
 
@@ -157,8 +146,8 @@ class Library:
 
 def path() -> Path | None:
     """Where the compiled library lies, if it does."""
-    given = os.environ.get(ENVIRONMENT)
-    place = Path(given) if given else Path(__file__).parent / "_fedtiny_native.so"
+    named = os.environ.get(ENVIRONMENT)
+    place = Path(named) if named else Path(__file__).parent / "_fedtiny_native.so"
     return place if place.exists() else None
 
 

@@ -1,14 +1,16 @@
-"""A described network in native code: its parameters under a mask, training, measuring."""
+"""A graph in native code: its parameters under a mask, training, measuring."""
 
 import ctypes
 from collections.abc import Mapping
 from enum import IntEnum
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.graph.ir import Graph, Kind, Node
+from fedtiny.graph.ir import LAYERS, Graph, Kind, Node
+from fedtiny.graph.operations import NATIVE, lacking
 from fedtiny.native.library import (
     GradQueryRecord,
     MemoryRecord,
@@ -25,7 +27,7 @@ Positions = NDArray[np.int32]
 
 
 class _Parameter(IntEnum):
-    """fedtiny_parameter, by the last part of a tensor's name."""
+    """fedtiny_parameter."""
 
     WEIGHT = 0
     BIAS = 1
@@ -38,18 +40,29 @@ class _Parameter(IntEnum):
     CORRECTED_VAR = 8
 
 
+_LAYER = {"weight": _Parameter.WEIGHT, "bias": _Parameter.BIAS}
+_NORM = {
+    "weight": _Parameter.SCALE,
+    "bias": _Parameter.SHIFT,
+    "running_mean": _Parameter.RUNNING_MEAN,
+    "running_var": _Parameter.RUNNING_VAR,
+}
+
+
 class NativeModel:
     """A network in native code. Tensors go by the names of the torch model's state dict."""
 
     def __init__(self, graph: Graph) -> None:
+        if missing := lacking(graph.nodes, NATIVE):
+            raise NativeError(f"the native library does not have {missing}")
         self.graph = graph
         self._library = library()
         self._handle = ctypes.c_void_p()
         records = (NodeRecord * len(graph.nodes))(*map(_record, graph.nodes))
         self._library.call("create", records, len(records), ctypes.byref(self._handle))
         self._places = _places(graph)
-        self._image = (graph.nodes[0].channels, *graph.nodes[0].size)
-        self._classes = graph.nodes[-1].channels
+        self._image = graph.shapes[0]
+        self._classes = graph.shapes[-1][0]
         self._images = 0
         self.options: Options | None = None
         self._counts: dict[str, int] = {}
@@ -72,10 +85,8 @@ class NativeModel:
 
     def size(self, name: str) -> int:
         """Number of values of a tensor, pruned ones included."""
-        found = ctypes.c_int64()
-        node, parameter = self._place(name)
-        self._library.call("size", self._handle, node, parameter, ctypes.byref(found))
-        return found.value
+        self._place(name)
+        return prod(self.graph.tensors[name])
 
     def plan(self, options: Options, counts: Mapping[str, int] | None = None) -> Memory:
         """What preparing would take, with this many kept weights by layer; takes nothing."""
@@ -92,14 +103,14 @@ class NativeModel:
         `kept` has the sorted positions of kept weights by layer; one that is not named, or has
         None, keeps all.
         """
-        given = {
+        sparse = {
             name: np.ascontiguousarray(_whole_numbers(name, positions), dtype=np.int32)
             for name, positions in (kept or {}).items()
             if positions is not None
         }
-        counts = self._kept({name: len(positions) for name, positions in given.items()})
+        counts = self._kept({name: len(positions) for name, positions in sparse.items()})
         pointers = (ctypes.c_void_p * len(self.graph.nodes))()
-        for name, positions in given.items():
+        for name, positions in sparse.items():
             pointers[self._place(name)[0]] = positions.ctypes.data
         record = options.record()
         self.options = None
@@ -177,23 +188,17 @@ class NativeModel:
         Each array of `dense` has the whole gradient of its layer added.
         """
         images, labels = self._checked(images, labels)
-        wanted = (GradQueryRecord * len(dense or {}))(
+        queries = (GradQueryRecord * len(dense or {}))(
             *(self._dense_record(name, sums) for name, sums in (dense or {}).items())
         )
+        return self._pass("train", images, labels, seed, update, queries, len(queries))
+
+    def _pass(self, name: str, images: Floats, labels: Any, *arguments: Any) -> Score:
+        """A training step or a measurement of some images."""
         score = ScoreRecord()
         self._images = len(images)
-        self._library.call(
-            "train",
-            self._handle,
-            images.ctypes.data,
-            labels.ctypes.data,
-            len(images),
-            seed,
-            update,
-            wanted,
-            len(wanted),
-            ctypes.byref(score),
-        )
+        batch = (images.ctypes.data, labels.ctypes.data, len(images))
+        self._library.call(name, self._handle, *batch, *arguments, ctypes.byref(score))
         return Score(score.loss, score.correct)
 
     def top_gradients(
@@ -215,28 +220,16 @@ class NativeModel:
             name: (np.empty(size, dtype=np.int32), np.empty(size, dtype=np.float32))
             for name, size in sizes.items()
         }
-        wanted = (GradQueryRecord * len(found))(
+        queries = (GradQueryRecord * len(found))(
             *(
                 GradQueryRecord(self._place(name)[0], len(i), i.ctypes.data, v.ctypes.data, None)
                 for name, (i, v) in found.items()
             )
         )
-        self._images = len(images)
-        self._library.call(
-            "measure",
-            self._handle,
-            images.ctypes.data,
-            labels.ctypes.data,
-            len(images),
-            seed,
-            epsilon,
-            wanted,
-            len(wanted),
-            ctypes.byref(ScoreRecord()),
-        )
+        self._pass("measure", images, labels, seed, epsilon, queries, len(queries))
         return {
-            name: (indices[: record.count], values[: record.count])
-            for (name, (indices, values)), record in zip(found.items(), wanted, strict=True)
+            name: (indices[: query.count], values[: query.count])
+            for (name, (indices, values)), query in zip(found.items(), queries, strict=True)
         }
 
     def forward(
@@ -248,31 +241,21 @@ class NativeModel:
     ) -> Score:
         """Loss and right answers without training; with running statistics or the batch's own."""
         images, labels = self._checked(images, labels)
-        score = ScoreRecord()
-        self._forward(images, labels, own_statistics, None, score)
-        return Score(score.loss, score.correct)
+        return self._forward(images, labels, own_statistics, None)
 
     def logits(self, images: Floats, *, own_statistics: bool = False) -> Floats:
         """What the network gives for some images."""
         images, _ = self._checked(images, None)
         values = np.empty((len(images), self._classes), dtype=np.float32)
-        self._forward(images, None, own_statistics, values.ctypes.data, ScoreRecord())
+        self._forward(images, None, own_statistics, values.ctypes.data)
         return values
 
-    def _forward(
-        self, images: Floats, labels: Any, own: bool, logits: int | None, score: ScoreRecord
-    ) -> None:
-        given = None if labels is None else labels.ctypes.data
-        self._library.call(
-            "forward",
-            self._handle,
-            images.ctypes.data,
-            given,
-            len(images),
-            own,
-            logits,
-            ctypes.byref(score),
-        )
+    def _forward(self, images: Floats, labels: Any, own: bool, logits: int | None) -> Score:
+        score = ScoreRecord()
+        answers = None if labels is None else labels.ctypes.data
+        batch = (images.ctypes.data, answers, len(images))
+        self._library.call("forward", self._handle, *batch, own, logits, ctypes.byref(score))
+        return Score(score.loss, score.correct)
 
     def _checked(self, images: Floats, labels: Any) -> tuple[Floats, Any]:
         images = np.ascontiguousarray(images, dtype=np.float32)
@@ -330,17 +313,14 @@ def _record(node: Node) -> NodeRecord:
 
 def _places(graph: Graph) -> dict[str, tuple[int, _Parameter]]:
     """Which node and parameter each tensor is."""
+    holding = (*LAYERS, Kind.BATCH_NORM)
+    numbers = {node.name: i for i, node in enumerate(graph.nodes) if node.kind in holding}
     found = {}
-    for i, node in enumerate(graph.nodes):
-        if node.kind in (Kind.CONVOLUTION, Kind.LINEAR):
-            found[f"{node.name}.weight"] = (i, _Parameter.WEIGHT)
-            if node.bias:
-                found[f"{node.name}.bias"] = (i, _Parameter.BIAS)
-        if node.kind is Kind.BATCH_NORM:
-            found[f"{node.name}.weight"] = (i, _Parameter.SCALE)
-            found[f"{node.name}.bias"] = (i, _Parameter.SHIFT)
-            found[f"{node.name}.running_mean"] = (i, _Parameter.RUNNING_MEAN)
-            found[f"{node.name}.running_var"] = (i, _Parameter.RUNNING_VAR)
+    for tensor in graph.tensors:
+        name, _, part = tensor.rpartition(".")
+        number = numbers[name]
+        parts = _NORM if graph.nodes[number].kind is Kind.BATCH_NORM else _LAYER
+        found[tensor] = (number, parts[part])
     return found
 
 

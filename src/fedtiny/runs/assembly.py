@@ -22,6 +22,7 @@ from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
+from fedtiny.models import Traced
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import backend as backends
 from fedtiny.runs.executors import executor_for
@@ -63,6 +64,7 @@ class Assembly:
     executor: Executor
     test: tuple[DeviceData, ...]
     workload: Workload
+    graph: Traced
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy of the global model on the test set."""
@@ -116,30 +118,35 @@ def assemble(
     split = checked(split, images) if split else sealed(sharing(dataset, config), images)
     given = None if config.model != asked.model else model
     network = build_model(config, dataset) if given is None else copy.deepcopy(given).cpu()
-    param_spec = models.analyze(network, dataset.shape)
+    graph = models.traced(network, dataset.shape)
+    param_spec = models.analyze(network, dataset.shape, graph)
     check_trainable(network)
     check_outputs(network, dataset)
     method.check(param_spec)
-    backend = backends.choose(config, method, network, param_spec, dataset)
+    backend = backends.choose(config, method, network, param_spec, graph)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     if planning:
-        asked, config = backends.planned(asked, config, param_spec, network, dataset)
+        asked, config = backends.planned(asked, config, param_spec, graph)
     engine = _engine(network, param_spec, dataset, config)
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
-    executor = executor_for(config, engine, dataset, (*shards, *test))
+    executor = executor_for(config, engine, dataset, (*shards, *test), graph)
     transport: Transport = (
-        _transport_to(fleet, config, engine, dataset, split)
+        _transport_to(fleet, config, engine, dataset, split, graph)
         if fleet
         else Simulator(executor, shards, config)
     )
     publics = require("fedtiny.devices.torch_public", extra="torch")
-    public = publics.TorchPublicSet(engine, _public_shard(dataset, split))
+    public = publics.TorchPublicSet(engine, _public_shard(dataset, split), graph)
     server = Server(config, transport, engine.theta(), public)
     samples = fleet.samples if fleet else int(split.table.sum()) // len(split.table)
-    workload = Workload.of(asked, **cost_inputs(asked, dataset, model) | {"samples": samples})
+    inputs = cost_inputs(asked, dataset, model) | {"samples": samples}
+    if (config.model, config.parameters) == (asked.model, asked.parameters):
+        inputs["graph"] = graph
+    workload = Workload.of(asked, **inputs)
     return Assembly(
-        asked, config, dataset, split, network, engine, method, server, executor, test, workload
+        *(asked, config, dataset, split, network, engine),
+        *(method, server, executor, test, workload, graph),
     )
 
 
@@ -164,11 +171,15 @@ def _shards(data: DataSet, split: Split, config: Config) -> tuple[DeviceData, ..
 
 
 def _transport_to(
-    fleet: Fleet, config: Config, engine: "TorchEngine", data: DataSet, split: Split
+    fleet: Fleet,
+    config: Config,
+    engine: "TorchEngine",
+    data: DataSet,
+    split: Split,
+    graph: Traced,
 ) -> Transport:
-    native = config.device_backend == "native"
-    graph = backends.describe(engine.model, data) if native else None
-    return fleet.open_transport(Premises(config, data, split, engine.param_spec, graph))
+    native = backends.known(graph) if config.device_backend == "native" else None
+    return fleet.open_transport(Premises(config, data, split, engine.param_spec, native))
 
 
 def _public_shard(data: DataSet, split: Split) -> DeviceData:

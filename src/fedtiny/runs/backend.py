@@ -10,8 +10,9 @@ from fedtiny.data.array_transform import ArrayTransform
 from fedtiny.devices.native_engine import NativeChoices
 from fedtiny.devices.outfit import Outfit
 from fedtiny.errors import ConfigError, FedTinyError
-from fedtiny.extras import require
 from fedtiny.federation.method import Method
+from fedtiny.graph.ir import Graph
+from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.fit import largest_fit
 from fedtiny.native.library import available
@@ -22,8 +23,6 @@ from fedtiny.sparse.densities import uniform
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedtiny.graph.ir import Graph
-
 CROSSOVER = 0.3  # above this density dense PyTorch is faster on a CPU
 MAX_NOISE = 1.5  # a candidate's layer may keep so many times what its density says
 MAX_SWAPPED = 0.3  # share of a layer's kept weights that an adjustment may swap
@@ -32,14 +31,14 @@ Backend = Literal["native", "torch"]
 
 
 def choose(
-    config: Config, method: Method, model: "nn.Module", param_spec: ParamSpec, data: DataSet
+    config: Config, method: Method, model: "nn.Module", param_spec: ParamSpec, graph: Traced
 ) -> Backend:
     """The backend of a run; native where it was asked for or is possible and faster."""
     if config.device_backend == "torch":
         if config.device.python:
             raise ConfigError("--device.python needs --device-backend native")
         return "torch"
-    trouble = _trouble(config, method) or _misfit(model, param_spec, data)
+    trouble = _trouble(config, method) or _misfit(model, param_spec, graph)
     if config.device_backend == "native":
         if trouble:
             raise ConfigError(f"--device-backend native: {trouble}; use --device-backend torch")
@@ -64,10 +63,10 @@ def _trouble(config: Config, method: Method) -> str:
     return ""
 
 
-def _misfit(model: "nn.Module", param_spec: ParamSpec, data: DataSet) -> str:
+def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Traced) -> str:
     """Why native devices cannot play this network as PyTorch would, or nothing."""
     try:
-        native = NativeModel(describe(model, data))
+        native = NativeModel(known(graph))
     except FedTinyError as error:
         return str(error)
     for name in (*param_spec.prunable, *param_spec.dense):
@@ -79,11 +78,11 @@ def _misfit(model: "nn.Module", param_spec: ParamSpec, data: DataSet) -> str:
     return ""
 
 
-def describe(model: "nn.Module", data: DataSet) -> "Graph":
-    """The network as native devices take it."""
-    translate = require("fedtiny.native.translate", extra="torch")
-    graph: Graph = translate.describe(model, data.shape)
-    return graph
+def known(graph: Traced) -> Graph:
+    """The network as native devices take it; raises why it cannot be told."""
+    if isinstance(graph, Graph):
+        return graph
+    raise graph
 
 
 def plans_memory(config: Config) -> bool:
@@ -93,7 +92,7 @@ def plans_memory(config: Config) -> bool:
 
 
 def planned(
-    asked: Config, config: Config, param_spec: ParamSpec, network: "nn.Module", data: DataSet
+    asked: Config, config: Config, param_spec: ParamSpec, graph: Traced
 ) -> tuple[Config, Config]:
     """Both configs, with devices that fit their memory budget."""
     if config.device_backend == "torch":
@@ -101,13 +100,13 @@ def planned(
             "--memory-model device plans the memory of native devices, which this run has none of; "
             "with --device-backend torch it chooses the density"
         )
-    fitting = _fitted(config, param_spec, network, data)
+    fitting = _fitted(config, param_spec, known(graph))
     return replace(
         asked, train=fitting.train, selection=fitting.selection, device=fitting.device
     ), fitting
 
 
-def _fitted(config: Config, param_spec: ParamSpec, model: "nn.Module", data: DataSet) -> Config:
+def _fitted(config: Config, param_spec: ParamSpec, graph: Graph) -> Config:
     """The config with the largest batch, and with it the storage, that fits a device's memory."""
     budget = parse_size(config.memory_budget or "")
     counts = uniform(param_spec, config.density)
@@ -123,7 +122,7 @@ def _fitted(config: Config, param_spec: ParamSpec, model: "nn.Module", data: Dat
         optimizer=config.train.optimizer,
         top_count=int(max(kept.values()) * MAX_SWAPPED),
     )
-    chosen, _ = largest_fit(NativeModel(describe(model, data)), options, kept, budget)
+    chosen, _ = largest_fit(NativeModel(graph), options, kept, budget)
     return replace(
         config,
         train=replace(config.train, batch_size=chosen.batch),
@@ -134,12 +133,10 @@ def _fitted(config: Config, param_spec: ParamSpec, model: "nn.Module", data: Dat
     )
 
 
-def outfit(config: Config, param_spec: ParamSpec, model: "nn.Module", data: DataSet) -> Outfit:
+def outfit(config: Config, param_spec: ParamSpec, graph: Traced, data: DataSet) -> Outfit:
     """All that native devices need beside their data."""
     preparation = ArrayTransform.of(data, config.data.augment, config.data.cutout)
-    return Outfit(
-        describe(model, data), param_spec, preparation, config.train, choices(config), config.seed
-    )
+    return Outfit(known(graph), param_spec, preparation, config.train, choices(config), config.seed)
 
 
 def choices(config: Config) -> NativeChoices:

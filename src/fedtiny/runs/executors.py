@@ -12,6 +12,7 @@ from fedtiny.devices.executors import Executor, ForkExecutor, SerialExecutor
 from fedtiny.devices.remote import SubprocessExecutor
 from fedtiny.errors import ConfigError
 from fedtiny.extras import require
+from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs import backend
 from fedtiny.runs.resolve import has_gpu
@@ -21,13 +22,17 @@ if TYPE_CHECKING:
 
 
 def executor_for(
-    config: Config, engine: "TorchEngine", data: DataSet, shards: Sequence[DeviceData]
+    config: Config,
+    engine: "TorchEngine",
+    data: DataSet,
+    shards: Sequence[DeviceData],
+    graph: Traced,
 ) -> Executor:
     """The executor that a settled config asks for; shards are all that it will be asked about."""
     if config.simulator == "gpu":
         return _gpu_executor(config, engine, data)
     if config.device_backend == "native":
-        return _native_executor(config, engine, data, shards)
+        return _native_executor(config, engine, data, shards, graph)
     return _processes(config, engine, engine.param_spec, shards)
 
 
@@ -41,10 +46,14 @@ def _processes(
 
 
 def _native_executor(
-    config: Config, engine: "TorchEngine", data: DataSet, shards: Sequence[DeviceData]
+    config: Config,
+    engine: "TorchEngine",
+    data: DataSet,
+    shards: Sequence[DeviceData],
+    graph: Traced,
 ) -> Executor:
     """Native devices in these processes, or in those of another Python."""
-    outfit = backend.outfit(config, engine.param_spec, engine.model, data)
+    outfit = backend.outfit(config, engine.param_spec, graph, data)
     if config.device.python is None:
         return _processes(config, outfit.engine(), outfit.param_spec, shards)
     return SubprocessExecutor(

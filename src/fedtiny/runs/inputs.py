@@ -68,9 +68,10 @@ def model_width(config: Config, data: Images) -> int | None:
     """The width of the network that a config names, or None for its usual one."""
     if config.model != "small" or config.parameters is None:
         return config.width
-    small = require("fedtiny.models.small", extra="torch")
-    width: int = small.width_for(config.parameters, data.shape[0], len(data.classes))
-    return width
+    require("torch", extra="torch")
+    from fedtiny.models.small import width_for
+
+    return width_for(config.parameters, data.shape[0], len(data.classes))
 
 
 def parameters(config: Config, data: DataSet, own: "nn.Module | None" = None) -> int:

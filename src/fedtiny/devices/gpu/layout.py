@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedtiny.errors import ModelError
-from fedtiny.models.analysis import LAYERS
+from fedtiny.models.layers import LAYERS
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.mask import Mask
 
