@@ -10,9 +10,9 @@ import pytest
 import fedtiny
 
 SOURCE = Path(fedtiny.__file__).parent
-BELOW_ALL = ("config", "cores", "errors", "extras", "randomness")
+BELOW_ALL = ("config", "cores", "errors", "extras", "randomness", "suggest")
 ORDER = (
-    *("data", "models", "sparse", "native", "federation", "methods"),
+    *("graph", "data", "models", "sparse", "native", "federation", "methods"),
     *("devices", "runs", "bench", "compare", "reproduce", "report", "export", "flower", "cli"),
 )
 BESIDE = {"cost": ("methods", "runs")}  # sees what comes up to the one, is seen from the other on

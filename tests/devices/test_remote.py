@@ -22,8 +22,8 @@ from fedtiny.devices.outfit import Outfit, pack, unpack
 from fedtiny.devices.remote import SubprocessExecutor
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Verb, evaluate, prune_and_grow, top_gradients, train
+from fedtiny.graph.trace import trace
 from fedtiny.native.library import available
-from fedtiny.native.translate import describe
 from fedtiny.randomness import SERVER
 
 from ..bare import bare_python
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(not available(), reason="needs the native librar
 
 def outfit_of(bench, **choices):
     return Outfit(
-        describe(bench.model, bench.data.shape),
+        trace(bench.model, bench.data.shape),
         bench.param_spec,
         bench.engine.transform,
         bench.config.train,

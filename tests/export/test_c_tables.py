@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedtiny.errors import ExportError
 from fedtiny.export.c_tables import table
 from fedtiny.export.lowered import quantise
-from fedtiny.export.network import Weights
+from fedtiny.graph.weights import Weights
 
 
 def read_back(made, size):

@@ -14,6 +14,7 @@ from fedtiny.errors import ExportError
 from fedtiny.export import numpy_model, packed, torch_model
 from fedtiny.export.layers import layer_bytes
 from fedtiny.export.source import dense_bytes
+from fedtiny.graph.ir import Graph
 
 from .nets import DENSITIES, SHIPPED, assert_close, shipped, sparse, tiny_model
 from .odd import ODD
@@ -192,6 +193,5 @@ def _renamed(model, number, name):
     nodes = list(model.net.graph.nodes)
     before, nodes[number] = nodes[number].name, replace(nodes[number], name=name)
     weights = {name if n == before else n: w for n, w in model.net.weights.items()}
-    graph = type(model.net.graph)((1, 1, 1))
-    graph.nodes = nodes
-    return replace(model, net=replace(model.net, graph=graph, weights=weights))
+    net = replace(model.net, graph=Graph(tuple(nodes)), weights=weights)
+    return replace(model, net=net)

@@ -10,7 +10,7 @@ from fedtiny.data.array_transform import ArrayTransform
 from fedtiny.data.augment import Transform
 from fedtiny.devices.native_engine import NativeChoices, NativeEngine
 from fedtiny.errors import FedTinyError
-from fedtiny.native.translate import describe
+from fedtiny.graph.trace import trace
 from fedtiny.sparse.candidates import CandidatePool
 
 from ..devices.tiny import Lab, PlainNet, TinyNet, lab, seeded, settings
@@ -18,7 +18,7 @@ from ..devices.tiny import Lab, PlainNet, TinyNet, lab, seeded, settings
 
 def engine_of(lab: Lab, **choices) -> NativeEngine:
     transform = ArrayTransform(**vars(lab.engine.transform))
-    graph = describe(lab.model, lab.data.shape)
+    graph = trace(lab.model, lab.data.shape)
     return NativeEngine(
         graph, lab.param_spec, transform, lab.config.train, NativeChoices(**choices)
     )
