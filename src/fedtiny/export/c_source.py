@@ -65,6 +65,11 @@ def write_c(model: TinyModel, out: Path, *, values: str = INT8) -> CReport:
     return CReport(source.table_bytes, source.ram_bytes, tuple(out / name for name in texts))
 
 
+def flash_bytes(model: TinyModel, values: str) -> int:
+    """Bytes of constant tables that the C code of a model has."""
+    return _Source(model, values).table_bytes
+
+
 class _Source:
     """All of the text is made before any file is written."""
 

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 from fedtiny.errors import ExportError
 from fedtiny.export import packed
@@ -20,14 +22,24 @@ C_DEFAULT: Values = "int8"
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be exported, and how; None takes what is usual for the format."""
+    """Take the tiny model of a run away, and see how large it is in every format.
 
-    source: Path
-    format: Format
+    packed: one small file for fedtiny predict and fedtiny.load. onnx: with sparse initializers.
+    torch: a dense state dict and how to build it. c: C99 source without dependencies.
+    """
+
+    source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="DIR")]
+    """The run folder, or a packed model."""
+    format: Format = "packed"
+    """What to write."""
     out: Path | None = None
+    """Where to write it; default: beside the model."""
     values: Values | None = None
+    """How weights are held: packed fp32, fp16 or int8; c fp32 or int8 (its default)."""
     fold: bool = True
+    """Make batch norm part of the layer before it."""
     plain: bool = False
+    """ONNX without sparse initializers."""
 
     def __post_init__(self) -> None:
         if self.values not in (None, "fp32") and self.format in ("onnx", "torch"):

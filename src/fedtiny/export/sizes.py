@@ -1,13 +1,11 @@
 """How large a model is in every format, beside the dense model."""
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from math import prod
-from pathlib import Path
 
 from fedtiny.errors import FedTinyError
+from fedtiny.export.c_source import flash_bytes
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
 from fedtiny.export.packed import packed
@@ -15,7 +13,7 @@ from fedtiny.export.packed import packed
 BYTES = 4  # of a float32
 MAX_TOLD = 1 << 53  # bytes that a card may claim: a larger number is no exact float
 VALUES: tuple[Values, ...] = ("fp32", "fp16", "int8")
-C_VALUES = ("fp32", "int8")
+C_VALUES: tuple[Values, ...] = ("fp32", "int8")
 
 
 @dataclass(frozen=True)
@@ -39,28 +37,19 @@ def all_sizes(model: TinyModel) -> Iterator[Size]:
     """The size of every format, the dense model's first."""
     dense = dense_bytes(model)
     yield Size("dense (torch)", dense, "every weight in float32")
-    yield _size("onnx --plain", lambda: plain_size(model))
-    yield _size("onnx", lambda: len(onnx_bytes(model)), "made dense by runtimes")
+    yield _size("onnx --plain", plain_size, model)
+    yield _size("onnx", onnx_bytes, model, remark="made dense by runtimes")
     for values in VALUES:
-        yield _size(f"packed --values {values}", partial(_packed_size, model, values))
-    for held in C_VALUES:
-        yield _size(f"c --values {held}", partial(_c_flash, model, held), "flash")
+        yield _size(f"packed --values {values}", packed, model, values)
+    for values in C_VALUES:
+        yield _size(f"c --values {values}", flash_bytes, model, values, remark="flash")
 
 
-def _size(format: str, measure: Callable[[], int], remark: str = "") -> Size:
+def _size(
+    format: str, measure: Callable[..., int | bytes], *arguments: object, remark: str = ""
+) -> Size:
     try:
-        return Size(format, measure(), remark)
+        found = measure(*arguments)
     except FedTinyError as error:
         return Size(format, None, str(error))
-
-
-def _packed_size(model: TinyModel, values: Values) -> int:
-    return len(packed(model, values))
-
-
-def _c_flash(model: TinyModel, values: str) -> int:
-    """Bytes of constant tables of the C code."""
-    from fedtiny.export.c_source import write_c
-
-    with tempfile.TemporaryDirectory() as folder:
-        return write_c(model, Path(folder), values=values).flash_bytes
+    return Size(format, found if isinstance(found, int) else len(found), remark)

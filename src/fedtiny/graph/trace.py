@@ -97,22 +97,19 @@ class _Translation:
         module = self.traced.get_submodule(name)
         if any(name == known.name for known in self.nodes):
             raise _unsupported(f"'{name}' ({type(module).__name__}) twice in a pass")
+        if trouble := _trouble(module):
+            raise _unsupported(f"'{name}' ({trouble})")
         source = self._source(node)
         match module:
-            case nn.Conv2d():
-                return self._convolution(name, module, source)
-            case nn.Linear():
-                bias = module.bias is not None
-                fields = {"name": name, "channels": module.out_features, "bias": bias}
-                return self._add(Kind.LINEAR, source, needs_flat=True, **fields)
-            case nn.BatchNorm2d() | nn.BatchNorm1d():
-                return self._batch_norm(name, module, source)
+            case nn.Conv2d() | nn.Linear() | nn.BatchNorm2d() | nn.BatchNorm1d():
+                return self._layer(name, module, source)
             case nn.ReLU():
                 return self._add(Kind.RELU, source)
             case nn.MaxPool2d():
-                return self._max_pool(name, module, source)
+                return self._add(Kind.MAX_POOL, source, **_window(module))
             case nn.AvgPool2d():
-                return self._mean_pool(name, module, source)
+                counted = module.count_include_pad
+                return self._add(Kind.MEAN_POOL, source, count_padding=counted, **_window(module))
             case nn.AdaptiveAvgPool2d():
                 size = _output_size(name, module.output_size)
                 return self._add(Kind.ADAPTIVE_POOL, source, size=size)
@@ -126,43 +123,18 @@ class _Translation:
                 return source
         raise _unsupported(f"'{name}' ({type(module).__name__})")
 
-    def _convolution(self, name: str, module: nn.Conv2d, source: int) -> int:
-        for wrong, what in (
-            (module.groups != 1, "groups"),
-            (tuple(module.dilation) != (1, 1), "dilation"),
-            (module.padding_mode != "zeros", f"padding by {module.padding_mode}"),
-            (module.padding == "same" and _even(module), "padding 'same' of an even kernel"),
-        ):
-            if wrong:
-                raise _unsupported(f"'{name}' (Conv2d with {what})")
-        return self._add(
-            Kind.CONVOLUTION,
-            source,
-            name=name,
-            channels=module.out_channels,
-            kernel=_pair(module.kernel_size),
-            stride=_pair(module.stride),
-            padding=_padding(module),
-            bias=module.bias is not None,
-        )
-
-    def _batch_norm(self, name: str, module: Any, source: int) -> int:
-        if not (module.affine and module.track_running_stats and module.momentum is not None):
-            raise _unsupported(f"'{name}' (batch norm without scale, statistics or momentum)")
+    def _layer(self, name: str, module: Any, source: int) -> int:
+        """A module that has tensors."""
+        fields: dict[str, Any] = {"name": name, "bias": module.bias is not None}
+        if isinstance(module, nn.Conv2d):
+            fields |= {"channels": module.out_channels, **_window(module)}
+            return self._add(Kind.CONVOLUTION, source, **fields)
+        if isinstance(module, nn.Linear):
+            fields |= {"channels": module.out_features}
+            return self._add(Kind.LINEAR, source, needs_flat=True, **fields)
+        numbers = {"epsilon": float(module.eps), "momentum": float(module.momentum)}
         flat = isinstance(module, nn.BatchNorm1d)
-        fields = {"epsilon": float(module.eps), "momentum": float(module.momentum)}
-        return self._add(Kind.BATCH_NORM, source, needs_flat=flat, name=name, **fields)
-
-    def _max_pool(self, name: str, module: nn.MaxPool2d, source: int) -> int:
-        if module.ceil_mode or module.return_indices or _pair(module.dilation) != (1, 1):
-            raise _unsupported(f"'{name}' (MaxPool2d with ceil_mode, indices or dilation)")
-        return self._add(Kind.MAX_POOL, source, **_window(module))
-
-    def _mean_pool(self, name: str, module: nn.AvgPool2d, source: int) -> int:
-        if module.ceil_mode or module.divisor_override is not None:
-            raise _unsupported(f"'{name}' (AvgPool2d with ceil_mode or divisor_override)")
-        counted = module.count_include_pad
-        return self._add(Kind.MEAN_POOL, source, count_padding=counted, **_window(module))
+        return self._add(Kind.BATCH_NORM, source, needs_flat=flat, name=name, **numbers)
 
     def _function(self, node: fx.Node) -> int:
         target = node.target
@@ -213,21 +185,36 @@ def _pair(value: Any) -> Pair:
     return int(first), int(second)
 
 
-def _window(module: nn.MaxPool2d | nn.AvgPool2d) -> dict[str, Any]:
-    sides = (module.kernel_size, module.stride, module.padding)
+def _trouble(module: nn.Module) -> str:
+    """What a module asks for that a graph does not have, or nothing."""
+    match module:
+        case nn.Conv2d():
+            even = any(k % 2 == 0 for k in module.kernel_size)
+            troubles = {
+                "groups": module.groups != 1,
+                "dilation": tuple(module.dilation) != (1, 1),
+                f"padding by {module.padding_mode}": module.padding_mode != "zeros",
+                "padding 'same' of an even kernel": module.padding == "same" and even,
+            }
+            return next((f"Conv2d with {what}" for what, is_so in troubles.items() if is_so), "")
+        case nn.BatchNorm2d() | nn.BatchNorm1d():
+            if not (module.affine and module.track_running_stats and module.momentum is not None):
+                return "batch norm without scale, statistics or momentum"
+        case nn.MaxPool2d():
+            if module.ceil_mode or module.return_indices or _pair(module.dilation) != (1, 1):
+                return "MaxPool2d with ceil_mode, indices or dilation"
+        case nn.AvgPool2d():
+            if module.ceil_mode or module.divisor_override is not None:
+                return "AvgPool2d with ceil_mode or divisor_override"
+    return ""
+
+
+def _window(module: Any) -> dict[str, Any]:
+    padding = module.padding
+    if padding == "same":
+        padding = tuple(side // 2 for side in module.kernel_size)
+    sides = (module.kernel_size, module.stride, 0 if padding == "valid" else padding)
     return dict(zip(("kernel", "stride", "padding"), map(_pair, sides), strict=True))
-
-
-def _even(module: nn.Conv2d) -> bool:
-    return any(k % 2 == 0 for k in module.kernel_size)
-
-
-def _padding(module: nn.Conv2d) -> Pair:
-    if module.padding == "valid":
-        return 0, 0
-    if module.padding == "same":
-        return module.kernel_size[0] // 2, module.kernel_size[1] // 2
-    return _pair(module.padding)
 
 
 def _output_size(name: str, size: Any) -> Pair:

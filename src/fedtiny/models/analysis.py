@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from math import ceil
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,7 +35,8 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced) -> ParamSpec:
         )
     tensors = _tensors(model)
     _check_plain(model, layers, tensors)
-    chosen = _names(getattr(model, "prunable_layers", layers[1:-1]), "prunable_layers")
+    asked = getattr(model, "prunable_layers", layers[1:-1])
+    chosen = set(_listed(asked, "prunable_layers", of=str))
     if not chosen <= set(layers):
         raise ModelError(f"the model has no layer {sorted(chosen - set(layers))} to prune")
     prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers if name in chosen}
@@ -67,23 +69,12 @@ def _check_float32(model: nn.Module) -> None:
             )
 
 
-def _names(value: object, attribute: str) -> set[str]:
-    """Names of modules, of which one alone is easily forgotten to be put into a list."""
-    names = _members(value, attribute)
-    if not all(isinstance(name, str) for name in names):
-        raise _no_names(value, attribute)
-    return {str(name) for name in names}
-
-
-def _members(value: object, attribute: str) -> list[object]:
-    """What a list holds, which must be something."""
-    if isinstance(value, str) or not isinstance(value, Collection) or not value:
-        raise _no_names(value, attribute)
-    return list(value)
-
-
-def _no_names(value: object, attribute: str) -> ModelError:
-    return ModelError(f"{attribute} of the model takes lists of layer names, got {value!r}")
+def _listed(value: object, attribute: str, of: type) -> list[Any]:
+    """The members of a list; of names, one alone is easily forgotten to be put into one."""
+    members = list(value) if isinstance(value, Collection) and not isinstance(value, str) else []
+    if not members or not all(isinstance(member, of) for member in members):
+        raise ModelError(f"{attribute} of the model takes lists of layer names, got {value!r}")
+    return members
 
 
 def _check_plain(model: nn.Module, layers: Sequence[str], tensors: dict[str, Shape]) -> None:
@@ -122,7 +113,8 @@ def _blocks(model: nn.Module, prunable: tuple[str, ...]) -> tuple[tuple[str, ...
     if declared is None:
         run = ceil(len(prunable) / DEFAULT_BLOCKS)
         return tuple(prunable[i : i + run] for i in range(0, len(prunable), run))
-    named = [_names(block, "pruning_blocks") for block in _members(declared, "pruning_blocks")]
+    blocks = _listed(declared, "pruning_blocks", of=object)
+    named = [set(_listed(block, "pruning_blocks", of=str)) for block in blocks]
     unknown = set().union(*named) - {name for name, _ in model.named_modules()}
     if unknown:
         raise ModelError(f"pruning_blocks of the model names {sorted(unknown)}, no module of it")

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from fedtiny.errors import ModelError
-from fedtiny.graph.ir import Graph, Kind
+from fedtiny.graph.ir import Graph
 from fedtiny.graph.operations import OPERATIONS
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import Shape
@@ -22,12 +22,9 @@ class LayerProfile:
     """A convolution or linear layer; figures are for one image."""
 
     name: str
-    kind: Literal["convolution", "linear"]
     shape: Shape
     uses: int
     """How often an image uses each weight: the positions of a filter, 1 in a linear layer."""
-    inputs: int
-    outputs: int
 
     @property
     def weight(self) -> str:
@@ -60,26 +57,20 @@ def once_each(runs: Iterable[LayerProfile]) -> tuple[LayerProfile, ...]:
 
 
 def _of_graph(graph: Graph) -> list[LayerProfile]:
-    return [
-        LayerProfile(
-            name=node.name,
-            kind="linear" if node.kind == Kind.LINEAR else "convolution",
-            shape=graph.weight_shapes[node.name],
-            uses=OPERATIONS[node.kind].uses(graph.shapes[number]),
-            inputs=prod(graph.shapes[node.inputs[0]]),
-            outputs=prod(graph.shapes[number]),
-        )
-        for number, node in graph.layers.items()
-    ]
+    uses = {n.name: OPERATIONS[n.kind].uses(graph.shapes[i]) for i, n in graph.layers.items()}
+    return [LayerProfile(n, shape, uses[n]) for n, shape in graph.weight_shapes.items()]
 
 
 def _watched(model: nn.Module, shape: Shape) -> list[LayerProfile]:
     """By hooks, in a pass of one image in eval mode."""
     runs: list[LayerProfile] = []
+
+    def note(name: str, layer: Any, output: torch.Tensor) -> None:
+        weights = tuple(layer.weight.shape)
+        runs.append(LayerProfile(name, weights, uses=output.numel() // weights[0]))
+
     hooks = [
-        module.register_forward_hook(
-            lambda layer, args, out, name=name: runs.append(_run(name, layer, args[0], out))
-        )
+        module.register_forward_hook(lambda layer, _, out, name=name: note(name, layer, out))
         for name, module in model.named_modules()
         if isinstance(module, LAYERS)
     ]
@@ -95,14 +86,3 @@ def _watched(model: nn.Module, shape: Shape) -> list[LayerProfile]:
         for hook in hooks:
             hook.remove()
     return runs
-
-
-def _run(name: str, layer: Any, features: torch.Tensor, out: torch.Tensor) -> LayerProfile:
-    return LayerProfile(
-        name=name,
-        kind="linear" if isinstance(layer, nn.Linear) else "convolution",
-        shape=tuple(layer.weight.shape),
-        uses=out.numel() // layer.weight.shape[0],
-        inputs=features.numel(),
-        outputs=out.numel(),
-    )
