@@ -182,9 +182,9 @@ def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple
     kept, sums = 0, 0
     for step in program.steps:
         if step.action == "convolve":
-            read, given = plan.tensors[step.reads[0]], plan.tensors[step.gives]
+            read, out = plan.tensors[step.reads[0]], plan.tensors[step.gives]
             kept = max(kept, tables[step.node.name].max_kept + 1)
-            sums = max(sums, (given.rows - 1) * read.pitch + given.columns + OVERREAD)
+            sums = max(sums, (out.rows - 1) * read.pitch + out.columns + OVERREAD)
     return kept, sums
 
 

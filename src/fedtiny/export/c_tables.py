@@ -38,7 +38,7 @@ class Table:
 
 
 def table(weights: Weights, values: str) -> Table:
-    """The table of a layer, sparse or whole, whichever is smaller."""
+    """The table of a layer, sparse or complete, whichever is smaller."""
     if not np.isfinite(weights.values).all():
         raise ExportError("the model has a weight that is no finite number; it cannot be exported")
     numbers, scales = _numbers(weights, values)
@@ -49,8 +49,8 @@ def table(weights: Weights, values: str) -> Table:
         most = int(np.bincount(read // inputs, minlength=1).max())
         kept = _spread(numbers, np.searchsorted(read, places), len(read))
         return Table(inputs, taps, steps, escape, kept, scales, weights.bias, most)
-    whole = _spread(numbers, places, weights.size)
-    return Table(inputs, taps, None, 0, whole, scales, weights.bias, inputs)
+    complete = _spread(numbers, places, weights.size)
+    return Table(inputs, taps, None, 0, complete, scales, weights.bias, inputs)
 
 
 def _numbers(weights: Weights, values: str) -> tuple[Array, NDArray[np.float32] | None]:

@@ -11,7 +11,7 @@ from fedtiny.export.onnx_file import onnx_bytes, plain_size
 from fedtiny.export.packed import packed
 
 BYTES = 4  # of a float32
-MAX_TOLD = 1 << 53  # bytes that a card may claim: a larger number is no exact float
+MAX_CLAIMED = 1 << 53  # bytes that a card may claim: a larger number is no exact float
 VALUES: tuple[Values, ...] = ("fp32", "fp16", "int8")
 C_VALUES: tuple[Values, ...] = ("fp32", "int8")
 
@@ -27,9 +27,9 @@ class Size:
 
 def dense_bytes(model: TinyModel) -> int:
     """Bytes of the model before pruning, as its card tells them, or else of its own full shape."""
-    told = model.card.get("dense_bytes")
-    if type(told) is int and 0 < told < MAX_TOLD:
-        return told
+    claimed = model.card.get("dense_bytes")
+    if type(claimed) is int and 0 < claimed < MAX_CLAIMED:
+        return claimed
     return BYTES * sum(map(prod, model.net.graph.weight_shapes.values()))
 
 

@@ -175,10 +175,10 @@ def _known_data(folder: RunFolder) -> DataSet | None:
 
 def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config without what only concerns the machine of the run."""
-    told = {name: value for name, value in config.items() if name not in LOCAL}
-    told["data"] = {name: value for name, value in told["data"].items() if name != "root"}
-    told["device"] = {name: v for name, v in told.get("device", {}).items() if name != "python"}
-    return told
+    shared = {name: value for name, value in config.items() if name not in LOCAL}
+    shared["data"] = {name: value for name, value in shared["data"].items() if name != "root"}
+    shared["device"] = {name: v for name, v in shared.get("device", {}).items() if name != "python"}
+    return shared
 
 
 def pack_run(path: Path | str, **own: Any) -> Path:

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from fedtiny.errors import RunError
 from fedtiny.federation.server import Server
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.runs.digest import digest_of
+from fedtiny.runs.digest import digest_of, with_text
 from fedtiny.runs.folder import RunFolder, write_atomically
 from fedtiny.runs.integrity import IncompleteRunError
 from fedtiny.sparse.mask import Mask
@@ -77,9 +77,8 @@ def _mask(param_spec: ParamSpec, counts: NDArray[Any], indices: NDArray[Any]) ->
 def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     try:
         data = folder.checkpoint.read_bytes()
-        tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        sealed = json.loads(header["__metadata__"]["fedtiny"])
+        tensors, sealed_text = with_text(data, "fedtiny")
+        sealed = json.loads(sealed_text)
         text, digest = sealed["state"], sealed["digest"]
         state = json.loads(text)
     except OSError as error:
