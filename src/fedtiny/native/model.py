@@ -2,14 +2,13 @@
 
 import ctypes
 from collections.abc import Mapping
-from enum import IntEnum
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.graph.ir import LAYERS, Graph, Kind, Node
+from fedtiny.graph.ir import Graph
 from fedtiny.graph.operations import NATIVE, lacking
 from fedtiny.native.library import (
     GradQueryRecord,
@@ -20,33 +19,11 @@ from fedtiny.native.library import (
     ScoreRecord,
     library,
 )
+from fedtiny.native.nodes import Parameter, node_record, places_of
 from fedtiny.native.options import Memory, Options, Rates, Score
 
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int32]
-
-
-class _Parameter(IntEnum):
-    """fedtiny_parameter."""
-
-    WEIGHT = 0
-    BIAS = 1
-    SCALE = 2
-    SHIFT = 3
-    RUNNING_MEAN = 4
-    RUNNING_VAR = 5
-    BATCH_MEAN = 6
-    BATCH_VAR = 7
-    CORRECTED_VAR = 8
-
-
-_LAYER = {"weight": _Parameter.WEIGHT, "bias": _Parameter.BIAS}
-_NORM = {
-    "weight": _Parameter.SCALE,
-    "bias": _Parameter.SHIFT,
-    "running_mean": _Parameter.RUNNING_MEAN,
-    "running_var": _Parameter.RUNNING_VAR,
-}
 
 
 class NativeModel:
@@ -58,11 +35,9 @@ class NativeModel:
         self.graph = graph
         self._library = library()
         self._handle = ctypes.c_void_p()
-        records = (NodeRecord * len(graph.nodes))(*map(_record, graph.nodes))
+        records = (NodeRecord * len(graph.nodes))(*map(node_record, graph.nodes))
         self._library.call("create", records, len(records), ctypes.byref(self._handle))
-        self._places = _places(graph)
-        self._image = graph.shapes[0]
-        self._classes = graph.shapes[-1][0]
+        self._places = places_of(graph)
         self._images = 0
         self.options: Options | None = None
         self._counts: dict[str, int] = {}
@@ -81,20 +56,20 @@ class NativeModel:
     @property
     def layers(self) -> tuple[str, ...]:
         """Names of all weights of convolutions and linear layers, in order."""
-        return tuple(n for n, (_, p) in self._places.items() if p is _Parameter.WEIGHT)
+        return tuple(n for n, (_, p) in self._places.items() if p is Parameter.WEIGHT)
 
     def size(self, name: str) -> int:
         """Number of values of a tensor, pruned ones included."""
         self._place(name)
         return prod(self.graph.tensors[name])
 
+    def _call(self, name: str, *arguments: Any) -> None:
+        self._library.call(name, self._handle, *arguments)
+
     def plan(self, options: Options, counts: Mapping[str, int] | None = None) -> Memory:
         """What preparing would take, with this many kept weights by layer; takes nothing."""
-        record, memory = options.record(), MemoryRecord()
-        kept = self._kept(counts or {})
-        self._library.call(
-            "plan", self._handle, ctypes.byref(record), kept.ctypes.data, ctypes.byref(memory)
-        )
+        memory, kept = MemoryRecord(), self._kept(counts or {})
+        self._call("plan", ctypes.byref(options.record()), kept.ctypes.data, ctypes.byref(memory))
         return _memory(memory)
 
     def prepare(self, options: Options, kept: Mapping[str, Positions | None] | None = None) -> None:
@@ -112,11 +87,8 @@ class NativeModel:
         pointers = (ctypes.c_void_p * len(self.graph.nodes))()
         for name, positions in sparse.items():
             pointers[self._place(name)[0]] = positions.ctypes.data
-        record = options.record()
         self.options = None
-        self._library.call(
-            "prepare", self._handle, ctypes.byref(record), counts.ctypes.data, pointers
-        )
+        self._call("prepare", ctypes.byref(options.record()), counts.ctypes.data, pointers)
         self.options = options
         self._counts = {name: int(counts[self._place(name)[0]]) for name in self.layers}
 
@@ -124,14 +96,13 @@ class NativeModel:
     def taken(self) -> Memory:
         """What preparing took."""
         memory = MemoryRecord()
-        self._library.call("taken", self._handle, ctypes.byref(memory))
+        self._call("taken", ctypes.byref(memory))
         return _memory(memory)
 
     def set(self, name: str, values: NDArray[Any]) -> None:
         """Set a tensor; of a weight, its kept values."""
         flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-        node, parameter = self._place(name)
-        self._library.call("set", self._handle, node, parameter, flat.ctypes.data, flat.size)
+        self._call("set", *self._place(name), flat.ctypes.data, flat.size)
 
     def get(self, name: str) -> Floats:
         """A tensor as it is; of a weight, its kept values."""
@@ -141,38 +112,32 @@ class NativeModel:
         self, norm: str, *, corrected: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Mean and variance that a batch norm saw in the last pass with statistics of its own."""
-        var = _Parameter.CORRECTED_VAR if corrected else _Parameter.BATCH_VAR
+        var = Parameter.CORRECTED_VAR if corrected else Parameter.BATCH_VAR
         node, _ = self._place(f"{norm}.running_mean")
         size = self.size(f"{norm}.running_mean")
-        return (
-            self._get(node, _Parameter.BATCH_MEAN, size),
-            self._get(node, var, size),
-        )
+        return self._get(node, Parameter.BATCH_MEAN, size), self._get(node, var, size)
 
-    def _get(self, node: int, parameter: _Parameter, size: int) -> NDArray[np.float64]:
+    def _get(self, node: int, parameter: Parameter, size: int) -> NDArray[np.float64]:
         values = np.empty(size, dtype=np.float64)
-        self._library.call("get", self._handle, node, parameter, values.ctypes.data, size)
+        self._call("get", node, parameter, values.ctypes.data, size)
         return values
 
     def gradient(self, name: str) -> Floats:
         """The gradient of the last training step; of a weight, at its kept positions."""
         values = np.empty(self._length(name), dtype=np.float32)
-        node, parameter = self._place(name)
-        self._library.call(
-            "get_gradient", self._handle, node, parameter, values.ctypes.data, values.size
-        )
+        self._call("get_gradient", *self._place(name), values.ctypes.data, values.size)
         return values
 
     def input_gradient(self) -> Floats:
         """The gradient of the images of the last training step."""
-        values = np.empty((self._images, *self._image), dtype=np.float32)
-        self._library.call("get_input_gradient", self._handle, values.ctypes.data, values.size)
+        values = np.empty((self._images, *self.graph.shapes[0]), dtype=np.float32)
+        self._call("get_input_gradient", values.ctypes.data, values.size)
         return values
 
     def start(self, rates: Rates) -> None:
         """A fresh optimizer."""
         record = RatesRecord(rates.lr, rates.momentum, rates.decay, *rates.betas, rates.epsilon)
-        self._library.call("start", self._handle, ctypes.byref(record))
+        self._call("start", ctypes.byref(record))
 
     def train(
         self,
@@ -185,21 +150,12 @@ class NativeModel:
     ) -> Score:
         """One training step; `seed` keys dropout.
 
-        Each array of `dense` has the whole gradient of its layer added.
+        Each array of `dense` has the complete gradient of its layer added.
         """
-        images, labels = self._checked(images, labels)
-        queries = (GradQueryRecord * len(dense or {}))(
-            *(self._dense_record(name, sums) for name, sums in (dense or {}).items())
-        )
-        return self._pass("train", images, labels, seed, update, queries, len(queries))
-
-    def _pass(self, name: str, images: Floats, labels: Any, *arguments: Any) -> Score:
-        """A training step or a measurement of some images."""
-        score = ScoreRecord()
+        queries = [self._dense_record(name, sums) for name, sums in (dense or {}).items()]
+        array = (GradQueryRecord * len(queries))(*queries)
         self._images = len(images)
-        batch = (images.ctypes.data, labels.ctypes.data, len(images))
-        self._library.call(name, self._handle, *batch, *arguments, ctypes.byref(score))
-        return Score(score.loss, score.correct)
+        return self._pass("train", images, labels, seed, update, array, len(array))
 
     def top_gradients(
         self,
@@ -214,7 +170,6 @@ class NativeModel:
 
         Batch norm computes with this epsilon at least.
         """
-        images, labels = self._checked(images, labels)
         sizes = {name: min(count, self.size(name)) for name, count in counts.items()}
         found = {
             name: (np.empty(size, dtype=np.int32), np.empty(size, dtype=np.float32))
@@ -226,6 +181,7 @@ class NativeModel:
                 for name, (i, v) in found.items()
             )
         )
+        self._images = len(images)
         self._pass("measure", images, labels, seed, epsilon, queries, len(queries))
         return {
             name: (indices[: query.count], values[: query.count])
@@ -240,39 +196,35 @@ class NativeModel:
         own_statistics: bool = False,
     ) -> Score:
         """Loss and right answers without training; with running statistics or the batch's own."""
-        images, labels = self._checked(images, labels)
-        return self._forward(images, labels, own_statistics, None)
+        return self._pass("forward", images, labels, own_statistics, None)
 
     def logits(self, images: Floats, *, own_statistics: bool = False) -> Floats:
         """What the network gives for some images."""
-        images, _ = self._checked(images, None)
-        values = np.empty((len(images), self._classes), dtype=np.float32)
-        self._forward(images, None, own_statistics, values.ctypes.data)
+        values = np.empty((len(images), self.graph.shapes[-1][0]), dtype=np.float32)
+        self._pass("forward", images, None, own_statistics, values.ctypes.data)
         return values
 
-    def _forward(self, images: Floats, labels: Any, own: bool, logits: int | None) -> Score:
-        score = ScoreRecord()
-        answers = None if labels is None else labels.ctypes.data
-        batch = (images.ctypes.data, answers, len(images))
-        self._library.call("forward", self._handle, *batch, own, logits, ctypes.byref(score))
-        return Score(score.loss, score.correct)
-
-    def _checked(self, images: Floats, labels: Any) -> tuple[Floats, Any]:
+    def _pass(self, name: str, images: Floats, labels: Any, *arguments: Any) -> Score:
+        """Whatever computes with a batch; labels may be missing."""
+        shape, score = self.graph.shapes[0], ScoreRecord()
         images = np.ascontiguousarray(images, dtype=np.float32)
-        if images.shape[1:] != self._image:
-            raise NativeError(f"images must be [N, {self._image}], but have shape {images.shape}")
+        if images.shape[1:] != shape:
+            raise NativeError(f"images must be [N, {shape}], but have shape {images.shape}")
         if labels is not None:
             labels = np.ascontiguousarray(labels, dtype=np.int64)
             if labels.shape != (len(images),):
                 raise NativeError(f"{len(images)} images need as many labels, not {labels.shape}")
-        return images, labels
+        answers = None if labels is None else labels.ctypes.data
+        batch = (images.ctypes.data, answers, len(images))
+        self._call(name, *batch, *arguments, ctypes.byref(score))
+        return Score(score.loss, score.correct)
 
     def _dense_record(self, name: str, sums: Floats) -> GradQueryRecord:
         if sums.dtype != np.float32 or sums.size != self.size(name) or not sums.flags.c_contiguous:
             raise NativeError(f"{name}: sums need {self.size(name)} float32 values in one piece")
         return GradQueryRecord(self._place(name)[0], 0, None, None, sums.ctypes.data)
 
-    def _place(self, name: str) -> tuple[int, _Parameter]:
+    def _place(self, name: str) -> tuple[int, Parameter]:
         if name not in self._places:
             raise NativeError(f"the network has no tensor '{name}'")
         return self._places[name]
@@ -283,45 +235,13 @@ class NativeModel:
     def _kept(self, counts: Mapping[str, int]) -> NDArray[np.int64]:
         kept = np.full(len(self.graph.nodes), -1, dtype=np.int64)
         for name, count in counts.items():
-            if self._place(name)[1] is not _Parameter.WEIGHT:
+            if self._place(name)[1] is not Parameter.WEIGHT:
                 raise NativeError(f"'{name}' is no weight that could be pruned")
             kept[self._place(name)[0]] = count
         for name in self.layers:
             if kept[self._place(name)[0]] == -1:
                 kept[self._place(name)[0]] = self.size(name)
         return kept
-
-
-def _record(node: Node) -> NodeRecord:
-    first, second = (*node.inputs, -1, -1)[:2]
-    return NodeRecord(
-        int(node.kind),
-        first,
-        second,
-        node.channels,
-        *node.size,
-        node.kernel,
-        node.stride,
-        node.padding,
-        node.bias,
-        node.count_padding,
-        node.epsilon,
-        node.momentum,
-        node.probability,
-    )
-
-
-def _places(graph: Graph) -> dict[str, tuple[int, _Parameter]]:
-    """Which node and parameter each tensor is."""
-    holding = (*LAYERS, Kind.BATCH_NORM)
-    numbers = {node.name: i for i, node in enumerate(graph.nodes) if node.kind in holding}
-    found = {}
-    for tensor in graph.tensors:
-        name, _, part = tensor.rpartition(".")
-        number = numbers[name]
-        parts = _NORM if graph.nodes[number].kind is Kind.BATCH_NORM else _LAYER
-        found[tensor] = (number, parts[part])
-    return found
 
 
 def _memory(record: MemoryRecord) -> Memory:
