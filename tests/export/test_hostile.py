@@ -12,7 +12,7 @@ from safetensors.numpy import load, save
 from fedtiny import models
 from fedtiny.data.draws import Preparation
 from fedtiny.errors import ExportError, ModelError
-from fedtiny.export import packed, sizes
+from fedtiny.export import packed
 from fedtiny.export.c_source import write_c
 from fedtiny.export.network import TinyModel
 from fedtiny.export.numpy_model import NumpyModel
@@ -262,7 +262,7 @@ def test_a_card_whose_size_cannot_be_is_not_believed(whole, claim):
     tensors, told = parts(whole)
     found = packed.unpacked(sealed(tensors, {**told, "card": {"dense_bytes": claim}}))
     honest = replace(found, card={})
-    assert sizes.dense_bytes(found) == sizes.dense_bytes(honest) > len(whole)
+    assert found.dense_bytes == honest.dense_bytes > len(whole)
 
 
 # Memory

@@ -136,7 +136,7 @@ def traces(monkeypatch):
     seen = []
     original = fx.symbolic_trace
     monkeypatch.setattr(fx, "symbolic_trace", lambda m: seen.append(type(m)) or original(m))
-    monkeypatch.setattr("fedtiny.models.layers._watched", lambda *_: seen.append("hooks"))
+    monkeypatch.setattr("fedtiny.models.profile._watched", lambda *_: seen.append("hooks"))
     return seen
 
 

@@ -6,8 +6,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fedtiny.export.formats import Order, Written, export
-from fedtiny.export.sizes import Size, all_sizes
+from fedtiny.export.formats import Order, Size, Written, all_sizes, export
 from fedtiny.runs import formatting
 
 

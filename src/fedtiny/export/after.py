@@ -6,7 +6,6 @@ from rich.console import Console
 
 from fedtiny.errors import FedTinyError
 from fedtiny.export import packed
-from fedtiny.export.sizes import dense_bytes
 from fedtiny.export.source import pack_run
 from fedtiny.models import Traced
 from fedtiny.runs import formatting
@@ -24,7 +23,7 @@ def tell_packed(run: Path, graph: Traced | None = None) -> None:
     except FedTinyError as error:
         console.print(f"no packed model: {error}", markup=False)
         return
-    size, dense = path.stat().st_size, dense_bytes(packed.read(path))
+    size, dense = path.stat().st_size, packed.read(path).dense_bytes
     console.print(
         f"packed model: {path} ({formatting.size(size)}, {size / dense:.2%} of dense); "
         f"classify with: fedtiny predict {quoted(path)} IMAGE",

@@ -3,7 +3,7 @@
 Everything here is NumPy; no torch.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,7 @@ def _norm(node: Node, theta: Theta) -> Norm:
     return Norm(gamma, beta, mean, variance, node.epsilon)
 
 
-@dataclass(frozen=True, eq=False)
-class Quantised:
+class Quantised(NamedTuple):
     """Weights in eight bits: a filter's weights are its values times its scale."""
 
     values: NDArray[np.int8]

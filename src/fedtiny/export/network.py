@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 from fedtiny.data.draws import Preparation
@@ -10,6 +11,7 @@ from fedtiny.graph.ir import Shape
 from fedtiny.graph.weights import Lowered
 
 Values = Literal["fp32", "fp16", "int8"]
+MAX_CLAIMED = 1 << 53  # bytes that a card may claim: a larger number is no exact float
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,14 @@ class TinyModel:
     def shape(self) -> Shape:
         """Channels, rows and columns of an image."""
         return self.net.graph.shapes[0]
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of the model before pruning, as its card tells them, or else of its full shape."""
+        claimed = self.card.get("dense_bytes")
+        if type(claimed) is int and 0 < claimed < MAX_CLAIMED:
+            return claimed
+        return 4 * sum(map(prod, self.net.graph.weight_shapes.values()))
 
 
 def check_images(found: Sequence[int], expected: Shape) -> None:

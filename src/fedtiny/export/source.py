@@ -32,7 +32,6 @@ from fedtiny.sparse.theta import Floats, Theta
 if TYPE_CHECKING:
     from torch import nn
 
-BYTES = 4  # of a float32
 LOCAL = ("workers", "threads", "checkpoint_every")  # how and where a run computed, not what
 
 
@@ -92,14 +91,9 @@ class Trained:
             "accuracy": result["accuracy"],
             "density": result["density"],
             "kept_weights": result["kept_weights"],
-            "dense_bytes": dense_bytes(theta),
+            "dense_bytes": theta.param_spec.dense_bytes,
             "config": _shared(configs.to_dict(self.config)),
         }
-
-
-def dense_bytes(theta: Theta) -> int:
-    """Number of bytes of the model with every weight kept, in float32."""
-    return BYTES * (theta.param_spec.prunable_count + theta.param_spec.dense_count)
 
 
 def tiny_model(
@@ -123,14 +117,6 @@ def tiny_model(
     return trained(place, data=data, model=model).tiny(fold=fold)
 
 
-def finished(path: Path) -> RunFolder:
-    """The folder of a run that has come to its end."""
-    folder = RunFolder.open(path)
-    if not folder.result.exists():
-        raise RunError(f"{path} is not finished; continue it with: {way_on(folder)}")
-    return folder
-
-
 def trained(
     path: Path | str,
     *,
@@ -144,7 +130,9 @@ def trained(
     """
     check_data(data)
     check_model(model)
-    folder = finished(Path(path))
+    folder = RunFolder.open(Path(path))
+    if not folder.result.exists():
+        raise RunError(f"{path} is not finished; continue it with: {way_on(folder)}")
     asked = configs.load(folder.config)
     data = data or _known_data(folder)
     inputs = {"data": data, "model": model}

@@ -16,13 +16,13 @@ def recipe_of(state: Path) -> Path:
     return state.with_suffix(".json")
 
 
-def write(run: Trained, out: Path) -> list[Path]:
+def write(run: Trained, out: Path) -> tuple[Path, Path]:
     """Write the state dict to `out` and its recipe beside it."""
     recipe = recipe_of(out)
     state = {name: np.ascontiguousarray(array) for name, array in run.state.items()}
     write_atomically(out, save(state))
     write_json(recipe, _recipe(run))
-    return [out, recipe]
+    return out, recipe
 
 
 def _recipe(run: Trained) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedtiny.errors import ModelError
 from fedtiny.models import Traced
-from fedtiny.models.layers import runs_of_layers
 from fedtiny.models.param_spec import ParamSpec, Shape
+from fedtiny.models.profile import runs_of_layers
 
 DEFAULT_BLOCKS = 5
 
