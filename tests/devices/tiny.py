@@ -23,8 +23,8 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.rounds import federate
 from fedtiny.federation.server import Server
 from fedtiny.graph.ir import Graph
+from fedtiny.graph.trace import trace
 from fedtiny.models import ParamSpec, analyze
-from fedtiny.native.translate import describe
 from fedtiny.randomness import SERVER
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -175,7 +175,7 @@ def lab(
 def graph_of(model: nn.Module, data: DataSet) -> Graph | None:
     """The network as native devices take it, if it has that form."""
     try:
-        return describe(model, data.shape)
+        return trace(model, data.shape)
     except ModelError:
         return None
 

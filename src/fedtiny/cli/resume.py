@@ -32,5 +32,5 @@ def command(arguments: list[str]) -> int:
     parsed = tyro.cli(Arguments, prog="fedtiny resume", args=arguments)
     reporter = reporting(parsed.track)
     result = resume(parsed.path, root=parsed.root, workers=parsed.workers, reporter=reporter)
-    finish(result.path, report=parsed.report, track=parsed.track)
+    finish(result, report=parsed.report, track=parsed.track)
     return 0

@@ -40,5 +40,5 @@ def command(arguments: list[str]) -> int:
     default = configs.load(file) if file else Config()
     parsed = tyro.cli(Arguments, prog=PROG, args=flags, default=Arguments(config=default))
     result = run(parsed.config, out=parsed.out, reporter=reporting(parsed.track))
-    finish(result.path, report=parsed.report, track=parsed.track)
+    finish(result, report=parsed.report, track=parsed.track)
     return 0

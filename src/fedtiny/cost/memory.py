@@ -4,6 +4,7 @@ from math import prod
 from typing import Literal
 
 from fedtiny.cost.workload import Swaps, Workload
+from fedtiny.sparse.top import SLAB_PER_COUNT
 
 Items = dict[str, int]
 MemoryModel = Literal["paper", "device"]
@@ -14,7 +15,6 @@ INDEX = 4  # int32, as masks are held
 PAPER_CONSTANT = {"resnet18": 1_050_000, "vgg11": 2_480_000}
 """What the paper's figures hold beside weights and gradients; it does not say what that is."""
 OPTIMIZER_VALUES = {"adam": 2, "sgd": 1}
-SLAB_PER_COUNT = 4  # the weight gradient is made in slabs of at most so many times a values
 
 
 def total(work: Workload, model: MemoryModel) -> int:

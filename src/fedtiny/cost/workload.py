@@ -19,6 +19,7 @@ from fedtiny.cost.network import (
     least_small,
     named,
 )
+from fedtiny.models import Traced
 from fedtiny.models.param_spec import Shape
 from fedtiny.randomness import generator
 from fedtiny.sparse.densities import uniform, uniform_noise
@@ -42,6 +43,8 @@ class Given(TypedDict, total=False):
     samples: int
     model: "nn.Module"
     """A network of one's own, in place of the one that the config names."""
+    graph: Traced
+    """What tracing the network gave, so that it is not traced again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,8 +173,10 @@ class Workload:
 
 def _large(config: Config, given: Given) -> Network:
     shape, classes = given.get("shape", CIFAR10_SHAPE), given.get("classes", CIFAR10_CLASSES)
-    own = given.get("model")
-    return named(config, shape, classes) if own is None else describe(own, shape, classes)
+    own, graph = given.get("model"), given.get("graph")
+    if own is None:
+        return named(config, shape, classes, graph)
+    return describe(own, shape, classes, graph=graph)
 
 
 def _small(config: Config, large: Network) -> Network:

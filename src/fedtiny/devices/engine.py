@@ -18,6 +18,8 @@ Metrics = dict[str, float]
 SecondMoment = Literal["var", "square"]
 Arrays = Mapping[str, NDArray[np.float32]]
 
+MOMENTUM = 0.1  # of running batch-norm statistics, if several passes are asked for
+
 
 @dataclass(frozen=True)
 class RngKey:

@@ -12,7 +12,7 @@ from fedtiny.data.array_transform import ArrayTransform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite
+from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, SecondMoment, finite
 from fedtiny.devices.optimizer import Adam, optimizer
 from fedtiny.errors import ModelError
 from fedtiny.native.model import NativeModel
@@ -23,7 +23,6 @@ from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
 Floats = NDArray[np.float32]
-MOMENTUM = 0.1  # of the running mean, where several passes are asked for
 STEP_KEY = 0x9E3779B97F4A7C15  # sets the dropout of one training step apart from the next
 
 

@@ -33,7 +33,7 @@ def _play(grid: Grid, context: Context, console: Console) -> None:
     folder = RunFolder(Path(settings.run).expanduser().absolute())
     fleet = FlowerFleet(grid, settings, folder, lambda line: console.print(line, markup=False))
     if settings.resume:
-        resume(folder.path, reporter=Lines(console), fleet=fleet)
+        result = resume(folder.path, reporter=Lines(console), fleet=fleet)
     else:
-        run(config, out=folder.path, reporter=Lines(console), fleet=fleet)
-    finish(folder.path)
+        result = run(config, out=folder.path, reporter=Lines(console), fleet=fleet)
+    finish(result)

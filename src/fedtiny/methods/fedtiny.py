@@ -19,12 +19,13 @@ from fedtiny.federation.messages import (
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
+from fedtiny.graph.ir import Graph
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.native.effective import Flow
 from fedtiny.randomness import generator
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool, prune_by_magnitude
 from fedtiny.sparse.densities import uniform, uniform_noise
+from fedtiny.sparse.effective import reachability
 from fedtiny.sparse.schedule import Schedule
 
 Statistics = Mapping[str, NDArray[np.float32]]
@@ -54,7 +55,7 @@ class FedTiny(Method):
     def coarse_prune(self, server: Server) -> None:
         """Choose the least biased of a pool of candidates (Alg. 1)."""
         if self._reclaims:
-            _flow(server)  # to fail before the rounds do
+            _graph(server)  # to fail before the rounds do
         if self.config.selection.kind == "none":
             counts = uniform(server.param_spec, self.config.density)
             server.theta = prune_by_magnitude(server.theta, counts)
@@ -110,7 +111,8 @@ class FedTiny(Method):
     def adjust(self, server: Server, outcome: Outcome) -> None:
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""
         numbers = self._pruning_numbers(server)
-        useful = _flow(server).under(server.theta.mask).useful if self._reclaims else None
+        mask = server.theta.mask
+        useful = reachability(_graph(server), mask).useful if self._reclaims else None
         server.theta, _ = grow_and_drop(server.theta, outcome.gradients, numbers, useful)
 
     @property
@@ -143,14 +145,14 @@ def pooled_variance(arrays: Statistics) -> Statistics:
     return pooled
 
 
-def _flow(server: Server) -> Flow:
-    flow = server.public.flow if server.public else None
-    if flow is None:
+def _graph(server: Server) -> Graph:
+    graph = server.public.graph if server.public else None
+    if graph is None:
         raise StartAnewError(
             "the network has a layer or a shape that weights cannot be followed through; "
             "leave --pruning.reclaim out"
         )
-    return flow
+    return graph
 
 
 def _require_enough(server: Server, outcome: Outcome) -> None:

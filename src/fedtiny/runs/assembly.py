@@ -24,6 +24,7 @@ from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
+from fedtiny.models import Traced
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import backend as backends
 from fedtiny.runs.fleet import Fleet
@@ -64,6 +65,7 @@ class Assembly:
     executor: Executor
     test: tuple[DeviceData, ...]
     workload: Workload
+    graph: Traced
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy of the global model on the test set."""
@@ -120,18 +122,18 @@ def assemble(
     split = checked(split, images) if split else with_checksum(sharing(dataset, config), images)
     own = None if config.model != asked.model else model
     network = build_model(config, dataset) if own is None else copy.deepcopy(own).cpu()
-    param_spec = models.analyze(network, dataset.shape)
+    graph = models.traced(network, dataset.shape)
+    param_spec = models.analyze(network, dataset.shape, graph)
     check_trainable(network)
     check_outputs(network, dataset)
     method.check(param_spec)
-    graph = backends.trace(network, dataset)
     backend = backends.choose(config, method, network, param_spec, graph)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     if planning:
         asked, config = backends.planned(asked, config, param_spec, graph)
-    traced = None if isinstance(graph, FedTinyError) else graph
     preparation = Preparation.of(dataset, config.data.augment, config.data.cutout)
-    spec = DeviceSpec(config, param_spec, preparation, traced if backend == "native" else None)
+    native = backends.known(graph) if backend == "native" else None
+    spec = DeviceSpec(config, param_spec, preparation, native)
     engine = TorchEngine(network, spec)
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
@@ -139,12 +141,16 @@ def assemble(
     transport: Transport = (
         fleet.open_transport(spec, dataset, split) if fleet else Simulator(executor, shards, config)
     )
-    public = TorchPublicSet(engine, _public_shard(dataset, split), traced)
+    public = TorchPublicSet(engine, _public_shard(dataset, split), graph)
     server = Server(config, transport, engine.theta(), public)
     samples = fleet.samples if fleet else int(split.table.sum()) // len(split.table)
-    workload = Workload.of(asked, **cost_inputs(asked, dataset, model) | {"samples": samples})
+    inputs = cost_inputs(asked, dataset, model) | {"samples": samples}
+    if (config.model, config.parameters) == (asked.model, asked.parameters):
+        inputs["graph"] = graph
+    workload = Workload.of(asked, **inputs)
     return Assembly(
-        asked, config, dataset, split, network, engine, method, server, executor, test, workload
+        *(asked, config, dataset, split, network, engine),
+        *(method, server, executor, test, workload, graph),
     )
 
 

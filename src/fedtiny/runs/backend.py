@@ -15,6 +15,7 @@ from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.federation.method import Method
 from fedtiny.graph.ir import Graph
+from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.fit import largest_fit
 from fedtiny.native.library import available
@@ -40,7 +41,7 @@ def choose(
     method: Method,
     model: "nn.Module",
     param_spec: ParamSpec,
-    graph: Graph | FedTinyError,
+    graph: Traced,
 ) -> Backend:
     """The backend of a run; native if it was asked for, or is possible and faster."""
     if config.device_backend == "torch":
@@ -72,12 +73,10 @@ def _trouble(config: RunConfig, method: Method) -> str:
     return ""
 
 
-def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Graph | FedTinyError) -> str:
+def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Traced) -> str:
     """Why native devices cannot play this network as PyTorch would, or nothing."""
-    if isinstance(graph, FedTinyError):
-        return str(graph)
     try:
-        native = NativeModel(graph)
+        native = NativeModel(known(graph))
     except FedTinyError as error:
         return str(error)
     for name in (*param_spec.prunable, *param_spec.dense):
@@ -89,31 +88,23 @@ def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Graph | FedTinyErr
     return ""
 
 
-def describe(model: "nn.Module", data: DataSet) -> Graph:
-    """The network as native devices take it."""
-    from fedtiny.native import translate
-
-    return translate.describe(model, data.shape)
-
-
-def trace(model: "nn.Module", data: DataSet) -> Graph | FedTinyError:
-    """The same, or why the network has no such form."""
-    try:
-        return describe(model, data)
-    except FedTinyError as error:
-        return error
+def known(graph: Traced) -> Graph:
+    """The network as native devices take it; raises why it cannot be told."""
+    if isinstance(graph, Graph):
+        return graph
+    raise graph
 
 
 def planned(
-    asked: RunConfig, config: RunConfig, param_spec: ParamSpec, graph: Graph | FedTinyError
+    asked: RunConfig, config: RunConfig, param_spec: ParamSpec, graph: Traced
 ) -> tuple[RunConfig, RunConfig]:
     """Both configs, with devices that fit their memory budget."""
-    if config.device_backend == "torch" or isinstance(graph, FedTinyError):
+    if config.device_backend == "torch":
         raise ConfigError(
             "--memory-model device plans the memory of native devices, which this run has none of; "
             "with --device-backend torch it chooses the density"
         )
-    fitting = _fitted(config, param_spec, graph)
+    fitting = _fitted(config, param_spec, known(graph))
     return replace(
         asked, train=fitting.train, selection=fitting.selection, device=fitting.device
     ), fitting

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from fedtiny.errors import RunError
 from fedtiny.federation.server import Server
 from fedtiny.files import write_atomically
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.runs.digest import digest_of
+from fedtiny.runs.digest import digest_of, with_text
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.integrity import IncompleteRunError
 from fedtiny.sparse.mask import Mask
@@ -78,9 +78,8 @@ def _mask(param_spec: ParamSpec, counts: NDArray[Any], indices: NDArray[Any]) ->
 def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     try:
         data = folder.checkpoint.read_bytes()
-        tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        signed = json.loads(header["__metadata__"]["fedtiny"])
+        tensors, signed_text = with_text(data, "fedtiny")
+        signed = json.loads(signed_text)
         text, digest = signed["state"], signed["digest"]
         state = json.loads(text)
     except OSError as error:

@@ -15,6 +15,7 @@ from fedtiny.errors import RunError
 from fedtiny.extras import own_code, require, version_of
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.files import read_json, write_atomically, write_json
+from fedtiny.models import Traced
 from fedtiny.runs import display, metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -45,6 +46,8 @@ class Result:
     metrics: list[Record]
     selection: dict[str, Any]
     network: "nn.Module"
+    graph: Traced | None = None
+    """The graph of the network, or why it cannot be told."""
 
 
 def run(
@@ -160,6 +163,7 @@ def _finish(
         metrics=records,
         selection=selection,
         network=assembly.model.eval(),
+        graph=assembly.graph,
     )
 
 

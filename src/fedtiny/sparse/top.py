@@ -6,6 +6,8 @@ from numpy.typing import NDArray
 from fedtiny.sparse.topk import largest
 from fedtiny.sparse.vector import SparseVector
 
+SLAB_PER_COUNT = 4  # a slab holds at most so many times the values of a buffer, or one filter
+
 
 class TopBuffer:
     """The `count` values of largest magnitude seen so far, in O(count) memory.

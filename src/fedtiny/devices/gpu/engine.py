@@ -16,7 +16,7 @@ from fedtiny.data import ImageSet
 from fedtiny.data.draws import Preparation
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite
+from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, SecondMoment, finite
 from fedtiny.devices.gpu.captured_graph import CapturedGraph
 from fedtiny.devices.gpu.dropout import only_keyed_draws
 from fedtiny.devices.gpu.gradients import DeviceTop
@@ -28,7 +28,6 @@ from fedtiny.devices.optimizer import optimizer
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
 from fedtiny.devices.torch_gradients import offer_gradients
 from fedtiny.devices.torch_norms import (
-    MOMENTUM,
     frozen_statistics,
     least_epsilon,
     measured_moments,
