@@ -1,6 +1,8 @@
 """A graph is checked when it is made, cannot be changed, and knows every shape."""
 
 import re
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
@@ -130,6 +132,14 @@ def test_the_limits_are_those_of_the_native_library():
     shifts = {int(n) for n in re.findall(r"Index\{1\} << (\d+)", text)}
     assert {1 << n for n in shifts} == {LIMITS.values, LIMITS.layer_weights}
     assert f"count > {LIMITS.nodes}" in text
+
+
+def test_all_but_tracing_does_without_torch():
+    folder = Path(fedtiny.__file__).parent / "graph"
+    names = [f"fedtiny.graph.{path.stem}" for path in folder.glob("*.py") if path.stem != "trace"]
+    code = f"import sys, {', '.join(names)}; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
 
 
 # Operations
