@@ -112,7 +112,7 @@ def rounds_of(method: str, density: float, count: int | None, width: int | None)
     own = methods.create(config)
     prepare(server, own)
     work = Workload.of(config, samples=SAMPLES)
-    number = (config.pruning.r_stop or 0) + 1 if count is None else count
+    number = config.pruning.r_stop + 1 if count is None else count
     return [play(server, own, executor, work) for _ in range(number)]
 
 

@@ -10,10 +10,11 @@ import pytest
 import fedtiny
 
 SOURCE = Path(fedtiny.__file__).parent
-BELOW_ALL = ("config", "cores", "deprecated", "errors", "extras", "randomness", "suggest")
+BELOW_ALL = ("config", "cores", "deprecated", "errors", "extras", "files", "randomness", "suggest")
 ORDER = (
-    *("data", "models", "sparse", "native", "federation", "methods"),
-    *("devices", "runs", "bench", "compare", "reproduce", "report", "export", "flower", "cli"),
+    *("graph", "data", "models", "sparse", "native", "federation", "methods"),
+    *("devices", "runs", "bench", "compare", "reproduce", "report", "export", "finish"),
+    *("flower", "cli"),
 )
 BESIDE = {"cost": ("methods", "runs")}  # sees what comes up to the one, is seen from the other on
 WITHOUT_TORCH = ("sparse", "federation", "config", "methods", "errors")

@@ -24,7 +24,7 @@ def assert_one_sentence(said, *parts, code=1):
 @pytest.mark.parametrize(
     ("flags", "parts"),
     [
-        ("--data.name cifar-10", ["'cifar-10'", "did you mean cifar10?"]),
+        ("--data.name cifar-10", ["'cifar-10'", "did you mean 'cifar10'?"]),
         ("--data.name nonsense", ["'nonsense'", "digits, cifar10, cifar100, cinic10, svhn"]),
         ("--data.name cifar10", ["no data/cifar10", "fedtiny data get cifar10", "--data.root"]),
         ("--data.name svhn --data.root /nowhere", ["/nowhere/svhn", "fedtiny data get svhn"]),

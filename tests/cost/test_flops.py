@@ -156,4 +156,4 @@ def test_the_small_model_is_compared_with_the_large_one():
 def test_a_network_of_ones_own_keeps_its_classes():
     work = Workload.of(config(), model=tiny_network(), **GIVEN)
     assert (work.network.classes, work.public) == (CLASSES, 15)
-    assert work.network.profile.layers[0].inputs == np.prod(SHAPE)
+    assert work.network.profile.layers[0].shape[1] == SHAPE[0]

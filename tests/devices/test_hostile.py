@@ -11,7 +11,7 @@ import pytest
 from fedtiny.devices.executors import ForkExecutor, SerialExecutor, can_fork
 from fedtiny.devices.link import Link
 from fedtiny.devices.simulator import Simulator
-from fedtiny.devices.worker_connection import DONE, WorkerConnection
+from fedtiny.devices.workers import DONE, Worker
 from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation.messages import Reply, Verb, train
 from fedtiny.federation.rounds import federate
@@ -468,7 +468,7 @@ def test_with_a_robust_mean_the_mask_still_changes():
 def test_workers_average_robustly_to_the_same_bits():
     config = settings(fleet={"devices": 3}, robustness={"mean": "median", "clip_norm": 0.5})
     alone, many = lab(config), lab(config)
-    many.transport.executor = ForkExecutor(many.engine, many.param_spec, many.shards, 0, 2)
+    many.transport.executor = ForkExecutor(many.engine, many.spec, many.shards, 2)
     try:
         assert played(many)[1] == played(alone)[1]
     finally:
@@ -490,8 +490,9 @@ class Garbled:
 
 def test_a_child_that_babbles_is_a_failure_of_its_device():
     bench = lab()
-    connection = WorkerConnection(Garbled(), bench.param_spec)
-    found = connection.reply(tasks(bench, train(1))[0].request)
+    worker = Worker(Garbled(), bench.param_spec)
+    found = worker.finish(tasks(bench, train(1))[0])
+    worker.close()
     assert isinstance(found, ReplyError)
     assert str(found).startswith(REFUSED)
     assert not isinstance(found, Reply)

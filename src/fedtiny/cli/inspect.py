@@ -11,8 +11,9 @@ from fedtiny import config as configs
 from fedtiny.cli.packed_view import show_packed, show_packed_layers
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, RunError
+from fedtiny.files import read_json
 from fedtiny.runs import formatting, metrics
-from fedtiny.runs.folder import RunFolder, read_json, way_on
+from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.integrity import require_complete
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split

@@ -1,6 +1,5 @@
 """The command `fedtiny`. Each command lives in a file of its own and is imported when called."""
 
-import difflib
 import importlib
 import os
 import shlex
@@ -64,10 +63,11 @@ def dispatch(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         return _unknown(name)
+    from fedtiny.config.aliases import current_flags
     from fedtiny.errors import FedTinyError
 
     try:
-        result: int = importlib.import_module(COMMANDS[name][0]).command(rest)
+        result: int = importlib.import_module(COMMANDS[name][0]).command(current_flags(rest))
     except FedTinyError as error:
         if "FEDTINY_TRACEBACK" in os.environ:
             raise
@@ -107,8 +107,9 @@ def _print_version() -> int:
 
 
 def _unknown(name: str) -> int:
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    from fedtiny.suggest import did_you_mean
+
+    hint = did_you_mean(name, COMMANDS)
     known = ", ".join(COMMANDS)
     print(f"fedtiny: error: no command '{name}' (known: {known}){hint}", file=sys.stderr)
     return 2

@@ -10,7 +10,6 @@ from fedtiny.errors import ExportError
 from fedtiny.export import packed
 from fedtiny.export.layers import layer_bytes
 from fedtiny.export.network import TinyModel
-from fedtiny.export.sizes import dense_bytes
 from fedtiny.runs import formatting
 
 BAR = 10
@@ -40,7 +39,7 @@ def show_packed_layers(path: Path, console: Console) -> None:
 
 def _headline(path: Path, model: TinyModel) -> str:
     size = path.stat().st_size
-    share = size / dense_bytes(model)
+    share = size / model.dense_bytes
     return f"packed model {path}: {formatting.size(size)} ({model.held}), {share:.2%} of dense"
 
 

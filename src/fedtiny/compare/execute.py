@@ -35,7 +35,7 @@ def check_config(config: Config, shape: Shape, classes: int) -> None:
     """Refuse what a method cannot do with images of this shape; no network takes up memory."""
     try:
         large = named(config, shape, classes)
-        method = methods.create(config)
+        method = methods.create(configs.resolve(config))
         resolved = method.resolve(config, lambda: large.profile.parameters)
         replaced = (resolved.model, resolved.parameters) != (config.model, config.parameters)
         method.check((named(resolved, shape, classes) if replaced else large).param_spec)

@@ -10,7 +10,7 @@ from fedtiny.federation.verbs import TRAINING, Items, Program, Train
 
 def dense_round(work: Workload) -> int:
     """A round of training the large network with all its weights: what ratios are taken to."""
-    images = work.samples * (work.config.train.local_epochs or 1)
+    images = work.samples * work.config.train.local_epochs
     return 3 * 2 * work.large.profile.macs * images
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 import numpy as np
 
 from fedtiny import methods
-from fedtiny.config import Config, resolve
+from fedtiny.config import Config, ResolvedConfig, resolve
 from fedtiny.cost.network import (
     CIFAR10_CLASSES,
     CIFAR10_SHAPE,
@@ -25,6 +25,7 @@ from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
 from fedtiny.federation.verbs import Program, Train, Verb, typed
+from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Indices, Mask
@@ -46,6 +47,8 @@ class CostInputs(TypedDict, total=False):
     samples: int
     model: "nn.Module"
     """A network of your own, in place of the one that the config names."""
+    graph: Traced
+    """What tracing the network gave, so that it is not traced again."""
 
 
 __getattr__ = renamed(__name__, Given=CostInputs)
@@ -75,7 +78,7 @@ class Workload:
     holds a model without values.
     """
 
-    config: Config
+    config: ResolvedConfig
     method: Method
     network: Network
     large: Network
@@ -85,11 +88,11 @@ class Workload:
     @classmethod
     def of(cls, config: Config, **inputs: Unpack[CostInputs]) -> "Workload":
         """What a config asks of a device, at the same density in every layer."""
-        config = resolve(config)
-        return cls._with(config, _large(config, inputs), inputs.get("samples", PAPER_SAMPLES))
+        resolved = resolve(config)
+        return cls._with(resolved, _large(resolved, inputs), inputs.get("samples", PAPER_SAMPLES))
 
     @classmethod
-    def _with(cls, config: Config, large: Network, samples: int) -> "Workload":
+    def _with(cls, config: ResolvedConfig, large: Network, samples: int) -> "Workload":
         method = _method(config)
         built = method.resolve(config, lambda: large.profile.parameters)
         other = built.model != config.model
@@ -134,7 +137,7 @@ class Workload:
             layers=tuple(map(self._layer, self.network.profile.layers)),
             param_spec=self.network.param_spec,
             samples=self.samples,
-            batch=min(train.batch_size or 1, self.samples),
+            batch=min(train.batch_size, self.samples),
             development=min(self.samples, max(2, round(ratio * self.samples))),
         )
 
@@ -155,7 +158,7 @@ class Workload:
     @cached_property
     def programs(self) -> dict[int, Program]:
         """The programs of a run that differ, each by the first round that has it."""
-        last = max(self.config.rounds or 0, self.plain_round + 1)
+        last = max(self.config.rounds, self.plain_round + 1)
         first: dict[str, int] = {}
         for round in range(last):
             first.setdefault(repr(self.program(round)), round)
@@ -164,12 +167,12 @@ class Workload:
     @property
     def plain_round(self) -> int:
         """A round after the last that may adjust."""
-        return (self.config.pruning.r_stop or 1) + 1
+        return self.config.pruning.r_stop + 1
 
     def program(self, round: int) -> Program:
         """What the method asks of a device in a round; plain training if it cannot be asked."""
         asked = self._asked(self._theta, round)
-        return (Train(self.config.train.local_epochs or 1),) if isinstance(asked, str) else asked
+        return (Train(self.config.train.local_epochs),) if isinstance(asked, str) else asked
 
     @property
     def trouble(self) -> str:
@@ -212,7 +215,7 @@ def _without_values(mask: Mask) -> Theta:
     return Theta(mask, np.zeros(length(mask), np.float32))
 
 
-def _method(config: Config) -> Method:
+def _method(config: ResolvedConfig) -> Method:
     """The method of a config; plain sparse training in place of one that is not installed."""
     try:
         return methods.create(config)
@@ -222,5 +225,7 @@ def _method(config: Config) -> Method:
 
 def _large(config: Config, inputs: CostInputs) -> Network:
     shape, classes = inputs.get("shape", CIFAR10_SHAPE), inputs.get("classes", CIFAR10_CLASSES)
-    own = inputs.get("model")
-    return named(config, shape, classes) if own is None else describe(own, shape, classes)
+    own, graph = inputs.get("model"), inputs.get("graph")
+    if own is None:
+        return named(config, shape, classes, graph)
+    return describe(own, shape, classes, graph=graph)

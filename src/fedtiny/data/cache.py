@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedtiny.data.entry import FORMAT, Decoding, read_entry, sync_folder, write_entry
+from fedtiny.data.entry import FORMAT, Decoding, read_entry, write_entry
 from fedtiny.data.images import ImageSet
 from fedtiny.errors import DataError
+from fedtiny.files import sync_folder
 
 ONE_DAY = 24 * 60 * 60
 _digest = partial(hashlib.blake2b, digest_size=20)

@@ -1,7 +1,6 @@
 """One entry of the cache: images and labels as ``.npy``, and a manifest that is written last."""
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from fedtiny.data.array import Array
 from fedtiny.data.images import ImageSet
 from fedtiny.data.progress import progress
 from fedtiny.errors import DataError
+from fedtiny.files import sync, sync_folder
 
 FORMAT = 1
 IMAGES = "images.npy"
@@ -36,10 +36,10 @@ def write_entry(folder: Path, decoding: Decoding) -> None:
         shape, labels = _write_images(file, decoding)
     with (folder / LABELS).open("wb") as file:
         np.save(file, labels)
-        _sync(file)
+        sync(file)
     with (folder / MANIFEST).open("w") as file:
         json.dump(_manifest(folder, shape, decoding.classes), file)
-        _sync(file)
+        sync(file)
     sync_folder(folder)
 
 
@@ -67,7 +67,7 @@ def _write_images(file: IO[bytes], decoding: Decoding) -> tuple[tuple[int, ...],
             file.write(np.ascontiguousarray(images).data)
             labels.append(their_labels)
             advance(len(images))
-    _sync(file)
+    sync(file)
     return shape, np.concatenate(labels).astype(np.int64)
 
 
@@ -83,19 +83,3 @@ def _manifest(folder: Path, shape: tuple[int, ...], classes: tuple[str, ...]) ->
         "classes": list(classes),
         "bytes": {name: (folder / name).stat().st_size for name in (IMAGES, LABELS)},
     }
-
-
-def _sync(file: IO[Any]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder outlast a power cut, where the system lets a folder be synced."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

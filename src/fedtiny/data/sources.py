@@ -1,6 +1,5 @@
 """Load a data set by its name."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ from fedtiny.data.images import DataSet, ImageSet
 from fedtiny.data.known import KNOWN
 from fedtiny.data.layout import root_folder, split_files
 from fedtiny.errors import DataError
+from fedtiny.suggest import did_you_mean
 
 
 def names() -> dict[str, str]:
@@ -77,6 +77,5 @@ def load_own(path: Path, classes: tuple[str, ...], cache: str | Path | None = No
 
 def _unknown(name: str) -> str:
     available = [*names(), "folder"]
-    close = difflib.get_close_matches(name, available, n=1, cutoff=0.5)
-    guess = f"; did you mean {close[0]}?" if close else ""
+    guess = did_you_mean(name, available, cutoff=0.5)
     return f"there is no data set {name!r} among {', '.join(available)}{guess}"

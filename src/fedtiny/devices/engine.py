@@ -19,6 +19,8 @@ Metrics = dict[str, float]
 SecondMoment = verbs.SecondMoment
 Arrays = Mapping[str, NDArray[np.float32]]
 
+MOMENTUM = 0.1  # of running batch-norm statistics, if several passes are asked for
+
 
 @dataclass(frozen=True)
 class RngKey:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from fedtiny.config import Config
+from fedtiny.config import Config, ResolvedConfig
 from fedtiny.federation.messages import POOL_COUNTS, Arrays
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import Program, Train
@@ -16,6 +16,8 @@ from fedtiny.sparse.theta import Theta
 
 if TYPE_CHECKING:
     from fedtiny.federation.server import Server
+
+C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Method:
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
     """Device-side Python of a third party's own; it runs on the reference engine only."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ResolvedConfig) -> None:
         self.config = config
 
     @cached_property
@@ -66,7 +68,7 @@ class Method:
         if not self.dense:
             uniform(param_spec, self.config.density)
 
-    def resolve(self, config: Config, parameters: Callable[[], int]) -> Config:
+    def resolve(self, config: C, parameters: Callable[[], int]) -> C:
         """The config as this method runs it, given the number of parameters of the network."""
         return replace(config, density=1.0) if self.dense else config
 
@@ -79,7 +81,7 @@ class Method:
 
     def train_locally(self, server: "Server") -> Program:
         """What every device does with its data in this round (Alg. 2, lines 5 to 8)."""
-        return (Train(self.config.train.local_epochs or 1),)
+        return (Train(self.config.train.local_epochs),)
 
     def score(self, server: "Server") -> Program:
         """What devices measure after training, for the server to adjust by (lines 10 to 14)."""

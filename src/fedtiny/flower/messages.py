@@ -1,7 +1,7 @@
 """What the server and a node say to each other, as Flower's records and back.
 
-A question names the kit it belongs to and the device that the node plays, and holds a request in
-the wire format; it brings the kit itself to a node that lacks it. An answer holds a reply in the
+A question names the spec it belongs to and the device that the node plays, and holds a request in
+the wire format; it brings the spec itself to a node that lacks it. An answer holds a reply in the
 wire format, or says what the node lacks or why it failed. Whatever a node sends is read as bytes
 that may lie.
 """
@@ -21,24 +21,24 @@ TRAIN = "train"
 QUERIES = tuple(name for name, verb in KNOWN.items() if verb.phase == "select")
 
 DONE, LACKS, FAILED = "done", "lacks", "failed"
-KIT, THETA = "kit", "theta"
+SPEC, THETA = "kit", "theta"  # on the wire as ever, so that any version can refuse another
 MAX_TEXT = 300
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a node is asked; `kit` is empty where the node should have it."""
+    """What a node is asked; `spec` is empty if the node should have it."""
 
-    kit_key: str
+    spec_key: str
     device: int
     request: bytes
-    kit: str = ""
+    spec: str = ""
 
     def records(self) -> RecordDict:
         """As Flower carries it."""
-        found = RecordDict({"order": ConfigRecord({"kit": self.kit_key, "device": self.device})})
-        if self.kit:
-            found["kit"] = _blob(self.kit.encode())
+        found = RecordDict({"order": ConfigRecord({SPEC: self.spec_key, "device": self.device})})
+        if self.spec:
+            found[SPEC] = _blob(self.spec.encode())
         if self.request:
             found["request"] = _blob(self.request)
         return found
@@ -47,9 +47,9 @@ class Question:
     def read(cls, records: RecordDict) -> "Question":
         """What a node was sent."""
         order = records.config_records["order"]
-        kit = _bytes(records, "kit") if "kit" in records else b""
+        spec = _bytes(records, SPEC) if SPEC in records else b""
         request = _bytes(records, "request") if "request" in records else b""
-        return cls(str(order["kit"]), _integer(order, "device"), request, kit.decode())
+        return cls(str(order[SPEC]), _integer(order, "device"), request, spec.decode())
 
 
 @dataclass(frozen=True)

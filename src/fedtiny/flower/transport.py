@@ -14,9 +14,9 @@ from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
 from fedtiny.flower import messages
 from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
-from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
 from fedtiny.flower.node_registry import NodeRegistry
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.spool import Spool
 from fedtiny.sparse.theta import Theta
 
@@ -53,9 +53,9 @@ class FlowerTransport:
         self._known: dict[int, Known] = {}
 
     @property
-    def kit(self) -> Kit:
+    def spec(self) -> NodeSpec:
         """What nodes were given."""
-        return self.registry.kit
+        return self.registry.spec
 
     @property
     def devices(self) -> Sequence[int]:
@@ -65,8 +65,8 @@ class FlowerTransport:
         return list(self._there())
 
     def _there(self) -> dict[int, int]:
-        least = self.kit.config.fleet.min_replies
-        return self.registry.present(wanted=least, least=least)
+        least = self.spec.config.fleet.min_replies
+        return self.registry.present(expected=least, least=least)
 
     def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
         there = self._there()
@@ -74,7 +74,7 @@ class FlowerTransport:
         exchange = Exchange(self.registry.grid, self.registry.settings.timeout)
         with Spool.within(self.registry.folder.spool) as spool:
             nodes = {device: there[device] for device in sorted(devices) if device in there}
-            validator = ReplyValidator(request, reducer, self.kit.config)
+            validator = ReplyValidator(request, reducer, self.spec.config)
             asking = Asking(request, nodes, exchange, spool, validator)
             asking.failed |= {device: ABSENT for device in devices if device not in there}
             self._send(asking, list(nodes))
@@ -82,16 +82,16 @@ class FlowerTransport:
             self.registry.note()
             return self._folded(asking)
 
-    def _send(self, asking: Asking, devices: Sequence[int], with_kit: bool = False) -> None:
+    def _send(self, asking: Asking, devices: Sequence[int], with_spec: bool = False) -> None:
         """Send each device what it lacks of the request, and count it."""
         contents, theta = {}, asking.request.theta
-        kit = self.kit.text if with_kit else ""
+        spec = self.spec.text if with_spec else ""
         for device in devices:
             payload = asking.payload(self._known.get(device, NOTHING_KNOWN))
-            question = Question(self.kit.key, device, payload, kit)
+            question = Question(self.spec.key, device, payload, spec)
             contents[asking.nodes[device]] = question.records()
             asking.traffic += Traffic(down=len(payload))
-            self.registry.traffic += Traffic(down=len(kit.encode()))
+            self.registry.traffic += Traffic(down=len(spec.encode()))
             asking.sendings[device] = asking.sendings.get(device, 0) + 1
             self._known[device] = Known.of(theta)
         lost = asking.exchange.send(messages.kind(asking.request), contents)
@@ -113,7 +113,7 @@ class FlowerTransport:
                 self._keep(asking, device, answer.reply)
             elif answer.status == LACKS and asking.sendings[device] < MAX_SENDINGS:
                 self._known[device] = NOTHING_KNOWN
-                self._send(asking, [device], with_kit=answer.text == messages.KIT)
+                self._send(asking, [device], with_spec=answer.text == messages.SPEC)
             else:
                 self._fail(asking, device, answer.text)
         for node in asking.exchange.awaited:

@@ -2,7 +2,7 @@
 
 from importlib.metadata import EntryPoint, entry_points
 
-from fedtiny.config import Config
+from fedtiny.config import ResolvedConfig
 from fedtiny.errors import ConfigError
 from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
@@ -50,7 +50,7 @@ def find(name: str) -> type[Method]:
     return known[name]
 
 
-def create(config: Config) -> Method:
+def create(config: ResolvedConfig) -> Method:
     """The method that a config asks for."""
     return find(config.method)(config)
 

@@ -35,7 +35,7 @@ class FedDST(Method):
         server.theta = prune_by_scores(server.theta, scores, self.config.density, "uniform")
 
     def train_locally(self, server: Server) -> Program:
-        epochs = self.config.train.local_epochs or 1
+        epochs = self.config.train.local_epochs
         numbers = self.pruning_numbers(server)
         if not numbers:
             return (Train(epochs),)

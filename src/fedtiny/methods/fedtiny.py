@@ -13,13 +13,14 @@ from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import BnStatistics, Losses, Program, SecondMoment, TopGradients
+from fedtiny.graph.ir import Graph
 from fedtiny.methods.at_start import prune_uniformly
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.native.effective import Flow
 from fedtiny.randomness import generator
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.densities import Counts, uniform_noise
+from fedtiny.sparse.effective import reachability
 
 Statistics = Mapping[str, NDArray[np.float32]]
 SMALLEST_SHARE = 1e-8  # of one device in a mean, for a hopeless loss to show in it
@@ -44,7 +45,7 @@ class FedTiny(Method):
     def coarse_prune(self, server: Server) -> None:
         """Choose the least biased of a pool of candidates (Alg. 1)."""
         if self._reclaims:
-            _flow(server)  # to fail before the rounds do
+            _graph(server)  # to fail before the rounds do
         if self.config.selection.kind == "none":
             prune_uniformly(server)
             return
@@ -121,7 +122,8 @@ class FedTiny(Method):
     def adjust(self, server: Server, outcome: Outcome) -> None:
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""
         numbers = self.pruning_numbers(server)
-        useful = _flow(server).under(server.theta.mask).useful if self._reclaims else None
+        mask = server.theta.mask
+        useful = reachability(_graph(server), mask).useful if self._reclaims else None
         server.theta, _ = grow_and_drop(server.theta, outcome.gradients, numbers, useful)
 
     @property
@@ -152,15 +154,15 @@ def pooled_variance(arrays: Statistics) -> Statistics:
     return pooled
 
 
-def _flow(server: Server) -> Flow:
-    flow = server.public.flow if server.public else None
-    if flow is None:
+def _graph(server: Server) -> Graph:
+    graph = server.public.graph if server.public else None
+    if graph is None:
         raise FedTinyError(
             "the network has a layer or a shape that weights cannot be followed through; "
             "leave --pruning.reclaim out",
             retryable=False,
         )
-    return flow
+    return graph
 
 
 def _require_enough(server: Server, outcome: Outcome) -> None:

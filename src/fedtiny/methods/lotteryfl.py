@@ -1,6 +1,6 @@
 """LotteryFL: iterative magnitude pruning of a dense model, with rewinding."""
 
-from fedtiny.config import Config
+from fedtiny.config import ResolvedConfig
 from fedtiny.errors import ConfigError
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
@@ -27,7 +27,7 @@ class LotteryFL(Method):
     name = "lotteryfl"
     granularity = "entire"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ResolvedConfig) -> None:
         super().__init__(config)
         self.prunings = max(1, self.schedule.r_stop // self.schedule.delta_r)
 

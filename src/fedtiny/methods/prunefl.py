@@ -31,7 +31,7 @@ class PruneFL(Method):
 
     def train_locally(self, server: Server) -> Program:
         adjusting = bool(self.pruning_numbers(server))
-        return (Train(self.config.train.local_epochs or 1, sum_dense_gradients=adjusting),)
+        return (Train(self.config.train.local_epochs, sum_dense_gradients=adjusting),)
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
         numbers = self.pruning_numbers(server)

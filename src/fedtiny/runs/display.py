@@ -41,7 +41,7 @@ class Lines:
 
     def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
         config, self.unfinished = assembly.config, folder
-        self.rounds = config.rounds or 0
+        self.rounds = config.rounds
         self.console.print(formatting.headline(config), style="bold", markup=False)
         if assembly.split.table.any():
             table = formatting.partition_table(assembly.split.table, assembly.data.classes)

@@ -9,6 +9,7 @@ from fedtiny.federation.rounds import RoundResult
 from fedtiny.federation.verbs import Evaluate
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.metrics import Record
+from fedtiny.sparse.effective import reachability
 from fedtiny.sparse.vector import VALUE_BYTES
 
 
@@ -69,11 +70,11 @@ def round_record(assembly: Assembly, result: RoundResult, started: float) -> Rec
 def _effective(assembly: Assembly) -> Record:
     """Kept weights that carry something to the output; unknown where the graph cannot be told."""
     server = assembly.server
-    flow = server.public.flow if server.public else None
-    if flow is None:
+    graph = server.public.graph if server.public else None
+    if graph is None:
         return {"effective_density": None, "effective_densities": None}
-    paths = flow.under(server.theta.mask)
-    return {"effective_density": paths.density, "effective_densities": paths.densities}
+    reach = reachability(graph, server.theta.mask)
+    return {"effective_density": reach.density, "effective_densities": reach.densities}
 
 
 def _cost(assembly: Assembly, result: RoundResult) -> Record:

@@ -15,9 +15,9 @@ from pathlib import Path
 import tomli_w
 
 from fedtiny.errors import FedTinyError
-from fedtiny.flower import certificates
-from fedtiny.flower.certificates import Keys
-from fedtiny.flower.processes import Processes, Started, executable
+from fedtiny.flower.trial import certificates
+from fedtiny.flower.trial.certificates import Keys
+from fedtiny.flower.trial.processes import Processes, Started, executable
 
 HOST = "127.0.0.1"
 NAME = "trial"  # what the trial's SuperLink is called in Flower's config
@@ -67,10 +67,10 @@ class Federation:
 
     def add_node(self, number: int, node_config: str, key: Path | None = None) -> Started:
         """Start a SuperNode."""
-        trust = ["--root-certificates", str(self.keys.authority)] if self.keys else ["--insecure"]
+        secure = ["--root-certificates", str(self.keys.authority)] if self.keys else ["--insecure"]
         own = ["--auth-supernode-private-key", str(key)] if key else []
         to = ["--superlink", f"{HOST}:{self.port}", "--port", str(free_port())]
-        flags = [*trust, *own, *to, "--node-config", node_config]
+        flags = [*secure, *own, *to, "--node-config", node_config]
         return self.processes.start(f"supernode-{number}", "flower-supernode", flags)
 
     def run_command(self, app: Path, run_config: str) -> list[str]:
@@ -141,8 +141,8 @@ def _link_flags(home: Path, port: int, keys: Keys | None) -> list[str]:
 
 
 def _write_config(home: Path, port: int, keys: Keys | None) -> None:
-    trust = {"root-certificates": str(keys.authority)} if keys else {"insecure": True}
-    found = {"superlink": {"default": NAME, NAME: {"address": f"{HOST}:{port}", **trust}}}
+    secure = {"root-certificates": str(keys.authority)} if keys else {"insecure": True}
+    found = {"superlink": {"default": NAME, NAME: {"address": f"{HOST}:{port}", **secure}}}
     (home / "config.toml").write_text(tomli_w.dumps(found))
 
 

@@ -1,4 +1,4 @@
-"""What each step computes, in NumPy. A batch is held as (channels, images, rows, columns)."""
+"""What each operation computes, in NumPy; a batch is (channels, images, rows, columns)."""
 
 from collections.abc import Callable
 from math import prod
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from fedtiny.export.network import Lowered, Norm, Weights
 from fedtiny.graph.ir import Kind, Node, Pair
+from fedtiny.graph.weights import Lowered, Norm, Weights
 
 Batch = NDArray[Any]
 DENSE_FROM = 0.03  # kept share of a layer from which one dense product is faster
@@ -18,38 +18,16 @@ MAX_GATHERED = 1 << 21  # values that are gathered at a time
 
 
 def all_steps(net: Lowered, batch: Batch) -> list[Batch]:
-    """What every step gives for a batch."""
-    given: list[Batch] = []
+    """What every node gives for a batch."""
+    outputs: list[Batch] = []
     for node in net.graph.nodes:
-        given.append(step(net, node, [given[i] for i in node.inputs] or [batch]))
-    return given
+        outputs.append(step(net, node, [outputs[i] for i in node.inputs] or [batch]))
+    return outputs
 
 
 def step(net: Lowered, node: Node, read: list[Batch]) -> Batch:
-    """What one step gives for what it reads."""
-    x = read[0]
-    match node.kind:
-        case Kind.INPUT:
-            return x
-        case Kind.CONVOLUTION:
-            return convolved(x, node, net.weights[node.name])
-        case Kind.LINEAR:
-            return multiplied(x, net.weights[node.name])
-        case Kind.BATCH_NORM:
-            return normed(x, net.norms[node.name])
-        case Kind.RELU:
-            return np.maximum(x, 0)
-        case Kind.ADD:
-            return read[0] + read[1]
-        case Kind.MAX_POOL:
-            return max_pooled(x, node)
-        case Kind.MEAN_POOL:
-            return mean_pooled(x, node)
-        case Kind.ADAPTIVE_POOL:
-            return adaptively_pooled(x, node.size)
-        case Kind.FLATTEN:
-            return np.moveaxis(x, 1, -1).reshape(prod(x.shape) // x.shape[1], x.shape[1], 1, 1)
-    return x
+    """What one node gives for what it reads."""
+    return FORMS[node.kind](net, node, *read)
 
 
 def convolved(x: Batch, node: Node, weights: Weights) -> Batch:
@@ -118,8 +96,7 @@ def _biased(x: Batch, weights: Weights) -> Batch:
 
 def normed(x: Batch, norm: Norm) -> Batch:
     """Batch norm with running statistics."""
-    scale = norm.gamma / np.sqrt(norm.variance.astype(np.float64) + norm.epsilon)
-    shift = norm.beta - norm.mean * scale
+    scale, shift = norm.scale_and_shift()
     return x * _by_channel(scale, x) + _by_channel(shift, x)
 
 
@@ -151,6 +128,11 @@ def adaptively_pooled(x: Batch, size: Pair) -> Batch:
     return x
 
 
+def flattened(x: Batch) -> Batch:
+    """All values of an image as channels."""
+    return np.moveaxis(x, 1, -1).reshape(prod(x.shape) // x.shape[1], x.shape[1], 1, 1)
+
+
 def _windows(x: Batch, node: Node, fill: float = 0.0) -> Batch:
     """What each place of a kernel reads: (channels, *kernel, images, rows, columns)."""
     (top, left), (down, right), kernel = node.padding, node.stride, node.kernel
@@ -160,3 +142,19 @@ def _windows(x: Batch, node: Node, fill: float = 0.0) -> Batch:
     c, n, h, w = x.strides
     shape = (x.shape[0], *kernel, x.shape[1], rows, columns)
     return as_strided(x, shape, (c, h, w, n, h * down, w * right), writeable=False)
+
+
+FORMS: dict[Kind, Callable[..., Batch]] = {
+    Kind.INPUT: lambda net, node, x: x,
+    Kind.CONVOLUTION: lambda net, node, x: convolved(x, node, net.weights[node.name]),
+    Kind.LINEAR: lambda net, node, x: multiplied(x, net.weights[node.name]),
+    Kind.BATCH_NORM: lambda net, node, x: normed(x, net.norms[node.name]),
+    Kind.RELU: lambda net, node, x: np.maximum(x, 0),
+    Kind.ADD: lambda net, node, x, other: x + other,
+    Kind.MAX_POOL: lambda net, node, x: max_pooled(x, node),
+    Kind.MEAN_POOL: lambda net, node, x: mean_pooled(x, node),
+    Kind.ADAPTIVE_POOL: lambda net, node, x: adaptively_pooled(x, node.size),
+    Kind.FLATTEN: lambda net, node, x: flattened(x),
+    Kind.DROPOUT: lambda net, node, x: x,
+}
+"""How NumPy computes each operation, outside training."""

@@ -11,14 +11,14 @@ from torch import nn
 
 from fedtiny import models
 from fedtiny.errors import ModelError
-from fedtiny.graph.ir import Graph
+from fedtiny.graph.trace import trace
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.native.effective import Flow, Paths, effective_counts, effective_density
-from fedtiny.native.translate import describe
+from fedtiny.sparse.effective import effective_density, reachability
 from fedtiny.sparse.mask import Mask
 
-from .strategies import masks_of, smooth_networks
-from .twins import random_mask
+from ..native.strategies import masks_of, smooth_networks
+from ..native.twins import random_mask
+from .building import Builder
 
 SIZE = (4, 4)
 
@@ -38,16 +38,16 @@ def one_by_one(bits):
 
 def chain():
     """Two channels, a dense layer, two pruned 1x1 convolutions of two filters, a dense head."""
-    net = Graph((2, *SIZE))
+    net = Builder((2, *SIZE))
     node = net.relu(net.batch_norm("bn", net.convolution("first", 0, 2, kernel=(3, 3))))
     node = net.relu(net.batch_norm("bn_a", net.convolution("a", node, 2, kernel=(1, 1))))
     node = net.convolution("b", net.max_pool(node, (1, 1), (1, 1)), 2, kernel=(1, 1))
     net.linear("fc", net.flatten(net.adaptive_pool(net.dropout(node), (1, 1))), 3)
-    return net
+    return net.graph
 
 
 def counts(net, **layers):
-    found = effective_counts(net, mask_of(layers))
+    found = reachability(net, mask_of(layers)).counts
     return {name.removesuffix(".weight"): count for name, count in found.items()}
 
 
@@ -84,14 +84,14 @@ def test_behind_and_before_an_empty_layer_all_is_useless(empty):
 
 def block(*, shortcut):
     """A residual block of two channels: identity or 1x1 shortcut beside `a` and `b`."""
-    net = Graph((2, *SIZE))
+    net = Builder((2, *SIZE))
     start = net.relu(net.convolution("first", 0, 2, kernel=(1, 1)))
     node = net.relu(net.batch_norm("bn", net.convolution("a", start, 2, kernel=(1, 1))))
     node = net.batch_norm("bn_b", net.convolution("b", node, 2, kernel=(1, 1)))
     beside = net.convolution("s", start, 2, kernel=(1, 1)) if shortcut else start
     node = net.convolution("c", net.relu(net.add(node, beside)), 2, kernel=(1, 1))
     net.linear("fc", net.flatten(net.adaptive_pool(node, (1, 1))), 3)
-    return net
+    return net.graph
 
 
 def test_an_identity_feeds_what_an_empty_branch_does_not():
@@ -120,63 +120,63 @@ def test_a_shortcut_that_is_pruned_feeds_only_what_it_writes():
 
 
 def test_a_linear_layer_reads_all_pixels_of_a_channel():
-    net = Graph((1, 2, 2))
+    net = Builder((1, 2, 2))
     node = net.convolution("first", 0, 2, kernel=(1, 1))
     node = net.relu(net.convolution("a", node, 2, kernel=(1, 1)))
     node = net.relu(net.linear("b", net.flatten(node), 2))
     net.linear("fc", node, 3)
     b = [[1, 1, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 1, 0, 0, 0]]
-    assert counts(net, a=one_by_one([[1, 0], [0, 0]]), b=b) == {"a": 1, "b": 2}
-    assert counts(net, a=one_by_one([[0, 0], [1, 1]]), b=b) == {"a": 2, "b": 2}
+    assert counts(net.graph, a=one_by_one([[1, 0], [0, 0]]), b=b) == {"a": 1, "b": 2}
+    assert counts(net.graph, a=one_by_one([[0, 0], [1, 1]]), b=b) == {"a": 2, "b": 2}
 
 
 def test_an_output_layer_may_be_pruned_too():
-    net = Graph((2, 1, 1))
+    net = Builder((2, 1, 1))
     node = net.relu(net.linear("a", net.flatten(0), 2))
     net.linear("fc", node, 2)
-    assert counts(net, a=[[1, 0], [1, 1]], fc=[[0, 1], [0, 1]]) == {"a": 2, "fc": 2}
+    assert counts(net.graph, a=[[1, 0], [1, 1]], fc=[[0, 1], [0, 1]]) == {"a": 2, "fc": 2}
 
 
 def test_what_reads_only_padding_is_useless():
     """A 3x3 kernel over one pixel has eight weights that only ever meet zeros."""
-    net = Graph((1, 1, 1))
+    net = Builder((1, 1, 1))
     node = net.convolution("first", 0, 1, kernel=(1, 1))
     node = net.convolution("a", node, 2, kernel=(3, 3), padding=(1, 1))
     net.linear("fc", net.flatten(node), 2)
-    assert counts(net, a=np.ones((2, 1, 3, 3), int)) == {"a": 2}
+    assert counts(net.graph, a=np.ones((2, 1, 3, 3), int)) == {"a": 2}
     corner = np.zeros((2, 1, 3, 3), int)
     corner[:, :, 0, 0] = 1
-    assert counts(net, a=corner) == {"a": 0}
+    assert counts(net.graph, a=corner) == {"a": 0}
 
 
 def test_of_a_kernel_with_a_stride_only_what_it_meets_counts():
     """Two rows and columns, stride two: the windows begin at -1, so row 0 of a kernel is out."""
-    net = Graph((1, 2, 2))
+    net = Builder((1, 2, 2))
     node = net.convolution("first", 0, 1, kernel=(1, 1))
     node = net.convolution("a", node, 1, kernel=(3, 3), stride=(2, 2), padding=(1, 1))
     net.linear("fc", net.flatten(node), 2)
-    assert counts(net, a=np.ones((1, 1, 3, 3), int)) == {"a": 4}
+    assert counts(net.graph, a=np.ones((1, 1, 3, 3), int)) == {"a": 4}
 
 
 def test_a_description_of_another_network_is_refused():
     with pytest.raises(ModelError, match="'a' is not that of the mask's layer"):
         counts(chain(), a=np.ones((2, 3, 1, 1), int), b=np.ones((2, 2, 1, 1), int))
-    net = Graph((2, *SIZE))
+    net = Builder((2, *SIZE))
     net.add(net.convolution("a", 0, 1, kernel=(1, 1)), 0)
     with pytest.raises(ModelError, match="different shapes"):
-        counts(net, a=np.ones((1, 2, 1, 1), int))
+        counts(net.graph, a=np.ones((1, 2, 1, 1), int))
 
 
 def test_a_layer_that_is_not_in_the_graph_reaches_nothing():
     ones = one_by_one(np.ones((2, 2), int))
     mask = mask_of({"a": ones, "b": ones, "elsewhere": ones})
-    assert effective_counts(chain(), mask)["elsewhere.weight"] == 0
-    assert not Paths(chain(), mask).useful("elsewhere.weight").any()
+    assert reachability(chain(), mask).counts["elsewhere.weight"] == 0
+    assert not reachability(chain(), mask).useful("elsewhere.weight").any()
 
 
 def network(name, width, shape):
     model = models.build(name, shape, 10, width=width).eval()
-    return model, models.analyze(model, shape), describe(model, shape)
+    return model, models.analyze(model, shape), trace(model, shape)
 
 
 def random_masks(param_spec, density, seed=0):
@@ -184,10 +184,9 @@ def random_masks(param_spec, density, seed=0):
     return Mask(param_spec, {n: random_mask(s, density, rng) for n, s in param_spec.sizes.items()})
 
 
-def only_useful(paths):
+def only_useful(reach, mask):
     """The mask without its useless weights."""
-    mask = paths.mask
-    return mask.replace({layer: mask.indices(layer)[paths.useful(layer)] for layer in mask})
+    return mask.replace({layer: mask.indices(layer)[reach.useful(layer)] for layer in mask})
 
 
 @torch.no_grad()
@@ -215,13 +214,14 @@ def test_effective_is_at_most_kept_and_dropping_the_rest_changes_no_count(
     name, width, shape, density
 ):
     _, param_spec, graph = network(name, width, shape)
-    paths = Paths(graph, random_masks(param_spec, density))
-    assert all(paths.counts[layer] <= kept for layer, kept in paths.mask.counts.items())
-    assert paths.density <= paths.mask.density
-    assert {n: int(paths.useful(n).sum()) for n in paths.mask} == paths.counts
-    left = only_useful(paths)
-    assert paths.counts == dict(left.counts) == effective_counts(graph, left)
-    assert left.density == pytest.approx(paths.density)
+    mask = random_masks(param_spec, density)
+    reach = reachability(graph, mask)
+    assert all(reach.counts[layer] <= kept for layer, kept in mask.counts.items())
+    assert reach.density <= mask.density
+    assert {n: int(reach.useful(n).sum()) for n in mask} == reach.counts
+    left = only_useful(reach, mask)
+    assert reach.counts == dict(left.counts) == reachability(graph, left).counts
+    assert left.density == pytest.approx(reach.density)
 
 
 @pytest.mark.parametrize(("name", "width", "shape"), [n for n in NETWORKS if n[2][1] == 32])
@@ -240,10 +240,11 @@ def test_dropping_useless_weights_changes_no_output_where_unfed_channels_are_zer
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-    paths = Paths(graph, random_masks(param_spec, density))
+    mask = random_masks(param_spec, density)
+    reach = reachability(graph, mask)
     images = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
-    expected = under(model, paths.mask, images)
-    found = under(model, only_useful(paths), images)
+    expected = under(model, mask, images)
+    found = under(model, only_useful(reach, mask), images)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -257,9 +258,9 @@ def test_what_useless_weights_add_is_the_same_for_every_image(data):
     param_spec = ParamSpec(prunable, {}, (tuple(prunable),), (), "", "")
     mask = Mask(param_spec, {n: masks.get(n) for n in prunable})
     model = model.double().eval()
-    paths = Paths(describe(model, shape), mask)
+    reach = reachability(trace(model, shape), mask)
     images = torch.randn(4, *shape, dtype=torch.float64)
-    added = under(model, mask, images) - under(model, only_useful(paths), images)
+    added = under(model, mask, images) - under(model, only_useful(reach, mask), images)
     torch.testing.assert_close(added, added[:1].expand_as(added), rtol=0, atol=1e-8)
 
 
@@ -282,9 +283,10 @@ def positive_gradients(model, mask, shape):
 @pytest.mark.parametrize(("name", "width", "shape"), NETWORKS)
 def test_a_weight_through_which_anything_flows_is_useful(name, width, shape, density):
     model, param_spec, graph = network(name, width, shape)
-    paths = Paths(graph, random_masks(param_spec, density))
-    slopes = positive_gradients(model, paths.mask, shape)
-    assert all(paths.useful(layer)[slope != 0].all() for layer, slope in slopes.items())
+    mask = random_masks(param_spec, density)
+    reach = reachability(graph, mask)
+    slopes = positive_gradients(model, mask, shape)
+    assert all(reach.useful(layer)[slope != 0].all() for layer, slope in slopes.items())
 
 
 @pytest.mark.parametrize("density", [0.05, 0.02])
@@ -292,19 +294,11 @@ def test_in_large_images_something_flows_through_every_useful_weight(density):
     """In small ones some is lost between single pixels, which are not followed."""
     shape = (1, 64, 64)
     model, param_spec, graph = network("resnet18", 6, shape)
-    paths = Paths(graph, random_masks(param_spec, density))
-    slopes = positive_gradients(model, paths.mask, shape)
-    assert {layer: int((slope != 0).sum()) for layer, slope in slopes.items()} == paths.counts
-    assert paths.density < paths.mask.density
-
-
-def test_the_paths_of_the_last_mask_are_remembered():
-    _, param_spec, graph = network("small", 8, (1, 8, 8))
-    flow, one, two = Flow(graph), random_masks(param_spec, 0.1), random_masks(param_spec, 0.1, 1)
-    paths = flow.under(one)
-    assert flow.under(random_masks(param_spec, 0.1)) is paths
-    assert flow.under(two) is not paths
-    assert flow.under(two).mask == two
+    mask = random_masks(param_spec, density)
+    reach = reachability(graph, mask)
+    slopes = positive_gradients(model, mask, shape)
+    assert {layer: int((slope != 0).sum()) for layer, slope in slopes.items()} == reach.counts
+    assert reach.density < mask.density
 
 
 def test_a_whole_resnet18_is_followed_in_no_time():
