@@ -30,8 +30,8 @@ from fedtiny.export.network import TinyModel
 from fedtiny.export.onnx_file import onnx_bytes
 from fedtiny.export.packed import packed
 from fedtiny.extras import require
+from fedtiny.graph.trace import trace
 from fedtiny.models import analyze, build
-from fedtiny.native.translate import describe
 from fedtiny.runs.formatting import size
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Mask
@@ -71,7 +71,7 @@ def sparse_network(width: int, density: float) -> tuple[Network, Theta]:
 
 def tiny_model(network: Network, theta: Theta) -> TinyModel:
     """The same as it is exported."""
-    net = lower(describe(network, SHAPE), theta, fold=True, remove_dead=True)
+    net = lower(trace(network, SHAPE), theta, fold=True, remove_dead=True)
     return TinyModel(net, CIFAR10, tuple(map(str, range(CLASSES))), {"model": "resnet18"})
 
 

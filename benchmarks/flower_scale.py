@@ -25,18 +25,18 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedtiny import methods, models
-from fedtiny.config import Config, FleetConfig, resolve
+from fedtiny.config import Config, FleetConfig, resolve_run
 from fedtiny.data.transforms import Preparation
+from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.link import Receiver
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.rounds import play_round
 from fedtiny.federation.server import Server
 from fedtiny.federation.wire import encode_reply
 from fedtiny.flower.assignments import Assignments
-from fedtiny.flower.in_process import InProcessGrid
-from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import DONE, Answer, Arrival, Question
 from fedtiny.flower.node_registry import NodeRegistry
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.flower.transport import FlowerTransport
 from fedtiny.models import ParamSpec
@@ -47,6 +47,9 @@ from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flower"))
+from in_process import InProcessGrid
 
 SHAPE, CLASSES = (3, 32, 32), tuple("0123456789")
 
@@ -81,7 +84,9 @@ def quick_nodes(param_spec: ParamSpec) -> ClientApp:
         gradients = {}
         for verb in request.program:
             for layer, count in verb.options.get("counts", {}).items():
-                own = np.sort(draw.choice(param_spec.sizes[layer], count, replace=False))
+                every = np.arange(param_spec.sizes[layer])
+                pruned = np.setdiff1d(every, request.theta.mask.indices(layer))
+                own = np.sort(draw.choice(pruned, count, replace=False))
                 values = draw.standard_normal(count).astype(np.float32)
                 gradients[layer] = SparseVector(
                     param_spec.sizes[layer], own.astype(np.int32), values
@@ -97,18 +102,19 @@ def quick_nodes(param_spec: ParamSpec) -> ClientApp:
 
 def measure(nodes: int, density: float, adjusting: bool) -> dict[str, float]:
     """A round with so many nodes, in this process."""
-    config = resolve(Config(density=density, fleet=FleetConfig(devices=nodes)))
+    config = resolve_run(Config(density=density, fleet=FleetConfig(devices=nodes)))
     config = replace(config, pruning=replace(config.pruning, progressive=adjusting, r_stop=100))
     theta = first_theta(density)
     preparation = Preparation((0.5,) * 3, (0.25,) * 3)
-    kit = Kit(config, True, SHAPE, CLASSES, preparation, theta.param_spec, None)
+    device = DeviceSpec(config, theta.param_spec, preparation)
+    spec = NodeSpec(device, True, SHAPE, CLASSES)
     grid = TimedGrid(quick_nodes(theta.param_spec), {number + 1: {} for number in range(nodes)})
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
         registry = NodeRegistry(
-            grid, kit, Assignments(nodes), FlowerSettings(), run, lambda line: None
+            grid, spec, Assignments(nodes), FlowerSettings(), run, lambda line: None
         )
-        registry.present(wanted=nodes, least=nodes)
+        registry.present(expected=nodes, least=nodes)
         transport = FlowerTransport(registry)
         server = Server(config, transport, theta, coarse_pruned=True)
         if not adjusting:

@@ -112,7 +112,7 @@ def rounds_of(method: str, density: float, count: int | None, width: int | None)
     own = methods.create(config)
     prepare(server, own)
     work = Workload.of(config, samples=SAMPLES)
-    number = (config.pruning.r_stop or 0) + 1 if count is None else count
+    number = config.pruning.r_stop + 1 if count is None else count
     return [play(server, own, executor, work) for _ in range(number)]
 
 
@@ -141,7 +141,7 @@ def play(server: Server, method: Method, executor: Untrained, work: Workload) ->
     predicted = traffic.training_round(
         work.under(result.mask),
         result.round,
-        new_mask=None if held else traffic.coded_mask(result.mask),
+        new_mask=not held,
         reply_positions=positions,
     )
     kind = "adjusting" if positions else "plain" if held else "plain, new mask"

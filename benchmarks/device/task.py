@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from fedtiny import models
 from fedtiny.errors import ConfigError
-from fedtiny.extras import require
 
 SHAPE, CLASSES = (3, 32, 32), 10
 LR, MOMENTUM, DECAY = 0.01, 0.9, 5e-4
@@ -68,14 +67,16 @@ class Task:
     def of(cls, settings: Settings) -> "Task":
         """The task that settings ask for; the one place that needs torch to say what it is."""
         network = models.build(settings.model, SHAPE, CLASSES, width=settings.width)
-        param_spec = models.analyze(network, SHAPE)
-        translate = require("fedtiny.native.translate", extra="torch")
+        from fedtiny.graph.trace import trace
+
+        graph = trace(network, SHAPE)
+        param_spec = models.analyze(network, SHAPE, graph)
         return cls(
             model=settings.model,
             width=settings.width,
             batch_size=settings.batch_size,
             threads=settings.threads,
-            graph=translate.describe(network, SHAPE).to_plain(),
+            graph=graph.to_plain(),
             prunable=dict(param_spec.sizes),
             dense=dict(param_spec.dense_sizes),
         )

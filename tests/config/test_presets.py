@@ -1,5 +1,7 @@
 """What is meant where nothing is said."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,10 @@ from fedtiny.config import (
     SelectionConfig,
     TrainConfig,
     resolve,
+    resolve_run,
+    to_dict,
 )
+from fedtiny.errors import ConfigError
 
 
 def of(name, **settings):
@@ -56,6 +61,8 @@ def test_what_is_said_beats_the_preset(name):
         pruning=PruningConfig(delta_r=6, r_stop=11),
     )
     assert resolve(said) == said
+    assert hash(resolve(said)) == hash(said)
+    assert to_dict(resolve(said)) == to_dict(said)
 
 
 @pytest.mark.parametrize(
@@ -88,3 +95,28 @@ def test_the_automatic_pool_by_hand(density, size):
 def test_the_automatic_pool_is_a_tenth_over_the_density(density):
     config = Config(density=density, selection=SelectionConfig(pool_size="auto"))
     assert config.pool_size == max(2, round(0.1 / density))
+
+
+def test_resolved_and_open_settings_differ_where_they_say_something_else():
+    assert resolve(Config()) != Config()
+    assert resolve(Config()).train != TrainConfig()
+    assert Config() != "a config"
+    assert TrainConfig() != SelectionConfig()
+
+
+@pytest.mark.parametrize("kind", [resolve, resolve_run])
+def test_nothing_that_a_computation_needs_is_open(kind):
+    config = kind(Config())
+    needed = [config.rounds, *vars(config.pruning).values(), config.selection.pool_size]
+    assert None not in [*needed, config.train.local_epochs, config.train.batch_size]
+    with pytest.raises(ConfigError, match="'rounds' must be int, got None"):
+        replace(config, rounds=None)
+    with pytest.raises(ConfigError, match=r"'train' must be a ResolvedTrain, got TrainConfig"):
+        replace(config, train=TrainConfig())
+
+
+def test_who_computes_is_settled_for_a_run():
+    config = resolve_run(Config(workers=None, threads=None))
+    assert (config.simulator, config.workers, config.threads) == ("reference", 1, 1)
+    with pytest.raises(ConfigError, match="'workers' must be int, got None"):
+        replace(config, workers=None)

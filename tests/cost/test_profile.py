@@ -35,12 +35,9 @@ def counted_flops(network, shape, batch):
 def test_the_layers_of_a_tiny_network_by_hand():
     layers = profile(tiny_network(), SHAPE).layers
     assert [layer.weight for layer in layers] == ["0.weight", "3.weight", "5.weight", "6.weight"]
-    assert [layer.kind for layer in layers] == ["convolution"] * 2 + ["linear"] * 2
     assert [layer.shape for layer in layers] == [(2, 1, 3, 3), (4, 2, 1, 1), (5, 64), (3, 5)]
     assert [layer.uses for layer in layers] == [16, 16, 1, 1]
     assert [layer.macs for layer in layers] == [288, 128, 320, 15]
-    assert [layer.inputs for layer in layers] == [16, 32, 64, 5]
-    assert [layer.outputs for layer in layers] == [32, 64, 5, 3]
 
 
 def test_the_activations_of_a_tiny_network_by_hand():

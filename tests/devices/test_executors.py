@@ -29,9 +29,7 @@ def hire():
     executors = []
 
     def hire_(bench, count):
-        executors.append(
-            ForkExecutor(bench.engine, bench.param_spec, bench.shards, bench.config.seed, count)
-        )
+        executors.append(ForkExecutor(bench.engine, bench.spec, bench.shards, count))
         bench.transport.executor = executors[-1]
         return executors[-1]
 
@@ -236,7 +234,7 @@ from fedtiny.devices.executors import ForkExecutor, Task
 from fedtiny.federation.messages import Request, train
 from tests.devices.tiny import lab
 bench = lab()
-executor = ForkExecutor(bench.engine, bench.param_spec, bench.shards, 0, 3)
+executor = ForkExecutor(bench.engine, bench.spec, bench.shards, 3)
 for worker in executor._workers[:2]:  # two at work, one idle
     worker.start(Task(bench.shards[0], Request("train", "fedtiny", 0, (train(30),), bench.theta())))
 print(*(worker.process.pid for worker in executor._workers), flush=True)

@@ -11,11 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedtiny.devices import torch_gradients
-from fedtiny.devices.torch_gradients import SLAB_PER_COUNT, top_gradients
+from fedtiny.devices.torch_gradients import top_gradients
 from fedtiny.devices.torch_norms import norms
 from fedtiny.errors import ModelError
 from fedtiny.models import analyze
 from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.top import SLAB_PER_COUNT
 
 from .tiny import CLASSES, SIDE, TinyNet, lab, random_mask, seeded
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedtiny.devices.executors import ForkExecutor, SerialExecutor, can_fork
-from fedtiny.devices.link import EncodingLink
+from fedtiny.devices.link import Link
 from fedtiny.devices.simulator import Simulator
-from fedtiny.devices.worker_connection import DONE, WorkerConnection
+from fedtiny.devices.workers import DONE, Worker
 from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation.messages import Reply, Verb, train
 from fedtiny.federation.rounds import federate
@@ -50,16 +50,18 @@ class Absent(Simulator):
         return ABSENT if rng_key == (HOSTILE, self.action, self.round) else ""
 
 
-class Tampered(EncodingLink):
+class Tampered(Link):
     """The bytes of one reply are changed on their way, in one round."""
 
     def __init__(self, change, round):
-        super().__init__()
+        super().__init__(encodes=True)
         self.change, self.round = change, round
 
-    def received(self, data, validator):
-        now = (validator.request.action, validator.request.round) == ("train", self.round)
-        return super().received(self.change(data) if now else data, validator)
+    def up(self, reply, request):
+        data, _ = super().up(reply, request)
+        if (request.action, request.round) == ("train", self.round):
+            data = self.change(data)
+        return data, len(data)
 
 
 def bench_of(method, wire="count"):
@@ -466,7 +468,7 @@ def test_with_a_robust_mean_the_mask_still_changes():
 def test_workers_average_robustly_to_the_same_bits():
     config = settings(fleet={"devices": 3}, robustness={"mean": "median", "clip_norm": 0.5})
     alone, many = lab(config), lab(config)
-    many.transport.executor = ForkExecutor(many.engine, many.param_spec, many.shards, 0, 2)
+    many.transport.executor = ForkExecutor(many.engine, many.spec, many.shards, 2)
     try:
         assert played(many)[1] == played(alone)[1]
     finally:
@@ -488,8 +490,9 @@ class Garbled:
 
 def test_a_child_that_babbles_is_a_failure_of_its_device():
     bench = lab()
-    connection = WorkerConnection(Garbled(), bench.param_spec)
-    found = connection.reply(tasks(bench, train(1))[0].request)
+    worker = Worker(Garbled(), bench.param_spec)
+    found = worker.finish(tasks(bench, train(1))[0])
+    worker.close()
     assert isinstance(found, ReplyError)
     assert str(found).startswith(REFUSED)
     assert not isinstance(found, Reply)

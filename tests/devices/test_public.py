@@ -9,15 +9,16 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from fedtiny.data import from_arrays
-from fedtiny.data.augment import Transform
+from fedtiny.data.transforms import Preparation
 from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.devices.torch_public import TorchPublicSet
 from fedtiny.models import analyze, build
 from fedtiny.models.resnet import ResidualBlock
 from fedtiny.randomness import SERVER
 
-from .tiny import Smooth, TinyNet, lab, random_mask, seeded, settings
+from .tiny import Smooth, TinyNet, graph_of, lab, random_mask, seeded, settings
 
 MEASURES = ("gradients", "hessian_gradient", "synaptic_flow")
 
@@ -42,9 +43,10 @@ def public_of(model, shape):
     images = np.zeros((4, *shape), np.float32)
     data = from_arrays((images, [0, 1, 0, 1]), (images, [0, 1, 0, 1]))
     param_spec = analyze(model, data.shape)
-    engine = TorchEngine(model, param_spec, Transform.of(data), settings().train)
+    spec = DeviceSpec(settings(), param_spec, Preparation.of(data))
     every = np.arange(4)
-    return TorchPublicSet(engine, DeviceData(SERVER, data.train, every, every))
+    own = DeviceData(SERVER, data.train, every, every)
+    return TorchPublicSet(TorchEngine(model, spec), own, graph_of(model, data))
 
 
 def flow(model, shape):

@@ -1,5 +1,6 @@
 """Devices in processes without torch: the bits of a device at home, and no process left behind."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,23 +8,27 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedtiny.data.transforms import ArrayTransform
-from fedtiny.devices import remote
-from fedtiny.devices.channel import Channel
+from fedtiny.devices import executors
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.executors import ForkExecutor, SerialExecutor, Task, can_fork
-from fedtiny.devices.native_engine import NativeChoices
-from fedtiny.devices.outfit import Outfit, pack, unpack
-from fedtiny.devices.remote import SubprocessExecutor
+from fedtiny.devices.device_spec import DeviceSpec
+from fedtiny.devices.executors import (
+    ForkExecutor,
+    SerialExecutor,
+    SubprocessExecutor,
+    Task,
+    can_fork,
+)
+from fedtiny.devices.native_engine import NativeEngine
+from fedtiny.devices.workers import Channel
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Verb, evaluate, prune_and_grow, top_gradients, train
 from fedtiny.native.library import available
-from fedtiny.native.translate import describe
 from fedtiny.randomness import SERVER
 
 from ..bare import bare_python
@@ -32,35 +37,30 @@ from .tiny import PlainNet, TinyNet, everything, lab, seeded, settings, tasks, w
 pytestmark = pytest.mark.skipif(not available(), reason="needs the native library")
 
 
-def outfit_of(bench, **choices):
-    return Outfit(
-        describe(bench.model, bench.data.shape),
-        bench.param_spec,
-        bench.engine.transform,
-        bench.config.train,
-        NativeChoices(**choices),
-        bench.config.seed,
-    )
+def spec_of(bench, threads=1, **choices):
+    """The spec of native devices that spend their memory and cores in this way."""
+    device = replace(bench.config.device, **choices)
+    return replace(bench.spec, config=replace(bench.config, threads=threads, device=device))
 
 
 def at_home(bench, **choices):
     """One process alone, with a native engine."""
-    return SerialExecutor(outfit_of(bench, **choices).engine(), bench.config.seed)
+    return SerialExecutor(NativeEngine(spec_of(bench, **choices)), bench.config.seed)
 
 
 @pytest.fixture
 def hire():
     """Put device processes behind a bench's transport, and end them."""
-    executors = []
+    hired = []
 
     def hire_(bench, count=1, python=sys.executable, **choices):
-        outfit = outfit_of(bench, **choices)
-        executors.append(SubprocessExecutor(outfit, bench.shards, python=python, count=count))
-        bench.transport.executor = executors[-1]
-        return executors[-1]
+        spec = spec_of(bench, **choices)
+        hired.append(SubprocessExecutor(spec, bench.shards, python=python, count=count))
+        bench.transport.executor = hired[-1]
+        return hired[-1]
 
     yield hire_
-    for executor in executors:
+    for executor in hired:
         executor.close()
 
 
@@ -107,9 +107,9 @@ def test_a_device_far_away_says_all_that_one_at_home_says(hire):
         top_gradients(counts),
     )
     bench = lab(sizes=(20, 3, 12, 5, 9))
-    executors, order = (hire(bench, 2), at_home(bench)), (4, 0, 3, 1, 2)
+    both, order = (hire(bench, 2), at_home(bench)), (4, 0, 3, 1, 2)
     work = tasks(bench, *program, evaluate(), devices=order)
-    found, expected = (list(map(everything, executor.answers(work))) for executor in executors)
+    found, expected = (list(map(everything, executor.answers(work))) for executor in both)
     assert found == expected
     assert [reply[0][0] for reply in found] == list(order)
     assert all(part for part in found[0]), "nothing is left out"
@@ -130,19 +130,43 @@ def test_a_device_follows_as_masks_and_thetas_change(hire):
 # What travels
 
 
-def test_an_outfit_survives_as_text():
-    outfit = outfit_of(lab(), threads=2, storage="float16", budget=12345)
-    again = Outfit.from_json(outfit.to_json())
-    assert again.graph.nodes == outfit.graph.nodes
-    assert again.param_spec == outfit.param_spec
-    assert again.param_spec.fingerprint == outfit.param_spec.fingerprint
-    assert again.engine().transform == ArrayTransform(**vars(outfit.preparation))
-    assert (again.train, again.choices, again.seed) == (outfit.train, outfit.choices, outfit.seed)
+@pytest.mark.parametrize("native", [True, False])
+def test_a_spec_survives_as_text(native):
+    budget = {"memory_budget": "12345", "memory_model": "device"}
+    bench = lab(settings(seed=3, train={"optimizer": "sgd", "lr": 0.013}, **budget))
+    spec = spec_of(bench, threads=2, storage="float16")
+    spec = spec if native else replace(spec, graph=None)
+    again = DeviceSpec.from_json(spec.to_json())
+    assert (again.graph.nodes == spec.graph.nodes) if native else (again.graph is None)
+    assert again.param_spec == spec.param_spec
+    assert again.param_spec.fingerprint == spec.param_spec.fingerprint
+    assert again.preparation == spec.preparation
+    assert again.config == spec.config
+    assert again.config.device_budget == 12345
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": {"rounds": 3}},
+        {"config": {"no": "setting"}},
+        {"preparation": {"mean": [0.5]}},
+        {"preparation": {"mean": [0.5], "std": [1.0], "zoom": 3}},
+        {"param_spec": {}},
+        {"param_spec": None},
+    ],
+)
+def test_what_is_no_spec_is_refused(change):
+    plain = lab().spec.to_plain() | change
+    with pytest.raises(FedTinyError, match="not the spec of a device"):
+        DeviceSpec.from_json(json.dumps(plain))
+    with pytest.raises(FedTinyError, match="not the spec of a device"):
+        DeviceSpec.from_json("{}")
 
 
 def test_a_device_gets_its_own_images_only():
     shard = lab().shards[1]
-    found = unpack(pack(shard))
+    found = DeviceData.from_bytes(shard.to_bytes())
     assert (found.device, len(found), len(found.data)) == (1, 9, 9)
     assert found.data.classes == shard.data.classes
     for part in ("indices", "development"):
@@ -186,13 +210,13 @@ def test_messages_of_any_length_go_through_a_channel():
 
 def test_a_failure_is_given_in_its_place_and_in_the_same_words(hire):
     bench = lab(sizes=(8, 1, 9))
-    executors = hire(bench, 2), at_home(bench)
+    both = hire(bench, 2), at_home(bench)
     for program in ((train(1),), (Verb("somersault"),), (evaluate(), Verb("handstand"))):
         far, near = (
-            [str(o) for o in executor.answers(tasks(bench, *program))] for executor in executors
+            [str(o) for o in executor.answers(tasks(bench, *program))] for executor in both
         )
         assert far[1] == near[1]
-    first, second, third = executors[0].answers(tasks(bench, train(1)))
+    first, second, third = both[0].answers(tasks(bench, train(1)))
     assert (first.device, third.device) == (0, 2)
     assert isinstance(second, FedTinyError)
 
@@ -220,7 +244,7 @@ def test_a_network_that_the_child_refuses(hire, monkeypatch):
 
 
 def test_another_version_of_fedtiny_is_refused(hire, monkeypatch):
-    monkeypatch.setattr(remote, "__version__", "99")
+    monkeypatch.setattr(executors, "__version__", "99")
     with pytest.raises(FedTinyError, match="install the same there"):
         hire(lab())
 
@@ -258,8 +282,8 @@ def test_a_python_without_fedtiny_says_so(hire, tmp_path):
 def test_a_process_that_dies_is_reported(hire, victim):
     bench = lab()
     executor = hire(bench, 2)
-    executor._children[victim].process.kill()
-    executor._children[victim].process.wait()
+    executor._workers[victim].process.kill()
+    executor._workers[victim].process.wait()
     with pytest.raises(FedTinyError, match="a device process died"):
         list(executor.answers(tasks(bench, train(1))))
 
@@ -268,7 +292,7 @@ def test_a_process_killed_at_its_work_is_reported_with_its_last_words(hire, tmp_
     bench = lab()
     python = script(tmp_path / "python", f'echo "my last words" >&2; exec {sys.executable} "$@"')
     executor = hire(bench, python=python)
-    threading.Timer(0.3, executor._children[0].process.kill).start()
+    threading.Timer(0.3, executor._workers[0].process.kill).start()
     with pytest.raises(FedTinyError, match=r"device process died(.|\n)*my last words"):
         list(executor.answers(tasks(bench, train(1_000_000))))
 
@@ -276,7 +300,7 @@ def test_a_process_killed_at_its_work_is_reported_with_its_last_words(hire, tmp_
 def test_closing_ends_the_processes(hire):
     bench = lab()
     executor = hire(bench, 3)
-    processes = [child.process for child in executor._children]
+    processes = [child.process for child in executor._workers]
     assert len(processes) == 3
     assert all(process.poll() is None for process in processes)
     next(executor.answers(tasks(bench, train(1))))
@@ -288,8 +312,8 @@ def test_closing_ends_the_processes(hire):
 @pytest.mark.skipif(not can_fork(), reason="workers need fork")
 def test_a_device_ends_though_workers_were_forked_later(hire):
     bench = lab()
-    (child,) = hire(bench)._children
-    workers = ForkExecutor(bench.engine, bench.param_spec, bench.shards, 0, 1)
+    (child,) = hire(bench)._workers
+    workers = ForkExecutor(bench.engine, bench.spec, bench.shards, 1)
     child.pipe.close()
     ended = child.process.wait(timeout=5)
     workers.close()
@@ -299,13 +323,13 @@ def test_a_device_ends_though_workers_were_forked_later(hire):
 PARENT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from fedtiny.devices.remote import SubprocessExecutor
-from tests.devices.test_remote import outfit_of, tasks, train
+from fedtiny.devices.executors import SubprocessExecutor
+from tests.devices.test_remote import spec_of, tasks, train
 from tests.devices.tiny import lab
 bench = lab()
-executor = SubprocessExecutor(outfit_of(bench), bench.shards, count=2)
-executor._children[0].start(tasks(bench, train(300))[0])  # one at work, one idle
-print(*(child.process.pid for child in executor._children), flush=True)
+executor = SubprocessExecutor(spec_of(bench), bench.shards, count=2)
+executor._workers[0].start(tasks(bench, train(300))[0])  # one at work, one idle
+print(*(child.process.pid for child in executor._workers), flush=True)
 sys.stdin.read()
 """
 

@@ -11,7 +11,11 @@ from torch import nn
 
 from fedtiny.devices.gpu.network import playable
 from fedtiny.devices.gpu.step import CompiledLoss
-from fedtiny.devices.torch_pooling import DeterministicAdaptivePool, deterministic_pool, steadied
+from fedtiny.devices.torch_pooling import (
+    DeterministicAdaptivePool,
+    deterministic_pool,
+    deterministic_pools,
+)
 from fedtiny.models.vgg import vgg11
 
 from .tiny import TinyNet, lab
@@ -62,7 +66,7 @@ def test_steady_pools_answer_for_layers_that_stay_until_they_are_let_go(monkeypa
     x = torch.randn(2, 3, 5, 4)
     plain = model(x)
     monkeypatch.setattr(DeterministicAdaptivePool, "forward", lambda self, input: input + self.rows)
-    handles = steadied(model)
+    handles = deterministic_pools(model)
     pool, twin = model[1][0], pickle.loads(pickle.dumps(model))
     assert type(pool) is nn.AdaptiveAvgPool2d
     for found in (model(x), copy.deepcopy(model)(x), twin(x), pool(input=x.relu())):

@@ -13,8 +13,9 @@ from torch import nn
 
 from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
-from fedtiny.data.augment import Transform
+from fedtiny.data.transforms import Preparation
 from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import RngKey
 from fedtiny.devices.node import answer
 from fedtiny.devices.optimizer import optimizer
@@ -230,10 +231,9 @@ def ledger(samples, batch_size, start=0):
     data = ImageSet(numbers, np.arange(start + samples) % 2, ("even", "odd"))
     own = np.arange(start, start + samples)
     network = Ledger()
-    transform = Transform(mean=(0.0,), std=(1.0,))
-    engine = TorchEngine(
-        network, analyze(network, data.shape), transform, TrainConfig(batch_size=batch_size)
-    )
+    preparation = Preparation(mean=(0.0,), std=(1.0,))
+    config = settings(train={"batch_size": batch_size})
+    engine = TorchEngine(network, DeviceSpec(config, analyze(network, data.shape), preparation))
     return engine, DeviceData(0, data, own, own[:2]), network
 
 

@@ -7,19 +7,23 @@ import torch
 from torch import nn
 
 from fedtiny import methods
-from fedtiny.config import Config, from_dict
+from fedtiny.config import RunConfig, from_dict, resolve_run
 from fedtiny.data import DataSet, from_arrays
-from fedtiny.data.augment import Transform
+from fedtiny.data.transforms import Preparation
 from fedtiny.devices.device_data import DeviceData, shard
+from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import RngKey
 from fedtiny.devices.executors import SerialExecutor, Task
 from fedtiny.devices.simulator import Simulator
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.devices.torch_public import TorchPublicSet
+from fedtiny.errors import ModelError
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.method import Method
 from fedtiny.federation.rounds import federate
 from fedtiny.federation.server import Server
+from fedtiny.graph.ir import Graph
+from fedtiny.graph.trace import trace
 from fedtiny.models import ParamSpec, analyze
 from fedtiny.randomness import SERVER
 from fedtiny.sparse.mask import Mask
@@ -92,12 +96,12 @@ def seeded(network: type[nn.Module], *options: object, seed: int = 0) -> nn.Modu
         return network(*options)
 
 
-def settings(**changes: object) -> Config:
+def settings(**changes: object) -> RunConfig:
     """The config of a quick run; a section is given as a dict of what differs."""
     values = {name: dict(v) if isinstance(v, dict) else v for name, v in DEFAULTS.items()}
     for name, change in changes.items():
         values[name] = values.get(name, {}) | change if isinstance(change, dict) else change
-    return from_dict(values)
+    return resolve_run(from_dict(values))
 
 
 def images(count: int, seed: int = 0) -> DataSet:
@@ -123,9 +127,10 @@ def random_mask(param_spec: ParamSpec, density: float = 0.3, seed: int = 0) -> M
 class Lab:
     """Everything that takes part in a run."""
 
-    config: Config
+    config: RunConfig
     data: DataSet
     model: nn.Module
+    spec: DeviceSpec
     engine: TorchEngine
     shards: list[DeviceData]
     transport: Simulator
@@ -146,7 +151,7 @@ class Lab:
 
 
 def lab(
-    config: Config | None = None,
+    config: RunConfig | None = None,
     sizes: tuple[int, ...] = (12, 9, 21),
     model: nn.Module | None = None,
     augment: bool = True,
@@ -155,15 +160,24 @@ def lab(
     config, data = config or settings(), images(sum(sizes))
     model = model or seeded(TinyNet)
     param_spec = analyze(model, data.shape)
-    engine = TorchEngine(model, param_spec, Transform.of(data, augment), config.train)
+    spec = DeviceSpec(config, param_spec, Preparation.of(data, augment), graph_of(model, data))
+    engine = TorchEngine(model, spec)
     own = np.split(np.random.default_rng(1).permutation(sum(sizes)), np.cumsum(sizes)[:-1])
     ratio = config.selection.development_ratio
     shards = [shard(k, data.train, part, ratio, config.seed) for k, part in enumerate(own)]
     transport = Simulator(SerialExecutor(engine, config.seed), shards, config)
     few = np.arange(6)
-    public = TorchPublicSet(engine, DeviceData(SERVER, data.train, few, few))
+    public = TorchPublicSet(engine, DeviceData(SERVER, data.train, few, few), spec.graph)
     server, method = Server(config, transport, engine.theta(), public), methods.create(config)
-    return Lab(config, data, model, engine, shards, transport, method, server, server.theta)
+    return Lab(config, data, model, spec, engine, shards, transport, method, server, server.theta)
+
+
+def graph_of(model: nn.Module, data: DataSet) -> Graph | None:
+    """The network as native devices take it, if it has that form."""
+    try:
+        return trace(model, data.shape)
+    except ModelError:
+        return None
 
 
 def tasks(bench, *program, devices=None, theta=None, arrays=None) -> list[Task]:

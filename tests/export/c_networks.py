@@ -4,9 +4,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fedtiny.data.transforms import Preparation
-from fedtiny.export.network import Lowered, Norm, TinyModel, Weights
-from fedtiny.graph.ir import Graph
-from fedtiny.native.effective import plane_sizes
+from fedtiny.export.network import TinyModel
+from fedtiny.graph.operations import OPERATIONS
+from fedtiny.graph.weights import Lowered, Norm, Weights
+
+from ..graph import building
 
 DENSITIES = (0.0, 0.03, 0.3, 1.0)
 KINDS = ("convolution", "batch_norm", "relu", "add", "max_pool", "mean_pool", "dropout")
@@ -20,10 +22,13 @@ class Builder:
         self.rng = np.random.default_rng(draw(st.integers(0, 2**16)))
         self.channels = [draw(st.integers(1, 3))]
         shape = (self.channels[0], draw(st.integers(1, 14)), draw(st.integers(1, 14)))
-        self.net, self.weights, self.norms = Graph(shape), {}, {}
+        self.net, self.weights, self.norms = building.Builder(shape), {}, {}
 
     def size(self, number):
-        return plane_sizes(self.net.nodes)[number]
+        shapes = []
+        for node in self.net.nodes:
+            shapes.append(OPERATIONS[node.kind].shape(node, [shapes[i] for i in node.inputs]))
+        return shapes[number][1:]
 
     def grow(self):
         """Add one step that reads a step at hand."""
@@ -96,7 +101,7 @@ class Builder:
             inputs = 5
         self.net.linear("head", last, 4, bias=False)
         self.weights["head"] = self.random((4, inputs), False)
-        return Lowered(self.net, self.weights, self.norms)
+        return Lowered(self.net.graph, self.weights, self.norms)
 
 
 @st.composite

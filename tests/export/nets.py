@@ -11,8 +11,8 @@ from fedtiny.data.transforms import Preparation
 from fedtiny.export.lowered import lower
 from fedtiny.export.network import TinyModel
 from fedtiny.graph.ir import Graph
+from fedtiny.graph.trace import trace
 from fedtiny.models import ParamSpec
-from fedtiny.native.translate import describe
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -60,7 +60,7 @@ def sparse(network, shape, density, seed=0):
     network.load_state_dict(
         state | {n: torch.from_numpy(a.copy()) for n, a in theta.tensors().items()}
     )
-    return Sparse(network, describe(network, shape), theta, shape)
+    return Sparse(network, trace(network, shape), theta, shape)
 
 
 def random_mask(param_spec: ParamSpec, density, rng):

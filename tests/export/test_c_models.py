@@ -7,12 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fedtiny.data.transforms import ArrayTransform, Preparation
-from fedtiny.export.arithmetic import all_steps
 from fedtiny.export.c_source import write_c
 from fedtiny.export.lowered import quantise
-from fedtiny.export.network import Lowered, TinyModel, Weights
-from fedtiny.graph.ir import Graph
+from fedtiny.export.network import TinyModel
+from fedtiny.graph.arithmetic import all_steps
+from fedtiny.graph.weights import Lowered, Weights
 
+from ..graph.building import Builder
 from .c_networks import networks
 from .c_program import COMPILERS, SANITIZED, compiled, needs_compiler, run
 from .nets import SHIPPED, assert_close, shipped, sparse, tiny_model
@@ -92,22 +93,22 @@ def dense(*shape):
 
 
 def a_layer_added_to_what_it_reads():
-    net = Graph((1, 5, 4))
+    net = Builder((1, 5, 4))
     first = net.convolution("first", 0, 3, kernel=(3, 3), padding=(1, 1))
     second = net.convolution("second", first, 3, kernel=(3, 3), padding=(1, 1))
     net.linear("head", net.flatten(net.add(second, first)), 4, bias=False)
     held = {"first": dense(3, 1, 3, 3), "second": dense(3, 3, 3, 3), "head": dense(4, 60)}
-    return Lowered(net, held, {})
+    return Lowered(net.graph, held, {})
 
 
 def more_padding_than_kernel():
-    net = Graph((1, 3, 3))
+    net = Builder((1, 3, 3))
     one = net.convolution("one", 0, 2, kernel=(1, 2), padding=(2, 3), bias=True)
     other = net.convolution("other", 0, 2, kernel=(1, 2), padding=(2, 3))
     net.linear("head", net.flatten(net.add(one, other)), 4, bias=False)
     biased = replace(dense(2, 1, 1, 2), bias=np.ones(2, dtype=np.float32))
     held = {"one": biased, "other": dense(2, 1, 1, 2), "head": dense(4, 112)}
-    return Lowered(net, held, {})
+    return Lowered(net.graph, held, {})
 
 
 @pytest.mark.parametrize("made", [a_layer_added_to_what_it_reads, more_padding_than_kernel])

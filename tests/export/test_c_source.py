@@ -13,9 +13,10 @@ import pytest
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
 from fedtiny.export.c_source import write_c
-from fedtiny.export.network import Lowered, TinyModel, Weights
-from fedtiny.graph.ir import Graph
+from fedtiny.export.network import TinyModel
+from fedtiny.graph.weights import Lowered, Weights
 
+from ..graph.building import Builder
 from .c_program import COMPILERS, compiled, needs_compiler, run
 from .nets import shipped, tiny_model
 
@@ -148,13 +149,13 @@ def test_what_cannot_be_written_is_refused(model, tmp_path):
 @needs_compiler
 @pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-O3", "-Os"])
 def test_no_compiler_fears_for_the_smallest_network(level, tmp_path):
-    net = Graph((1, 1, 1))
+    net = Builder((1, 1, 1))
     net.linear("head", net.flatten(net.convolution("conv", 0, 1, kernel=(1, 1))), 2, bias=False)
     held = {
         "conv": Weights((1, 1, 1, 1), None, np.ones(1, np.float32), None),
         "head": Weights((2, 1), np.array([1]), np.ones(1, np.float32), None),
     }
-    model = TinyModel(Lowered(net, held, {}), Preparation((0.0,), (1.0,)), ("a", "b"), {})
+    model = TinyModel(Lowered(net.graph, held, {}), Preparation((0.0,), (1.0,)), ("a", "b"), {})
     write_c(model, tmp_path)
     classes, _, logits = run(compiled(tmp_path, level), np.full((1, 1, 1, 1), 3, np.float32))
     assert classes.tolist() == [1]

@@ -12,14 +12,16 @@ from safetensors.numpy import load, save
 from fedtiny import models
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, ModelError
-from fedtiny.export import checks, packed, sizes
+from fedtiny.export import packed
 from fedtiny.export.c_source import write_c
-from fedtiny.export.network import Lowered, TinyModel, Weights, described
+from fedtiny.export.network import TinyModel
 from fedtiny.export.numpy_model import NumpyModel
-from fedtiny.graph.ir import Graph, Kind, Node
-from fedtiny.native.translate import describe
+from fedtiny.graph.ir import UNTRUSTED, Graph, Kind, Node
+from fedtiny.graph.trace import trace
+from fedtiny.graph.weights import Lowered, Weights
 from fedtiny.runs.digest import digest_of
 
+from ..graph.building import Builder
 from .nets import shipped, tiny_model
 
 MUTATIONS = 3000
@@ -241,7 +243,7 @@ def test_a_variance_below_zero():
 def test_a_diverged_model_is_not_written(tmp_path, write):
     weights = {"fc": Weights((1, 1), None, np.float32([1]), np.float32([np.inf]))}
     head = Node(Kind.LINEAR, inputs=(0,), name="fc", channels=1, bias=True)
-    net = Lowered(described([Node(Kind.INPUT, channels=1, size=(1, 1)), head]), weights, {})
+    net = Lowered(Graph((Node(Kind.INPUT, channels=1, size=(1, 1)), head)), weights, {})
     model = TinyModel(net, Preparation((0.5,), (0.5,)), ("a",), {})
     with pytest.raises(ModelError, match="weights of 'fc' are NaN or infinite"):
         write(model, tmp_path / "out")
@@ -260,7 +262,7 @@ def test_a_card_whose_size_cannot_be_is_not_believed(whole, claim):
     tensors, told = parts(whole)
     found = packed.unpacked(sealed(tensors, {**told, "card": {"dense_bytes": claim}}))
     honest = replace(found, card={})
-    assert sizes.dense_bytes(found) == sizes.dense_bytes(honest) > len(whole)
+    assert found.dense_bytes == honest.dense_bytes > len(whole)
 
 
 # Memory
@@ -293,15 +295,17 @@ def test_memory_stays_within_a_multiple_of_the_file(whole):
 
 
 def test_a_small_network_that_takes_huge_work_is_refused(monkeypatch):
-    net = Graph((1, 64, 64))
+    net = Builder((1, 64, 64))
     wide = net.convolution("wide", 0, 1, kernel=(60, 60), padding=(200, 200))
     net.flatten(net.adaptive_pool(wide, (1, 1)))
     weights = Weights((1, 1, 60, 60), np.array([7]), np.float32([1]), None)
-    model = TinyModel(Lowered(net, {"wide": weights}, {}), Preparation((0.5,), (0.5,)), ("a",), {})
+    model = TinyModel(
+        Lowered(net.graph, {"wide": weights}, {}), Preparation((0.5,), (0.5,)), ("a",), {}
+    )
     with pytest.raises(ModelError, match="reads more than"):
         packed.packed(model)
     with monkeypatch.context() as patch:
-        patch.setattr(checks, "MAX_READ", 1 << 40)
+        patch.setattr(packed, "UNTRUSTED", replace(UNTRUSTED, read=1 << 40))
         data = packed.packed(model)
     assert "reads more than" in refused(data)
 
@@ -309,7 +313,7 @@ def test_a_small_network_that_takes_huge_work_is_refused(monkeypatch):
 def of_steps(*nodes, classes=("a",)):
     """A model of one channel and one layer, `fc`, of one weight."""
     weights = {"fc": Weights((1, 1), None, np.float32([1]), None)}
-    net = Lowered(described(nodes), weights, {})
+    net = Lowered(Graph(nodes), weights, {})
     return TinyModel(net, Preparation((0.5,), (0.5,)), classes, {})
 
 
@@ -327,8 +331,8 @@ def test_a_small_file_of_many_large_steps_is_refused(monkeypatch, idle):
     with pytest.raises(ModelError, match=sentence):
         packed.packed(model)
     with monkeypatch.context() as patch:
-        patch.setattr(checks, "MAX_HELD", 1 << 60)
-        patch.setattr(checks, "check_all_needed", lambda nodes: None)
+        patch.setattr(packed, "UNTRUSTED", replace(UNTRUSTED, held=1 << 60))
+        patch.setattr(Graph, "check_all_needed", lambda graph: None)
         data = packed.packed(model)
     assert len(data) < 10_000
     assert sentence in refused(data)
@@ -337,7 +341,7 @@ def test_a_small_file_of_many_large_steps_is_refused(monkeypatch, idle):
 def test_steps_that_nothing_needs_are_refused(monkeypatch):
     model = chain((64, 64), 40, idle=True)
     with monkeypatch.context() as patch:
-        patch.setattr(checks, "check_all_needed", lambda nodes: None)
+        patch.setattr(Graph, "check_all_needed", lambda graph: None)
         data = packed.packed(model)
     assert "does not need step 1)" in refused(data)
 
@@ -365,8 +369,9 @@ def test_many_large_images_are_not_computed_at_once():
 @pytest.mark.parametrize("side", [224, 448])
 def test_the_bounds_let_large_images_through(side):
     network = models.build("resnet18", (3, side, side), 1000, width=64)
-    given = checks.shapes(describe(network, (3, side, side)))
-    assert sum(map(prod, given)) > 1_900 * side**2, "all of it, with every norm"
+    graph = trace(network, (3, side, side))
+    graph.check_limits(UNTRUSTED)
+    assert sum(map(prod, graph.shapes)) > 1_900 * side**2, "all of it, with every norm"
 
 
 def test_a_whole_file_is_read_within_a_small_multiple_of_itself():

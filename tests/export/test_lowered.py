@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
-from fedtiny.export.arithmetic import all_steps
-from fedtiny.export.dead import without_dead
-from fedtiny.export.lowered import Lowered, Weights, lower, quantise
-from fedtiny.graph.ir import Graph, Kind
-from fedtiny.native.effective import effective_counts
+from fedtiny.export.lowered import lower, quantise
+from fedtiny.graph.arithmetic import all_steps
+from fedtiny.graph.dead import remove_dead as without_dead
+from fedtiny.graph.ir import Kind
+from fedtiny.graph.weights import Lowered, Weights
+from fedtiny.sparse.effective import reachability
 
+from ..graph.building import Builder
 from .nets import DENSITIES, SHIPPED, assert_close, shipped, sparse
 from .odd import ODD, Idle
 
@@ -75,7 +77,7 @@ def test_what_is_dead_is_gone(name):
         lower(made.graph, made.theta, fold=True, remove_dead=dead) for dead in (False, True)
     )
     assert channels(less) < channels(whole)
-    useful = effective_counts(made.graph, made.theta.mask)
+    useful = reachability(made.graph, made.theta.mask).counts
     assert sum(useful.values()) < made.theta.mask.count, "the test needs something useless"
     assert kept(less) < kept(whole)
     for node in less.graph.nodes:
@@ -101,7 +103,7 @@ def test_a_network_that_nothing_gets_through_is_its_biases():
 
 def two_convolutions(kernel, padding):
     """Of two filters the second reads nothing; both are read, with weights 1 and 5."""
-    net = Graph((1, 3, 3))
+    net = Builder((1, 3, 3))
     first = net.relu(net.convolution("first", 0, 2, kernel=(1, 1), bias=True))
     second = net.convolution("second", first, 1, kernel=kernel, padding=padding)
     net.flatten(net.adaptive_pool(second, (1, 1)))
@@ -114,7 +116,7 @@ def two_convolutions(kernel, padding):
             None,
         ),
     }
-    return Lowered(net, weights, {})
+    return Lowered(net.graph, weights, {})
 
 
 def test_a_constant_joins_the_bias():
@@ -144,16 +146,16 @@ def test_a_zero_under_padding_goes():
 
 
 def test_taps_that_only_read_padding_go():
-    net = Graph((1, 1, 1))
+    net = Builder((1, 1, 1))
     net.flatten(net.convolution("only", 0, 2, kernel=(3, 3), padding=(1, 1)))
     weights = Weights((2, 1, 3, 3), None, np.arange(18, dtype=np.float32), None)
-    less = without_dead(Lowered(net, {"only": weights}, {}))
+    less = without_dead(Lowered(net.graph, {"only": weights}, {}))
     np.testing.assert_array_equal(less.weights["only"].indices, [4, 13])
     np.testing.assert_array_equal(less.weights["only"].values, [4, 13])
 
 
 def test_both_terms_of_a_sum_keep_the_same_channels():
-    net = Graph((3, 4, 4))
+    net = Builder((3, 4, 4))
     first = net.convolution("first", 0, 3, kernel=(1, 1))
     second = net.convolution("second", first, 3, kernel=(1, 1))
     total = net.add(first, second)
@@ -164,7 +166,7 @@ def test_both_terms_of_a_sum_keep_the_same_channels():
         "second": Weights((3, 3, 1, 1), np.array([1, 5]), np.float32([1, 1]), None),
         "last": Weights((1, 3, 1, 1), np.array([0]), np.float32([1]), None),
     }
-    less = without_dead(Lowered(net, weights, {}))
+    less = without_dead(Lowered(net.graph, weights, {}))
     assert less.weights["first"].shape == (2, 3, 1, 1), "0 is read by the last, 1 by the second"
     assert less.weights["second"].shape == (2, 2, 1, 1)
     np.testing.assert_array_equal(less.weights["second"].indices, [1])

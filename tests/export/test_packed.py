@@ -13,7 +13,7 @@ from fedtiny.data.transforms import ArrayTransform
 from fedtiny.errors import ExportError
 from fedtiny.export import numpy_model, packed, torch_model
 from fedtiny.export.layers import layer_bytes
-from fedtiny.export.source import dense_bytes
+from fedtiny.graph.ir import Graph
 
 from .nets import DENSITIES, SHIPPED, assert_close, shipped, sparse, tiny_model
 from .odd import ODD
@@ -111,7 +111,7 @@ def test_the_larger_part_of_a_file_is_its_layers():
 def test_resnet18_at_one_percent_is_tiny():
     made = sparse(models.build("resnet18", (3, 32, 32), 10), (3, 32, 32), 0.01)
     model = tiny_model(made)
-    dense = dense_bytes(made.theta)
+    dense = made.theta.param_spec.dense_bytes
     assert 44.6e6 < dense < 44.8e6
     fp32, fp16, int8 = (len(packed.packed(model, v)) for v in ("fp32", "fp16", "int8"))
     assert fp32 <= 0.025 * dense
@@ -193,6 +193,5 @@ def _renamed(model, number, name):
     nodes = list(model.net.graph.nodes)
     before, nodes[number] = nodes[number].name, replace(nodes[number], name=name)
     weights = {name if n == before else n: w for n, w in model.net.weights.items()}
-    graph = type(model.net.graph)((1, 1, 1))
-    graph.nodes = nodes
-    return replace(model, net=replace(model.net, graph=graph, weights=weights))
+    net = replace(model.net, graph=Graph(tuple(nodes)), weights=weights)
+    return replace(model, net=net)

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fedtiny
+from fedtiny import models
 from fedtiny.config import Config, DataConfig
 from fedtiny.data import DataSet, ImageSet
 from fedtiny.errors import ExportError, RunError
@@ -45,12 +46,21 @@ def finished(tmp_path):
     return make
 
 
+def built_again(path):
+    """The network of files for torch, by what the JSON file says."""
+    recipe = json.loads(path.with_suffix(".json").read_text())
+    assert recipe["python"].startswith("fedtiny.models.build(**build).load_state_dict(")
+    network = models.build(**recipe["build"])
+    network.load_state_dict(load_file(path))
+    return network.eval()
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_files_for_torch_build_the_network_again(finished, name, tmp_path):
     made, run = finished(name)
     files = torch_files.write(run, tmp_path / "out.safetensors")
     assert [file.name for file in files] == ["out.safetensors", "out.json"]
-    network = torch_files.read(tmp_path / "out.safetensors")
+    network = built_again(tmp_path / "out.safetensors")
     assert type(network) is type(made.torch)
     images = torch.from_numpy(made.images())
     with torch.no_grad():
@@ -74,17 +84,6 @@ def test_a_run_s_model_keeps_its_logits(finished, name, fold):
     dense = sum(t.numel() for t in made.torch.state_dict().values() if t.is_floating_point())
     assert card["dense_bytes"] == 4 * dense
     assert "/my/own/place" not in json.dumps(card), "a card tells nothing of the machine"
-
-
-def test_files_for_torch_that_do_not_fit_are_told(finished, tmp_path):
-    _, run = finished("small")
-    path, recipe = torch_files.write(run, tmp_path / "out.safetensors")
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(ExportError, match="damaged"):
-        torch_files.read(path)
-    recipe.write_text("{}")
-    with pytest.raises(ExportError, match="how to build"):
-        torch_files.read(path)
 
 
 # Whole runs
@@ -169,7 +168,7 @@ def test_a_method_that_brings_its_own_network(tmp_path):
     model = packed.read(pack_run(done.path))
     assert model.card["model"] == "small"
     torch_files.write(trained(done.path), tmp_path / "out.safetensors")
-    network = torch_files.read(tmp_path / "out.safetensors")
+    network = built_again(tmp_path / "out.safetensors")
     images = torch.randn(3, 1, 8, 8)
     with torch.no_grad():
         assert torch.equal(network(images), done.network(images))

@@ -7,9 +7,9 @@ from flwr.app import Context, Message, RecordDict
 from fedtiny.config import Config
 from fedtiny.config.flat import flat
 from fedtiny.flower import client, server
-from fedtiny.flower.in_process import InProcessGrid
 
 from ..runs.tiny import tiny as simulated
+from .in_process import InProcessGrid
 
 FAST = {"flower.wait": 0.3, "flower.timeout": 0.4}
 

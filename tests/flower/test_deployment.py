@@ -12,8 +12,9 @@ import time
 
 import pytest
 
-from fedtiny.flower import certificates, folder, local
+from fedtiny.flower import folder
 from fedtiny.flower.settings import FlowerSettings
+from fedtiny.flower.trial import certificates, local
 
 from ..runs.tiny import essence, tiny
 

@@ -3,9 +3,9 @@
 import numpy as np
 from PIL import Image
 
+from fedtiny import finish
 from fedtiny.cli.main import dispatch
 from fedtiny.errors import ModelError
-from fedtiny.export import after
 
 from .federation import Grid, federate, tiny
 
@@ -22,10 +22,10 @@ def test_it_ends_with_a_packed_model_and_a_report(tmp_path, capsys):
 
 
 def test_a_model_that_cannot_be_packed_leaves_the_run_whole(tmp_path, monkeypatch, capsys):
-    def refuse(path):
+    def refuse(path, graph):
         raise ModelError("its layers have no packed form")
 
-    monkeypatch.setattr(after, "pack_run", refuse)
+    monkeypatch.setattr(finish, "pack_run", refuse)
     run = federate(Grid(), tiny(rounds=1), tmp_path / "run")
     assert "no packed model: its layers have no packed form" in capsys.readouterr().out
     assert (run / "result.json").exists()

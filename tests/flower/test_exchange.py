@@ -11,10 +11,10 @@ from fedtiny.federation.messages import Reply
 from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.flower import exchange
 from fedtiny.flower.exchange import AT_ONCE, Exchange
-from fedtiny.flower.in_process import InProcessGrid
 from fedtiny.flower.spool import Spool
 
 from .federation import Grid, federate, parts, tiny
+from .in_process import InProcessGrid
 
 NODES = range(1, 41)
 

@@ -8,11 +8,11 @@ from flwr.app import ConfigRecord, Error, RecordDict
 
 from fedtiny.errors import FedTinyError
 from fedtiny.flower import client
-from fedtiny.flower.in_process import InProcessGrid
 from fedtiny.flower.messages import told
 
 from ..runs.tiny import lines
 from .federation import Grid, federate, parts, tiny
+from .in_process import InProcessGrid
 
 NODES = list(parts(3))
 ONE_ROUND = tiny(rounds=2)

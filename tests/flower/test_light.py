@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from fedtiny.flower.in_process import InProcessGrid
 from fedtiny.flower.messages import Answer, Question
 
 from .federation import Grid, federate, parts, tiny
+from .in_process import InProcessGrid
 
 REPLAY = """
 import json, sys
@@ -26,8 +26,8 @@ from fedtiny.flower.memory import Memory
 from fedtiny.flower.messages import Question
 
 memory, told = Memory(RecordDict()), json.load(sys.stdin)
-for key, device, request, kit in told["questions"]:
-    question = Question(key, device, bytes.fromhex(request), kit)
+for key, device, request, spec in told["questions"]:
+    question = Question(key, device, bytes.fromhex(request), spec)
     if request:
         print(node.respond(question, memory, told["node"]).reply.hex())
     else:
@@ -46,7 +46,7 @@ def test_a_native_node_answers_a_whole_run_without_torch(tmp_path):
             reply = InProcessGrid.answer(self, message)
             if message.metadata.dst_node_id == first:
                 asked = Question.read(message.content)
-                questions.append((asked.kit_key, asked.device, asked.request.hex(), asked.kit))
+                questions.append((asked.spec_key, asked.device, asked.request.hex(), asked.spec))
                 replies.append(Answer.read(reply.content, bool(asked.request)).reply.hex())
             return reply
 

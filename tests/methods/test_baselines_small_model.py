@@ -7,7 +7,7 @@ import pytest
 import fedtiny
 from fedtiny import config as configs
 from fedtiny import methods, models
-from fedtiny.config import Config
+from fedtiny.config import Config, resolve
 from fedtiny.errors import FedTinyError, ModelError
 from fedtiny.models.small import parameters, width_for
 from fedtiny.runs.reporter import Silent
@@ -43,7 +43,7 @@ def test_a_width_by_hand():
 
 @pytest.mark.parametrize(("density", "paper"), [(0.01, 111_740), (0.001, 11_174)])
 def test_the_paper_s_sizes_for_resnet18(density, paper):
-    method = methods.create(Config(method="small_model", density=density))
+    method = methods.create(resolve(Config(method="small_model", density=density)))
     resolved = method.resolve(method.config, lambda: 11_173_962)
     assert resolved.parameters == pytest.approx(paper, abs=1)
     assert resolved.parameters <= density * 11_173_962
@@ -62,7 +62,7 @@ def test_settling_twice_is_settling_once():
 
 def test_no_other_method_changes_the_model():
     for name in methods.OURS.keys() - {"small_model"}:
-        config = tiny(method=name)
+        config = resolve(tiny(method=name))
         resolved = methods.create(config).resolve(config, lambda: 1)
         assert resolved == replace(config, density=resolved.density)
         assert resolved.density == (1 if methods.find(name).dense else config.density)

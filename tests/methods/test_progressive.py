@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedtiny.config import from_dict
 from fedtiny.federation.messages import Reply, top_gradients
-from fedtiny.federation.reduce import REDUCERS
+from fedtiny.federation.reduce import reducer_for
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Traffic
@@ -18,6 +18,7 @@ from fedtiny.methods.fedtiny import FedTiny
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.adjust import mask_changes
 from fedtiny.sparse.densities import budget
+from fedtiny.sparse.effective import reachability
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 from fedtiny.sparse.vector import SparseVector
@@ -114,7 +115,7 @@ def test_without_progressive_pruning_nothing_is_asked_and_nothing_changes():
 
 def mean_of(theta, *gradients, samples=None):
     """The outcome of devices that reply with these gradients: layer, position, value."""
-    samples, reducer = samples or [1] * len(gradients), REDUCERS["mean"]()
+    samples, reducer = samples or [1] * len(gradients), reducer_for("mean")
     for device, (layers, count) in enumerate(zip(gradients, samples, strict=True)):
         vectors = {
             layer: SparseVector(
@@ -290,7 +291,7 @@ def test_useless_weights_are_reclaimed_if_so_asked(reclaim):
     server = bench.server
     mask = random_mask(server.param_spec, 0.1)
     server.theta = Theta(mask, np.ones(length(mask), np.float32))
-    paths = server.public.flow.under(mask)
+    paths = reachability(server.public.graph, mask)
     values = server.theta.vector.copy()
     for layer in mask:  # so that by magnitude the useless ones would go last
         values[server.theta.places[layer]][~paths.useful(layer)] = 9
@@ -302,7 +303,7 @@ def test_useless_weights_are_reclaimed_if_so_asked(reclaim):
         layer: SparseVector(size, np.arange(size, dtype=np.int32), np.ones(size, np.float32))
         for layer, size in server.param_spec.sizes.items()
     }
-    reducer = REDUCERS["mean"]()
+    reducer = reducer_for("mean")
     reducer.add(Reply(0, 1, server.theta, gradients))
     changes = adjusted(bench.method, server, reducer.outcome({}, Traffic()))
     for layer, change in changes.items():

@@ -2,26 +2,25 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedtiny.data.augment import Transform
 from fedtiny.data.transforms import ArrayTransform
-from fedtiny.devices.native_engine import NativeChoices, NativeEngine
+from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.errors import FedTinyError
-from fedtiny.native.translate import describe
 from fedtiny.sparse.candidates import CandidatePool
 
 from ..devices.tiny import Lab, PlainNet, TinyNet, lab, seeded, settings
 
 
-def engine_of(lab: Lab, **choices) -> NativeEngine:
-    transform = ArrayTransform(**vars(lab.engine.transform))
-    graph = describe(lab.model, lab.data.shape)
-    return NativeEngine(
-        graph, lab.param_spec, transform, lab.config.train, NativeChoices(**choices)
-    )
+def engine_of(lab: Lab, budget: int = 0, threads: int = 1, **choices) -> NativeEngine:
+    config = replace(lab.config, threads=threads, device=replace(lab.config.device, **choices))
+    if budget:
+        config = replace(config, memory_budget=str(budget), memory_model="device")
+    return NativeEngine(replace(lab.spec, config=config))
 
 
 @pytest.fixture(params=["sgd", "adam"])

@@ -8,11 +8,11 @@ from torch import nn
 from fedtiny import models
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
+from fedtiny.graph.trace import trace
 from fedtiny.native.fit import largest_fit
 from fedtiny.native.library import NativeError
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options, Rates
-from fedtiny.native.translate import describe
 
 from .twins import Twins, agree, batch, random_mask, supported_lanes, wake_norms
 
@@ -129,7 +129,7 @@ def test_preparing_again_gives_another_mask():
 
 
 def test_a_description_travels_as_plain_records():
-    graph = describe(models.build("resnet18", (3, 8, 8), 10, width=4), (3, 8, 8))
+    graph = trace(models.build("resnet18", (3, 8, 8), 10, width=4), (3, 8, 8))
     again = Graph.from_plain(graph.to_plain())
     assert again.nodes == graph.nodes
     assert NativeModel(again).layers[0] == "conv1.weight"
@@ -152,7 +152,7 @@ def test_an_unsupported_layer_is_named(name):
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
     model = nn.Sequential(nn.Conv2d(3, 4, 3), UNSUPPORTED[name], *head)
     with pytest.raises(ModelError, match=f"'1'.*{name}"):
-        describe(model, (3, 8, 8))
+        trace(model, (3, 8, 8))
 
 
 def test_a_layer_that_runs_twice_is_named():
@@ -160,9 +160,9 @@ def test_a_layer_that_runs_twice_is_named():
     body = (nn.Conv2d(3, 4, 3), norm, relu, nn.Conv2d(4, 4, 3), norm, relu)
     model = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
     with pytest.raises(ModelError, match=r"'1' \(BatchNorm2d\) twice in a pass"):
-        describe(model, (3, 8, 8))
+        trace(model, (3, 8, 8))
     model[4] = nn.BatchNorm2d(4)
-    assert len(describe(model, (3, 8, 8)).nodes) == 10
+    assert len(trace(model, (3, 8, 8)).nodes) == 10
 
 
 @pytest.mark.slow

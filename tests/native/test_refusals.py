@@ -8,21 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtiny.graph.ir import Graph, Kind, Node
+from fedtiny.graph.ir import Kind
 from fedtiny.native import library
 from fedtiny.native.compile import CannotCompileError, build
 from fedtiny.native.library import NativeError
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options, Rates
 
+from ..graph.building import Builder
 from . import fuzz
 
 
 def graph():
-    net = Graph((2, 8, 8))
+    net = Builder((2, 8, 8))
     x = net.relu(net.batch_norm("bn", net.convolution("conv", 0, 4, kernel=(3, 3))))
     net.linear("fc", net.flatten(net.adaptive_pool(x, (1, 1))), 3)
-    return net
+    return net.graph
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ NETWORKS = {
     "different shapes": lambda n: n.add(0, n.convolution("c", 0, 2, kernel=(3, 3))),
     "one logit a class": lambda n: n.relu(0),
     "at most half its kernel": lambda n: n.max_pool(0, (2, 2), (2, 2), (2, 2)),
-    "the first node, and no other": lambda n: n.add_node(Node(Kind.INPUT)),
+    "the first node, and no other": lambda n: n.node(Kind.INPUT),
     "probability": lambda n: n.dropout(0, 1.5),
     "read by no other": lambda n: (n.relu(0), n.linear("c", n.flatten(0), 2)),
     "too many weights": lambda n: n.linear("c", n.flatten(0), 2**25),
@@ -140,16 +141,16 @@ NETWORKS = {
 
 @pytest.mark.parametrize("words", NETWORKS)
 def test_networks_that_make_no_sense(words):
-    net = Graph((2, 8, 8))
+    net = Builder((2, 8, 8))
     NETWORKS[words](net)
     with pytest.raises(NativeError, match=words):
-        NativeModel(net)
+        NativeModel(net.unchecked)
 
 
 def test_one_value_a_channel_cannot_be_normalised():
-    net = Graph((2, 1, 1))
+    net = Builder((2, 1, 1))
     net.linear("fc", net.flatten(net.batch_norm("bn", 0)), 3)
-    native = NativeModel(net)
+    native = NativeModel(net.graph)
     native.prepare(Options(batch=2))
     with pytest.raises(NativeError, match="single value"):
         native.train(np.zeros((1, 2, 1, 1)), np.array([0]), update=False)

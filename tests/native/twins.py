@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from fedtiny.graph.ir import Graph
+from fedtiny.graph.trace import trace
 from fedtiny.native.library import NativeError
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options, Rates
-from fedtiny.native.translate import describe
+
+from ..graph.building import Builder
 
 SGD = {"lr": 0.05, "momentum": 0.9, "decay": 5e-4}
 ADAM = {"lr": 1e-3, "decay": 1e-4}
@@ -27,9 +28,9 @@ def random_mask(size, density, rng):
 
 def supported_lanes():
     """The widths of vectors that this processor has."""
-    net = Graph((1, 1, 1))
+    net = Builder((1, 1, 1))
     net.linear("fc", net.flatten(0), 2)
-    model = NativeModel(net)
+    model = NativeModel(net.graph)
     found = []
     for lanes in (4, 8, 16):
         with suppress(NativeError):
@@ -55,7 +56,7 @@ class Twins:
             bits = torch.zeros(state[name].numel())
             bits[torch.from_numpy(positions.astype(np.int64))] = 1
             state[name].mul_(bits.view_as(state[name]))
-        native = NativeModel(describe(model, shape))
+        native = NativeModel(trace(model, shape))
         native.prepare(Options(**options), kept)
         twins = cls(model.double(), native, kept)
         for name in twins.tensors():

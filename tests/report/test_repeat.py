@@ -54,10 +54,10 @@ def test_a_run_on_own_data_is_repeated_from_python(evil):
 @pytest.mark.parametrize(
     ("config", "named", "given"),
     [
-        (tiny(data={"name": "own:mine"}), "your own data)", "data=..."),
-        (tiny(model="own:Net"), "your own model)", "model=..."),
+        (tiny(data={"name": "custom:mine"}), "your own data)", "data=..."),
+        (tiny(model="custom:Net"), "your own model)", "model=..."),
         (
-            tiny(model="own:Net", data={"name": "own:mine"}),
+            tiny(model="custom:Net", data={"name": "custom:mine"}),
             "your own data and model)",
             "data=..., model=...",
         ),

@@ -11,14 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedtiny.errors import RunError
-from fedtiny.runs.folder import (
-    LockedError,
-    RunFolder,
-    append_line,
-    read_json,
-    write_atomically,
-    write_json,
-)
+from fedtiny.files import append_line, read_json, write_atomically, write_json
+from fedtiny.runs.folder import LockedError, RunFolder
 
 from .tiny import locked_elsewhere
 

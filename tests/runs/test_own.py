@@ -66,7 +66,7 @@ def half(whole, net, tmp_path):
 
 
 def test_they_are_noted_in_the_config(whole):
-    assert (whole.config.data.name, whole.config.model) == ("own:mine", "own:Net")
+    assert (whole.config.data.name, whole.config.model) == ("custom:mine", "custom:Net")
     assert whole.density <= 0.3
     assert isinstance(whole.network, Net)
 
@@ -108,10 +108,10 @@ def test_the_default_name_is_that_of_the_class_and_the_data(net, tmp_path, monke
 
 def test_only_the_data_or_only_the_model_may_be_ones_own(net, tmp_path):
     named = train(tiny(rounds=1), tmp_path / "data", data=own_data())
-    assert (named.config.data.name, named.config.model) == ("own:arrays", "small")
+    assert (named.config.data.name, named.config.model) == ("custom:arrays", "small")
     ten = Net(classes=10)
     given = train(tiny(rounds=1), tmp_path / "model", model=ten)
-    assert (given.config.data.name, given.config.model) == ("digits", "own:Net")
+    assert (given.config.data.name, given.config.model) == ("digits", "custom:Net")
 
 
 def test_resuming_in_python_goes_on_to_the_same_end(whole, half, net):

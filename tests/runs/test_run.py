@@ -15,14 +15,14 @@ from fedtiny import data, models
 from fedtiny.config import load
 from fedtiny.data.augment import Transform
 from fedtiny.errors import ConfigError
-from fedtiny.native.effective import effective_density
-from fedtiny.native.translate import describe
+from fedtiny.graph.trace import trace
 from fedtiny.runs.assembly import TEST_PART, Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.resolve import resolved
 from fedtiny.runs.split import load_split, save_split
+from fedtiny.sparse.effective import effective_density
 
 from .tiny import FILES, TINY, differences, lines, own_data, tiny, train
 
@@ -159,7 +159,7 @@ def test_densities_by_layer_add_up_to_the_density(finished):
 def test_effective_is_what_the_last_mask_lets_through(finished):
     assembly = assemble(finished.config)
     load_checkpoint(RunFolder.open(finished.path), assembly.server)
-    graph = describe(finished.network, assembly.data.shape)
+    graph = trace(finished.network, assembly.data.shape)
     last, mask = finished.metrics[-1], assembly.server.theta.mask
     assert last["effective_density"] == effective_density(graph, mask)
     assert 0 < last["effective_density"] <= last["density"]

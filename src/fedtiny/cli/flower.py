@@ -1,5 +1,7 @@
 """fedtiny flower."""
 
+import contextlib
+import shlex
 import shutil
 import signal
 import tempfile
@@ -18,8 +20,8 @@ from fedtiny.extras import require
 from fedtiny.runs.folder import quoted
 
 if TYPE_CHECKING:
-    from fedtiny.flower.local import Federation
-    from fedtiny.flower.settings import FlowerSettings
+    from fedtiny.config.flat import Flat
+    from fedtiny.flower.trial.local import Federation
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ class Keys:
 
     def carry_out(self) -> int:
         """Write the keys."""
-        certificates = require("fedtiny.flower.certificates", extra="flower")
+        require("cryptography", extra="flower")
+        from fedtiny.flower.trial import certificates
+
         certificates.make(self.folder, self.host, self.nodes, self.days)
         print(
             f"in {quoted(self.folder)}: ca.crt for every machine; server.pem and server.key for the"
@@ -89,10 +93,12 @@ class Up:
     """More settings of the run, as in `flwr run --run-config`."""
 
     def carry_out(self) -> int:
-        """Start all, wait, stop all; logs are kept where something went wrong."""
-        local = require("fedtiny.flower.local", extra="flower")
+        """Start all, wait, stop all; logs are kept if something went wrong."""
+        require("cryptography", extra="flower")
+        from fedtiny.flower.trial import local
+
         _check_nodes(self.nodes)
-        self._check_app()
+        changes = self._checked_changes(self.app) if self.app else {}
         console = Console(highlight=False, soft_wrap=True)
         home = Path(tempfile.mkdtemp(prefix="fedtiny-flower-")) / "flower"
         signal.signal(signal.SIGTERM, _interrupted)
@@ -100,70 +106,68 @@ class Up:
         failed = True
         try:
             with local.federation(home, self.nodes, self.tls, console.print) as federation:
-                code = self._run(federation) if self.app else self._wait(federation, console)
-            failed = code != 0
+                if self.app:
+                    failed = not federation.run(self.app, _written(changes))
+                else:
+                    self._wait(federation, console)
+                    failed = False
         except KeyboardInterrupt:
             failed = False
             if self.app:
-                console.print(f"stopped; {self._going_on()}", markup=False)
+                console.print(f"stopped; {self._going_on(changes)}", markup=False)
             raise
         finally:
             if not failed:
                 shutil.rmtree(home.parent)
             console.print(f"all stopped; see the logs in {home}/logs" if failed else "all stopped")
-        return code
+        return int(failed)
 
-    def _check_app(self) -> None:
-        """Refuse an app that cannot be run, before anything is started."""
-        if self.app is None:
-            return
-        settings = self._checked_settings(self.app)
-        run = Path(settings.run).expanduser()
-        if not settings.resume and run.is_dir() and any(run.iterdir()):
-            raise FedTinyError(
-                f"{run} holds a run already; {self._going_on()}, "
-                "or begin another with --run-config 'flower.run=\"runs/NAME\"'"
-            )
-
-    def _checked_settings(self, app: Path) -> "FlowerSettings":
+    def _checked_changes(self, app: Path) -> "Flat":
+        """What --run-config and --nodes change of an app, refused before anything is started."""
         from fedtiny import methods, models
         from fedtiny.flower import folder
         from fedtiny.flower.settings import parse_changes, read_changed
 
-        changes = parse_changes(self.run_config)
+        told = folder.read(app)
+        changes = parse_changes(self.run_config, told)
         if "fleet.devices" in changes:
             raise ConfigError("--nodes is the number of devices; leave fleet.devices out")
-        changes["fleet.devices"] = self.nodes
-        settings, config = read_changed(folder.read(app), changes)
+        changes = {"fleet.devices": self.nodes, **changes}
+        settings, config = read_changed(told, changes)
         methods.find(config.method)
         models.kind(config.model)
-        return settings
+        run = Path(settings.run).expanduser()
+        if not settings.resume and run.is_dir() and any(run.iterdir()):
+            raise FedTinyError(
+                f"{run} holds a run already; {self._going_on(changes)}, "
+                "or begin another with --run-config 'flower.run=\"runs/NAME\"'"
+            )
+        return changes
 
-    def _going_on(self) -> str:
+    def _going_on(self, changes: "Flat") -> str:
         assert self.app
-        from fedtiny.flower.settings import parse_changes, write_changes
-
+        own = {name: value for name, value in changes.items() if name != "fleet.devices"}
         tls = " --tls" if self.tls else ""
         order = f"fedtiny flower up {quoted(self.app)} --nodes {self.nodes}{tls}"
-        changes = {**parse_changes(self.run_config), "flower.resume": True}
-        return f"continue it with: {order} --run-config {write_changes(changes)}"
+        resumed = shlex.quote(_written({**own, "flower.resume": True}))
+        return f"continue it with: {order} --run-config {resumed}"
 
-    def _run(self, federation: "Federation") -> int:
-        assert self.app
-        return 0 if federation.run(self.app, f"fleet.devices={self.nodes} {self.run_config}") else 1
-
-    def _wait(self, federation: "Federation", console: Console) -> int:
+    def _wait(self, federation: "Federation", console: Console) -> None:
         console.print("run an app from another terminal, Ctrl-C here stops all:")
         flags = f"FLWR_HOME={quoted(federation.home)} FLWR_TELEMETRY_ENABLED=0 "
         flags += "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1"
         own = f"--run-config 'fleet.devices={self.nodes}'"
         console.print(f"  {flags} flwr run APP trial --stream {own}", markup=False)
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             while True:
                 federation.processes.check()
                 time.sleep(1)
-        except KeyboardInterrupt:
-            return 0
+
+
+def _written(changes: "Flat") -> str:
+    from fedtiny.flower.settings import write_changes
+
+    return write_changes(changes)
 
 
 def _check_nodes(nodes: int) -> None:

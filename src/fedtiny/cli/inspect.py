@@ -13,9 +13,9 @@ from fedtiny.errors import ExportError, FedTinyError, RunError
 from fedtiny.export import packed
 from fedtiny.export.layers import layer_bytes
 from fedtiny.export.network import TinyModel
-from fedtiny.export.sizes import dense_bytes
+from fedtiny.files import read_json
 from fedtiny.runs import formatting, metrics
-from fedtiny.runs.folder import RunFolder, read_json, way_on
+from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.integrity import require_complete
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
@@ -149,7 +149,7 @@ def _show_packed_layers(path: Path, console: Console) -> None:
 
 def _packed_line(path: Path, model: TinyModel) -> str:
     size = path.stat().st_size
-    share = size / dense_bytes(model)
+    share = size / model.dense_bytes
     return f"packed model {path}: {formatting.size(size)} ({model.held}), {share:.2%} of dense"
 
 

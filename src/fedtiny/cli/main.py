@@ -54,8 +54,10 @@ def dispatch(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         return _unknown(name)
+    from fedtiny.config.aliases import current_flags
+
     try:
-        result: int = importlib.import_module(f"fedtiny.cli.{name}").command(rest)
+        result: int = importlib.import_module(f"fedtiny.cli.{name}").command(current_flags(rest))
     except FedTinyError as error:
         if "FEDTINY_TRACEBACK" in os.environ:
             raise

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from fedtiny.cli.ending import tell_what_is_left
+from fedtiny.finish import finish
 from fedtiny.runs.runner import resume
 from fedtiny.runs.tracking import reporting
 
@@ -32,5 +32,5 @@ def command(arguments: list[str]) -> int:
     parsed = tyro.cli(Arguments, prog="fedtiny resume", args=arguments)
     reporter = reporting(parsed.track)
     result = resume(parsed.path, root=parsed.root, workers=parsed.workers, reporter=reporter)
-    tell_what_is_left(result.path, report=parsed.report, track=parsed.track)
+    finish(result, report=parsed.report, track=parsed.track)
     return 0

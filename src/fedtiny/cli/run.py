@@ -7,9 +7,9 @@ from typing import Annotated
 import tyro
 
 from fedtiny import config as configs
-from fedtiny.cli.ending import tell_what_is_left
 from fedtiny.cli.main import config_file_first
 from fedtiny.config import Config
+from fedtiny.finish import finish
 from fedtiny.runs.runner import run
 from fedtiny.runs.tracking import reporting
 
@@ -40,5 +40,5 @@ def command(arguments: list[str]) -> int:
     default = configs.load(file) if file else Config()
     parsed = tyro.cli(Arguments, prog=PROG, args=flags, default=Arguments(config=default))
     result = run(parsed.config, out=parsed.out, reporter=reporting(parsed.track))
-    tell_what_is_left(result.path, report=parsed.report, track=parsed.track)
+    finish(result, report=parsed.report, track=parsed.track)
     return 0

@@ -1,6 +1,8 @@
 """The settings of a run: what there is, what is allowed, what is meant by default."""
 
-from fedtiny.config.presets import resolve
+from fedtiny.config.flat import to_dict
+from fedtiny.config.presets import resolve, resolve_run
+from fedtiny.config.resolved import ResolvedConfig, ResolvedPruning, ResolvedTrain, RunConfig
 from fedtiny.config.settings import (
     Config,
     DataConfig,
@@ -12,7 +14,8 @@ from fedtiny.config.settings import (
     SelectionConfig,
     TrainConfig,
 )
-from fedtiny.config.toml import dumps, from_dict, load, parse, to_dict
+from fedtiny.config.sizes import parse_size
+from fedtiny.config.toml import dumps, from_dict, load, parse
 
 __all__ = [
     "Config",
@@ -21,13 +24,19 @@ __all__ = [
     "FleetConfig",
     "GpuConfig",
     "PruningConfig",
+    "ResolvedConfig",
+    "ResolvedPruning",
+    "ResolvedTrain",
     "RobustnessConfig",
+    "RunConfig",
     "SelectionConfig",
     "TrainConfig",
     "dumps",
     "from_dict",
     "load",
     "parse",
+    "parse_size",
     "resolve",
+    "resolve_run",
     "to_dict",
 ]

@@ -1,9 +1,10 @@
-"""What a setting is where the user leaves it open."""
+"""What a setting is if the user leaves it open."""
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, TypeVar
 
+from fedtiny.config.resolved import ResolvedConfig, RunConfig
 from fedtiny.config.settings import Config
 
 T = TypeVar("T")
@@ -26,25 +27,38 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def resolve(config: Config) -> Config:
+def resolve(config: Config) -> ResolvedConfig:
     """Fill in what was left open: the paper's setting, or a quick one for the digits.
 
-    Where the number of rounds is given and r_stop is not, pruning ends by two thirds of the run.
+    With a number of rounds and without r_stop, pruning ends by two thirds of the run.
     """
-    filled = _filled(config, PRESETS.get(config.data.name, PAPER))
-    if config.pruning.r_stop is not None:
-        return filled
-    latest = max(1, (filled.rounds or 1) * 2 // 3)
-    r_stop = min(filled.pruning.r_stop or latest, latest)
-    return replace(filled, pruning=replace(filled.pruning, r_stop=r_stop))
+    preset = PRESETS.get(config.data.name, PAPER)
+    rounds = preset["rounds"] if config.rounds is None else config.rounds
+    r_stop = min(preset["pruning"]["r_stop"], max(1, rounds * 2 // 3))
+    pruning = preset["pruning"] | {"r_stop": r_stop}
+    return converted(ResolvedConfig, config, preset | {"pruning": pruning})
 
 
-def _filled(node: T, preset: Mapping[str, Any]) -> T:
-    changes = {}
-    for name, value in preset.items():
-        present = getattr(node, name)
-        if is_dataclass(present):
-            changes[name] = _filled(present, value)
-        elif present is None:
-            changes[name] = value
-    return replace(node, **changes)  # type: ignore[type-var]
+def resolve_run(
+    config: Config,
+    *,
+    simulator: Literal["reference", "gpu"] = "reference",
+    workers: int = 1,
+    threads: int = 1,
+) -> RunConfig:
+    """The same, with who computes."""
+    values = vars(resolve(config)) | {"simulator": simulator}
+    return RunConfig(**values | {"workers": workers, "threads": threads})
+
+
+def converted(kind: type[T], settings: Any, open_values: Mapping[str, Any] | None = None) -> T:
+    """Settings as another type of theirs, with values for what they leave open."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    for field in fields(kind):  # type: ignore[arg-type]
+        value = values[field.name]
+        filling = (open_values or {}).get(field.name)
+        if is_dataclass(field.type):
+            values[field.name] = converted(field.type, value, filling)  # type: ignore[arg-type]
+        elif value is None:
+            values[field.name] = filling
+    return kind(**values)

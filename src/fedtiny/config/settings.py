@@ -7,8 +7,20 @@ from typing import Literal
 from fedtiny.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class DataConfig:
+class Settings:
+    """Some settings; those that say the same are equal, whether or not they are resolved."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)) and not isinstance(self, type(other)):
+            return NotImplemented
+        return vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+
+@dataclass(frozen=True, eq=False)
+class DataConfig(Settings):
     """Which data, and how images are prepared."""
 
     name: str = "digits"
@@ -27,8 +39,8 @@ class DataConfig:
     """Images per class of the public one-shot set that the server holds (D_s)."""
 
 
-@dataclass(frozen=True)
-class FleetConfig:
+@dataclass(frozen=True, eq=False)
+class FleetConfig(Settings):
     """The devices, and who takes part in a round."""
 
     devices: int = 10
@@ -58,8 +70,8 @@ class FleetConfig:
         return max(1, ceil(round(self.fraction * self.devices, 9)))
 
 
-@dataclass(frozen=True)
-class TrainConfig:
+@dataclass(frozen=True, eq=False)
+class TrainConfig(Settings):
     """Local training."""
 
     local_epochs: int | None = None
@@ -76,8 +88,8 @@ class TrainConfig:
     """Epochs on the public one-shot set before anything is pruned."""
 
 
-@dataclass(frozen=True)
-class SelectionConfig:
+@dataclass(frozen=True, eq=False)
+class SelectionConfig(Settings):
     """Coarse pruning: how the first mask is chosen (Alg. 1)."""
 
     kind: Literal["adaptive_bn", "vanilla", "none"] = "adaptive_bn"
@@ -94,8 +106,8 @@ class SelectionConfig:
     """Average the devices' variances, or pool them exactly (law of total variance)."""
 
 
-@dataclass(frozen=True)
-class PruningConfig:
+@dataclass(frozen=True, eq=False)
+class PruningConfig(Settings):
     """Progressive pruning: how the mask is adjusted during training (Alg. 2)."""
 
     progressive: bool = True
@@ -118,8 +130,8 @@ class PruningConfig:
     """SNIP, SynFlow: steps of pruning at the start."""
 
 
-@dataclass(frozen=True)
-class DeviceConfig:
+@dataclass(frozen=True, eq=False)
+class DeviceConfig(Settings):
     """How a native device spends its memory and time."""
 
     storage: Literal["float32", "float16"] = "float32"
@@ -132,8 +144,8 @@ class DeviceConfig:
     """Another Python, with fedtiny but perhaps without torch, whose processes play the devices."""
 
 
-@dataclass(frozen=True)
-class GpuConfig:
+@dataclass(frozen=True, eq=False)
+class GpuConfig(Settings):
     """How the GPU simulator computes; all but graphs and compile works without a GPU too."""
 
     precision: Literal["bf16", "tf32", "fp32"] = "bf16"
@@ -152,8 +164,8 @@ class GpuConfig:
     """GPUs to spread the devices over; default: all."""
 
 
-@dataclass(frozen=True)
-class RobustnessConfig:
+@dataclass(frozen=True, eq=False)
+class RobustnessConfig(Settings):
     """How far devices are trusted; every reply is checked in any case."""
 
     mean: Literal["weighted", "median", "trimmed"] = "weighted"
@@ -167,8 +179,8 @@ class RobustnessConfig:
     """Most samples that a device may claim to have where the server cannot know."""
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, eq=False)
+class Config(Settings):
     """One run."""
 
     method: str = "fedtiny"
@@ -216,13 +228,13 @@ class Config:
     robustness: RobustnessConfig = field(default_factory=RobustnessConfig)
 
     def __post_init__(self) -> None:
-        from fedtiny.config.checks import checks
+        from fedtiny.config.checks import complaints
         from fedtiny.config.types import check_types
 
         check_types(self)
-        for ok, complaint in checks(self):
-            if not ok:
-                raise ConfigError(complaint)
+        complaint = next(complaints(self), None)
+        if complaint:
+            raise ConfigError(complaint)
 
     @property
     def pool_size(self) -> int:

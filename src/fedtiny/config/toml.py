@@ -1,15 +1,16 @@
 """Configs as TOML files and as plain data."""
 
-import difflib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedtiny.config.flat import renamed, to_dict
 from fedtiny.config.settings import Config
 from fedtiny.config.types import check_value, choices_of
 from fedtiny.errors import ConfigError
+from fedtiny.suggest import did_you_mean
 
 T = TypeVar("T")
 
@@ -33,14 +34,12 @@ def dumps(config: Config) -> str:
     return tomli_w.dumps(to_dict(config))
 
 
-def to_dict(config: Config) -> dict[str, Any]:
-    """The config as plain data; a value of None is left out."""
-    return asdict(config, dict_factory=lambda pairs: {k: v for k, v in pairs if v is not None})
-
-
 def from_dict(values: Mapping[str, Any]) -> Config:
-    """A config from plain data; an unknown key or a wrong type is an error that says where."""
-    return parse(Config, values)
+    """A config from plain data; an unknown key or a wrong type is an error that says where.
+
+    Names that settings had before are understood too.
+    """
+    return parse(Config, renamed(values))
 
 
 def parse(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
@@ -50,8 +49,7 @@ def parse(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
     for key, value in values.items():
         name = key.replace("-", "_")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean '{where}{near[0]}'?" if near else ""
+            hint = did_you_mean(name, known, prefix=where)
             raise ConfigError(f"unknown key '{where}{key}'{hint}")
         parsed[name] = _parse_value(known[name].type, value, f"{where}{name}")
     return kind(**parsed)

@@ -34,8 +34,8 @@ def check_value(choices: Choices, value: Any, where: str) -> None:
     """Refuse what is none of the choices; a whole number may stand for a real one."""
     if not any(_is(value, choice) for choice in choices):
         named = [choice for choice in choices if choice is not type(None)]
-        wanted = " or ".join(c.__name__ if isinstance(c, type) else repr(c) for c in named)
-        raise ConfigError(f"'{where}' must be {wanted}, got {_shown(value)}")
+        allowed = " or ".join(c.__name__ if isinstance(c, type) else repr(c) for c in named)
+        raise ConfigError(f"'{where}' must be {allowed}, got {_shown(value)}")
 
 
 def _is(value: Any, choice: Any) -> bool:

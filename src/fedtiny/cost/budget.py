@@ -1,6 +1,5 @@
 """From the memory of a device to the density that it can train."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import nextafter
@@ -8,24 +7,8 @@ from typing import Unpack
 
 from fedtiny.config import Config
 from fedtiny.cost.memory import MemoryModel, total
-from fedtiny.cost.workload import Given, Workload
+from fedtiny.cost.workload import CostInputs, Workload
 from fedtiny.errors import ConfigError
-
-UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmg]i?)?b?", re.IGNORECASE)
-
-
-def parse_size(text: str) -> int:
-    """A number of bytes; units are powers of a thousand, or of 1024 with an i.
-
-    >>> [parse_size(text) for text in ("3MB", "500 kB", "1.5GB", "64", "1KiB")]
-    [3000000, 500000, 1500000000, 64, 1024]
-    """
-    match = _SIZE.fullmatch(text.strip())
-    size = int(float(match[1]) * UNITS[(match[2] or "").lower()]) if match else 0
-    if size < 1:
-        raise ConfigError(f"'{text}' is not a size; write for example 3MB, 500kB or 1.5GB")
-    return size
 
 
 class DoesNotFit(ConfigError):  # noqa: N818
@@ -40,13 +23,13 @@ class DoesNotFit(ConfigError):  # noqa: N818
 
 
 def largest_density(
-    config: Config, budget: int, memory_model: MemoryModel = "paper", **given: Unpack[Given]
+    config: Config, budget: int, memory_model: MemoryModel = "paper", **inputs: Unpack[CostInputs]
 ) -> float:
     """The largest target density whose training fits into a budget of bytes: d_target.
 
     The answer is exact to one weight: with one more kept, the model would not fit.
     """
-    full = Workload.of(replace(config, density=1.0), **given)
+    full = Workload.of(replace(config, density=1.0), **inputs)
     weights, least = full.large.param_spec.prunable_count, full.least_kept
 
     def needed(kept: int) -> int:
@@ -62,8 +45,8 @@ def largest_density(
 def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
     """The last number for which something holds that holds at `low` and not at `high`."""
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
+        midpoint = (low + high) // 2
+        low, high = (midpoint, high) if holds(midpoint) else (low, midpoint)
     return low
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fedtiny import models
 from fedtiny.config import Config
 from fedtiny.extras import require
+from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
 
 if TYPE_CHECKING:
@@ -41,36 +42,45 @@ class Network:
         return self.param_spec.dense_count - self.statistics
 
 
-def describe(model: "nn.Module", shape: Shape, classes: int, name: str = "own") -> Network:
-    """A network of one's own."""
-    profiles = require("fedtiny.models.profile", extra="torch")
-    param_spec, profile = models.analyze(model, shape), profiles.profile(model, shape)
-    return Network(name, param_spec, profile, shape, classes, own_width=False)
+def describe(
+    model: "nn.Module", shape: Shape, classes: int, name: str = "own", graph: Traced | None = None
+) -> Network:
+    """A network of one's own; what tracing it gave may be handed in."""
+    graph = models.traced(model, shape) if graph is None else graph
+    from fedtiny.models.profile import profile
+
+    param_spec, found = models.analyze(model, shape, graph), profile(model, shape, graph)
+    return Network(name, param_spec, found, shape, classes, own_width=False)
 
 
-def named(config: Config, shape: Shape, classes: int) -> Network:
+def named(config: Config, shape: Shape, classes: int, graph: Traced | None = None) -> Network:
     """The network that a config names, for images of this shape."""
     width = config.width
     if config.model == "small" and config.parameters is not None:
-        small = require("fedtiny.models.small", extra="torch")
-        width = small.width_for(config.parameters, shape[0], classes)
+        require("torch", extra="torch")
+        from fedtiny.models.small import width_for
+
+        width = width_for(config.parameters, shape[0], classes)
     smallest = models.kind(config.model).smallest_input
     if min(shape[1:]) < smallest:  # a run resizes its images
         shape = (shape[0], smallest, smallest)
-    return _built(config.model, shape, classes, width)
+    return _built(config.model, shape, classes, width, graph)
 
 
 def least_small(large: Network) -> int:
     """Parameters of the narrowest small model for the same images."""
-    small = require("fedtiny.models.small", extra="torch")
-    least: int = small.parameters(large.shape[0], large.classes, width=1)
-    return least
+    require("torch", extra="torch")
+    from fedtiny.models.small import parameters
+
+    return parameters(large.shape[0], large.classes, width=1)
 
 
 @lru_cache(maxsize=64)
-def _built(name: str, shape: Shape, classes: int, width: int | None) -> Network:
+def _built(
+    name: str, shape: Shape, classes: int, width: int | None, graph: Traced | None
+) -> Network:
     torch = require("torch", extra="torch")
     with torch.device("meta"):
         model = models.build(name, shape, classes, width=width)
     own_width = width in (None, models.kind(name).width)
-    return replace(describe(model, shape, classes, name), own_width=own_width)
+    return replace(describe(model, shape, classes, name, graph), own_width=own_width)

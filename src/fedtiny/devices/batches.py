@@ -26,11 +26,11 @@ def training_epochs(
     """The samples of each epoch of a local training, shuffled; the ragged last batch is dropped."""
     order, noise = rng_key.generator("permutation"), rng_key.generator("augmentation")
     size = batch_size(shard, most)
-    whole = slice(len(shard) // size * size)
+    full = slice(len(shard) // size * size)
     for _ in range(epochs):
         shuffled = order.permutation(shard.indices)
         draws = preparation.draws(noise, len(shard))
-        yield shuffled[whole], draws[whole]
+        yield shuffled[full], draws[full]
 
 
 def training_batches(

@@ -1,5 +1,6 @@
 """The data of one device."""
 
+import io
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,30 @@ class DeviceData:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def to_bytes(self) -> bytes:
+        """The device's own images and labels, and no others'."""
+        own, places = np.unique(
+            np.concatenate([self.indices, self.development]), return_inverse=True
+        )
+        data, packed = self.data.subset(own), io.BytesIO()
+        np.savez(
+            packed,
+            device=self.device,
+            images=data.images,
+            labels=data.labels,
+            classes=data.classes,
+            indices=places[: len(self)],
+            development=places[len(self) :],
+        )
+        return packed.getvalue()
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> "DeviceData":
+        """What such bytes hold, with its images numbered anew."""
+        with np.load(io.BytesIO(packed), allow_pickle=False) as found:
+            data = ImageSet(found["images"], found["labels"], tuple(map(str, found["classes"])))
+            return cls(int(found["device"]), data, found["indices"], found["development"])
 
 
 def shard(

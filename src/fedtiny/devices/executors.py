@@ -1,46 +1,45 @@
-"""Who does the devices' work: this process, or several of its children."""
+"""Who does the devices' work: this process, its forks, or processes of another Python."""
 
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from pathlib import Path
+from typing import IO, Any, Protocol
 
+from fedtiny import __version__
 from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.node import answer
-from fedtiny.devices.worker_connection import Pipe, WorkerConnection, WorkerDied, serve
+from fedtiny.devices.workers import PARENT_ENDS, Channel, Worker, serve
+from fedtiny.devices.workers import Task as Task
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import Reply, Request
-from fedtiny.models.param_spec import ParamSpec
+from fedtiny.federation.messages import Reply
 
-PARENT_ENDS: set[Pipe] = set()  # a child that kept one open would outlive its parent
-
-
-@dataclass(frozen=True)
-class Task:
-    """A request to one device."""
-
-    shard: DeviceData
-    request: Request
+CHILD = "fedtiny.devices.remote_child"
+LAST_OUTPUT = 2000  # bytes of what a child printed before it died
+PATIENCE = 5  # seconds that a child may take to end
 
 
 class Executor(Protocol):
-    """Does jobs, and gives replies or failures in the order of the jobs."""
+    """Does tasks, and returns replies or failures in the order of the tasks."""
 
     def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
-        """What came of each job."""
+        """What came of each task."""
 
     def account(self) -> dict[str, Any]:
-        """How the jobs were done, as plain JSON: only what may show in a result."""
+        """How the tasks were done, as plain JSON: only what may show in a result."""
 
     def close(self) -> None:
-        """No more jobs will come."""
+        """No more tasks will come."""
 
 
 def reply_or_error(engine: Engine, task: Task, seed: int) -> Reply | FedTinyError:
@@ -52,7 +51,7 @@ def reply_or_error(engine: Engine, task: Task, seed: int) -> Reply | FedTinyErro
 
 
 class SerialExecutor:
-    """One job after the other, in this process."""
+    """One task after the other, in this process."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self.engine = engine
@@ -68,32 +67,15 @@ class SerialExecutor:
         pass
 
 
-def can_fork() -> bool:
-    """Whether this system can give work to children that share the parent's data."""
-    return hasattr(os, "fork") and os.uname().sysname == "Linux"
+class _Workers:
+    """Several tasks at once, each in a child process that has one copy of the model.
 
-
-class ForkExecutor:
-    """Several jobs at once, each in a child process with one copy of the model.
-
-    Parent and children speak the wire format. A job's outcome does not depend on who does it, and
-    replies are given in the order of the jobs, so neither does the outcome of a run.
+    Parent and children speak the wire format. The outcome of a task does not depend on who does
+    it, and replies come in the order of the tasks, so neither does the outcome of a run.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        param_spec: ParamSpec,
-        shards: Sequence[DeviceData],
-        seed: int,
-        count: int,
-    ) -> None:
-        self._workers: list[_ForkWorker] = []
-        for _ in range(count):
-            self._workers.append(_ForkWorker(engine, param_spec, shards, seed))
-
-    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
-        return in_turn(list(zip(cycle(self._workers), tasks, strict=False)))
+    def __init__(self) -> None:
+        self._workers: list[Worker] = []
 
     def account(self) -> dict[str, Any]:
         return {"simulator": "reference"}
@@ -104,18 +86,8 @@ class ForkExecutor:
         self._workers.clear()
 
 
-class Worker(Protocol):
-    """One who does a job at a time."""
-
-    def start(self, task: Task) -> None:
-        """Begin a job."""
-
-    def finish(self, task: Task) -> Reply | FedTinyError:
-        """What came of the job that was begun."""
-
-
-def in_turn(work: Sequence[tuple[Worker, Task]]) -> Iterator[Reply | FedTinyError]:
-    """The outcomes in the order of the jobs; at most one a hand waits for its turn."""
+def _in_turn(work: Sequence[tuple[Worker, Task]]) -> Iterator[Reply | FedTinyError]:
+    """The outcomes in the order of the tasks; at most one a worker waits for its turn."""
     waiting: dict[Worker, deque[Task]] = {}
     for worker, task in work:
         waiting.setdefault(worker, deque()).append(task)
@@ -128,61 +100,152 @@ def in_turn(work: Sequence[tuple[Worker, Task]]) -> Iterator[Reply | FedTinyErro
         yield outcome
 
 
-class _ForkWorker:
-    """The parent's end of one child."""
+def can_fork() -> bool:
+    """Whether this system can give work to children that share the parent's data."""
+    return hasattr(os, "fork") and os.uname().sysname == "Linux"
+
+
+class ForkExecutor(_Workers):
+    """Children that were forked, so that each has the data of every device."""
 
     def __init__(
-        self,
-        engine: Engine,
-        param_spec: ParamSpec,
-        shards: Sequence[DeviceData],
-        seed: int,
+        self, engine: Engine, spec: DeviceSpec, shards: Sequence[DeviceData], count: int
     ) -> None:
+        super().__init__()
+        for _ in range(count):
+            self._workers.append(_ForkWorker(engine, spec, shards))
+
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
+        return _in_turn(list(zip(cycle(self._workers), tasks, strict=False)))
+
+
+class _ForkWorker(Worker):
+    def __init__(self, engine: Engine, spec: DeviceSpec, shards: Sequence[DeviceData]) -> None:
         context = get_context("fork")
-        self.pipe, child = context.Pipe()
-        PARENT_ENDS.add(self.pipe)
-        self.connection = WorkerConnection(self.pipe, param_spec)
-        self.process = context.Process(
-            target=_work, args=(child, engine, param_spec, shards, seed), daemon=True
-        )
+        pipe, child = context.Pipe()
+        super().__init__(pipe, spec.param_spec)
+        arguments = (child, engine, spec, shards)
+        self.process = context.Process(target=_work, args=arguments, daemon=True)
         with warnings.catch_warnings():  # newer Pythons warn of forks beside idle threads
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
         child.close()
 
-    def start(self, task: Task) -> None:
-        try:
-            self.connection.ask(task.shard.device, task.request)
-        except WorkerDied as died:
-            raise _died() from died
-
-    def finish(self, task: Task) -> Reply | FedTinyError:
-        try:
-            return self.connection.reply(task.request)
-        except WorkerDied as died:
-            raise _died() from died
-
     def close(self) -> None:
-        PARENT_ENDS.discard(self.pipe)
-        self.pipe.close()
-        self.process.join(timeout=5)
+        super().close()
+        self.process.join(timeout=PATIENCE)
         if self.process.is_alive():
             self.process.kill()
 
 
-def _died() -> FedTinyError:
-    return FedTinyError("a worker process died, perhaps for want of memory; lower --workers")
-
-
-def _work(
-    pipe: Connection,
-    engine: Engine,
-    param_spec: ParamSpec,
-    shards: Sequence[DeviceData],
-    seed: int,
-) -> None:
+def _work(pipe: Connection, engine: Engine, spec: DeviceSpec, shards: Sequence[DeviceData]) -> None:
     """A child's life, apart from its parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for parents_end in PARENT_ENDS:
         parents_end.close()
-    serve(pipe, engine, param_spec, shards, seed)
+    serve(pipe, engine, spec, shards)
+
+
+class SubprocessExecutor(_Workers):
+    """Native devices in processes of any Python that has fedtiny, perhaps without torch.
+
+    A child gets the spec and the data of its own devices once, and requests in the wire format
+    from then on. `python` is the interpreter of the children's environment.
+    """
+
+    def __init__(
+        self,
+        spec: DeviceSpec,
+        shards: Sequence[DeviceData],
+        *,
+        python: str | Path = sys.executable,
+        count: int = 1,
+    ) -> None:
+        super().__init__()
+        self._homes: dict[int, Worker] = {}
+        try:
+            children: list[_Subprocess] = []
+            for _ in range(min(count, len(shards))):
+                children.append(_Subprocess(spec, python))
+                self._workers.append(children[-1])
+            for number, child in enumerate(children):
+                own = shards[number :: len(children)]
+                child.equip(spec, own)
+                self._homes |= {shard.device: child for shard in own}
+            for child in children:
+                child.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
+        return _in_turn([(self._home(task.shard.device), task) for task in tasks])
+
+    def _home(self, device: int) -> Worker:
+        if device not in self._homes:
+            raise FedTinyError(f"no device process has the data of device {device}")
+        return self._homes[device]
+
+
+class _Subprocess(Worker):
+    def __init__(self, spec: DeviceSpec, python: str | Path) -> None:
+        self.python = str(python)
+        self.printed = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = _started(self.python, self.printed)
+        self.ready = False
+        assert self.process.stdin
+        assert self.process.stdout
+        super().__init__(Channel(self.process.stdout, self.process.stdin), spec.param_spec)
+
+    def equip(self, spec: DeviceSpec, shards: Sequence[DeviceData]) -> None:
+        """Give the child all that it needs, once it has said that it speaks our language."""
+        theirs = self._done().decode()
+        if theirs != __version__:
+            raise FedTinyError(
+                f"{self.python} has fedtiny {theirs}, not {__version__}; install the same there"
+            )
+        self.tell(spec.to_json().encode())
+        self.tell(len(shards).to_bytes(8, "little"))
+        for shard in shards:
+            self.tell(shard.to_bytes())
+
+    def wait_until_ready(self) -> None:
+        """Until the child has made its network of what it got."""
+        self._done()
+        self.ready = True
+
+    def _done(self) -> bytes:
+        outcome = self.outcome()
+        if isinstance(outcome, FedTinyError):
+            raise outcome
+        return outcome
+
+    def died(self) -> FedTinyError:
+        end = self.printed.seek(0, 2)
+        self.printed.seek(max(0, end - LAST_OUTPUT))
+        last = self.printed.read().decode(errors="replace").strip()
+        what = (
+            "a device process died, perhaps for want of memory"
+            if self.ready
+            else f"{self.python} cannot run a device; is fedtiny installed there?"
+        )
+        return FedTinyError(f"{what}\n{last}" if last else what)
+
+    def close(self) -> None:
+        super().close()
+        try:
+            self.process.wait(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.printed.close()
+
+
+def _started(python: str, printed: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [python, "-m", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=printed
+        )
+    except OSError as error:
+        printed.close()
+        raise FedTinyError(f"cannot start the Python '{python}': {error.strerror}") from error

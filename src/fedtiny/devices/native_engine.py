@@ -1,8 +1,7 @@
 """The native engine: a device that really is sparse, without torch."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,10 @@ from fedtiny.data import ImageSet
 from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite
+from fedtiny.devices.device_spec import DeviceSpec
+from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, SecondMoment, finite
 from fedtiny.devices.optimizer import Adam, optimizer
-from fedtiny.graph.ir import Graph
-from fedtiny.models.param_spec import ParamSpec
+from fedtiny.errors import ModelError
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options, Rates
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
@@ -24,53 +23,33 @@ from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
 Floats = NDArray[np.float32]
-MOMENTUM = 0.1  # of the running mean, where several passes are asked for
 STEP_KEY = 0x9E3779B97F4A7C15  # sets the dropout of one training step apart from the next
-
-
-@dataclass(frozen=True)
-class NativeChoices:
-    """How a device spends its memory and cores."""
-
-    threads: int = 1
-    storage: Literal["float32", "float16"] = "float32"
-    recompute: bool = False
-    remove_dead: bool = False
-    budget: int = 0
 
 
 class NativeEngine:
     """One network in native code that plays every device in turn."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        param_spec: ParamSpec,
-        transform: ArrayTransform,
-        config: TrainConfig,
-        choices: NativeChoices | None = None,
-    ) -> None:
-        self.param_spec = param_spec
-        self.transform = transform
-        self.config = config
-        self._choices = choices = choices or NativeChoices()
-        self.model = NativeModel(graph)
+    def __init__(self, spec: DeviceSpec) -> None:
+        if spec.graph is None:
+            raise ModelError("this network has no native form")
+        config = spec.config
+        self.param_spec = spec.param_spec
+        self.transform = ArrayTransform(**asdict(spec.preparation))
+        self.model = NativeModel(spec.graph)
+        self.batch = config.train.batch_size
+        self._rates = _rates(config.train)
+        self._remove_dead = config.device.remove_dead
         self._options = Options(
             batch=self.batch,
-            threads=choices.threads,
-            storage=choices.storage,
-            recompute=choices.recompute,
-            remove_dead=choices.remove_dead,
-            budget=choices.budget,
-            optimizer=config.optimizer,
+            threads=config.threads,
+            storage=config.device.storage,
+            recompute=config.device.recompute,
+            remove_dead=config.device.remove_dead,
+            budget=config.device_budget,
+            optimizer=config.train.optimizer,
         )
         self._mask: Mask | None = None
         self._candidates = CutCandidates()
-
-    @property
-    def batch(self) -> int:
-        """Most images of a training step."""
-        return self.config.batch_size or 64
 
     def load(self, theta: Theta) -> None:
         if self._mask is None or theta.mask != self._mask:
@@ -84,21 +63,23 @@ class NativeEngine:
         self.model.prepare(self._options, kept)
         self._mask = mask
 
-    def _reserve(self, *, forward_batch: int = 0, top_count: int = 0, whole: bool = False) -> None:
+    def _reserve(
+        self, *, forward_batch: int = 0, top_count: int = 0, complete: bool = False
+    ) -> None:
         """See that there is memory for a larger forward pass or more of the largest gradients.
 
-        The gradients of pruned weights need the `whole` network, with its dead channels.
+        The gradients of pruned weights need the `complete` network, with its dead channels.
         """
-        wanted = replace(
+        options = replace(
             self._options,
             forward_batch=max(self._options.forward_batch or self.batch, forward_batch),
             top_count=max(self._options.top_count, top_count),
-            remove_dead=self._choices.remove_dead and not whole,
+            remove_dead=self._remove_dead and not complete,
         )
-        if wanted == self._options:
+        if options == self._options:
             return
         theta = self.theta() if self._mask is not None else None
-        self._options, self._mask = wanted, None
+        self._options, self._mask = options, None
         if theta is not None:
             self.load(theta)
 
@@ -111,10 +92,10 @@ class NativeEngine:
         self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
     ) -> tuple[Metrics, Arrays]:
         self._candidates.forget()
-        self._reserve(whole=sum_dense_gradients)
+        self._reserve(complete=sum_dense_gradients)
         sums = self._empty_sums() if sum_dense_gradients else {}
         seed, losses = batches.dropout_seed(rng_key), []
-        self.model.start(_rates(self.config))
+        self.model.start(self._rates)
         for step, (samples, draws) in enumerate(
             batches.training_batches(shard, rng_key, self.transform, epochs=epochs, most=self.batch)
         ):
@@ -139,7 +120,7 @@ class NativeEngine:
     ) -> dict[str, SparseVector]:
         sizes = self.param_spec.sizes
         most = max((min(a, sizes[n]) for n, a in counts.items()), default=0)
-        self._reserve(top_count=most, whole=True)
+        self._reserve(top_count=most, complete=True)
         (samples, draws), seed = batches.gradient_batch(
             shard, rng_key, self.transform, most=self.batch
         )

@@ -1,7 +1,7 @@
 """A device in a process of its own: `python -m fedtiny.devices.remote_child`, without torch.
 
-It is given an outfit and its shards on its standard input, says that it is ready, and answers on
-its standard output until its input ends (see `remote`).
+It is given a spec and the data of its devices on its standard input, says that it is ready, and
+answers on its standard output until its input ends (see `SubprocessExecutor`).
 """
 
 import contextlib
@@ -10,11 +10,10 @@ import signal
 import sys
 
 from fedtiny import __version__
-from fedtiny.devices.channel import Channel
 from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.native_engine import NativeEngine
-from fedtiny.devices.outfit import Outfit, unpack
-from fedtiny.devices.worker_connection import DONE, GONE, serve, trouble
+from fedtiny.devices.workers import DONE, GONE, Channel, serve, trouble
 
 
 def main() -> None:
@@ -23,24 +22,17 @@ def main() -> None:
     channel = _own_streams()
     with contextlib.suppress(*GONE):
         channel.send_bytes(DONE + __version__.encode())
-        outfit = Outfit.from_json(channel.recv_bytes().decode())
+        text = channel.recv_bytes().decode()
         count = int.from_bytes(channel.recv_bytes(), "little")
         packed = [channel.recv_bytes() for _ in range(count)]
-        ready = _ready(outfit, packed, channel)
-        if ready is not None:
-            serve(channel, ready[0], outfit.param_spec, ready[1], outfit.seed)
-
-
-def _ready(
-    outfit: Outfit, packed: list[bytes], channel: Channel
-) -> tuple[NativeEngine, list[DeviceData]] | None:
-    try:
-        engine, shards = outfit.engine(), [unpack(each) for each in packed]
-    except Exception as error:
-        channel.send_bytes(trouble(error))
-        return None
-    channel.send_bytes(DONE)
-    return engine, shards
+        try:
+            spec = DeviceSpec.from_json(text)
+            engine, shards = NativeEngine(spec), [DeviceData.from_bytes(each) for each in packed]
+        except Exception as error:
+            channel.send_bytes(trouble(error))
+            return
+        channel.send_bytes(DONE)
+        serve(channel, engine, spec, shards)
 
 
 def _own_streams() -> Channel:

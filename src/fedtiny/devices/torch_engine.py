@@ -17,12 +17,12 @@ from fedtiny.data import ImageSet
 from fedtiny.data.augment import Transform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite
 from fedtiny.devices.optimizer import Adam, optimizer
 from fedtiny.devices.torch_gradients import GradientSums, top_gradients
 from fedtiny.devices.torch_norms import least_epsilon, measured_moments, measured_statistics, norms
-from fedtiny.devices.torch_pooling import steadied
-from fedtiny.models.param_spec import ParamSpec
+from fedtiny.devices.torch_pooling import deterministic_pools
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -34,22 +34,20 @@ EVALUATION_BATCH = 500
 class TorchEngine:
     """One network that plays every device in turn, so memory does not grow with their number."""
 
-    def __init__(
-        self, model: nn.Module, param_spec: ParamSpec, transform: Transform, config: TrainConfig
-    ) -> None:
+    def __init__(self, model: nn.Module, spec: DeviceSpec) -> None:
         self.model = model
-        self.param_spec = param_spec
-        self.transform = transform
-        self.config = config
+        self.param_spec = spec.param_spec
+        self.transform = Transform(**asdict(spec.preparation))
+        self.config = spec.config.train
         self.device = torch.device("cpu")
         self._tensors = self._own_tensors()
         self._norms = tuple(norms(model).values())
-        self._mask = Mask.full(param_spec)
+        self._mask = Mask.full(self.param_spec)
         self._positions: dict[str, Tensor] = {}
         self._grad_masks: dict[str, Tensor] = {}
         self._loaded: dict[int, tuple[ImageSet, Tensor, Tensor]] = {}
         self._candidates = CutCandidates()
-        self._steadied: list[RemovableHandle] = []
+        self._pool_hooks: list[RemovableHandle] = []
 
     def _own_tensors(self) -> dict[str, Tensor]:
         state = self.model.state_dict(keep_vars=True)
@@ -68,9 +66,9 @@ class TorchEngine:
 
     def _use_deterministic_pools(self) -> None:
         """On CUDA, let adaptive pooling add in a fixed order."""
-        for handle in self._steadied:
+        for handle in self._pool_hooks:
             handle.remove()
-        self._steadied = steadied(self.model) if self.device.type == "cuda" else []
+        self._pool_hooks = deterministic_pools(self.model) if self.device.type == "cuda" else []
 
     @torch.no_grad()
     def load(self, theta: Theta) -> None:
@@ -114,7 +112,7 @@ class TorchEngine:
         images, labels = self._data(shard.data)
         self._make_grad_masks()
         optimizer = _optimizer(self.model, self.config)
-        chosen = {"epochs": epochs, "most": self.config.batch_size or 64}
+        chosen = {"epochs": epochs, "most": self.config.batch_size}
         losses, sums = [], GradientSums(self.prunable() if sum_dense_gradients else {})
         self.model.train()
         with self._dropout(batches.dropout_seed(rng_key)):
@@ -162,7 +160,7 @@ class TorchEngine:
         self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
         images, labels = self._data(shard.data)
-        most = self.config.batch_size or 64
+        most = self.config.batch_size
         (samples, draws), seed = batches.gradient_batch(shard, rng_key, self.transform, most=most)
         batch = torch.from_numpy(samples).to(self.device)
         inputs = self.transform.augment(images[batch], draws)

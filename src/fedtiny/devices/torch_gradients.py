@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from fedtiny.devices.torch_norms import frozen_statistics
 from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Indices, Mask
-from fedtiny.sparse.top import TopBuffer
+from fedtiny.sparse.top import SLAB_PER_COUNT, TopBuffer
 from fedtiny.sparse.vector import SparseVector
-
-SLAB_PER_COUNT = 4  # a slab holds at most so many times a values, or one filter
 
 
 class Sink(Protocol):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-MOMENTUM = 0.1  # of the running mean, where several passes are asked for
+from fedtiny.devices.engine import MOMENTUM
 
 
 def norms(model: nn.Module) -> dict[str, _BatchNorm]:

@@ -44,7 +44,7 @@ def deterministic_pool(module: nn.Module) -> DeterministicAdaptivePool | None:
     return None if alone else DeterministicAdaptivePool(rows, columns)
 
 
-def steadied(model: nn.Module) -> list[RemovableHandle]:
+def deterministic_pools(model: nn.Module) -> list[RemovableHandle]:
     """Let deterministic pools answer for a model's layers, which stay, until they are let go."""
     pools = {module: deterministic_pool(module) for module in model.modules()}
     return [

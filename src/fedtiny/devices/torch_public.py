@@ -16,8 +16,9 @@ from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.devices.torch_norms import norms
 from fedtiny.errors import ModelError
-from fedtiny.native.effective import Flow
-from fedtiny.native.translate import describe
+from fedtiny.graph.ir import Graph
+from fedtiny.models import Traced, traced
+from fedtiny.sparse.effective import effective_density
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -27,18 +28,20 @@ LayerArrays = dict[str, NDArray[np.floating]]
 class TorchPublicSet:
     """The public set, seen through the engine's network; batch norm uses its running statistics."""
 
-    def __init__(self, engine: TorchEngine, shard: DeviceData) -> None:
+    def __init__(self, engine: TorchEngine, shard: DeviceData, graph: Traced | None = None) -> None:
         self.engine = engine
         self.shard = shard
+        self._graph = traced(engine.model, shard.data.shape) if graph is None else graph
 
     @cached_property
-    def flow(self) -> Flow | None:
+    def graph(self) -> Graph | None:
+        if not isinstance(self._graph, Graph):
+            return None
         try:
-            flow = Flow(describe(self.engine.model, self.shard.data.shape))
-            flow.under(Mask.full(self.engine.param_spec))
+            effective_density(self._graph, Mask.full(self.engine.param_spec))
         except ModelError:
             return None
-        return flow
+        return self._graph
 
     def gradients(self, theta: Theta) -> LayerArrays:
         with self._scored(theta) as weights:

@@ -14,7 +14,7 @@ from fedtiny import cost
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat
 from fedtiny.cost.images import IMAGES
-from fedtiny.cost.workload import PAPER_SAMPLES, Given
+from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.experiments import machine
 from fedtiny.experiments.cell import Cell, require_same, settings_of, way_anew
@@ -122,20 +122,20 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
     """
     result, table = read_json(folder.result), load_split(folder).table
     return {
-        **costs(config, **_given(config, table)),
+        **costs(config, **_inputs(config, table)),
         **{name: result[name] for name in RESULT},
         "bytes_round": _bytes_a_round(folder, rounds=result["rounds"]),
         "selection_bytes": _selection_bytes(folder, devices=len(table)),
     }
 
 
-def costs(config: Config, **given: Unpack[Given]) -> dict[str, float]:
+def costs(config: Config, **inputs: Unpack[CostInputs]) -> dict[str, float]:
     """The costs of a run that tables show, without running it."""
-    found = cost.summary(configs.resolve(config), **given)
+    found = cost.summary(configs.resolve(config), **inputs)
     return {name: found[name] for name in COSTS}
 
 
-def _given(config: Config, table: NDArray[np.int64]) -> Given:
+def _inputs(config: Config, table: NDArray[np.int64]) -> CostInputs:
     """What the cost model must know; the data itself is read only if its images are not known."""
     samples = int(table.sum()) // len(table)
     known = IMAGES.get(config.data.name)

@@ -12,7 +12,7 @@ from fedtiny import config as configs
 from fedtiny import methods
 from fedtiny.config import Config, DataConfig
 from fedtiny.cost.network import named
-from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, StartAnewError
+from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, can_retry
 from fedtiny.experiments.cell import Cell, require_same, way_anew
 from fedtiny.experiments.reporter import CellReporter, Clock, OutOfTimeError
 from fedtiny.models.param_spec import Shape
@@ -99,7 +99,7 @@ class Runner:
             if "FEDTINY_TRACEBACK" in os.environ:
                 raise
             account.failed[cell.name] = _reason(error, place)
-            if isinstance(error, StartAnewError):
+            if not can_retry(error):
                 account.in_vain.add(cell.name)
         else:
             if ran and not self.keep_models:
@@ -172,7 +172,7 @@ def check_config(config: Config, shape: Shape, classes: int) -> None:
     """Refuse what a method cannot do with images of this shape; no network takes up memory."""
     try:
         large = named(config, shape, classes)
-        method = methods.create(config)
+        method = methods.create(configs.resolve(config))
         resolved = method.resolve(config, lambda: large.profile.parameters)
         replaced = (resolved.model, resolved.parameters) != (config.model, config.parameters)
         method.check((named(resolved, shape, classes) if replaced else large).param_spec)
@@ -193,7 +193,7 @@ def _reason(error: Exception, place: RunFolder) -> str:
     """One sentence; of an error that is not meant for a user, its kind too."""
     if isinstance(error, IncompleteRunError):
         return f"{error.trouble}; {way_anew(place)}"
-    if isinstance(error, StartAnewError):
+    if not can_retry(error):
         return f"{error}; settings of cells are in the experiment's file"
     if isinstance(error, FedTinyError):
         return str(error)

@@ -1,6 +1,6 @@
 """A program's steps as C: the tables that they read, and a statement each."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,21 @@ from fedtiny.export.c_plan import Plan, is_in_place
 from fedtiny.export.c_program import Program, Step
 from fedtiny.export.c_tables import Table
 from fedtiny.export.c_text import array, name_of
-from fedtiny.export.lowered import Norm
-from fedtiny.graph.ir import Node
+from fedtiny.graph.weights import Norm
 
 NOTHING = "NULL"
+CALLS = {
+    "convolve": "convolve(&{name}, {read}, {other}, &{out}, {floor})",
+    "connect": "connect(&{name}, {read}, &{out}, {floor})",
+    "normalise": "normalise({name}_scales, {name}_shifts, {read}, &{out}, {floor})",
+    "add": "add({read}, {other}, &{out}, {floor})",
+    "rectify": "rectify({read}, &{out}, {floor})",
+    "flatten": "flatten({read}, {out}.values)",
+    "split": "split({read}, &{out}, {cut})",
+    "max_pool": "max_pool({window}, {read}, &{out})",
+    "mean_pool": "mean_pool({window}, {read}, &{out}, {counted})",
+    "adaptive_pool": "adaptive_pool({read}, &{out})",
+}
 
 
 @dataclass
@@ -69,7 +80,8 @@ class Calls:
 
     def _offsets(self, step: Step) -> NDArray[np.int32]:
         """What each tap reads for the first output, counted from the first pixel of a plane."""
-        rows, columns = (np.arange(k) - p for k, p in _window(step.node))
+        sides = zip(step.node.kernel, step.node.padding, strict=True)
+        rows, columns = (np.arange(kernel) - padding for kernel, padding in sides)
         pitch = self.plan.tensors[step.reads[0]].pitch
         if step.cut is None:
             found = np.add.outer(rows * pitch, columns)
@@ -84,11 +96,9 @@ class Calls:
         return found.reshape(-1).astype(np.int32)
 
     def _norm(self, step: Step, made: Declarations) -> None:
-        norm = self.norms[step.node.name]
-        scales = norm.gamma / np.sqrt(norm.variance.astype(np.float64) + norm.epsilon)
-        shifts = norm.beta - norm.mean * scales
-        made.array(f"{_name(step)}_scales", scales.astype(np.float32))
-        made.array(f"{_name(step)}_shifts", shifts.astype(np.float32))
+        scale, shift = self.norms[step.node.name].scale_and_shift()
+        made.array(f"{_name(step)}_scales", scale.astype(np.float32))
+        made.array(f"{_name(step)}_shifts", shift.astype(np.float32))
 
     def _tensors(self) -> str:
         tensors = {tensor.name: tensor for tensor in self.plan.tensors.values()}
@@ -114,46 +124,21 @@ class Calls:
         return [f"clear({self._tensor(step.gives)}, {size});"] if size else []
 
     def _call(self, step: Step) -> str:
-        name, given = _name(step), self._tensor(step.gives)
+        node = step.node
         read, *others = (self._tensor(value) for value in step.reads)
-        floor = "RELU" if step.relu or step.action == "rectify" else "LINEAR"
-        match step.action:
-            case "convolve":
-                (other,) = others or [NOTHING]
-                return f"convolve(&{name}, {read}, {other}, {given}, {floor})"
-            case "connect":
-                return f"connect(&{name}, {read}, {given}, {floor})"
-            case "normalise":
-                return f"normalise({name}_scales, {name}_shifts, {read}, {given}, {floor})"
-            case "add":
-                return f"add({read}, {others[0]}, {given}, {floor})"
-            case "rectify":
-                return f"rectify({read}, {given}, {floor})"
-            case "flatten":
-                return f"flatten({read}, {given[1:]}.values)"
-            case "split":
-                assert step.cut is not None
-                return f"split({read}, {given}, {_numbers(*step.cut.stride, *step.cut.margin)})"
-        return _pool(step, read, given)
+        return CALLS[step.action].format(
+            name=_name(step),
+            read=read,
+            other=others[0] if others else NOTHING,
+            out=self.plan.tensors[step.gives].name,
+            floor="RELU" if step.relu or step.action == "rectify" else "LINEAR",
+            window=f"&(const Window){{{_numbers(*node.kernel, *node.stride, *node.padding)}}}",
+            counted=int(node.count_padding),
+            cut=_numbers(*step.cut.stride, *step.cut.margin) if step.cut else "",
+        )
 
     def _tensor(self, value: int) -> str:
         return f"&{self.plan.tensors[value].name}"
-
-
-def _pool(step: Step, read: str, given: str) -> str:
-    node = step.node
-    window = f"&(const Window){{{_numbers(*node.kernel, *node.stride, *node.padding)}}}"
-    match step.action:
-        case "max_pool":
-            return f"max_pool({window}, {read}, {given})"
-        case "mean_pool":
-            return f"mean_pool({window}, {read}, {given}, {int(node.count_padding)})"
-    return f"adaptive_pool({read}, {given})"
-
-
-def _window(node: Node) -> Iterator[tuple[int, int]]:
-    """Kernel and padding along each axis."""
-    return zip(node.kernel, node.padding, strict=True)
 
 
 def _numbers(*numbers: int) -> str:

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from fedtiny.export.c_program import Dimensions, Program, Step
+from fedtiny.export.c_program import Program, Step
+from fedtiny.graph.ir import Pair, Shape
+from fedtiny.graph.plan import place
 
 OVERREAD = 64  # the widest run of sums: it may read and write this far behind what it needs
 
@@ -27,10 +29,10 @@ class Tensor:
 class _Buffer:
     """A piece of the arena that holds one value, or several of one shape after each other."""
 
-    shape: Dimensions
+    shape: Shape
     born: int
     dies: int = -1
-    margin: tuple[int, int] = (0, 0)
+    margin: Pair = (0, 0)
     pitch: int = 0
     start: int = 0
     values: list[int] = field(default_factory=list)
@@ -42,12 +44,12 @@ class _Buffer:
         top, left = self.margin
         return (channels * (rows + top) + top) * self.pitch + left
 
-    def widen(self, margin: tuple[int, int], pitch: int) -> None:
+    def widen(self, margin: Pair, pitch: int) -> None:
         """Leave room for zeros around each plane."""
         self.margin = (max(self.margin[0], margin[0]), max(self.margin[1], margin[1]))
         self.pitch = max(self.pitch, pitch, self.shape[2] + self.margin[1])
 
-    def tensor(self, value: int, shape: Dimensions) -> Tensor:
+    def tensor(self, value: int, shape: Shape) -> Tensor:
         """One of its values; a flattened one has another shape."""
         channels, rows, columns = shape
         if shape != self.shape:
@@ -74,14 +76,14 @@ def plan(program: Program) -> Plan:
     owner: dict[int, _Buffer] = {}
     for number, step in enumerate(program.steps):
         reused = next((v for v in step.may_overwrite if last[v] == number), None)
-        given = step.gives
-        owner[given] = _Buffer(program.shapes[given], number) if reused is None else owner[reused]
-        owner[given].values.append(given)
-        owner[given].dies = max(owner[given].dies, last[given])
+        value = step.gives
+        owner[value] = _Buffer(program.shapes[value], number) if reused is None else owner[reused]
+        owner[value].values.append(value)
+        owner[value].dies = max(owner[value].dies, last[value])
     _widen(program, owner)
     _flatten_in_place(program, owner, last)
     buffers = list({id(buffer): buffer for buffer in owner.values()}.values())
-    arena = _place(buffers)
+    arena = place(buffers)
     tensors = {v: owner[v].tensor(v, program.shapes[v]) for v in owner}
     cleared = {b.values[0]: b.size for b in buffers if b.margin != (0, 0) or _is_cut(program, b)}
     return Plan(tensors, arena + OVERREAD, cleared)
@@ -115,17 +117,5 @@ def _flatten_in_place(program: Program, owner: dict[int, _Buffer], last: dict[in
 
 def is_in_place(step: Step, plan: Plan) -> bool:
     """Whether a value is flat without doing anything."""
-    read, given = plan.tensors[step.reads[0]], plan.tensors[step.gives]
-    return step.action == "flatten" and read.start == given.start
-
-
-def _place(buffers: list[_Buffer]) -> int:
-    """The largest first, each as low as those that live at the same time allow."""
-    placed: list[_Buffer] = []
-    for buffer in sorted(buffers, key=lambda b: -b.size):
-        around = [b for b in placed if b.born <= buffer.dies and buffer.born <= b.dies]
-        for other in sorted(around, key=lambda b: b.start):
-            if other.start < buffer.start + buffer.size:
-                buffer.start = max(buffer.start, other.start + other.size)
-        placed.append(buffer)
-    return max(b.start + b.size for b in buffers)
+    read, flat = plan.tensors[step.reads[0]], plan.tensors[step.gives]
+    return step.action == "flatten" and read.start == flat.start

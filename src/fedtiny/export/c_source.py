@@ -14,9 +14,9 @@ from fedtiny.errors import ExportError
 from fedtiny.export.c_calls import Calls, Declarations
 from fedtiny.export.c_plan import OVERREAD, Plan, plan
 from fedtiny.export.c_program import Program, program
-from fedtiny.export.c_tables import FP32, INT8, VALUES, Table, table
+from fedtiny.export.c_tables import Table, table
 from fedtiny.export.c_text import comment, string
-from fedtiny.export.network import TinyModel
+from fedtiny.export.network import TinyModel, Values
 from fedtiny.runs.folder import make_folder, write_atomically
 
 # The parts of the runtime that a step needs, in the order in which they come.
@@ -50,13 +50,13 @@ class CReport:
     files: tuple[Path, ...]
 
 
-def write_c(model: TinyModel, out: Path, *, values: str = INT8) -> CReport:
+def write_c(model: TinyModel, out: Path, *, values: Values = "int8") -> CReport:
     """Write model.c, model.h and main.c into the folder `out`.
 
     Weights are held as `values`: int8 with a scale a filter, or fp32.
     """
-    if values not in VALUES:
-        raise ExportError(f"C code holds weights as {' or '.join(VALUES)}, not as {values}")
+    if values == "fp16":
+        raise ExportError("C code holds weights as int8 or fp32, not as fp16")
     source = _Source(model, values)
     texts = {"model.c": source.model(), "model.h": source.header(), "main.c": _runtime("main.c")}
     make_folder(out)
@@ -65,10 +65,15 @@ def write_c(model: TinyModel, out: Path, *, values: str = INT8) -> CReport:
     return CReport(source.table_bytes, source.ram_bytes, tuple(out / name for name in texts))
 
 
+def flash_bytes(model: TinyModel, values: Values) -> int:
+    """Bytes of constant tables that the C code of a model has."""
+    return _Source(model, values).table_bytes
+
+
 class _Source:
     """All of the text is made before any file is written."""
 
-    def __init__(self, model: TinyModel, values: str) -> None:
+    def __init__(self, model: TinyModel, values: Values) -> None:
         self.tiny, self.values = model, values
         self.program = program(model.net.graph)
         _check(self.program, model)
@@ -130,7 +135,7 @@ class _Source:
         ]
 
     def _definitions(self) -> str:
-        weight = "float" if self.values == FP32 else "int8_t"
+        weight = "float" if self.values == "fp32" else "int8_t"
         lines = [f"typedef {weight} Weight;\n"]
         if self.max_kept:
             lines += [
@@ -177,9 +182,9 @@ def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple
     kept, sums = 0, 0
     for step in program.steps:
         if step.action == "convolve":
-            read, given = plan.tensors[step.reads[0]], plan.tensors[step.gives]
+            read, out = plan.tensors[step.reads[0]], plan.tensors[step.gives]
             kept = max(kept, tables[step.node.name].max_kept + 1)
-            sums = max(sums, (given.rows - 1) * read.pitch + given.columns + OVERREAD)
+            sums = max(sums, (out.rows - 1) * read.pitch + out.columns + OVERREAD)
     return kept, sums
 
 

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.errors import ExportError
-from fedtiny.export.lowered import Weights, quantise
+from fedtiny.export.lowered import quantise
+from fedtiny.graph.weights import Weights
 
-INT8, FP32 = "int8", "fp32"
-VALUES = (INT8, FP32)
 MAX_ESCAPE = 255
 Array = NDArray[Any]
 
@@ -29,18 +28,15 @@ class Table:
     biases: NDArray[np.float32] | None
     max_kept: int
 
-    @property
-    def size(self) -> int:
-        """Bytes of the arrays."""
-        arrays = (self.steps, self.weights, self.scales, self.biases)
-        return sum(array.nbytes for array in arrays if array is not None)
-
 
 def table(weights: Weights, values: str) -> Table:
-    """The table of a layer, sparse or whole, whichever is smaller."""
+    """The table of a layer, sparse or complete, whichever is smaller."""
     if not np.isfinite(weights.values).all():
         raise ExportError("the model has a weight that is no finite number; it cannot be exported")
-    numbers, scales = _numbers(weights, values)
+    numbers: Array = weights.values
+    scales = None
+    if values == "int8":
+        numbers, scales = quantise(weights)
     places, numbers = weights.positions[numbers != 0], numbers[numbers != 0]
     inputs, taps = prod(weights.shape[1:]), prod(weights.shape[2:])
     escape, steps, read = _coded(places, weights.size)
@@ -48,15 +44,8 @@ def table(weights: Weights, values: str) -> Table:
         most = int(np.bincount(read // inputs, minlength=1).max())
         kept = _spread(numbers, np.searchsorted(read, places), len(read))
         return Table(inputs, taps, steps, escape, kept, scales, weights.bias, most)
-    whole = _spread(numbers, places, weights.size)
-    return Table(inputs, taps, None, 0, whole, scales, weights.bias, inputs)
-
-
-def _numbers(weights: Weights, values: str) -> tuple[Array, NDArray[np.float32] | None]:
-    if values == FP32:
-        return weights.values, None
-    quantised = quantise(weights)
-    return quantised.values, quantised.scales
+    complete = _spread(numbers, places, weights.size)
+    return Table(inputs, taps, None, 0, complete, scales, weights.bias, inputs)
 
 
 def _spread(numbers: Array, places: NDArray[np.int64], size: int) -> Array:

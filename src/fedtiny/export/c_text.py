@@ -21,20 +21,20 @@ def array(name: str, values: NDArray[Any]) -> str:
     };
     """
     suffix = "f" if values.dtype.kind == "f" else ""
-    words = " ".join(f"{number}{suffix}," for number in values.reshape(-1).astype(str).tolist())
+    text = " ".join(f"{number}{suffix}," for number in values.reshape(-1).astype(str).tolist())
     return (
-        f"static const {TYPES[values.dtype.name]} {name}[{values.size}] = {{\n{_lines(words)}}};\n"
+        f"static const {TYPES[values.dtype.name]} {name}[{values.size}] = {{\n{_lines(text)}}};\n"
     )
 
 
-def _lines(words: str) -> str:
-    """Words in indented lines; much faster for long tables than textwrap."""
+def _lines(text: str) -> str:
+    """Text in indented lines; much faster for long tables than textwrap."""
     lines, start, most = [], 0, LINE - 4
-    while len(words) - start > most:
-        end = words.rindex(" ", start, start + most + 1)
-        lines.append(words[start:end])
+    while len(text) - start > most:
+        end = text.rindex(" ", start, start + most + 1)
+        lines.append(text[start:end])
         start = end + 1
-    lines.append(words[start:])
+    lines.append(text[start:])
     return "".join(f"    {line}\n" for line in lines)
 
 

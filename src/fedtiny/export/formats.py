@@ -1,33 +1,46 @@
-"""Writing a model in the format that was asked for."""
+"""Writing a model in the format that was asked for, and how large it is in every one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from fedtiny.errors import ExportError
-from fedtiny.export import packed
+import tyro
+
+from fedtiny.errors import ExportError, FedTinyError
+from fedtiny.export import packed, torch_files
+from fedtiny.export.c_source import flash_bytes, write_c
 from fedtiny.export.network import TinyModel, Values
-from fedtiny.export.onnx_file import onnx_bytes
+from fedtiny.export.onnx_file import onnx_bytes, plain_size
 from fedtiny.export.source import tiny_model, trained
-from fedtiny.export.torch_files import recipe_of
 from fedtiny.runs.folder import make_folder, write_atomically
 from fedtiny.runs.formatting import size
 
 Format = Literal["packed", "onnx", "torch", "c"]
-C_DEFAULT: Values = "int8"
+VALUES: tuple[Values, ...] = ("fp32", "fp16", "int8")
+C_VALUES: tuple[Values, ...] = ("fp32", "int8")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be exported, and how; None takes what is usual for the format."""
+    """Take the tiny model of a run away, and see how large it is in every format.
 
-    source: Path
-    format: Format
+    packed: one small file for fedtiny predict and fedtiny.load. onnx: with sparse initializers.
+    torch: a dense state dict and how to build it. c: C99 source without dependencies.
+    """
+
+    source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="DIR")]
+    """The run folder, or a packed model."""
+    format: Format = "packed"
+    """What to write."""
     out: Path | None = None
+    """Where to write it; default: beside the model."""
     values: Values | None = None
+    """How weights are held: packed fp32, fp16 or int8; c fp32 or int8 (its default)."""
     fold: bool = True
+    """Make batch norm part of the layer before it."""
     plain: bool = False
+    """ONNX without sparse initializers."""
 
     def __post_init__(self) -> None:
         if self.values not in (None, "fp32") and self.format in ("onnx", "torch"):
@@ -44,8 +57,8 @@ class Order:
         """Nothing that exists is written over, nor one file of an export by the other."""
         files = [out]
         if self.format == "torch":
-            files.append(recipe_of(out))
-            if out.suffix.lower() == recipe_of(out).suffix:
+            files.append(torch_files.recipe_of(out))
+            if out.suffix.lower() == torch_files.recipe_of(out).suffix:
                 raise ExportError(
                     f"{out} is where the recipe would go; choose an --out that ends in .safetensors"
                 )
@@ -56,7 +69,7 @@ class Order:
     @property
     def stored(self) -> Values:
         """How values are stored."""
-        return self.values or (C_DEFAULT if self.format == "c" else "fp32")
+        return self.values or ("int8" if self.format == "c" else "fp32")
 
     @property
     def place(self) -> Path:
@@ -89,38 +102,52 @@ class Written:
 
 
 def export(order: Order) -> tuple[TinyModel, Written]:
-    """Write a model in one of the formats; gives the model as well."""
+    """Write a model in one of the formats; returns the model as well."""
     model = tiny_model(order.source, fold=order.fold)
     make_folder(order.place.parent)
-    return model, WRITERS[order.format](model, order)
+    return model, _written(model, order)
 
 
-def _write_packed(model: TinyModel, order: Order) -> Written:
-    write_atomically(order.place, packed.packed(model, order.stored))
-    return Written((order.place,))
-
-
-def _write_onnx(model: TinyModel, order: Order) -> Written:
-    write_atomically(order.place, onnx_bytes(model, plain=order.plain))
-    return Written((order.place,), "runtimes make its weights dense: small, but not faster")
-
-
-def _write_torch(model: TinyModel, order: Order) -> Written:
-    from fedtiny.export import torch_files
-
-    return Written(tuple(torch_files.write(trained(order.source), order.place)), "dense")
-
-
-def _write_c(model: TinyModel, order: Order) -> Written:
-    from fedtiny.export.c_source import write_c
-
-    made = write_c(model, order.place, values=order.stored)
+def _written(model: TinyModel, order: Order) -> Written:
+    place = order.place
+    match order.format:
+        case "packed":
+            write_atomically(place, packed.packed(model, order.stored))
+            return Written((place,))
+        case "onnx":
+            write_atomically(place, onnx_bytes(model, plain=order.plain))
+            return Written((place,), "runtimes make its weights dense: small, but not faster")
+        case "torch":
+            return Written(torch_files.write(trained(order.source), place), "dense")
+    made = write_c(model, place, values=order.stored)
     return Written(made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}")
 
 
-WRITERS: dict[str, Callable[[TinyModel, Order], Written]] = {
-    "packed": _write_packed,
-    "onnx": _write_onnx,
-    "torch": _write_torch,
-    "c": _write_c,
-}
+@dataclass(frozen=True)
+class Size:
+    """A format, its number of bytes, or why it is not to be had."""
+
+    format: str
+    bytes: int | None
+    remark: str = ""
+
+
+def all_sizes(model: TinyModel) -> Iterator[Size]:
+    """The size of every format, the dense model's first."""
+    yield Size("dense (torch)", model.dense_bytes, "every weight in float32")
+    yield _size("onnx --plain", plain_size, model)
+    yield _size("onnx", onnx_bytes, model, remark="made dense by runtimes")
+    for values in VALUES:
+        yield _size(f"packed --values {values}", packed.packed, model, values)
+    for values in C_VALUES:
+        yield _size(f"c --values {values}", flash_bytes, model, values, remark="flash")
+
+
+def _size(
+    format: str, measure: Callable[..., int | bytes], *arguments: object, remark: str = ""
+) -> Size:
+    try:
+        found = measure(*arguments)
+    except FedTinyError as error:
+        return Size(format, None, str(error))
+    return Size(format, found if isinstance(found, int) else len(found), remark)

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.errors import ModelError
-from fedtiny.export import checks
 from fedtiny.export.lowered import quantise
-from fedtiny.export.network import Floats, Lowered, Norm, Values, Weights
+from fedtiny.export.network import Values
 from fedtiny.federation.wire.indices import coded, read_positions
 from fedtiny.federation.wire.reader import Reader
 from fedtiny.graph.ir import Graph, Kind
-from fedtiny.native.effective import LAYERS
+from fedtiny.graph.weights import Floats, Lowered, Norm, Weights
 
 Tensors = dict[str, NDArray[Any]]
 DTYPES = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
@@ -33,7 +32,7 @@ def to_tensors(net: Lowered, values: Values) -> Tensors:
     for name, weights in net.weights.items():
         tensors |= {f"{name}.{part}": a for part, a in _parts(weights, values).items()}
     for name, norm in net.norms.items():
-        tensors |= {f"{name}.{part}": getattr(norm, part) for part in NORM_PARTS}
+        tensors |= {f"{name}.{part}": a for part, a in zip(NORM_PARTS, norm.parts, strict=True)}
     return tensors
 
 
@@ -64,27 +63,23 @@ def _coded_values(weights: Weights, values: Values) -> Tensors:
     return {"values": weights.values}
 
 
-def from_tensors(
-    tensors: Tensors, graph: Graph, values: Any
-) -> tuple[dict[str, Weights], dict[str, Norm]]:
+def from_tensors(tensors: Tensors, graph: Graph, values: Any) -> Lowered:
     """What `to_tensors` was given, of tensors that may not fit or hold what they should."""
     if values not in DTYPES:
         raise ModelError("its values are of no known kind")
-    left = dict(tensors)
-    shapes, sizes = checks.weight_shapes(graph), checks.norm_sizes(graph)
+    left, shapes = dict(tensors), graph.weight_shapes
     weights = {
         node.name: _weights(left, node.name, shapes[node.name], values, node.bias)
-        for node in graph.nodes
-        if node.kind in LAYERS
+        for node in graph.layers.values()
     }
     norms = {
-        node.name: _norm(left, node.name, sizes[node.name], node.epsilon)
-        for node in graph.nodes
+        node.name: _norm(left, node.name, shape[0], node.epsilon)
+        for node, shape in zip(graph.nodes, graph.shapes, strict=True)
         if node.kind == Kind.BATCH_NORM
     }
     if left:
         raise ModelError(f"nothing in it uses {sorted(left)[0]!r:.60}")
-    return weights, norms
+    return Lowered(graph, weights, norms)
 
 
 def _weights(

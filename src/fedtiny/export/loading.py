@@ -17,9 +17,10 @@ def load(path: Path | str) -> "PackedNetwork":
     It takes [N, C, H, W], uint8 from 0 to 255 or float from 0 to 1, and gives logits; `classes`
     has the names, `card` says where the model comes from.
     """
-    module = require("fedtiny.export.torch_model", extra="torch")
-    network: PackedNetwork = module.PackedNetwork(shipped(path)).eval()
-    return network
+    require("torch", extra="torch")
+    from fedtiny.export.torch_model import PackedNetwork
+
+    return PackedNetwork(shipped(path)).eval()
 
 
 def shipped(path: Path | str) -> TinyModel:

@@ -3,18 +3,16 @@
 Everything here is NumPy; no torch.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.export.dead import without_dead
-from fedtiny.export.folding import LAYERS, folded, without_dropout, without_idle
-from fedtiny.export.network import Lowered, Norm, Weights, described
+from fedtiny.graph.dead import remove_dead as without_dead
 from fedtiny.graph.ir import Graph, Kind, Node
+from fedtiny.graph.passes import drop_dropout, drop_idle, fold_batch_norm
+from fedtiny.graph.weights import Lowered, Norm, Weights
 from fedtiny.sparse.theta import Theta
-
-__all__ = ["Lowered", "Norm", "Quantised", "Weights", "lower", "quantise"]
 
 LARGEST_INT8 = 127
 
@@ -26,13 +24,14 @@ def lower(graph: Graph, theta: Theta, *, fold: bool, remove_dead: bool) -> Lower
     nothing reads, weights that only add a constant (which joins a bias), and those that only read
     padding.
     """
-    nodes = without_dropout(without_idle(graph.nodes))
+    graph = drop_dropout(drop_idle(graph))
+    norms = [node for node in graph.nodes if node.kind == Kind.BATCH_NORM]
     net = Lowered(
-        described(nodes),
-        {node.name: _weights(node, theta) for node in nodes if node.kind in LAYERS},
-        {node.name: _norm(node, theta) for node in nodes if node.kind == Kind.BATCH_NORM},
+        graph,
+        {node.name: _weights(node, theta) for node in graph.layers.values()},
+        {node.name: _norm(node, theta) for node in norms},
     )
-    net = folded(net) if fold else net
+    net = fold_batch_norm(net) if fold else net
     return without_dead(net) if remove_dead else net
 
 
@@ -54,8 +53,7 @@ def _norm(node: Node, theta: Theta) -> Norm:
     return Norm(gamma, beta, mean, variance, node.epsilon)
 
 
-@dataclass(frozen=True, eq=False)
-class Quantised:
+class Quantised(NamedTuple):
     """Weights in eight bits: a filter's weights are its values times its scale."""
 
     values: NDArray[np.int8]

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.data.transforms import ArrayTransform
-from fedtiny.export import checks
-from fedtiny.export.arithmetic import Batch, step
 from fedtiny.export.loading import shipped
-from fedtiny.export.network import Floats, TinyModel, check_images
+from fedtiny.export.network import TinyModel, check_images
+from fedtiny.graph.arithmetic import Batch, step
+from fedtiny.graph.ir import UNTRUSTED
+from fedtiny.graph.weights import Floats
 
 MAX_AT_ONCE = 64  # images that are computed together
 MAX_READ = 1 << 25  # values that the windows of a layer read at a time
@@ -32,7 +33,7 @@ class NumpyModel:
     def __init__(self, model: TinyModel) -> None:
         self.model = model
         self._prepare = ArrayTransform(model.normalisation.mean, model.normalisation.std)
-        self._last_use = _last_uses(model)
+        self._last_reads = model.net.graph.last_reads
         self._at_once = _at_once(model)
 
     def __call__(self, images: NDArray[Any]) -> Floats:
@@ -45,27 +46,20 @@ class NumpyModel:
 
     def logits(self, normalised: Floats) -> Floats:
         """Logits of images that are normalised already, all at once."""
-        given: dict[int, Batch] = {}
+        outputs: dict[int, Batch] = {}
         batch = np.ascontiguousarray(normalised.swapaxes(0, 1))
         nodes = self.model.net.graph.nodes
         for number, node in enumerate(nodes):
-            read = [given[i] for i in node.inputs] or [batch]
-            given[number] = step(self.model.net, node, read)
+            read = [outputs[i] for i in node.inputs] or [batch]
+            outputs[number] = step(self.model.net, node, read)
             for done in {number, *node.inputs}:
-                if self._last_use[done] == number:
-                    del given[done]
-        return given[len(nodes) - 1][:, :, 0, 0].T
+                if self._last_reads[done] == number:
+                    del outputs[done]
+        return outputs[len(nodes) - 1][:, :, 0, 0].T
 
 
 def _at_once(model: TinyModel) -> int:
     """How many images can be computed together within the memory of a large one."""
-    given = checks.shapes(model.net.graph)
-    read, held = checks.largest_read(model.net.graph, given), sum(map(prod, given))
-    return max(1, min(MAX_AT_ONCE, MAX_READ // read, checks.MAX_HELD // held))
-
-
-def _last_uses(model: TinyModel) -> dict[int, int]:
-    """The last step that needs what each step gives; the result is needed after all."""
-    nodes = model.net.graph.nodes
-    reads = {i: number for number, node in enumerate(nodes) for i in (*node.inputs, number)}
-    return {**reads, len(nodes) - 1: len(nodes)}
+    graph = model.net.graph
+    held = sum(map(prod, graph.shapes))
+    return max(1, min(MAX_AT_ONCE, MAX_READ // graph.largest_read, UNTRUSTED.held // held))

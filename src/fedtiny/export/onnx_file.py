@@ -4,16 +4,17 @@ The graph takes pixels from 0 to 1 and normalises them itself. Runtimes make spa
 dense when they load the graph: the file is small, but nothing runs faster.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.export import checks
-from fedtiny.export.arithmetic import adaptively_pooled
-from fedtiny.export.network import Floats, Norm, TinyModel, Weights
+from fedtiny.export.network import TinyModel
 from fedtiny.extras import require
+from fedtiny.graph.arithmetic import adaptively_pooled
 from fedtiny.graph.ir import Kind, Node
+from fedtiny.graph.weights import Floats, Weights
 
 OPSET = 17
 IR_VERSION = 9
@@ -45,7 +46,6 @@ class _Graph:
     def __init__(self, model: TinyModel, *, plain: bool) -> None:
         self.onnx = require("onnx", extra="onnx")
         self.model, self.plain = model, plain
-        self.shapes = checks.shapes(model.net.graph)
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self.sparse: list[Any] = []
@@ -70,36 +70,22 @@ class _Graph:
         return made
 
     def _step(self, node: Node, read: list[str], out: str) -> str:
+        if node.kind == Kind.INPUT:
+            return self._normalised(out)
+        if node.kind == Kind.ADAPTIVE_POOL and node.size != (1, 1):
+            return self._adaptive_pool(node, read[0], out)
+        operator, attributes = FORMS[node.kind]
+        return self._add(operator, [*read, *self._arrays(node)], out, **attributes(node))
+
+    def _arrays(self, node: Node) -> list[str]:
+        """The names of a node's weights or statistics, which join the graph."""
         net = self.model.net
-        match node.kind:
-            case Kind.INPUT:
-                return self._normalised(out)
-            case Kind.CONVOLUTION:
-                inputs = [*read, *self._weights(node.name, net.weights[node.name])]
-                return self._add("Conv", inputs, out, **_sides(node))
-            case Kind.LINEAR:
-                inputs = [*read, *self._weights(node.name, net.weights[node.name])]
-                return self._add("Gemm", inputs, out, transB=1)
-            case Kind.BATCH_NORM:
-                norm = net.norms[node.name]
-                inputs = [*read, *self._norm(node.name, norm)]
-                return self._add("BatchNormalization", inputs, out, epsilon=norm.epsilon)
-            case Kind.RELU:
-                return self._add("Relu", read, out)
-            case Kind.ADD:
-                return self._add("Add", read, out)
-            case Kind.MAX_POOL:
-                return self._add("MaxPool", read, out, **_sides(node))
-            case Kind.MEAN_POOL:
-                counted = int(node.count_padding)
-                return self._add(
-                    "AveragePool", read, out, count_include_pad=counted, **_sides(node)
-                )
-            case Kind.ADAPTIVE_POOL:
-                return self._adaptive_pool(node, read[0], out)
-            case Kind.FLATTEN:
-                return self._add("Flatten", read, out, axis=1)
-        return self._add("Identity", read, out)
+        if node.name in net.weights:
+            return self._weights(node.name, net.weights[node.name])
+        if node.name not in net.norms:
+            return []
+        parts = zip(("scale", "bias", "mean", "variance"), net.norms[node.name].parts, strict=True)
+        return [self._array(f"{node.name}.{part}", values) for part, values in parts]
 
     def _add(self, operator: str, inputs: list[str], out: str, **attributes: Any) -> str:
         self.nodes.append(self.onnx.helper.make_node(operator, inputs, [out], **attributes))
@@ -136,16 +122,9 @@ class _Graph:
             self.onnx.helper.make_sparse_tensor(values, positions, list(weights.shape))
         )
 
-    def _norm(self, name: str, norm: Norm) -> list[str]:
-        parts: dict[str, Floats] = {"scale": norm.gamma, "bias": norm.beta}
-        parts |= {"mean": norm.mean, "variance": norm.variance}
-        return [self._array(f"{name}.{part}", values) for part, values in parts.items()]
-
     def _adaptive_pool(self, node: Node, read: str, out: str) -> str:
-        """Means over windows; where there are several, by products with matrices of shares."""
-        if node.size == (1, 1):
-            return self._add("GlobalAveragePool", [read], out)
-        _, *sides = self.shapes[node.inputs[0]]
+        """Means over several windows, by products with matrices of shares."""
+        _, *sides = self.model.net.graph.shapes[node.inputs[0]]
         rows, columns = (_shares(*pair) for pair in zip(sides, node.size, strict=True))
         across = self._array(f"{out}.columns", columns.T.copy())
         self._add("MatMul", [read, across], f"{out}.across")
@@ -158,9 +137,33 @@ def _shares(side: int, parts: int) -> Floats:
     return adaptively_pooled(line, (parts, 1)).reshape(side, parts).T.copy()
 
 
-def _sides(node: Node) -> dict[str, list[int]]:
+def _window(node: Node) -> dict[str, Any]:
     return {
         "kernel_shape": list(node.kernel),
         "strides": list(node.stride),
         "pads": [*node.padding, *node.padding],
     }
+
+
+def _counted_window(node: Node) -> dict[str, Any]:
+    return {"count_include_pad": int(node.count_padding), **_window(node)}
+
+
+def _plain(node: Node) -> dict[str, Any]:
+    return {}
+
+
+FORMS: dict[Kind, tuple[str, Callable[[Node], dict[str, Any]]]] = {
+    Kind.INPUT: ("Sub", _plain),
+    Kind.CONVOLUTION: ("Conv", _window),
+    Kind.LINEAR: ("Gemm", lambda node: {"transB": 1}),
+    Kind.BATCH_NORM: ("BatchNormalization", lambda node: {"epsilon": node.epsilon}),
+    Kind.RELU: ("Relu", _plain),
+    Kind.ADD: ("Add", _plain),
+    Kind.MAX_POOL: ("MaxPool", _window),
+    Kind.MEAN_POOL: ("AveragePool", _counted_window),
+    Kind.ADAPTIVE_POOL: ("GlobalAveragePool", _plain),
+    Kind.FLATTEN: ("Flatten", lambda node: {"axis": 1}),
+    Kind.DROPOUT: ("Identity", _plain),
+}
+"""ONNX's operator for each operation, and its attributes."""

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, FedTinyError, ModelError
-from fedtiny.export import checks, layers, steps
+from fedtiny.export import layers
 from fedtiny.export.layers import Tensors
-from fedtiny.export.network import Lowered, TinyModel, Values
-from fedtiny.export.steps import is_name
-from fedtiny.graph.ir import Graph
-from fedtiny.runs.digest import digest_of
+from fedtiny.export.network import TinyModel, Values
+from fedtiny.graph.ir import UNTRUSTED, Graph
+from fedtiny.graph.records import MAX_NAME, is_name, nodes_of, packed_records
+from fedtiny.runs.digest import digest_of, with_text
 
 FORMAT = 1
 INPUT = ("mean", "std")
@@ -33,15 +33,15 @@ def packed(model: TinyModel, values: Values = "fp32") -> bytes:
     _check(model.net.graph)  # what could not be read is not written
     model.net.check_values()
     tensors = layers.to_tensors(model.net, values)
-    text = json.dumps(_told(model, values), separators=(",", ":"))
+    text = json.dumps(_header(model, values), separators=(",", ":"))
     tensors[DIGEST] = np.frombuffer(bytes.fromhex(digest_of(tensors, text)), np.uint8)
     data: bytes = save(tensors, {METADATA: text})
     return data
 
 
 def _check(graph: Graph) -> None:
-    checks.weight_shapes(graph)
-    checks.check_all_needed(graph.nodes)
+    graph.check_limits(UNTRUSTED)
+    graph.check_all_needed()
 
 
 def read(path: Path | str) -> TinyModel:
@@ -59,16 +59,16 @@ def unpacked(data: bytes, name: str = "the file") -> TinyModel:
     try:
         return _checked(tensors, text)
     except (FedTinyError, KeyError, TypeError, ValueError, RecursionError) as error:
-        told = str(error) if isinstance(error, FedTinyError) else "its description is not whole"
-        raise ExportError(f"{name} is a damaged packed model ({told}); export it again") from error
+        why = str(error) if isinstance(error, FedTinyError) else "its description is incomplete"
+        raise ExportError(f"{name} is a damaged packed model ({why}); export it again") from error
 
 
-def _told(model: TinyModel, values: Values) -> dict[str, Any]:
+def _header(model: TinyModel, values: Values) -> dict[str, Any]:
     """What stands beside the tensors."""
     return {
         "format": FORMAT,
         "values": values,
-        "steps": steps.to_records(model.net.graph),
+        "steps": packed_records(model.net.graph.nodes),
         "input": {part: list(map(float, getattr(model.normalisation, part))) for part in INPUT},
         "classes": [_printable(name) for name in model.classes],
         "card": _printable_all(model.card),
@@ -77,7 +77,7 @@ def _told(model: TinyModel, values: Values) -> dict[str, Any]:
 
 def _printable(text: str) -> str:
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return shown[: steps.MAX_NAME]
+    return shown[:MAX_NAME]
 
 
 def _printable_all(value: Any) -> Any:
@@ -91,40 +91,36 @@ def _printable_all(value: Any) -> Any:
 def _opened(data: bytes, name: str) -> tuple[Tensors, str]:
     """The tensors and the text of something that may be no packed file at all."""
     try:
-        tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        text = header["__metadata__"][METADATA]
+        return with_text(data, METADATA)
     except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise ExportError(
             f"{name} is not a packed model, or only a part of one; make one with: "
             "fedtiny export DIR --format packed"
         ) from error
-    return tensors, text
 
 
 def _checked(tensors: Tensors, text: str) -> TinyModel:
-    told = json.loads(text)
-    if told["format"] != FORMAT:
-        raise ModelError(f"it has format {told['format']!r:.20}; this version reads {FORMAT}")
+    header = json.loads(text)
+    if header["format"] != FORMAT:
+        raise ModelError(f"it has format {header['format']!r:.20}; this version reads {FORMAT}")
     checksum = tensors.pop(DIGEST)
     if checksum.tobytes().hex() != digest_of(tensors, text):
         raise ModelError("its checksum does not fit")
-    graph = steps.from_records(told["steps"])
+    graph = Graph(nodes_of(header["steps"], training=False, most=UNTRUSTED.nodes))
     _check(graph)
-    weights, norms = layers.from_tensors(tensors, graph, told["values"])
-    net, shape = Lowered(graph, weights, norms), checks.shapes(graph)
+    net = layers.from_tensors(tensors, graph, header["values"])
     net.check_values()
     return TinyModel(
         net,
-        _normalisation(told["input"], channels=shape[0][0]),
-        _classes(told["classes"], count=shape[-1][0]),
-        _card(told["card"]),
-        told["values"],
+        _normalisation(header["input"], channels=graph.shapes[0][0]),
+        _classes(header["classes"], count=graph.shapes[-1][0]),
+        _card(header["card"]),
+        header["values"],
     )
 
 
-def _normalisation(told: Any, channels: int) -> Preparation:
-    mean, std = (told[part] for part in INPUT)
+def _normalisation(record: Any, channels: int) -> Preparation:
+    mean, std = (record[part] for part in INPUT)
     for numbers in (mean, std):
         if not isinstance(numbers, list) or len(numbers) != channels:
             raise ModelError("its normalisation does not fit its input")
@@ -135,13 +131,13 @@ def _normalisation(told: Any, channels: int) -> Preparation:
     return Preparation(tuple(mean), tuple(std))
 
 
-def _classes(told: Any, count: int) -> tuple[str, ...]:
-    if not isinstance(told, list) or len(told) != count or not all(map(is_name, told)):
+def _classes(names: Any, count: int) -> tuple[str, ...]:
+    if not isinstance(names, list) or len(names) != count or not all(map(is_name, names)):
         raise ModelError(f"it does not name its {count} classes")
-    return tuple(told)
+    return tuple(names)
 
 
-def _card(told: Any) -> Mapping[str, Any]:
-    if not isinstance(told, dict) or _printable_all(told) != told:
+def _card(card: Any) -> Mapping[str, Any]:
+    if not isinstance(card, dict) or _printable_all(card) != card:
         raise ModelError("its model card cannot be shown")
-    return told
+    return card

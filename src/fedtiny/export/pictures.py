@@ -48,5 +48,5 @@ def _in_bytes(file: Any, path: Path) -> Any:
 
 
 def _why(error: BaseException) -> str:
-    told = getattr(error, "strerror", None) or str(error)
-    return " ".join(str(told).split())
+    why = getattr(error, "strerror", None) or str(error)
+    return " ".join(str(why).split())

@@ -17,12 +17,12 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.data import DataSet, ImageSet
 from fedtiny.data.transforms import Preparation
-from fedtiny.errors import ExportError, ModelError, RunError
+from fedtiny.errors import ExportError, RunError
 from fedtiny.export import packed
 from fedtiny.export.lowered import lower
 from fedtiny.export.network import TinyModel
 from fedtiny.graph.ir import Graph
-from fedtiny.runs.backend import describe
+from fedtiny.models import Traced
 from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically
 from fedtiny.runs.inputs import build_model, load_data, parameters
 from fedtiny.runs.user_inputs import check_data, check_model, own_inputs
@@ -32,7 +32,6 @@ from fedtiny.sparse.theta import Floats, Theta
 if TYPE_CHECKING:
     from torch import nn
 
-BYTES = 4  # of a float32
 LOCAL = ("workers", "threads", "checkpoint_every")  # how and where a run computed, not what
 
 
@@ -44,6 +43,12 @@ class Trained:
     config: Config
     data: DataSet
     network: "nn.Module"
+    known_graph: Traced | None = None
+
+    @cached_property
+    def graph(self) -> Traced:
+        """The network's graph, which the run may have handed in, or why it cannot be told."""
+        return self.known_graph or models.traced(self.network, self.data.shape)
 
     @cached_property
     def state(self) -> dict[str, Floats]:
@@ -57,7 +62,7 @@ class Trained:
 
     def theta(self) -> Theta:
         """The trained values under the mask of those that are not zero."""
-        param_spec = models.analyze(self.network, self.data.shape)
+        param_spec = models.analyze(self.network, self.data.shape, self.graph)
         if any(self.state.get(n, np.empty(0)).shape != s for n, s in param_spec.prunable.items()):
             raise RunError(f"{self.folder.model} belongs to another model than its config names")
         mask = Mask(param_spec, {n: np.flatnonzero(self.state[n]) for n in param_spec.prunable})
@@ -66,18 +71,14 @@ class Trained:
     def tiny(self, *, fold: bool = True) -> TinyModel:
         """What is shipped of it."""
         theta = self.theta()
-        net = lower(self._graph(), theta, fold=fold, remove_dead=True)
+        if not isinstance(self.graph, Graph):
+            raise ExportError(
+                f"this network can be neither packed nor exported ({self.graph}); what it learned "
+                f"is a plain state dict, {self.folder.model}: load it into the network's own class"
+            ) from self.graph
+        net = lower(self.graph, theta, fold=fold, remove_dead=True)
         normalisation = Preparation(self.data.mean, self.data.std)
         return TinyModel(net, normalisation, self.data.classes, self.card(theta))
-
-    def _graph(self) -> Graph:
-        try:
-            return describe(self.network, self.data)
-        except ModelError as error:
-            raise ExportError(
-                f"this network can be neither packed nor exported ({error}); what it learned is "
-                f"a plain state dict, {self.folder.model}: load it into the network's own class"
-            ) from error
 
     def card(self, theta: Theta) -> dict[str, Any]:
         """Where the model comes from; the same for a run that was stopped and resumed."""
@@ -90,14 +91,9 @@ class Trained:
             "accuracy": result["accuracy"],
             "density": result["density"],
             "kept_weights": result["kept_weights"],
-            "dense_bytes": dense_bytes(theta),
+            "dense_bytes": theta.param_spec.dense_bytes,
             "config": _shared(configs.to_dict(self.config)),
         }
-
-
-def dense_bytes(theta: Theta) -> int:
-    """Number of bytes of the model with every weight kept, in float32."""
-    return BYTES * (theta.param_spec.prunable_count + theta.param_spec.dense_count)
 
 
 def tiny_model(
@@ -121,25 +117,26 @@ def tiny_model(
     return trained(place, data=data, model=model).tiny(fold=fold)
 
 
-def finished(path: Path) -> RunFolder:
-    """The folder of a run that has come to its end."""
-    folder = RunFolder.open(path)
-    if not folder.result.exists():
-        raise RunError(f"{path} is not finished; continue it with: {way_on(folder)}")
-    return folder
-
-
 def trained(
-    path: Path | str, *, data: DataSet | None = None, model: "nn.Module | None" = None
+    path: Path | str,
+    *,
+    data: DataSet | None = None,
+    model: "nn.Module | None" = None,
+    graph: Traced | None = None,
 ) -> Trained:
-    """A finished run with its network; a data set or a model of one's own must be given again."""
+    """A finished run with its network; a data set or a model of one's own must be given again.
+
+    What tracing the network gave may be handed in.
+    """
     check_data(data)
     check_model(model)
-    folder = finished(Path(path))
-    asked = configs.load(folder.config)
+    folder = RunFolder.open(Path(path))
+    if not folder.result.exists():
+        raise RunError(f"{path} is not finished; continue it with: {way_on(folder)}")
+    asked = configs.resolve(configs.load(folder.config))
     data = data or _known_data(folder)
-    given = {"data": data, "model": model}
-    if any(given[name] is None for name in own_inputs(asked)):
+    inputs = {"data": data, "model": model}
+    if any(inputs[name] is None for name in own_inputs(asked)):
         raise ExportError(
             f"{path} was trained with data or a network of your own; pack it from Python with "
             "fedtiny.export.source.pack_run(path, data=..., model=...), then export the file"
@@ -149,7 +146,7 @@ def trained(
     config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
     replaced = config.model != asked.model
     network = own if own and not replaced else build_model(config, data)
-    return Trained(folder, config, data, network)
+    return Trained(folder, config, data, network, graph)
 
 
 def _known_data(folder: RunFolder) -> DataSet | None:
@@ -166,10 +163,10 @@ def _known_data(folder: RunFolder) -> DataSet | None:
 
 def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config without what only concerns the machine of the run."""
-    told = {name: value for name, value in config.items() if name not in LOCAL}
-    told["data"] = {name: value for name, value in told["data"].items() if name != "root"}
-    told["device"] = {name: v for name, v in told.get("device", {}).items() if name != "python"}
-    return told
+    shared = {name: value for name, value in config.items() if name not in LOCAL}
+    shared["data"] = {name: value for name, value in shared["data"].items() if name != "root"}
+    shared["device"] = {name: v for name, v in shared.get("device", {}).items() if name != "python"}
+    return shared
 
 
 def pack_run(path: Path | str, **own: Any) -> Path:

@@ -1,17 +1,17 @@
 """A packed model as an nn.Module: dense tensors that hold the kept weights."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedtiny.data.augment import Transform
 from fedtiny.errors import ExportError
-from fedtiny.export.network import Norm, TinyModel, Weights, check_images
+from fedtiny.export.network import TinyModel, check_images
 from fedtiny.graph.ir import Kind, Node
+from fedtiny.graph.weights import Lowered
 
 
 class PackedNetwork(nn.Module):
@@ -28,39 +28,21 @@ class PackedNetwork(nn.Module):
         self._transform = Transform(model.normalisation.mean, model.normalisation.std)
         self._nodes = model.net.graph.nodes
         for node in self._nodes:
-            if node.kind in (Kind.CONVOLUTION, Kind.LINEAR):
-                _put(self, node.name, _layer(node, model.net.weights[node.name]))
-            elif node.kind == Kind.BATCH_NORM:
-                _put(self, node.name, _norm(model.net.norms[node.name]))
+            if node.kind in MODULES:
+                _put(self, node.name, MODULES[node.kind](model.net, node))
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [N, classes]."""
         check_images(images.shape, self.shape)
-        given: list[Tensor] = []
+        outputs: list[Tensor] = []
         start = self._transform.normalise(images) if self.normalise else images
         for node in self._nodes:
-            given.append(self._step(node, [given[i] for i in node.inputs] or [start]))
-        return given[-1]
-
-    def _step(self, node: Node, read: list[Tensor]) -> Tensor:
-        x = read[0]
-        match node.kind:
-            case Kind.CONVOLUTION | Kind.LINEAR | Kind.BATCH_NORM:
-                return self.get_submodule(node.name)(x)  # type: ignore[no-any-return]
-            case Kind.RELU:
-                return F.relu(x)
-            case Kind.ADD:
-                return read[0] + read[1]
-            case Kind.MAX_POOL:
-                return F.max_pool2d(x, node.kernel, node.stride, node.padding)
-            case Kind.MEAN_POOL:
-                sides = node.kernel, node.stride, node.padding
-                return F.avg_pool2d(x, *sides, count_include_pad=node.count_padding)
-            case Kind.ADAPTIVE_POOL:
-                return F.adaptive_avg_pool2d(x, node.size)
-            case Kind.FLATTEN:
-                return x.flatten(1)
-        return x
+            read = [outputs[i] for i in node.inputs] or [start]
+            if node.kind in MODULES:
+                outputs.append(self.get_submodule(node.name)(*read))
+            else:
+                outputs.append(FUNCTIONS[node.kind](node, *read))
+        return outputs[-1]
 
 
 def _put(root: nn.Module, name: str, module: nn.Module) -> None:
@@ -78,7 +60,8 @@ def _put(root: nn.Module, name: str, module: nn.Module) -> None:
         raise ExportError(f"torch cannot have a layer of the name '{name}'") from error
 
 
-def _layer(node: Node, weights: Weights) -> nn.Module:
+def _layer(net: Lowered, node: Node) -> nn.Module:
+    weights = net.weights[node.name]
     filters, inputs = weights.shape[:2]
     bias = weights.bias is not None
     layer: nn.Module
@@ -87,13 +70,14 @@ def _layer(node: Node, weights: Weights) -> nn.Module:
     else:
         sides = node.kernel, node.stride, node.padding
         layer = nn.utils.skip_init(nn.Conv2d, inputs, filters, *sides, bias=bias)
-    return _filled(layer, {"weight": weights.dense(), "bias": weights.bias})
+    return _filled(layer, weight=weights.dense(), bias=weights.bias)
 
 
-def _norm(norm: Norm) -> nn.Module:
+def _norm(net: Lowered, node: Node) -> nn.Module:
+    norm = net.norms[node.name]
     layer = _AnyNorm(len(norm.gamma), eps=norm.epsilon)
-    arrays = {"weight": norm.gamma, "bias": norm.beta}
-    return _filled(layer, arrays | {"running_mean": norm.mean, "running_var": norm.variance})
+    statistics = {"running_mean": norm.mean, "running_var": norm.variance}
+    return _filled(layer, weight=norm.gamma, bias=norm.beta, **statistics)
 
 
 class _AnyNorm(nn.BatchNorm2d):
@@ -103,7 +87,33 @@ class _AnyNorm(nn.BatchNorm2d):
         pass
 
 
-def _filled(layer: nn.Module, arrays: Mapping[str, NDArray[Any] | None]) -> nn.Module:
+def _filled(layer: nn.Module, **arrays: Any) -> nn.Module:
     state = {n: torch.from_numpy(a.copy()) for n, a in arrays.items() if a is not None}
     layer.load_state_dict(state, strict=False)
     return layer
+
+
+def _max_pool(node: Node, x: Tensor) -> Tensor:
+    return F.max_pool2d(x, node.kernel, node.stride, node.padding)
+
+
+def _mean_pool(node: Node, x: Tensor) -> Tensor:
+    sides = node.kernel, node.stride, node.padding
+    return F.avg_pool2d(x, *sides, count_include_pad=node.count_padding)
+
+
+MODULES: dict[Kind, Callable[[Lowered, Node], nn.Module]] = {
+    Kind.CONVOLUTION: _layer,
+    Kind.LINEAR: _layer,
+    Kind.BATCH_NORM: _norm,
+}
+FUNCTIONS: dict[Kind, Callable[..., Tensor]] = {
+    Kind.INPUT: lambda node, x: x,
+    Kind.RELU: lambda node, x: F.relu(x),
+    Kind.ADD: lambda node, x, other: x + other,
+    Kind.MAX_POOL: _max_pool,
+    Kind.MEAN_POOL: _mean_pool,
+    Kind.ADAPTIVE_POOL: lambda node, x: F.adaptive_avg_pool2d(x, node.size),
+    Kind.FLATTEN: lambda node, x: x.flatten(1),
+    Kind.DROPOUT: lambda node, x: x,
+}

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.native.effective import Flow
+from fedtiny.graph.ir import Graph
 from fedtiny.sparse.theta import Theta
 
 LayerArrays = Mapping[str, NDArray[np.floating]]
@@ -20,8 +20,8 @@ class PublicSet(Protocol):
     """
 
     @property
-    def flow(self) -> Flow | None:
-        """The paths through the network; None where its graph cannot be told."""
+    def graph(self) -> Graph | None:
+        """The network; None where its graph cannot be told."""
 
     def gradients(self, theta: Theta) -> LayerArrays:
         """The gradient of the loss on all of D_s."""

@@ -6,13 +6,14 @@ from flwr.serverapp import Grid
 
 from fedtiny.config import Config
 from fedtiny.data import DataSet
+from fedtiny.devices.device_spec import DeviceSpec
+from fedtiny.files import read_json
 from fedtiny.flower.assignments import Assignments, recalled
-from fedtiny.flower.kit import Kit
 from fedtiny.flower.node_registry import NodeRegistry, Say
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.flower.transport import FlowerTransport
-from fedtiny.runs.fleet import Premises
-from fedtiny.runs.folder import RunFolder, read_json
+from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.split import Split, hold_back, share_out
 
 
@@ -39,16 +40,17 @@ class FlowerFleet:
         sharing = hold_back if self._own_data else share_out
         return sharing(data, config)
 
-    def open_transport(self, premises: Premises) -> FlowerTransport:
+    def open_transport(self, spec: DeviceSpec, data: DataSet, split: Split) -> FlowerTransport:
         """Wait until every device has its node, or for as long as the settings say."""
-        fleet, kit = premises.config.fleet, Kit.of(premises, self._own_data)
+        fleet = spec.config.fleet
+        node_spec = NodeSpec(spec, self._own_data, data.shape, data.classes)
         known = read_json(self.folder.nodes)["devices"] if self.folder.nodes.exists() else {}
-        shares = () if self._own_data else [len(own) for own in premises.split.devices.devices]
+        shares = () if self._own_data else [len(own) for own in split.devices.devices]
         self.assignments = Assignments(fleet.devices, recalled(known), shares)
         self.registry = NodeRegistry(
-            self.grid, kit, self.assignments, self.settings, self.folder, self.say
+            self.grid, node_spec, self.assignments, self.settings, self.folder, self.say
         )
-        self.registry.present(wanted=fleet.devices, least=fleet.min_replies)
+        self.registry.present(expected=fleet.devices, least=fleet.min_replies)
         return FlowerTransport(self.registry)
 
     def note(self) -> None:

@@ -9,7 +9,7 @@ import tomli_w
 
 from fedtiny import config as configs
 from fedtiny.config import Config
-from fedtiny.config.flat import Flat, flattened
+from fedtiny.config.flat import Flat, joined
 from fedtiny.errors import RunError
 from fedtiny.flower.settings import SECTION, FlowerSettings
 from fedtiny.runs.folder import quoted
@@ -95,11 +95,11 @@ def write(folder: Path, config: Config, settings: FlowerSettings) -> None:
 
 
 def read(folder: Path) -> Flat:
-    """The settings of an app."""
+    """The settings of an app, by the names that it gives them."""
     project = folder / "pyproject.toml"
     try:
         told = tomllib.loads(project.read_text(encoding="utf-8"))
-        return flattened(told["tool"]["flwr"]["app"]["config"])
+        return joined(told["tool"]["flwr"]["app"]["config"])
     except (OSError, LookupError, TypeError, AttributeError) as error:
         raise RunError(f"{folder} is no app; make one with: fedtiny flower init DIR") from error
     except ValueError as error:

@@ -12,23 +12,23 @@ from fedtiny.data import ImageSet, load_own
 from fedtiny.data.images import resize
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.errors import DataError
-from fedtiny.flower.kit import Kit
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.split import Split, share_out
 
 NodeConfig = Mapping[str, Any]
 
 
-def shard_of(kit: Kit, device: int, node: NodeConfig) -> DeviceData:
+def shard_of(spec: NodeSpec, device: int, node: NodeConfig) -> DeviceData:
     """The device's data; its development set is the same for every message of a run."""
-    if kit.own_data:
-        images = _own_set(kit, _path(node))
+    if spec.own_data:
+        images = _own_set(spec, _path(node))
         own = np.arange(len(images))
     else:
-        part = _part(kit, node)
-        images, split = _shared_set(kit, str(node.get("data-root", "")))
+        part = _part(spec, node)
+        images, split = _shared_set(spec, str(node.get("data-root", "")))
         own = split.devices.devices[part]
-    return shard(device, images, own, kit.config.selection.development_ratio, kit.config.seed)
+    return shard(device, images, own, spec.config.selection.development_ratio, spec.config.seed)
 
 
 def claim(node: NodeConfig) -> int | None:
@@ -46,21 +46,21 @@ def _path(node: NodeConfig) -> Path:
     return Path(str(node["data"])).expanduser()
 
 
-def _part(kit: Kit, node: NodeConfig) -> int:
+def _part(spec: NodeSpec, node: NodeConfig) -> int:
     """Which part of the named set is the node's."""
-    part, devices = claim(node), kit.config.fleet.devices
+    part, devices = claim(node), spec.config.fleet.devices
     parts = node.get("num-partitions", devices)
     if part is None or parts != devices or part >= devices:
         raise DataError(
-            f"this run shares {kit.config.data.name} among {devices} nodes: start each with "
+            f"this run shares {spec.config.data.name} among {devices} nodes: start each with "
             f"--node-config 'partition-id=K num-partitions={devices}', K from 0 to {devices - 1}"
         )
     return part
 
 
 @lru_cache(maxsize=1)  # a process of many nodes, as in a simulation, loads once
-def _shared_set(kit: Kit, root: str) -> tuple[ImageSet, Split]:
-    config = kit.config
+def _shared_set(spec: NodeSpec, root: str) -> tuple[ImageSet, Split]:
+    config = spec.config
     if root:
         config = replace(config, data=replace(config.data, root=root))
     data = load_data(config)
@@ -68,11 +68,11 @@ def _shared_set(kit: Kit, root: str) -> tuple[ImageSet, Split]:
 
 
 @lru_cache(maxsize=1)
-def _own_set(kit: Kit, path: Path) -> ImageSet:
+def _own_set(spec: NodeSpec, path: Path) -> ImageSet:
     """The node's own images, at the size that the run's model takes."""
-    found, (channels, height, width) = load_own(path, kit.classes), kit.shape
-    if found.shape != kit.shape and found.shape[0] == channels and height == width:
+    found, (channels, height, width) = load_own(path, spec.classes), spec.shape
+    if found.shape != spec.shape and found.shape[0] == channels and height == width:
         found = replace(found, images=resize(found.images, height))
-    if found.shape != kit.shape:
-        raise DataError(f"the images in {path} are {found.shape}, but the run's are {kit.shape}")
+    if found.shape != spec.shape:
+        raise DataError(f"the images in {path} are {found.shape}, but the run's are {spec.shape}")
     return found

@@ -8,35 +8,35 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from fedtiny.devices.link import Receiver
 from fedtiny.federation.messages import Request
 from fedtiny.federation.wire import NOTHING_KNOWN, decode_request, encode_request
-from fedtiny.flower.kit import Kit, key_of
+from fedtiny.flower.node_spec import NodeSpec, key_of
 from fedtiny.sparse.theta import Theta
 
-KIT, THETA = "fedtiny.kit", "fedtiny.theta"
+SPEC, THETA = "fedtiny.spec", "fedtiny.theta"
 
 
 class Memory:
-    """A node's kit and the theta that it was sent last, kept in the state of its context."""
+    """A node's spec and the theta that it was sent last, kept in the state of its context."""
 
     def __init__(self, state: RecordDict) -> None:
         self._state = state
 
-    def keep_kit(self, text: str) -> None:
+    def keep_spec(self, text: str) -> None:
         """Remember another run; what was held for the one before is of no use."""
-        if self._read(KIT) != text.encode():
+        if self._read(SPEC) != text.encode():
             self._state.pop(THETA, None)
-            self._write(KIT, text.encode())
+            self._write(SPEC, text.encode())
 
-    def kit(self, key: str) -> Kit | None:
-        """The kit of that name, if it is held."""
-        text = self._read(KIT).decode()
-        return Kit.from_text(text) if text and key_of(text) == key else None
+    def spec(self, key: str) -> NodeSpec | None:
+        """The spec of that name, if it is held."""
+        text = self._read(SPEC).decode()
+        return NodeSpec.from_text(text) if text and key_of(text) == key else None
 
-    def receiver(self, kit: Kit) -> Receiver:
+    def receiver(self, spec: NodeSpec) -> Receiver:
         """The device's end of the link, where it was left."""
         data = self._read(THETA)
         if not data:
             return Receiver()
-        theta = decode_request(data, kit.param_spec).theta
+        theta = decode_request(data, spec.device.param_spec).theta
         return Receiver(theta.mask, theta)
 
     def keep_theta(self, theta: Theta) -> None:

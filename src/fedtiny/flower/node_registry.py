@@ -9,12 +9,13 @@ from flwr.serverapp import Grid
 
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.transport import Traffic
+from fedtiny.files import write_json
 from fedtiny.flower.assignments import STRAGGLER, Assignments
 from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
-from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question, told
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.settings import FlowerSettings
-from fedtiny.runs.folder import RunFolder, write_json
+from fedtiny.runs.folder import RunFolder
 
 LOOK = 1.0  # seconds between two looks for nodes
 
@@ -22,19 +23,19 @@ Say = Callable[[str], None]
 
 
 class NodeRegistry:
-    """Gives every new node the kit of the run and a device to play."""
+    """Gives every new node the spec of the run and a device to play."""
 
     def __init__(
         self,
         grid: Grid,
-        kit: Kit,
+        spec: NodeSpec,
         assignments: Assignments,
         settings: FlowerSettings,
         folder: RunFolder,
         say: Say,
     ) -> None:
         self.grid = grid
-        self.kit = kit
+        self.spec = spec
         self.assignments = assignments
         self.settings = settings
         self.folder = folder
@@ -43,16 +44,16 @@ class NodeRegistry:
         self._invitations: list[Exchange] = []
         self._noted: dict[str, Any] = {}
 
-    def present(self, wanted: int, least: int) -> dict[int, int]:
+    def present(self, expected: int, least: int) -> dict[int, int]:
         """The devices that are there and their nodes, new ones let in.
 
-        As long as fewer than wanted are there this waits; when the time is up, `least` will do.
+        As long as fewer than expected are there this waits; when the time is up, `least` will do.
         """
         until = time.monotonic() + self.settings.wait
         there = self._look()
-        if len(there) < wanted:
-            self.say(f"waiting for {wanted} nodes; {len(there)} are here")
-        while len(there) < wanted and time.monotonic() < until:
+        if len(there) < expected:
+            self.say(f"waiting for {expected} nodes; {len(there)} are here")
+        while len(there) < expected and time.monotonic() < until:
             time.sleep(LOOK)
             there = self._look()
         if len(there) < least:
@@ -84,10 +85,10 @@ class NodeRegistry:
         strangers = [node for node in self.assignments.strangers(online) if node not in invited]
         if strangers:
             exchange = Exchange(self.grid, self.settings.wait)
-            records = Question(self.kit.key, 0, b"", self.kit.text).records()
+            records = Question(self.spec.key, 0, b"", self.spec.text).records()
             exchange.send(JOIN, dict.fromkeys(strangers, records))
             self._invitations.append(exchange)
-            self.traffic += Traffic(down=len(exchange.awaited) * len(self.kit.text.encode()))
+            self.traffic += Traffic(down=len(exchange.awaited) * len(self.spec.text.encode()))
 
     def _welcome(self, online: list[int]) -> None:
         """Let in who has answered by now, in the order of nodes."""
@@ -126,7 +127,7 @@ class NodeRegistry:
 
     def _check(self, arrival: Arrival) -> None:
         """Refuse an absurd number of images: it is the node's weight in every mean."""
-        most = self.kit.config.robustness.max_samples
+        most = self.spec.config.robustness.max_samples
         if arrival.samples > most:
             raise FedTinyError(
                 f"it says that it has {arrival.samples} images, more than the {most} that "

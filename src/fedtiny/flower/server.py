@@ -7,10 +7,9 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from fedtiny.errors import FedTinyError
-from fedtiny.export.after import tell_packed
+from fedtiny.finish import finish
 from fedtiny.flower import settings as run_settings
 from fedtiny.flower.fleet import FlowerFleet
-from fedtiny.report.after import report_on
 from fedtiny.runs.display import Lines
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.runner import resume, run
@@ -34,8 +33,7 @@ def _play(grid: Grid, context: Context, console: Console) -> None:
     folder = RunFolder(Path(settings.run).expanduser().absolute())
     fleet = FlowerFleet(grid, settings, folder, lambda line: console.print(line, markup=False))
     if settings.resume:
-        resume(folder.path, reporter=Lines(console), fleet=fleet)
+        result = resume(folder.path, reporter=Lines(console), fleet=fleet)
     else:
-        run(config, out=folder.path, reporter=Lines(console), fleet=fleet)
-    report_on(folder.path)
-    tell_packed(folder.path)
+        result = run(config, out=folder.path, reporter=Lines(console), fleet=fleet)
+    finish(result)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from fedtiny import config as configs
 from fedtiny.config import Config
+from fedtiny.config.aliases import current
 from fedtiny.config.flat import Flat, flattened, nested
 from fedtiny.errors import ConfigError
 
@@ -63,34 +64,36 @@ def read_changed(app: Flat, changes: Flat) -> tuple[FlowerSettings, Config]:
     return read({**app, **changes})
 
 
-def parse_changes(text: str) -> Flat:
+def parse_changes(text: str, app: Flat) -> Flat:
     """What `--run-config` says, of which Flower passes over in silence what it cannot read.
 
-    >>> parse_changes('rounds=3 flower.run="runs/b"')
+    A setting that has changed its name may have either, whichever the app has.
+
+    >>> parse_changes('rounds=3 flower.run="runs/b"', {})
     {'rounds': 3, 'flower.run': 'runs/b'}
     """
     lines = "\n".join(f"{name} = {value}" for name, value in PAIR.findall(text))
     try:
-        changes, unused_settings = tomllib.loads(lines), PAIR.sub("", text).strip()
+        changes, ignored = tomllib.loads(lines), PAIR.sub("", text).strip()
     except tomllib.TOMLDecodeError:
-        changes, unused_settings = {}, text
-    if unused_settings:
+        changes, ignored = {}, text
+    if ignored:
         raise ConfigError(
             "--run-config takes settings as in 'rounds=3 method=\"fedavg\"', each of them once, "
             f"not {text!r}"
         )
-    return flattened(changes)
+    spelled = {current(name): name for name in app}
+    return {spelled.get(name, name): value for name, value in flattened(changes).items()}
 
 
 def write_changes(changes: Flat) -> str:
-    """The way back, as it can be pasted into a shell.
+    """The way back.
 
-    >>> print(write_changes({"rounds": 3, "flower.run": "runs/b"}))
+    >>> write_changes({"rounds": 3, "flower.run": "runs/b"})
     'rounds=3 flower.run="runs/b"'
     """
     values = {name: json.dumps(value, ensure_ascii=False) for name, value in changes.items()}
-    text = " ".join(f"{name}={value}" for name, value in values.items())
-    return "'" + text.replace("'", "'\\''") + "'"
+    return " ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _for_nodes(config: Config) -> Config:
@@ -102,4 +105,5 @@ def _for_nodes(config: Config) -> Config:
         raise ConfigError("device.python is for simulated devices")
     if config.simulator == "gpu":
         raise ConfigError("simulator is 'gpu', but the devices are real; leave it out")
-    return replace(config, simulator="reference", workers=1, threads=config.threads or 1)
+    threads = 1 if config.threads is None else config.threads
+    return replace(config, simulator="reference", workers=1, threads=threads)

@@ -7,16 +7,16 @@ from typing import Any
 from flwr.app import Message
 
 from fedtiny.errors import FedTinyError, ReplyError
-from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.collect import Arrived, collect
+from fedtiny.federation.messages import Request
 from fedtiny.federation.reply_validator import ReplyValidator
-from fedtiny.federation.robust import reducer_for
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
 from fedtiny.flower import messages
 from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
-from fedtiny.flower.kit import Kit
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
 from fedtiny.flower.node_registry import NodeRegistry
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.spool import Spool
 from fedtiny.sparse.theta import Theta
 
@@ -53,9 +53,9 @@ class FlowerTransport:
         self._known: dict[int, Known] = {}
 
     @property
-    def kit(self) -> Kit:
+    def spec(self) -> NodeSpec:
         """What nodes were given."""
-        return self.registry.kit
+        return self.registry.spec
 
     @property
     def devices(self) -> Sequence[int]:
@@ -65,8 +65,8 @@ class FlowerTransport:
         return list(self._there())
 
     def _there(self) -> dict[int, int]:
-        least = self.kit.config.fleet.min_replies
-        return self.registry.present(wanted=least, least=least)
+        least = self.spec.config.fleet.min_replies
+        return self.registry.present(expected=least, least=least)
 
     def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
         there = self._there()
@@ -74,24 +74,24 @@ class FlowerTransport:
         exchange = Exchange(self.registry.grid, self.registry.settings.timeout)
         with Spool.within(self.registry.folder.spool) as spool:
             nodes = {device: there[device] for device in sorted(devices) if device in there}
-            validator = ReplyValidator(request, reducer, self.kit.config)
+            validator = ReplyValidator(request, reducer, self.spec.config)
             asking = Asking(request, nodes, exchange, spool, validator)
             asking.failed |= {device: ABSENT for device in devices if device not in there}
             self._send(asking, list(nodes))
             self._collect(asking)
             self.registry.note()
-            return self._folded(asking, reducer)
+            return self._folded(asking)
 
-    def _send(self, asking: Asking, devices: Sequence[int], with_kit: bool = False) -> None:
+    def _send(self, asking: Asking, devices: Sequence[int], with_spec: bool = False) -> None:
         """Send each device what it lacks of the request, and count it."""
         contents, theta = {}, asking.request.theta
-        kit = self.kit.text if with_kit else ""
+        spec = self.spec.text if with_spec else ""
         for device in devices:
             payload = asking.payload(self._known.get(device, NOTHING_KNOWN))
-            question = Question(self.kit.key, device, payload, kit)
+            question = Question(self.spec.key, device, payload, spec)
             contents[asking.nodes[device]] = question.records()
             asking.traffic += Traffic(down=len(payload))
-            self.registry.traffic += Traffic(down=len(kit.encode()))
+            self.registry.traffic += Traffic(down=len(spec.encode()))
             asking.sendings[device] = asking.sendings.get(device, 0) + 1
             self._known[device] = Known.of(theta)
         lost = asking.exchange.send(messages.kind(asking.request), contents)
@@ -113,7 +113,7 @@ class FlowerTransport:
                 self._keep(asking, device, answer.reply)
             elif answer.status == LACKS and asking.sendings[device] < MAX_SENDINGS:
                 self._known[device] = NOTHING_KNOWN
-                self._send(asking, [device], with_kit=answer.text == messages.KIT)
+                self._send(asking, [device], with_spec=answer.text == messages.SPEC)
             else:
                 self._fail(asking, device, answer.text)
         for node in asking.exchange.awaited:
@@ -121,30 +121,24 @@ class FlowerTransport:
 
     def _keep(self, asking: Asking, device: int, reply: bytes) -> None:
         """Put a reply by until all are there, unless no honest one is as long."""
-        asking.traffic += Traffic(up=len(reply))
         try:
             asking.validator.check_length(len(reply))
             asking.spool.put(device, reply)
         except ReplyError as refusal:
+            asking.traffic += Traffic(up=len(reply))
             self._fail(asking, device, str(refusal))
 
-    def _folded(self, asking: Asking, reducer: str) -> Outcome:
+    def _folded(self, asking: Asking) -> Outcome:
         """The replies, averaged in device order, one in memory at a time."""
-        replies = reducer_for(reducer, self.kit.config.robustness, asking.request.theta)
-        for device, data in asking.spool.in_order():
-            try:
-                reply = self._accepted(device, data, asking.validator)
-            except ReplyError as refusal:
-                self._fail(asking, device, str(refusal))
-            else:
-                replies.add(reply)
-        return replies.outcome(dict(sorted(asking.failed.items())), asking.traffic)
-
-    def _accepted(self, device: int, data: bytes, validator: ReplyValidator) -> Reply:
-        """A reply that may be averaged in: decoded, and examined before it counts."""
-        reply = validator.decoded(data)
-        validator.check(reply, device, self.registry.assignments.assigned[device].samples)
-        return reply
+        assigned = self.registry.assignments.assigned
+        arrived = (
+            Arrived(device, assigned[device].samples, data, len(data))
+            for device, data in asking.spool.in_order()
+        )
+        outcome = collect(arrived, asking.validator, asking.failed, asking.traffic)
+        for device in [device for device in outcome.failed if device not in asking.failed]:
+            self._fail(asking, device, outcome.failed[device])
+        return outcome
 
     def _fail(self, asking: Asking, device: int, why: str) -> None:
         """Leave a device out; what it holds now is not known, so it gets all next time."""

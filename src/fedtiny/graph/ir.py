@@ -1,171 +1,179 @@
-"""A network described as a list of plain records: what the native library runs."""
+"""A network as an immutable graph that is checked when it is made and knows every shape."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from enum import IntEnum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
 from typing import Any
 
 from fedtiny.errors import ModelError
+from fedtiny.graph import records
+from fedtiny.graph.operations import LAYERS, OPERATIONS, WINDOWS, Kind, Node, Pair, Shape
 
-Pair = tuple[int, int]
-Shape = tuple[int, ...]
+__all__ = ["LAYERS", "LIMITS", "UNTRUSTED", "Graph", "Kind", "Limits", "Node", "Pair", "Shape"]
 
-
-class Kind(IntEnum):
-    """What a node computes."""
-
-    INPUT = 0
-    CONVOLUTION = 1
-    LINEAR = 2
-    BATCH_NORM = 3
-    RELU = 4
-    ADD = 5
-    MAX_POOL = 6
-    MEAN_POOL = 7
-    ADAPTIVE_POOL = 8
-    FLATTEN = 9
-    DROPOUT = 10
+UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True)
-class Node:
-    """One step of a network. `name` is that of the module whose parameters it holds."""
+class Limits:
+    """How large a network may be; values are those of one image."""
 
-    kind: Kind
-    inputs: tuple[int, ...] = ()
-    name: str = ""
-    channels: int = 0
-    size: Pair = (0, 0)
-    kernel: Pair = (1, 1)
-    stride: Pair = (1, 1)
-    padding: Pair = (0, 0)
-    bias: bool = False
-    count_padding: bool = True
-    epsilon: float = 1e-5
-    momentum: float = 0.1
-    probability: float = 0.0
+    nodes: int
+    values: int
+    """Of what one node gives."""
+    layer_weights: int
+    """Of one layer, kept or not."""
+    weights: int = UNLIMITED
+    """Of all layers together."""
+    held: int = UNLIMITED
+    """Values that all nodes give together."""
+    read: int = UNLIMITED
+    """Values that the windows of one node read, each as often as it is read."""
 
 
+LIMITS = Limits(nodes=100_000, values=1 << 26, layer_weights=1 << 30)
+"""Of every graph, and of the native library (csrc/graph.cpp)."""
+UNTRUSTED = Limits(
+    nodes=10_000,
+    values=1 << 24,
+    layer_weights=1 << 28,
+    weights=1 << 28,
+    held=1 << 29,
+    read=1 << 27,
+)
+"""Of packed files, which may come from a stranger."""
+
+
+@dataclass(frozen=True)
 class Graph:
-    """A network under construction: each method adds a node and gives its number.
+    """A network: its nodes in the order in which they run; the first is the image, the last gives
+    the logits. A node reads nodes before it.
 
-    >>> net = Graph((1, 8, 8))
-    >>> features = net.relu(net.batch_norm("bn", net.convolution("conv", 0, 4, kernel=(3, 3))))
-    >>> net.linear("fc", net.flatten(net.adaptive_pool(features, (1, 1))), 10)
-    6
-    >>> [node.kind.name for node in net.nodes][:3]
-    ['INPUT', 'CONVOLUTION', 'BATCH_NORM']
+    >>> image = Node(Kind.INPUT, channels=1, size=(8, 8))
+    >>> Graph((image, Node(Kind.FLATTEN, (0,)), Node(Kind.LINEAR, (1,), "fc", 10))).shapes
+    ((1, 8, 8), (64, 1, 1), (10, 1, 1))
     """
 
-    def __init__(self, shape: Shape) -> None:
-        if len(shape) != 3:
-            raise ModelError(f"a network reads images of (channels, height, width), not {shape}")
-        self.nodes = [Node(Kind.INPUT, channels=shape[0], size=(shape[1], shape[2]))]
+    nodes: tuple[Node, ...]
+    shapes: tuple[Shape, ...] = field(init=False, repr=False, compare=False)
+    """What every node gives for one image."""
 
-    def add_node(self, node: Node) -> int:
-        """Append a node as it is."""
-        self.nodes.append(node)
-        return len(self.nodes) - 1
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        if not 2 <= len(self.nodes) <= LIMITS.nodes:
+            raise ModelError(f"a network has 2 to {LIMITS.nodes} steps, not {len(self.nodes)}")
+        object.__setattr__(self, "shapes", _shapes(self.nodes))
+        self.check_limits(LIMITS)
+        if self.shapes[-1][1:] != (1, 1):
+            raise ModelError("the last step must give one logit a class")
+        if not self.layers:
+            raise ModelError("a network has at least one layer of weights")
+        names = [n.name for n, sources in self.read if OPERATIONS[n.kind].tensors(n, sources)]
+        if "" in names or len(set(names)) < len(names):
+            raise ModelError("every step that holds weights needs a name of its own")
 
-    def convolution(
-        self,
-        name: str,
-        source: int,
-        filters: int,
-        *,
-        kernel: Pair,
-        stride: Pair = (1, 1),
-        padding: Pair = (0, 0),
-        bias: bool = False,
-    ) -> int:
-        """Cross-correlation, as torch's Conv2d."""
-        return self.add_node(
-            Node(
-                Kind.CONVOLUTION,
-                (source,),
-                name,
-                channels=filters,
-                kernel=kernel,
-                stride=stride,
-                padding=padding,
-                bias=bias,
-            )
+    def check_limits(self, limits: Limits) -> None:
+        """Refuse a network that is larger than this."""
+        if len(self.nodes) > limits.nodes:
+            raise ModelError(f"a network has 2 to {limits.nodes} steps, not {len(self.nodes)}")
+        values = [prod(shape) for shape in self.shapes]
+        for number, count in enumerate(values):
+            if count > limits.values:
+                raise ModelError(f"step {number} gives {count} values for an image")
+        if sum(values) > limits.held:
+            raise ModelError(f"its steps give more than {limits.held} values for an image together")
+        if self.largest_read > limits.read:
+            raise ModelError(f"a step reads more than {limits.read} values of an image")
+        weights = [prod(shape) for shape in self.weight_shapes.values()]
+        if max(weights, default=0) > limits.layer_weights or sum(weights) > limits.weights:
+            most = min(limits.layer_weights, limits.weights)
+            raise ModelError(f"a network of more than {most} weights is not taken")
+
+    def check_all_needed(self) -> None:
+        """Refuse nodes that do not lead to the result: they would be computed for nothing."""
+        idle = set(range(len(self.nodes))) - self.needed
+        if idle:
+            raise ModelError(f"its result does not need step {min(idle)}")
+
+    @cached_property
+    def read(self) -> tuple[tuple[Node, tuple[Shape, ...]], ...]:
+        """Every node with the shapes of what it reads."""
+        return tuple((n, tuple(self.shapes[i] for i in n.inputs)) for n in self.nodes)
+
+    @cached_property
+    def layers(self) -> dict[int, Node]:
+        """The convolutions and linear layers, by number."""
+        return {i: node for i, node in enumerate(self.nodes) if node.kind in LAYERS}
+
+    @cached_property
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every parameter and statistic, by its name in a state dict."""
+        return {
+            f"{node.name}.{part}": shape
+            for node, sources in self.read
+            for part, shape in OPERATIONS[node.kind].tensors(node, sources).items()
+        }
+
+    @cached_property
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every layer's weights, by the layer's name."""
+        return {n.name: self.tensors[f"{n.name}.weight"] for n in self.layers.values()}
+
+    @cached_property
+    def needed(self) -> frozenset[int]:
+        """The numbers of the nodes that lead to the last, and of the image."""
+        found = {0, len(self.nodes) - 1}
+        for number in reversed(range(len(self.nodes))):
+            if number in found:
+                found.update(self.nodes[number].inputs)
+        return frozenset(found)
+
+    @property
+    def last_reads(self) -> dict[int, int]:
+        """The last node that needs what each node gives; the result is needed after all."""
+        reads = {i: k for k, node in enumerate(self.nodes) for i in (*node.inputs, k)}
+        return {**reads, len(self.nodes) - 1: len(self.nodes)}
+
+    @cached_property
+    def largest_read(self) -> int:
+        """Values of one image that all windows of a node hold, of the node that has the most."""
+        windows = zip(self.read, self.shapes, strict=True)
+        return max(
+            sources[0][0] * prod(node.kernel) * prod(shape[1:]) if node.kind in WINDOWS else 1
+            for (node, sources), shape in windows
         )
-
-    def linear(self, name: str, source: int, neurons: int, *, bias: bool = True) -> int:
-        """A linear layer over something flat."""
-        return self.add_node(Node(Kind.LINEAR, (source,), name, channels=neurons, bias=bias))
-
-    def batch_norm(
-        self, name: str, source: int, *, epsilon: float = 1e-5, momentum: float = 0.1
-    ) -> int:
-        """Batch norm over channels."""
-        return self.add_node(
-            Node(Kind.BATCH_NORM, (source,), name, epsilon=epsilon, momentum=momentum)
-        )
-
-    def relu(self, source: int) -> int:
-        """max(x, 0)."""
-        return self.add_node(Node(Kind.RELU, (source,)))
-
-    def add(self, first: int, second: int) -> int:
-        """The sum of two nodes of one shape."""
-        return self.add_node(Node(Kind.ADD, (first, second)))
-
-    def max_pool(self, source: int, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> int:
-        """The largest value of each window."""
-        return self.add_node(
-            Node(Kind.MAX_POOL, (source,), kernel=kernel, stride=stride, padding=padding)
-        )
-
-    def mean_pool(
-        self,
-        source: int,
-        kernel: Pair,
-        stride: Pair,
-        padding: Pair = (0, 0),
-        *,
-        count_padding: bool = True,
-    ) -> int:
-        """The mean of each window."""
-        return self.add_node(
-            Node(
-                Kind.MEAN_POOL,
-                (source,),
-                kernel=kernel,
-                stride=stride,
-                padding=padding,
-                count_padding=count_padding,
-            )
-        )
-
-    def adaptive_pool(self, source: int, size: Pair) -> int:
-        """Means over windows that cut the image into this many rows and columns."""
-        return self.add_node(Node(Kind.ADAPTIVE_POOL, (source,), size=size))
-
-    def flatten(self, source: int) -> int:
-        """All values of an image in one row."""
-        return self.add_node(Node(Kind.FLATTEN, (source,)))
-
-    def dropout(self, source: int, probability: float = 0.5) -> int:
-        """Zero a share of the values in training."""
-        return self.add_node(Node(Kind.DROPOUT, (source,), probability=probability))
 
     def to_plain(self) -> list[dict[str, Any]]:
-        """The nodes as records that any format can carry."""
-        return [asdict(node) for node in self.nodes]
+        """The nodes as records that another process reads."""
+        return records.complete_records(self.nodes)
 
     @classmethod
-    def from_plain(cls, records: Sequence[Mapping[str, Any]]) -> "Graph":
-        """The network that such records describe."""
-        made = cls.__new__(cls)
-        made.nodes = [_node(record) for record in records]
-        return made
+    def from_plain(cls, plain: Any) -> "Graph":
+        """The network that such records say."""
+        return cls(records.nodes_of(plain, training=True, most=LIMITS.nodes))
 
 
-def _node(record: Mapping[str, Any]) -> Node:
-    known = {field.name for field in fields(Node)}
-    if not record.keys() <= known or "kind" not in record:
-        raise ModelError(f"a node cannot have these fields: {sorted(record.keys() - known)}")
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-    return Node(**{**values, "kind": Kind(values["kind"])})
+def _shapes(nodes: Sequence[Node]) -> tuple[Shape, ...]:
+    """What every node gives, or an error that names the first that does not fit."""
+    found: list[Shape] = []
+    for number, node in enumerate(nodes):
+        trouble = _misplaced(number, node)
+        sources = [found[i] for i in node.inputs] if not trouble else []
+        trouble = trouble or OPERATIONS[node.kind].misfit(node, sources)
+        if trouble:
+            raise ModelError(f"step {number} ({node.kind.name.lower()}) {trouble}")
+        found.append(OPERATIONS[node.kind].shape(node, sources))
+        if min(found[-1]) < 1:
+            raise ModelError(f"step {number} gives {prod(found[-1])} values for an image")
+    return tuple(found)
+
+
+def _misplaced(number: int, node: Node) -> str:
+    """What is wrong with where a node stands and what it reads, or nothing."""
+    reads = OPERATIONS[node.kind].reads
+    if (node.kind == Kind.INPUT) != (number == 0):
+        return "is out of place: the first step, and no other, is the input"
+    if len(node.inputs) != reads or not all(0 <= i < number for i in node.inputs):
+        return f"must read {reads} steps before it"
+    return ""

@@ -1,9 +1,8 @@
 """Methods of federated pruning, one file each."""
 
-import difflib
 from importlib.metadata import EntryPoint, entry_points
 
-from fedtiny.config import Config
+from fedtiny.config import ResolvedConfig
 from fedtiny.errors import ConfigError
 from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
@@ -16,6 +15,7 @@ from fedtiny.methods.prunefl import PruneFL
 from fedtiny.methods.small_model import SmallModel
 from fedtiny.methods.snip import SNIP
 from fedtiny.methods.synflow import SynFlow
+from fedtiny.suggest import did_you_mean
 
 BUILT_IN: tuple[type[Method], ...] = (
     FedAvg,
@@ -45,13 +45,12 @@ def find(name: str) -> type[Method]:
     """
     known = OURS if name in OURS else _known()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = did_you_mean(name, known)
         raise ConfigError(f"there is no method '{name}' (known: {', '.join(known)}){hint}")
     return known[name]
 
 
-def create(config: Config) -> Method:
+def create(config: ResolvedConfig) -> Method:
     """The method that a config asks for."""
     return find(config.method)(config)
 
@@ -61,7 +60,7 @@ def _known() -> dict[str, type[Method]]:
     for point in entry_points(group=GROUP):
         method = _loaded(point)
         if method.name in known:
-            raise ConfigError(f"{_told(point)} is named '{method.name}', a name that is taken")
+            raise ConfigError(f"{_described(point)} is named '{method.name}', a name that is taken")
         known[method.name] = method
     return known
 
@@ -72,15 +71,15 @@ def _loaded(point: EntryPoint) -> type[Method]:
         found = point.load()
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise ConfigError(f"{_told(point)} cannot be loaded ({reason})") from error
+        raise ConfigError(f"{_described(point)} cannot be loaded ({reason})") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
-        raise ConfigError(f"{_told(point)} is no subclass of {Method.__module__}.Method")
+        raise ConfigError(f"{_described(point)} is no subclass of {Method.__module__}.Method")
     if not isinstance(getattr(found, "name", None), str):
-        raise ConfigError(f"{_told(point)} has no name: give class {found.__name__} a `name`")
+        raise ConfigError(f"{_described(point)} has no name: give class {found.__name__} a `name`")
     return found
 
 
-def _told(point: EntryPoint) -> str:
+def _described(point: EntryPoint) -> str:
     package = f" of package '{point.dist.name}'" if point.dist else ""
     return f"the method '{point.name} = {point.value}'{package}"
 

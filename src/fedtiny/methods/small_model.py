@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from fedtiny.config import Config
-from fedtiny.federation.method import Method
+from fedtiny.federation.method import C, Method
 from fedtiny.models.param_spec import ParamSpec
 
 
@@ -24,7 +23,7 @@ class SmallModel(Method):
     def density_limit(self, round: int) -> float:
         return 1.0
 
-    def resolve(self, config: Config, parameters: Callable[[], int]) -> Config:
+    def resolve(self, config: C, parameters: Callable[[], int]) -> C:
         if config.model == "small" and config.parameters is not None:
             return config
         budget = max(1, int(config.density * parameters()))

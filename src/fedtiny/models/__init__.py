@@ -1,43 +1,39 @@
 """The networks of the paper, and what pruning needs to know of any network."""
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedtiny.errors import ModelError
 from fedtiny.extras import require
+from fedtiny.graph.ir import Graph
 from fedtiny.models.param_spec import ParamSpec, Shape
+from fedtiny.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ModelKind", "ParamSpec", "build", "dissect", "kind", "names"]
+__all__ = ["ModelKind", "ParamSpec", "Traced", "analyze", "build", "kind", "names", "traced"]
+
+Traced = Graph | ModelError
+"""The graph of a network, or why it cannot be told."""
 
 
 @dataclass(frozen=True)
 class ModelKind:
     """A network that can be asked for by name."""
 
-    module: str
-    function: str
     description: str
     width: int
     smallest_input: int = 1
 
 
 KINDS = {
-    "resnet18": ModelKind(
-        "resnet", "resnet18", "ResNet18 for small images (3x3 stem, no max-pool)", width=64
-    ),
-    "vgg11": ModelKind(
-        "vgg", "vgg11", "VGG11 with batch norm and its ImageNet head", width=64, smallest_input=32
-    ),
+    "resnet18": ModelKind("ResNet18 for small images (3x3 stem, no max-pool)", width=64),
+    "vgg11": ModelKind("VGG11 with batch norm and its ImageNet head", width=64, smallest_input=32),
     "vgg11_small": ModelKind(
-        "vgg", "vgg11_small", "VGG11 with batch norm and one linear layer as head", 64, 32
+        "VGG11 with batch norm and one linear layer as head", width=64, smallest_input=32
     ),
-    "small": ModelKind(
-        "small", "small", "three 3x3 convolutions and a linear head", width=16, smallest_input=4
-    ),
+    "small": ModelKind("three 3x3 convolutions and a linear head", width=16, smallest_input=4),
 }
 
 
@@ -50,9 +46,8 @@ def kind(name: str) -> ModelKind:
     """The model of that name, or an error that names the nearest one."""
     if name in KINDS:
         return KINDS[name]
-    near = difflib.get_close_matches(name, KINDS, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    raise ModelError(f"there is no model '{name}' (known: {', '.join(KINDS)}){hint}")
+    known = f"(known: {', '.join(KINDS)})"
+    raise ModelError(f"there is no model '{name}' {known}{did_you_mean(name, KINDS)}")
 
 
 def build(
@@ -65,16 +60,36 @@ def build(
             f"{name} needs images of at least {model.smallest_input} pixels, got {shape[1:]}"
         )
     torch = require("torch", extra="torch")
-    module = require(f"fedtiny.models.{model.module}", extra="torch")
+    from fedtiny.models import resnet, small, vgg
+
+    builders = {
+        "resnet18": resnet.resnet18,
+        "vgg11": vgg.vgg11,
+        "vgg11_small": vgg.vgg11_small,
+        "small": small.small,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network: nn.Module = getattr(module, model.function)(
-            channels=shape[0], classes=classes, width=width or model.width
-        )
-    return network
+        return builders[name](channels=shape[0], classes=classes, width=width or model.width)
 
 
-def analyze(model: "nn.Module", shape: Shape) -> ParamSpec:
-    """The parameter spec of any network that takes images of this shape."""
-    param_spec: ParamSpec = require("fedtiny.models.analysis", extra="torch").analyze(model, shape)
-    return param_spec
+def traced(model: "nn.Module", shape: Shape) -> Traced:
+    """The graph of a network that takes images of this shape, or why it cannot be told."""
+    require("torch", extra="torch")
+    from fedtiny.graph.trace import trace
+
+    try:
+        return trace(model, shape)
+    except ModelError as error:
+        return error
+
+
+def analyze(model: "nn.Module", shape: Shape, graph: Traced | None = None) -> ParamSpec:
+    """The parameter spec of any network that takes images of this shape.
+
+    What tracing it gave may be handed in, so that it is not traced again.
+    """
+    graph = traced(model, shape) if graph is None else graph
+    from fedtiny.models import analysis
+
+    return analysis.analyze(model, shape, graph)

@@ -1,21 +1,24 @@
 """Reading the parameter spec off a network."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from math import ceil
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedtiny.errors import ModelError
+from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
+from fedtiny.models.profile import runs_of_layers
 
-LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 DEFAULT_BLOCKS = 5
 
 
-def analyze(model: nn.Module, shape: Shape) -> ParamSpec:
-    """The parameter spec of a network that takes images of this shape.
+def analyze(model: nn.Module, shape: Shape, graph: Traced) -> ParamSpec:
+    """The parameter spec of a network that takes images of this shape, a view of its graph.
 
     Prunable is every convolution and linear weight but those of the first layer and of the last,
     in the order in which the network runs them; a network may name others in an attribute
@@ -24,7 +27,7 @@ def analyze(model: nn.Module, shape: Shape) -> ParamSpec:
     """
     norms = _norms(model)
     _check_float32(model)
-    layers = _layers_in_order(model, shape)
+    layers = _layers_in_order(model, shape, graph)
     if len(layers) < 3:
         raise ModelError(
             f"the model has {len(layers)} convolution or linear layers; the first and the last "
@@ -32,10 +35,11 @@ def analyze(model: nn.Module, shape: Shape) -> ParamSpec:
         )
     tensors = _tensors(model)
     _check_plain(model, layers, tensors)
-    wanted = _names(getattr(model, "prunable_layers", layers[1:-1]), "prunable_layers")
-    if not wanted <= set(layers):
-        raise ModelError(f"the model has no layer {sorted(wanted - set(layers))} to prune")
-    prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers if name in wanted}
+    asked = getattr(model, "prunable_layers", layers[1:-1])
+    chosen = set(_listed(asked, "prunable_layers", of=str))
+    if not chosen <= set(layers):
+        raise ModelError(f"the model has no layer {sorted(chosen - set(layers))} to prune")
+    prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers if name in chosen}
     return ParamSpec(
         prunable=prunable,
         dense={name: size for name, size in tensors.items() if name not in prunable},
@@ -46,27 +50,12 @@ def analyze(model: nn.Module, shape: Shape) -> ParamSpec:
     )
 
 
-def _layers_in_order(model: nn.Module, shape: Shape) -> list[str]:
-    order: list[str] = []
-    hooks = [
-        module.register_forward_hook(lambda *_, name=name: order.append(name))
-        for name, module in model.named_modules()
-        if isinstance(module, LAYERS)
-    ]
-    training = model.training
-    try:
-        with torch.no_grad():
-            model.eval()(torch.zeros(1, *shape, device=_device(model)))
-    except Exception as error:
-        raise ModelError(f"the model does not take images of shape {shape}: {error}") from error
-    finally:
-        model.train(training)
-        for hook in hooks:
-            hook.remove()
-    repeated = [name for name in dict.fromkeys(order) if order.count(name) > 1]
-    if repeated:
-        raise ModelError(f"layer '{repeated[0]}' runs twice in a pass, which pruning cannot handle")
-    return order
+def _layers_in_order(model: nn.Module, shape: Shape, graph: Traced) -> list[str]:
+    runs = Counter(run.name for run in runs_of_layers(model, shape, graph))
+    for name, count in runs.items():
+        if count > 1:
+            raise ModelError(f"layer '{name}' runs twice in a pass, which pruning cannot handle")
+    return list(runs)
 
 
 def _check_float32(model: nn.Module) -> None:
@@ -80,23 +69,12 @@ def _check_float32(model: nn.Module) -> None:
             )
 
 
-def _names(given: object, attribute: str) -> set[str]:
-    """Names of modules, of which one alone is easily forgotten to be put into a list."""
-    names = _members(given, attribute)
-    if not all(isinstance(name, str) for name in names):
-        raise _no_names(given, attribute)
-    return {str(name) for name in names}
-
-
-def _members(given: object, attribute: str) -> list[object]:
-    """What a list holds, which must be something."""
-    if isinstance(given, str) or not isinstance(given, Collection) or not given:
-        raise _no_names(given, attribute)
-    return list(given)
-
-
-def _no_names(given: object, attribute: str) -> ModelError:
-    return ModelError(f"{attribute} of the model takes lists of layer names, got {given!r}")
+def _listed(value: object, attribute: str, of: type) -> list[Any]:
+    """The members of a list; of names, one alone is easily forgotten to be put into one."""
+    members = list(value) if isinstance(value, Collection) and not isinstance(value, str) else []
+    if not members or not all(isinstance(member, of) for member in members):
+        raise ModelError(f"{attribute} of the model takes lists of layer names, got {value!r}")
+    return members
 
 
 def _check_plain(model: nn.Module, layers: Sequence[str], tensors: dict[str, Shape]) -> None:
@@ -111,10 +89,6 @@ def _check_plain(model: nn.Module, layers: Sequence[str], tensors: dict[str, Sha
             raise ModelError(
                 f"layers '{owner}' and '{name}' share a weight, which cannot be pruned"
             )
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def _tensors(model: nn.Module) -> dict[str, Shape]:
@@ -139,7 +113,8 @@ def _blocks(model: nn.Module, prunable: tuple[str, ...]) -> tuple[tuple[str, ...
     if declared is None:
         run = ceil(len(prunable) / DEFAULT_BLOCKS)
         return tuple(prunable[i : i + run] for i in range(0, len(prunable), run))
-    named = [_names(block, "pruning_blocks") for block in _members(declared, "pruning_blocks")]
+    blocks = _listed(declared, "pruning_blocks", of=object)
+    named = [set(_listed(block, "pruning_blocks", of=str)) for block in blocks]
     unknown = set().union(*named) - {name for name, _ in model.named_modules()}
     if unknown:
         raise ModelError(f"pruning_blocks of the model names {sorted(unknown)}, no module of it")

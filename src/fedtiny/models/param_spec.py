@@ -57,6 +57,11 @@ class ParamSpec:
         """Number of values that are never pruned, batch-norm statistics included."""
         return sum(self.dense_sizes.values())
 
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of the model with every weight kept, in float32."""
+        return 4 * (self.prunable_count + self.dense_count)
+
     @cached_property
     def statistics(self) -> dict[str, Shape]:
         """The batch-norm means and variances, by name."""

@@ -1,20 +1,21 @@
 """What a network computes and holds for one image: the figures that costs are worked out from."""
 
 import copy
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedtiny.errors import ModelError
-from fedtiny.models.analysis import LAYERS
+from fedtiny.graph.ir import Graph
+from fedtiny.graph.operations import OPERATIONS
+from fedtiny.models import Traced, traced
 from fedtiny.models.param_spec import Shape
 
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 SMALL_BATCH, LARGE_BATCH = 2, 4  # batch norm in training needs two images
 
 
@@ -23,12 +24,9 @@ class LayerProfile:
     """A convolution or linear layer; figures are for one image."""
 
     name: str
-    kind: Literal["convolution", "linear"]
     shape: Shape
     uses: int
     """How often an image uses each weight: the positions of a filter, 1 in a linear layer."""
-    inputs: int
-    outputs: int
 
     @property
     def weight(self) -> str:
@@ -66,66 +64,70 @@ class Profile:
         return sum(layer.macs for layer in self.layers)
 
 
-def profile(model: nn.Module, shape: Shape) -> Profile:
+def profile(model: nn.Module, shape: Shape, graph: Traced | None = None) -> Profile:
     """Profile any network that takes images of this shape; on the meta device nothing is computed.
 
-    The network itself is left as it is: a copy runs.
+    The network itself is left as it is: a copy runs. What tracing it gave may be handed in.
     """
+    graph = traced(model, shape) if graph is None else graph
     model = copy.deepcopy(model).train()
-    with _watched_layers(model) as layers, torch.random.fork_rng(devices=[]):
-        small = _saved_bytes(model, (SMALL_BATCH, *shape))
     with torch.random.fork_rng(devices=[]):
+        layers = _once_each(runs_of_layers(model, shape, graph))
+        small = _saved_bytes(model, (SMALL_BATCH, *shape))
         large = _saved_bytes(model, (LARGE_BATCH, *shape))
     by_image = (large - small) // (LARGE_BATCH - SMALL_BATCH)
     return Profile(
-        layers=_layer_profiles(layers),
+        layers=layers,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         activation_bytes=by_image,
         fixed_activation_bytes=small - SMALL_BATCH * by_image,
     )
 
 
-@contextmanager
-def _watched_layers(model: nn.Module) -> Iterator[list[LayerProfile]]:
-    """Every run of a layer while the context lasts."""
+def runs_of_layers(model: nn.Module, shape: Shape, graph: Traced) -> list[LayerProfile]:
+    """Every run of a layer in one pass: read off the graph, or watched where there is none."""
+    return _of_graph(graph) if isinstance(graph, Graph) else _watched(model, shape)
+
+
+def _once_each(runs: Iterable[LayerProfile]) -> tuple[LayerProfile, ...]:
+    """One profile a layer; a layer that runs several times uses its weights more often."""
+    found: dict[str, LayerProfile] = {}
+    for run in runs:
+        first = found.get(run.name)
+        found[run.name] = run if first is None else replace(first, uses=first.uses + run.uses)
+    return tuple(found.values())
+
+
+def _of_graph(graph: Graph) -> list[LayerProfile]:
+    uses = {n.name: OPERATIONS[n.kind].uses(graph.shapes[i]) for i, n in graph.layers.items()}
+    return [LayerProfile(n, shape, uses[n]) for n, shape in graph.weight_shapes.items()]
+
+
+def _watched(model: nn.Module, shape: Shape) -> list[LayerProfile]:
+    """By hooks, in a pass of one image in eval mode."""
     runs: list[LayerProfile] = []
+
+    def note(name: str, layer: Any, output: Tensor) -> None:
+        weights = tuple(layer.weight.shape)
+        runs.append(LayerProfile(name, weights, uses=output.numel() // weights[0]))
+
     hooks = [
-        module.register_forward_hook(
-            lambda layer, args, out, name=name: runs.append(_run(name, layer, args[0], out))
-        )
+        module.register_forward_hook(lambda layer, _, out, name=name: note(name, layer, out))
         for name, module in model.named_modules()
         if isinstance(module, LAYERS)
     ]
+    training = model.training
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     try:
-        yield runs
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, *shape, device=device))
+    except Exception as error:
+        raise ModelError(f"the model does not take images of shape {shape}: {error}") from error
     finally:
+        model.train(training)
         for hook in hooks:
             hook.remove()
-
-
-def _run(name: str, layer: Any, features: Tensor, out: Tensor) -> LayerProfile:
-    outputs = out.numel() // SMALL_BATCH
-    return LayerProfile(
-        name=name,
-        kind="linear" if isinstance(layer, nn.Linear) else "convolution",
-        shape=tuple(layer.weight.shape),
-        uses=outputs // layer.weight.shape[0],
-        inputs=features.numel() // SMALL_BATCH,
-        outputs=outputs,
-    )
-
-
-def _layer_profiles(runs: list[LayerProfile]) -> tuple[LayerProfile, ...]:
-    """One profile a layer; a layer that runs several times uses its weights more often."""
-    uses: Counter[str] = Counter()
-    for run in runs:
-        uses[run.name] += run.uses
-    first = {run.name: run for run in reversed(runs)}
-    in_order = dict.fromkeys(run.name for run in runs)
-    return tuple(
-        LayerProfile(n, r.kind, r.shape, uses[n], r.inputs, r.outputs)
-        for n, r in ((name, first[name]) for name in in_order)
-    )
+    return runs
 
 
 def _saved_bytes(model: nn.Module, shape: Shape) -> int:

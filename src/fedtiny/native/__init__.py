@@ -1,5 +1,4 @@
 """Sparse training on a CPU in native code: no torch, no dense tensors, no masks.
 
-`description` says what a network is, `library` loads the compiled code, `model` runs it;
-`translate` (the one file here that imports torch) describes a torch network.
+`library` loads the compiled code, `model` runs a graph (fedtiny.graph) with it.
 """

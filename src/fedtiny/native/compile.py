@@ -44,9 +44,9 @@ class CannotCompileError(Exception):
 
 def compiler() -> list[str] | None:
     """The C++ compiler to use: that of the environment variable CXX, or the first one found."""
-    wanted = os.environ.get("CXX")
-    if wanted:
-        return shlex.split(wanted)
+    named = os.environ.get("CXX")
+    if named:
+        return shlex.split(named)
     return next(
         ([path] for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None
     )

@@ -12,24 +12,18 @@ from fedtiny.errors import FedTinyError
 ENVIRONMENT = "FEDTINY_NATIVE_LIBRARY"
 
 
+def _each(kind: Any, *names: str) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, kind) for name in names)
+
+
 class NodeRecord(Structure):
     """fedtiny_node."""
 
     _fields_ = (
-        ("kind", c_int32),
-        ("first", c_int32),
-        ("second", c_int32),
-        ("channels", c_int32),
-        ("height", c_int32),
-        ("width", c_int32),
-        ("kernel", c_int32 * 2),
-        ("stride", c_int32 * 2),
-        ("padding", c_int32 * 2),
-        ("bias", c_int32),
-        ("count_padding", c_int32),
-        ("epsilon", c_float),
-        ("momentum", c_float),
-        ("probability", c_float),
+        *_each(c_int32, "kind", "first", "second", "channels", "height", "width"),
+        *_each(c_int32 * 2, "kernel", "stride", "padding"),
+        *_each(c_int32, "bias", "count_padding"),
+        *_each(c_float, "epsilon", "momentum", "probability"),
     )
 
 
@@ -37,16 +31,8 @@ class OptionsRecord(Structure):
     """fedtiny_options."""
 
     _fields_ = (
-        ("batch", c_int32),
-        ("forward_batch", c_int32),
-        ("threads", c_int32),
-        ("lanes", c_int32),
-        ("half", c_int32),
-        ("recompute", c_int32),
-        ("remove_dead", c_int32),
-        ("optimizer", c_int32),
-        ("input_gradient", c_int32),
-        ("top_count", c_int32),
+        *_each(c_int32, "batch", "forward_batch", "threads", "lanes", "half", "recompute"),
+        *_each(c_int32, "remove_dead", "optimizer", "input_gradient", "top_count"),
         ("budget", c_int64),
     )
 
@@ -54,26 +40,13 @@ class OptionsRecord(Structure):
 class MemoryRecord(Structure):
     """fedtiny_memory."""
 
-    _fields_ = (
-        ("total", c_int64),
-        ("parameters", c_int64),
-        ("lists", c_int64),
-        ("activations", c_int64),
-        ("scratch", c_int64),
-    )
+    _fields_ = _each(c_int64, "total", "parameters", "lists", "activations", "scratch")
 
 
 class RatesRecord(Structure):
     """fedtiny_rates."""
 
-    _fields_ = (
-        ("learning_rate", c_double),
-        ("momentum", c_double),
-        ("decay", c_double),
-        ("beta1", c_double),
-        ("beta2", c_double),
-        ("epsilon", c_double),
-    )
+    _fields_ = _each(c_double, "learning_rate", "momentum", "decay", "beta1", "beta2", "epsilon")
 
 
 class ScoreRecord(Structure):
@@ -86,18 +59,14 @@ class GradQueryRecord(Structure):
     """fedtiny_wanted."""
 
     _fields_ = (
-        ("node", c_int32),
-        ("count", c_int32),
-        ("indices", c_void_p),
-        ("values", c_void_p),
-        ("dense", c_void_p),
+        *_each(c_int32, "node", "count"),
+        *_each(c_void_p, "indices", "values", "dense"),
     )
 
 
 _P = c_void_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "create": (POINTER(NodeRecord), c_int32, POINTER(_P)),
-    "size": (_P, c_int32, c_int32, POINTER(c_int64)),
     "plan": (_P, POINTER(OptionsRecord), _P, POINTER(MemoryRecord)),
     "prepare": (_P, POINTER(OptionsRecord), _P, _P),
     "taken": (_P, POINTER(MemoryRecord)),
@@ -107,17 +76,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "get_input_gradient": (_P, _P, c_int64),
     "start": (_P, POINTER(RatesRecord)),
     "train": (_P, _P, _P, c_int64, ctypes.c_uint64, c_int32, _P, c_int32, POINTER(ScoreRecord)),
-    "measure": (
-        _P,
-        _P,
-        _P,
-        c_int64,
-        ctypes.c_uint64,
-        c_double,
-        _P,
-        c_int32,
-        POINTER(ScoreRecord),
-    ),
+    "measure": (_P, _P, _P, c_int64, ctypes.c_uint64, c_double, _P, c_int32, POINTER(ScoreRecord)),
     "forward": (_P, _P, _P, c_int64, c_int32, _P, POINTER(ScoreRecord)),
 }
 
@@ -157,8 +116,8 @@ class Library:
 
 def path() -> Path | None:
     """Where the compiled library lies, if it does."""
-    given = os.environ.get(ENVIRONMENT)
-    place = Path(given) if given else Path(__file__).parent / "_fedtiny_native.so"
+    named = os.environ.get(ENVIRONMENT)
+    place = Path(named) if named else Path(__file__).parent / "_fedtiny_native.so"
     return place if place.exists() else None
 
 

@@ -1,14 +1,15 @@
-"""A described network in native code: its parameters under a mask, training, measuring."""
+"""A graph in native code: its parameters under a mask, training, measuring."""
 
 import ctypes
 from collections.abc import Mapping
-from enum import IntEnum
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.graph.ir import Graph, Kind, Node
+from fedtiny.graph.ir import Graph
+from fedtiny.graph.operations import NATIVE, lacking
 from fedtiny.native.library import (
     GradQueryRecord,
     MemoryRecord,
@@ -18,38 +19,25 @@ from fedtiny.native.library import (
     ScoreRecord,
     library,
 )
+from fedtiny.native.nodes import Parameter, node_record, places_of
 from fedtiny.native.options import Memory, Options, Rates, Score
 
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int32]
 
 
-class _Parameter(IntEnum):
-    """fedtiny_parameter, by the last part of a tensor's name."""
-
-    WEIGHT = 0
-    BIAS = 1
-    SCALE = 2
-    SHIFT = 3
-    RUNNING_MEAN = 4
-    RUNNING_VAR = 5
-    BATCH_MEAN = 6
-    BATCH_VAR = 7
-    CORRECTED_VAR = 8
-
-
 class NativeModel:
     """A network in native code. Tensors go by the names of the torch model's state dict."""
 
     def __init__(self, graph: Graph) -> None:
+        if missing := lacking(graph.nodes, NATIVE):
+            raise NativeError(f"the native library does not have {missing}")
         self.graph = graph
         self._library = library()
         self._handle = ctypes.c_void_p()
-        records = (NodeRecord * len(graph.nodes))(*map(_record, graph.nodes))
+        records = (NodeRecord * len(graph.nodes))(*map(node_record, graph.nodes))
         self._library.call("create", records, len(records), ctypes.byref(self._handle))
-        self._places = _places(graph)
-        self._image = (graph.nodes[0].channels, *graph.nodes[0].size)
-        self._classes = graph.nodes[-1].channels
+        self._places = places_of(graph)
         self._images = 0
         self.options: Options | None = None
         self._counts: dict[str, int] = {}
@@ -68,22 +56,20 @@ class NativeModel:
     @property
     def layers(self) -> tuple[str, ...]:
         """Names of all weights of convolutions and linear layers, in order."""
-        return tuple(n for n, (_, p) in self._places.items() if p is _Parameter.WEIGHT)
+        return tuple(n for n, (_, p) in self._places.items() if p is Parameter.WEIGHT)
 
     def size(self, name: str) -> int:
         """Number of values of a tensor, pruned ones included."""
-        found = ctypes.c_int64()
-        node, parameter = self._place(name)
-        self._library.call("size", self._handle, node, parameter, ctypes.byref(found))
-        return found.value
+        self._place(name)
+        return prod(self.graph.tensors[name])
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        self._library.call(name, self._handle, *arguments)
 
     def plan(self, options: Options, counts: Mapping[str, int] | None = None) -> Memory:
         """What preparing would take, with this many kept weights by layer; takes nothing."""
-        record, memory = options.record(), MemoryRecord()
-        kept = self._kept(counts or {})
-        self._library.call(
-            "plan", self._handle, ctypes.byref(record), kept.ctypes.data, ctypes.byref(memory)
-        )
+        memory, kept = MemoryRecord(), self._kept(counts or {})
+        self._call("plan", ctypes.byref(options.record()), kept.ctypes.data, ctypes.byref(memory))
         return _memory(memory)
 
     def prepare(self, options: Options, kept: Mapping[str, Positions | None] | None = None) -> None:
@@ -92,20 +78,17 @@ class NativeModel:
         `kept` has the sorted positions of kept weights by layer; one that is not named, or has
         None, keeps all.
         """
-        given = {
+        sparse = {
             name: np.ascontiguousarray(_whole_numbers(name, positions), dtype=np.int32)
             for name, positions in (kept or {}).items()
             if positions is not None
         }
-        counts = self._kept({name: len(positions) for name, positions in given.items()})
+        counts = self._kept({name: len(positions) for name, positions in sparse.items()})
         pointers = (ctypes.c_void_p * len(self.graph.nodes))()
-        for name, positions in given.items():
+        for name, positions in sparse.items():
             pointers[self._place(name)[0]] = positions.ctypes.data
-        record = options.record()
         self.options = None
-        self._library.call(
-            "prepare", self._handle, ctypes.byref(record), counts.ctypes.data, pointers
-        )
+        self._call("prepare", ctypes.byref(options.record()), counts.ctypes.data, pointers)
         self.options = options
         self._counts = {name: int(counts[self._place(name)[0]]) for name in self.layers}
 
@@ -113,14 +96,13 @@ class NativeModel:
     def taken(self) -> Memory:
         """What preparing took."""
         memory = MemoryRecord()
-        self._library.call("taken", self._handle, ctypes.byref(memory))
+        self._call("taken", ctypes.byref(memory))
         return _memory(memory)
 
     def set(self, name: str, values: NDArray[Any]) -> None:
         """Set a tensor; of a weight, its kept values."""
         flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-        node, parameter = self._place(name)
-        self._library.call("set", self._handle, node, parameter, flat.ctypes.data, flat.size)
+        self._call("set", *self._place(name), flat.ctypes.data, flat.size)
 
     def get(self, name: str) -> Floats:
         """A tensor as it is; of a weight, its kept values."""
@@ -130,38 +112,32 @@ class NativeModel:
         self, norm: str, *, corrected: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Mean and variance that a batch norm saw in the last pass with statistics of its own."""
-        var = _Parameter.CORRECTED_VAR if corrected else _Parameter.BATCH_VAR
+        var = Parameter.CORRECTED_VAR if corrected else Parameter.BATCH_VAR
         node, _ = self._place(f"{norm}.running_mean")
         size = self.size(f"{norm}.running_mean")
-        return (
-            self._get(node, _Parameter.BATCH_MEAN, size),
-            self._get(node, var, size),
-        )
+        return self._get(node, Parameter.BATCH_MEAN, size), self._get(node, var, size)
 
-    def _get(self, node: int, parameter: _Parameter, size: int) -> NDArray[np.float64]:
+    def _get(self, node: int, parameter: Parameter, size: int) -> NDArray[np.float64]:
         values = np.empty(size, dtype=np.float64)
-        self._library.call("get", self._handle, node, parameter, values.ctypes.data, size)
+        self._call("get", node, parameter, values.ctypes.data, size)
         return values
 
     def gradient(self, name: str) -> Floats:
         """The gradient of the last training step; of a weight, at its kept positions."""
         values = np.empty(self._length(name), dtype=np.float32)
-        node, parameter = self._place(name)
-        self._library.call(
-            "get_gradient", self._handle, node, parameter, values.ctypes.data, values.size
-        )
+        self._call("get_gradient", *self._place(name), values.ctypes.data, values.size)
         return values
 
     def input_gradient(self) -> Floats:
         """The gradient of the images of the last training step."""
-        values = np.empty((self._images, *self._image), dtype=np.float32)
-        self._library.call("get_input_gradient", self._handle, values.ctypes.data, values.size)
+        values = np.empty((self._images, *self.graph.shapes[0]), dtype=np.float32)
+        self._call("get_input_gradient", values.ctypes.data, values.size)
         return values
 
     def start(self, rates: Rates) -> None:
         """A fresh optimizer."""
         record = RatesRecord(rates.lr, rates.momentum, rates.decay, *rates.betas, rates.epsilon)
-        self._library.call("start", self._handle, ctypes.byref(record))
+        self._call("start", ctypes.byref(record))
 
     def train(
         self,
@@ -174,27 +150,12 @@ class NativeModel:
     ) -> Score:
         """One training step; `seed` keys dropout.
 
-        Each array of `dense` has the whole gradient of its layer added.
+        Each array of `dense` has the complete gradient of its layer added.
         """
-        images, labels = self._checked(images, labels)
-        wanted = (GradQueryRecord * len(dense or {}))(
-            *(self._dense_record(name, sums) for name, sums in (dense or {}).items())
-        )
-        score = ScoreRecord()
+        queries = [self._dense_record(name, sums) for name, sums in (dense or {}).items()]
+        array = (GradQueryRecord * len(queries))(*queries)
         self._images = len(images)
-        self._library.call(
-            "train",
-            self._handle,
-            images.ctypes.data,
-            labels.ctypes.data,
-            len(images),
-            seed,
-            update,
-            wanted,
-            len(wanted),
-            ctypes.byref(score),
-        )
-        return Score(score.loss, score.correct)
+        return self._pass("train", images, labels, seed, update, array, len(array))
 
     def top_gradients(
         self,
@@ -209,34 +170,22 @@ class NativeModel:
 
         Batch norm computes with this epsilon at least.
         """
-        images, labels = self._checked(images, labels)
         sizes = {name: min(count, self.size(name)) for name, count in counts.items()}
         found = {
             name: (np.empty(size, dtype=np.int32), np.empty(size, dtype=np.float32))
             for name, size in sizes.items()
         }
-        wanted = (GradQueryRecord * len(found))(
+        queries = (GradQueryRecord * len(found))(
             *(
                 GradQueryRecord(self._place(name)[0], len(i), i.ctypes.data, v.ctypes.data, None)
                 for name, (i, v) in found.items()
             )
         )
         self._images = len(images)
-        self._library.call(
-            "measure",
-            self._handle,
-            images.ctypes.data,
-            labels.ctypes.data,
-            len(images),
-            seed,
-            epsilon,
-            wanted,
-            len(wanted),
-            ctypes.byref(ScoreRecord()),
-        )
+        self._pass("measure", images, labels, seed, epsilon, queries, len(queries))
         return {
-            name: (indices[: record.count], values[: record.count])
-            for (name, (indices, values)), record in zip(found.items(), wanted, strict=True)
+            name: (indices[: query.count], values[: query.count])
+            for (name, (indices, values)), query in zip(found.items(), queries, strict=True)
         }
 
     def forward(
@@ -247,49 +196,35 @@ class NativeModel:
         own_statistics: bool = False,
     ) -> Score:
         """Loss and right answers without training; with running statistics or the batch's own."""
-        images, labels = self._checked(images, labels)
-        score = ScoreRecord()
-        self._forward(images, labels, own_statistics, None, score)
-        return Score(score.loss, score.correct)
+        return self._pass("forward", images, labels, own_statistics, None)
 
     def logits(self, images: Floats, *, own_statistics: bool = False) -> Floats:
         """What the network gives for some images."""
-        images, _ = self._checked(images, None)
-        values = np.empty((len(images), self._classes), dtype=np.float32)
-        self._forward(images, None, own_statistics, values.ctypes.data, ScoreRecord())
+        values = np.empty((len(images), self.graph.shapes[-1][0]), dtype=np.float32)
+        self._pass("forward", images, None, own_statistics, values.ctypes.data)
         return values
 
-    def _forward(
-        self, images: Floats, labels: Any, own: bool, logits: int | None, score: ScoreRecord
-    ) -> None:
-        given = None if labels is None else labels.ctypes.data
-        self._library.call(
-            "forward",
-            self._handle,
-            images.ctypes.data,
-            given,
-            len(images),
-            own,
-            logits,
-            ctypes.byref(score),
-        )
-
-    def _checked(self, images: Floats, labels: Any) -> tuple[Floats, Any]:
+    def _pass(self, name: str, images: Floats, labels: Any, *arguments: Any) -> Score:
+        """Whatever computes with a batch; labels may be missing."""
+        shape, score = self.graph.shapes[0], ScoreRecord()
         images = np.ascontiguousarray(images, dtype=np.float32)
-        if images.shape[1:] != self._image:
-            raise NativeError(f"images must be [N, {self._image}], but have shape {images.shape}")
+        if images.shape[1:] != shape:
+            raise NativeError(f"images must be [N, {shape}], but have shape {images.shape}")
         if labels is not None:
             labels = np.ascontiguousarray(labels, dtype=np.int64)
             if labels.shape != (len(images),):
                 raise NativeError(f"{len(images)} images need as many labels, not {labels.shape}")
-        return images, labels
+        answers = None if labels is None else labels.ctypes.data
+        batch = (images.ctypes.data, answers, len(images))
+        self._call(name, *batch, *arguments, ctypes.byref(score))
+        return Score(score.loss, score.correct)
 
     def _dense_record(self, name: str, sums: Floats) -> GradQueryRecord:
         if sums.dtype != np.float32 or sums.size != self.size(name) or not sums.flags.c_contiguous:
             raise NativeError(f"{name}: sums need {self.size(name)} float32 values in one piece")
         return GradQueryRecord(self._place(name)[0], 0, None, None, sums.ctypes.data)
 
-    def _place(self, name: str) -> tuple[int, _Parameter]:
+    def _place(self, name: str) -> tuple[int, Parameter]:
         if name not in self._places:
             raise NativeError(f"the network has no tensor '{name}'")
         return self._places[name]
@@ -300,48 +235,13 @@ class NativeModel:
     def _kept(self, counts: Mapping[str, int]) -> NDArray[np.int64]:
         kept = np.full(len(self.graph.nodes), -1, dtype=np.int64)
         for name, count in counts.items():
-            if self._place(name)[1] is not _Parameter.WEIGHT:
+            if self._place(name)[1] is not Parameter.WEIGHT:
                 raise NativeError(f"'{name}' is no weight that could be pruned")
             kept[self._place(name)[0]] = count
         for name in self.layers:
             if kept[self._place(name)[0]] == -1:
                 kept[self._place(name)[0]] = self.size(name)
         return kept
-
-
-def _record(node: Node) -> NodeRecord:
-    first, second = (*node.inputs, -1, -1)[:2]
-    return NodeRecord(
-        int(node.kind),
-        first,
-        second,
-        node.channels,
-        *node.size,
-        node.kernel,
-        node.stride,
-        node.padding,
-        node.bias,
-        node.count_padding,
-        node.epsilon,
-        node.momentum,
-        node.probability,
-    )
-
-
-def _places(graph: Graph) -> dict[str, tuple[int, _Parameter]]:
-    """Which node and parameter each tensor is."""
-    found = {}
-    for i, node in enumerate(graph.nodes):
-        if node.kind in (Kind.CONVOLUTION, Kind.LINEAR):
-            found[f"{node.name}.weight"] = (i, _Parameter.WEIGHT)
-            if node.bias:
-                found[f"{node.name}.bias"] = (i, _Parameter.BIAS)
-        if node.kind is Kind.BATCH_NORM:
-            found[f"{node.name}.weight"] = (i, _Parameter.SCALE)
-            found[f"{node.name}.bias"] = (i, _Parameter.SHIFT)
-            found[f"{node.name}.running_mean"] = (i, _Parameter.RUNNING_MEAN)
-            found[f"{node.name}.running_var"] = (i, _Parameter.RUNNING_VAR)
-    return found
 
 
 def _memory(record: MemoryRecord) -> Memory:

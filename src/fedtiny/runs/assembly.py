@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedtiny import methods, models
-from fedtiny.config import Config
+from fedtiny.config import Config, RunConfig
 from fedtiny.cost import Workload
 from fedtiny.data import DataSet
+from fedtiny.data.transforms import Preparation
 from fedtiny.devices.device_data import DeviceData, shard
+from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import RngKey
 from fedtiny.devices.executors import Executor, Task
 from fedtiny.devices.simulator import Simulator
@@ -22,10 +24,10 @@ from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
+from fedtiny.models import Traced
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import backend as backends
-from fedtiny.runs.executors import executor_for
-from fedtiny.runs.fleet import Fleet, Premises
+from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.inputs import (
     build_model,
     check_outputs,
@@ -35,7 +37,7 @@ from fedtiny.runs.inputs import (
     parameters,
 )
 from fedtiny.runs.resolve import cost_inputs, resolved, within_budget
-from fedtiny.runs.split import Split, checked, sealed, share_out
+from fedtiny.runs.split import Split, checked, share_out, with_checksum
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,8 +54,8 @@ class Assembly:
     `asked` is the config that was asked for and is saved; `config` is how the method runs it.
     """
 
-    asked: Config
-    config: Config
+    asked: RunConfig
+    config: RunConfig
     data: DataSet
     split: Split
     model: "nn.Module"
@@ -63,6 +65,7 @@ class Assembly:
     executor: Executor
     test: tuple[DeviceData, ...]
     workload: Workload
+    graph: Traced
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy of the global model on the test set."""
@@ -105,41 +108,49 @@ def assemble(
 
     Devices are simulated, unless a fleet of real ones is given.
     """
-    asked = resolved(config, data, model)
+    from fedtiny.devices.torch_engine import TorchEngine
+    from fedtiny.devices.torch_public import TorchPublicSet
+
+    asked = config if isinstance(config, RunConfig) else resolved(config, data, model)
     images = load_images(asked, data)
     dataset = fitting(images, asked)
-    planning = backends.plans_memory(asked)
+    planning = asked.plans_memory
     asked = asked if planning else within_budget(asked, dataset, model)
     method = methods.create(asked)
     config = method.resolve(asked, lambda: parameters(asked, dataset, model))
     sharing = fleet.share_out if fleet else share_out
-    split = checked(split, images) if split else sealed(sharing(dataset, config), images)
-    given = None if config.model != asked.model else model
-    network = build_model(config, dataset) if given is None else copy.deepcopy(given).cpu()
-    param_spec = models.analyze(network, dataset.shape)
+    split = checked(split, images) if split else with_checksum(sharing(dataset, config), images)
+    own = None if config.model != asked.model else model
+    network = build_model(config, dataset) if own is None else copy.deepcopy(own).cpu()
+    graph = models.traced(network, dataset.shape)
+    param_spec = models.analyze(network, dataset.shape, graph)
     check_trainable(network)
     check_outputs(network, dataset)
     method.check(param_spec)
-    backend = backends.choose(config, method, network, param_spec, dataset)
+    backend = backends.choose(config, method, network, param_spec, graph)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     if planning:
-        asked, config = backends.planned(asked, config, param_spec, network, dataset)
-    engine = _engine(network, param_spec, dataset, config)
+        asked, config = backends.planned(asked, config, param_spec, graph)
+    preparation = Preparation.of(dataset, config.data.augment, config.data.cutout)
+    native = backends.known(graph) if backend == "native" else None
+    spec = DeviceSpec(config, param_spec, preparation, native)
+    engine = TorchEngine(network, spec)
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
-    executor = executor_for(config, engine, dataset, (*shards, *test))
+    executor = backends.executor_for(spec, engine, dataset, (*shards, *test))
     transport: Transport = (
-        _transport_to(fleet, config, engine, dataset, split)
-        if fleet
-        else Simulator(executor, shards, config)
+        fleet.open_transport(spec, dataset, split) if fleet else Simulator(executor, shards, config)
     )
-    publics = require("fedtiny.devices.torch_public", extra="torch")
-    public = publics.TorchPublicSet(engine, _public_shard(dataset, split))
+    public = TorchPublicSet(engine, _public_shard(dataset, split), graph)
     server = Server(config, transport, engine.theta(), public)
     samples = fleet.samples if fleet else int(split.table.sum()) // len(split.table)
-    workload = Workload.of(asked, **cost_inputs(asked, dataset, model) | {"samples": samples})
+    inputs = cost_inputs(asked, dataset, model) | {"samples": samples}
+    if (config.model, config.parameters) == (asked.model, asked.parameters):
+        inputs["graph"] = graph
+    workload = Workload.of(asked, **inputs)
     return Assembly(
-        asked, config, dataset, split, network, engine, method, server, executor, test, workload
+        *(asked, config, dataset, split, network, engine),
+        *(method, server, executor, test, workload, graph),
     )
 
 
@@ -163,14 +174,6 @@ def _shards(data: DataSet, split: Split, config: Config) -> tuple[DeviceData, ..
     )
 
 
-def _transport_to(
-    fleet: Fleet, config: Config, engine: "TorchEngine", data: DataSet, split: Split
-) -> Transport:
-    native = config.device_backend == "native"
-    graph = backends.describe(engine.model, data) if native else None
-    return fleet.open_transport(Premises(config, data, split, engine.param_spec, graph))
-
-
 def _public_shard(data: DataSet, split: Split) -> DeviceData:
     return DeviceData(SERVER, data.train, split.public, split.public)
 
@@ -182,13 +185,3 @@ def _test_parts(data: DataSet) -> tuple[DeviceData, ...]:
     return tuple(
         DeviceData(SERVER - 1 - number, data.test, part, part) for number, part in enumerate(parts)
     )
-
-
-def _engine(
-    model: "nn.Module", param_spec: models.ParamSpec, data: DataSet, config: Config
-) -> "TorchEngine":
-    augment = require("fedtiny.data.augment", extra="torch")
-    engines = require("fedtiny.devices.torch_engine", extra="torch")
-    transform = augment.Transform.of(data, config.data.augment, config.data.cutout)
-    engine: TorchEngine = engines.TorchEngine(model, param_spec, transform, config.train)
-    return engine

@@ -1,28 +1,33 @@
 """How the devices of a run compute: natively sparse, or in PyTorch."""
 
+import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from fedtiny.config import Config
-from fedtiny.cost import parse_size
+from fedtiny.config import RunConfig
 from fedtiny.data import DataSet
-from fedtiny.data.transforms import ArrayTransform
-from fedtiny.devices.native_engine import NativeChoices
-from fedtiny.devices.outfit import Outfit
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.device_spec import DeviceSpec
+from fedtiny.devices.engine import Engine
+from fedtiny.devices.executors import Executor, ForkExecutor, SerialExecutor, SubprocessExecutor
+from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.errors import ConfigError, FedTinyError
-from fedtiny.extras import require
 from fedtiny.federation.method import Method
+from fedtiny.graph.ir import Graph
+from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.fit import largest_fit
 from fedtiny.native.library import available
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options
+from fedtiny.runs.resolve import has_gpu
 from fedtiny.sparse.densities import uniform
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedtiny.graph.ir import Graph
+    from fedtiny.devices.torch_engine import TorchEngine
 
 CROSSOVER = 0.3  # above this density dense PyTorch is faster on a CPU
 MAX_NOISE = 1.5  # a candidate's layer may keep so many times what its density says
@@ -32,14 +37,18 @@ Backend = Literal["native", "torch"]
 
 
 def choose(
-    config: Config, method: Method, model: "nn.Module", param_spec: ParamSpec, data: DataSet
+    config: RunConfig,
+    method: Method,
+    model: "nn.Module",
+    param_spec: ParamSpec,
+    graph: Traced,
 ) -> Backend:
-    """The backend of a run; native where it was asked for or is possible and faster."""
+    """The backend of a run; native if it was asked for, or is possible and faster."""
     if config.device_backend == "torch":
         if config.device.python:
             raise ConfigError("--device.python needs --device-backend native")
         return "torch"
-    trouble = _trouble(config, method) or _misfit(model, param_spec, data)
+    trouble = _trouble(config, method) or _misfit(model, param_spec, graph)
     if config.device_backend == "native":
         if trouble:
             raise ConfigError(f"--device-backend native: {trouble}; use --device-backend torch")
@@ -53,7 +62,7 @@ def choose(
     return "native" if faster and not trouble else "torch"
 
 
-def _trouble(config: Config, method: Method) -> str:
+def _trouble(config: RunConfig, method: Method) -> str:
     """Why no device can be native, whatever the network, or nothing."""
     if config.simulator == "gpu":
         return "the GPU simulator computes in PyTorch"
@@ -64,10 +73,10 @@ def _trouble(config: Config, method: Method) -> str:
     return ""
 
 
-def _misfit(model: "nn.Module", param_spec: ParamSpec, data: DataSet) -> str:
+def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Traced) -> str:
     """Why native devices cannot play this network as PyTorch would, or nothing."""
     try:
-        native = NativeModel(describe(model, data))
+        native = NativeModel(known(graph))
     except FedTinyError as error:
         return str(error)
     for name in (*param_spec.prunable, *param_spec.dense):
@@ -79,51 +88,44 @@ def _misfit(model: "nn.Module", param_spec: ParamSpec, data: DataSet) -> str:
     return ""
 
 
-def describe(model: "nn.Module", data: DataSet) -> "Graph":
-    """The network as native devices take it."""
-    translate = require("fedtiny.native.translate", extra="torch")
-    graph: Graph = translate.describe(model, data.shape)
-    return graph
-
-
-def plans_memory(config: Config) -> bool:
-    """Whether a budget is met by how devices compute, rather than by the density."""
-    device = config.memory_budget is not None and config.memory_model == "device"
-    return device and config.device_backend != "torch" and config.simulator != "gpu"
+def known(graph: Traced) -> Graph:
+    """The network as native devices take it; raises why it cannot be told."""
+    if isinstance(graph, Graph):
+        return graph
+    raise graph
 
 
 def planned(
-    asked: Config, config: Config, param_spec: ParamSpec, network: "nn.Module", data: DataSet
-) -> tuple[Config, Config]:
+    asked: RunConfig, config: RunConfig, param_spec: ParamSpec, graph: Traced
+) -> tuple[RunConfig, RunConfig]:
     """Both configs, with devices that fit their memory budget."""
     if config.device_backend == "torch":
         raise ConfigError(
             "--memory-model device plans the memory of native devices, which this run has none of; "
             "with --device-backend torch it chooses the density"
         )
-    fitting = _fitted(config, param_spec, network, data)
+    fitting = _fitted(config, param_spec, known(graph))
     return replace(
         asked, train=fitting.train, selection=fitting.selection, device=fitting.device
     ), fitting
 
 
-def _fitted(config: Config, param_spec: ParamSpec, model: "nn.Module", data: DataSet) -> Config:
+def _fitted(config: RunConfig, param_spec: ParamSpec, graph: Graph) -> RunConfig:
     """The config with the largest batch, and with it the storage, that fits a device's memory."""
-    budget = parse_size(config.memory_budget or "")
     counts = uniform(param_spec, config.density)
     kept = {
         layer: min(size, int(count * MAX_NOISE) + 1)
         for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
     }
     options = Options(
-        batch=config.train.batch_size or 64,
-        threads=config.threads or 1,
+        batch=config.train.batch_size,
+        threads=config.threads,
         storage=config.device.storage,
         recompute=config.device.recompute,
         optimizer=config.train.optimizer,
         top_count=int(max(kept.values()) * MAX_SWAPPED),
     )
-    chosen, _ = largest_fit(NativeModel(describe(model, data)), options, kept, budget)
+    chosen, _ = largest_fit(NativeModel(graph), options, kept, config.device_budget)
     return replace(
         config,
         train=replace(config.train, batch_size=chosen.batch),
@@ -134,21 +136,32 @@ def _fitted(config: Config, param_spec: ParamSpec, model: "nn.Module", data: Dat
     )
 
 
-def outfit(config: Config, param_spec: ParamSpec, model: "nn.Module", data: DataSet) -> Outfit:
-    """All that native devices need beside their data."""
-    preparation = ArrayTransform.of(data, config.data.augment, config.data.cutout)
-    return Outfit(
-        describe(model, data), param_spec, preparation, config.train, choices(config), config.seed
-    )
+def executor_for(
+    spec: DeviceSpec, engine: "TorchEngine", data: DataSet, shards: Sequence[DeviceData]
+) -> Executor:
+    """The executor that a run's config asks for; shards are all that it will be asked about."""
+    config = spec.config
+    if config.simulator == "gpu":
+        return _gpu_executor(spec, engine, data)
+    if spec.graph and config.device.python:
+        return SubprocessExecutor(spec, shards, python=config.device.python, count=config.workers)
+    own: Engine = NativeEngine(spec) if spec.graph else engine
+    if config.workers == 1:
+        return SerialExecutor(own, config.seed)
+    return ForkExecutor(own, spec, shards, config.workers)
 
 
-def choices(config: Config) -> NativeChoices:
-    """How native devices spend their memory and cores."""
-    device = config.device
-    return NativeChoices(
-        threads=config.threads or 1,
-        storage=device.storage,
-        recompute=device.recompute,
-        remove_dead=device.remove_dead,
-        budget=parse_size(config.memory_budget or "") if plans_memory(config) else 0,
-    )
+def _gpu_executor(spec: DeviceSpec, engine: "TorchEngine", data: DataSet) -> Executor:
+    """Lanes on the GPU; what the server computes by itself goes there too."""
+    import torch
+
+    from fedtiny.devices.gpu.stream_executor import StreamExecutor
+
+    kind, count = ("cuda", torch.cuda.device_count()) if has_gpu() else ("cpu", 1)
+    cards = count if spec.config.gpu.cards is None else spec.config.gpu.cards
+    if kind == "cuda" and cards > count:
+        raise ConfigError(f"--gpu.cards is {cards}, but this machine has {count}")
+    devices = [torch.device(kind, number if kind == "cuda" else 0) for number in range(cards)]
+    executor = StreamExecutor(copy.deepcopy(engine.model), spec, (data.train, data.test), devices)
+    engine.to(devices[0])
+    return executor

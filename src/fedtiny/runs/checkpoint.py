@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from fedtiny.errors import RunError
 from fedtiny.federation.server import Server
+from fedtiny.files import write_atomically
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.runs.digest import digest_of
-from fedtiny.runs.folder import RunFolder, write_atomically
+from fedtiny.runs.digest import digest_of, with_text
+from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.integrity import IncompleteRunError
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -33,8 +34,8 @@ def save_checkpoint(folder: RunFolder, server: Server) -> None:
         "door": server.transport.state(),
     }
     text = json.dumps(state)
-    sealed = json.dumps({"state": text, "digest": digest_of(tensors, text)})
-    write_atomically(folder.checkpoint, save(tensors, {"fedtiny": sealed}))
+    signed = json.dumps({"state": text, "digest": digest_of(tensors, text)})
+    write_atomically(folder.checkpoint, save(tensors, {"fedtiny": signed}))
 
 
 def load_checkpoint(folder: RunFolder, server: Server) -> None:
@@ -77,10 +78,9 @@ def _mask(param_spec: ParamSpec, counts: NDArray[Any], indices: NDArray[Any]) ->
 def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     try:
         data = folder.checkpoint.read_bytes()
-        tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        sealed = json.loads(header["__metadata__"]["fedtiny"])
-        text, digest = sealed["state"], sealed["digest"]
+        tensors, signed_text = with_text(data, "fedtiny")
+        signed = json.loads(signed_text)
+        text, digest = signed["state"], signed["digest"]
         state = json.loads(text)
     except OSError as error:
         raise RunError(f"cannot read {folder.checkpoint}: {error.strerror}") from error

@@ -1,11 +1,13 @@
-"""A seal on tensors and the text beside them."""
+"""Tensors with a text beside them in one file, and a checksum on both."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load
 
 
 def digest_of(tensors: Mapping[str, NDArray[Any]], text: str) -> str:
@@ -15,3 +17,14 @@ def digest_of(tensors: Mapping[str, NDArray[Any]], text: str) -> str:
         found.update(name.encode())
         found.update(np.ascontiguousarray(tensors[name]).data)
     return found.hexdigest()
+
+
+def with_text(data: bytes, key: str) -> tuple[dict[str, NDArray[Any]], Any]:
+    """The tensors of a safetensors file, and what its metadata has under a key.
+
+    Of bytes that are no such file it raises whatever comes: SafetensorError, LookupError,
+    TypeError, ValueError or RecursionError.
+    """
+    tensors = load(data)
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return tensors, header["__metadata__"][key]

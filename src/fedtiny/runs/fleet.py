@@ -1,28 +1,12 @@
 """What a run must know of devices that are not simulated."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from fedtiny.config import Config
 from fedtiny.data import DataSet
+from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.federation.transport import Transport
-from fedtiny.graph.ir import Graph
-from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.split import Split
-
-
-@dataclass(frozen=True)
-class Premises:
-    """What a transport to real devices is built on: the run, its data and its model.
-
-    `description` is the network as native devices take it, or None where they use PyTorch.
-    """
-
-    config: Config
-    data: DataSet
-    split: Split
-    param_spec: ParamSpec
-    graph: Graph | None
 
 
 class Fleet(Protocol):
@@ -39,7 +23,7 @@ class Fleet(Protocol):
     def share_out(self, data: DataSet, config: Config) -> Split:
         """The server's public images, and what is known of the devices' own."""
 
-    def open_transport(self, premises: Premises) -> Transport:
+    def open_transport(self, spec: DeviceSpec, data: DataSet, split: Split) -> Transport:
         """Wait for the devices, and open the transport to them."""
 
     def note(self) -> None:

@@ -1,17 +1,26 @@
-"""The files of a run, each name in one place, and how they are written."""
+"""The files of a run, each name in one place."""
 
 import contextlib
 import json
-import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping
-from math import isfinite
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from fedtiny import config as configs
 from fedtiny.errors import FedTinyError, RunError
+from fedtiny.files import make_folder, read_json, write_atomically, write_json
 from fedtiny.runs.user_inputs import as_arguments, own_inputs
+
+__all__ = [
+    "LockedError",
+    "RunFolder",
+    "make_folder",
+    "quoted",
+    "read_json",
+    "way_on",
+    "write_atomically",
+    "write_json",
+]
 
 
 class LockedError(RunError):
@@ -168,72 +177,3 @@ def _free_names(parent: Path, stem: str) -> Iterator[Path]:
     while True:
         yield parent / f"{stem}-{number}"
         number += 1
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder for what is written next, unless it is there."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(
-            f"cannot make the folder {path}: {error.strerror}; choose another place"
-        ) from error
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that at any moment there is the old one or the new one, whole."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write plain data for people and programs."""
-    write_atomically(path, (json.dumps(plain(value), indent=1) + "\n").encode())
-
-
-def plain(value: Any) -> Any:
-    """The same data without what JSON cannot say: a number that is not finite becomes null."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is missing or damaged") from error
-    if not isinstance(value, dict):
-        raise RunError(f"{path} is damaged")
-    return value
-
-
-def append_line(path: Path, line: str) -> None:
-    """Add a line that is on disk when this returns."""
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

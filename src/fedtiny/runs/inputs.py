@@ -29,9 +29,9 @@ def load_images(config: Config, own: DataSet | None = None) -> DataSet:
 
 def _not_given(config: Config) -> ConfigError:
     """All that must be given again, whichever of it was missed first."""
-    words = {"data": "a data set of your own", "model": "a model of your own"}
+    kinds = {"data": "a data set of your own", "model": "a model of your own"}
     own = own_inputs(config)
-    used = " and ".join(f"{words[argument]} ({name})" for argument, name in own.items())
+    used = " and ".join(f"{kinds[argument]} ({name})" for argument, name in own.items())
     return ConfigError(
         f"this run used {used}; continue it from Python with "
         f"fedtiny.resume(path, {as_arguments(own)})"
@@ -68,9 +68,10 @@ def model_width(config: Config, data: Images) -> int | None:
     """The width of the network that a config names, or None for its usual one."""
     if config.model != "small" or config.parameters is None:
         return config.width
-    small = require("fedtiny.models.small", extra="torch")
-    width: int = small.width_for(config.parameters, data.shape[0], len(data.classes))
-    return width
+    require("torch", extra="torch")
+    from fedtiny.models.small import width_for
+
+    return width_for(config.parameters, data.shape[0], len(data.classes))
 
 
 def parameters(config: Config, data: DataSet, own: "nn.Module | None" = None) -> int:

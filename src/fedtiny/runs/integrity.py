@@ -1,8 +1,9 @@
 """Whether a run folder still holds what the run needs to go on."""
 
 from fedtiny.errors import FedTinyError, RunError
+from fedtiny.files import read_json
 from fedtiny.runs import metrics
-from fedtiny.runs.folder import RunFolder, quoted, read_json
+from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.split import load_split
 
 

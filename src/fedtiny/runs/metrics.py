@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from fedtiny.errors import RunError
-from fedtiny.runs.folder import RunFolder, append_line, plain, write_atomically
+from fedtiny.files import append_line, plain, write_atomically
+from fedtiny.runs.folder import RunFolder
 
 Record = dict[str, Any]
 

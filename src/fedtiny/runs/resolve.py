@@ -4,38 +4,41 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fedtiny import methods
-from fedtiny.config import Config, resolve
+from fedtiny.config import Config, RunConfig, parse_size, resolve_run
+from fedtiny.config.aliases import CUSTOM
 from fedtiny.cores import cores
-from fedtiny.cost import largest_density, parse_size
-from fedtiny.cost.workload import Given
+from fedtiny.cost import largest_density
+from fedtiny.cost.workload import CostInputs
 from fedtiny.data import DataSet
 from fedtiny.devices.executors import can_fork
 from fedtiny.errors import ConfigError
 from fedtiny.extras import require
-from fedtiny.runs.user_inputs import OWN, check_config, check_data, check_model
+from fedtiny.runs.user_inputs import check_config, check_data, check_model
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def resolved(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
+def resolved(config: Config, data: DataSet | None, model: "nn.Module | None") -> RunConfig:
     """The config with nothing left open: presets, processes, and what came through the API."""
     check_config(config)
     check_data(data)
     check_model(model)
     if data is not None:
-        config = replace(config, data=replace(config.data, name=OWN + data.name))
+        config = replace(config, data=replace(config.data, name=CUSTOM + data.name))
     if model is not None:
-        config = replace(config, model=OWN + type(model).__name__)
-    config = resolve(config)
-    config = replace(config, simulator=_simulator(config))
-    threads = config.threads or (1 if can_fork() else cores())
+        config = replace(config, model=CUSTOM + type(model).__name__)
+    simulator = _simulator(config)
     forking = can_fork() and not _gpu_in_use()
-    parallel = forking and threads == 1 and config.simulator == "reference"
-    workers = config.workers or (min(cores(), config.fleet.devices) if parallel else 1)
-    if config.simulator == "reference":
+    threads, workers = config.threads, config.workers
+    if threads is None:
+        threads = 1 if can_fork() else cores()
+    if workers is None:
+        parallel = forking and threads == 1 and simulator == "reference"
+        workers = min(cores(), config.fleet.devices) if parallel else 1
+    if simulator == "reference":
         _check_sharing(workers, threads, forking=forking)
-    return replace(config, workers=workers, threads=threads)
+    return resolve_run(config, simulator=simulator, workers=workers, threads=threads)
 
 
 def _check_sharing(workers: int, threads: int, *, forking: bool) -> None:
@@ -77,17 +80,17 @@ def _gpu_in_use() -> bool:
     return initialized
 
 
-def within_budget(config: Config, data: DataSet, own: "nn.Module | None") -> Config:
+def within_budget(config: RunConfig, data: DataSet, own: "nn.Module | None") -> RunConfig:
     """The config with the largest density that fits its memory budget, if it has one."""
     if config.memory_budget is None:
         return config
     budget = parse_size(config.memory_budget)
-    given = cost_inputs(config, data, own)
-    return replace(config, density=largest_density(config, budget, config.memory_model, **given))
+    inputs = cost_inputs(config, data, own)
+    return replace(config, density=largest_density(config, budget, config.memory_model, **inputs))
 
 
-def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> Given:
+def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> CostInputs:
     """What the cost model must know beside the config: costs are those of a device of mean size."""
     samples = len(data.train) // config.fleet.devices
-    given: Given = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
-    return given if own is None else {**given, "model": own}
+    inputs: CostInputs = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
+    return inputs if own is None else {**inputs, "model": own}

@@ -14,11 +14,13 @@ from fedtiny.data import DataSet
 from fedtiny.errors import RunError
 from fedtiny.extras import own_code, require, version_of
 from fedtiny.federation.rounds import federate, prepare
+from fedtiny.files import read_json, write_atomically, write_json
+from fedtiny.models import Traced
 from fedtiny.runs import display, metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.fleet import Fleet
-from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically, write_json
+from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.integrity import require_complete
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.records import about_record, result_record, round_record, selection_record
@@ -44,6 +46,8 @@ class Result:
     metrics: list[Record]
     selection: dict[str, Any]
     network: "nn.Module"
+    graph: Traced | None = None
+    """The graph of the network, or why it cannot be told."""
 
 
 def run(
@@ -56,7 +60,6 @@ def run(
     fleet: Fleet | None = None,
 ) -> Result:
     """Run a config in a new folder; a data set and a model of one's own may be given."""
-    config = resolved(config, data, model)
     with _assembled(config, data=data, model=model, fleet=fleet) as assembly:
         folder = _new_folder(assembly.config, out)
         with folder.locked():
@@ -84,7 +87,8 @@ def resume(
     config = configs.load(folder.config)
     if root is not None:
         config = replace(config, data=replace(config.data, root=str(root)))
-    config = replace(config, workers=workers or config.workers, gpu=replace(config.gpu, cards=None))
+    workers = config.workers if workers is None else workers
+    config = replace(config, workers=workers, gpu=replace(config.gpu, cards=None))
     with folder.locked():
         require_complete(folder)
         split = load_split(folder) if folder.partition.exists() else None
@@ -97,10 +101,11 @@ def resume(
 
 
 @contextmanager
-def _assembled(config: Config, **given: Any) -> Iterator[Assembly]:
+def _assembled(config: Config, **inputs: Any) -> Iterator[Assembly]:
     """Everything that takes part, computing with the run's own number of threads."""
-    with computing_on(config.threads or 1):
-        assembly = assemble(config, **given)
+    run_config = resolved(config, inputs.get("data"), inputs.get("model"))
+    with computing_on(run_config.threads):
+        assembly = assemble(run_config, **inputs)
         try:
             yield assembly
         finally:
@@ -114,7 +119,7 @@ def _train(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> Result:
         reporter.started(assembly, folder, records)
         _prepare(assembly, folder, reporter)
         started = time.perf_counter()
-        for result in federate(server, assembly.method, config.rounds or 0):
+        for result in federate(server, assembly.method, config.rounds):
             record = round_record(assembly, result, started)
             records.append(record)
             metrics.append(folder, record)
@@ -158,6 +163,7 @@ def _finish(
         metrics=records,
         selection=selection,
         network=assembly.model.eval(),
+        graph=assembly.graph,
     )
 
 

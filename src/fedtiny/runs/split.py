@@ -13,17 +13,18 @@ from fedtiny.data import DataSet, Partition
 from fedtiny.data.images import balanced_choice
 from fedtiny.data.partition import split as split_over_devices
 from fedtiny.errors import DataError, RunError
+from fedtiny.files import write_atomically
 from fedtiny.randomness import generator
 from fedtiny.runs.digest import digest_of
-from fedtiny.runs.folder import RunFolder, write_atomically
+from fedtiny.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
     """The training set, shared out: the server's public images, and each device's own.
 
-    `table` counts the devices' images by class; `seal` is that of the images, at their own size,
-    and empty where it is not known.
+    `table` counts the devices' images by class; `checksum` is that of the images at their own
+    size, and empty if it is not known.
     """
 
     public: NDArray[np.int64]
@@ -70,8 +71,8 @@ def share_out(data: DataSet, config: Config) -> Split:
     return Split(public, devices, devices.table(labels, len(data.classes)))
 
 
-def sealed(split: Split, data: DataSet) -> Split:
-    """The split with a seal that other images or labels would break."""
+def with_checksum(split: Split, data: DataSet) -> Split:
+    """The split with a checksum that other images or labels would change."""
     parts = {"train": data.train, "test": data.test}
     arrays = {name: part.images for name, part in parts.items()}
     arrays |= {f"{name} labels": part.labels for name, part in parts.items()}
@@ -81,7 +82,7 @@ def sealed(split: Split, data: DataSet) -> Split:
 
 def checked(split: Split, data: DataSet) -> Split:
     """The split of a run that goes on, which must fit the data it is given."""
-    again = sealed(split, data)
+    again = with_checksum(split, data)
     if not _fits(split, data) or split.checksum not in (b"", again.checksum):
         raise RunError(
             f"the data set '{data.name}' is not the one that this run was started with; "

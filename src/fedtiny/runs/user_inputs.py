@@ -3,17 +3,16 @@
 from collections.abc import Iterable
 
 from fedtiny.config import Config
+from fedtiny.config.aliases import CUSTOM
 from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, DataError, ModelError
 from fedtiny.extras import require
-
-OWN = "own:"  # marks the name of a model or data set that came through here
 
 
 def own_inputs(config: Config) -> dict[str, str]:
     """What of a run came through here: its names, by the arguments that take it."""
     names = {"data": config.data.name, "model": config.model}
-    return {k: name.removeprefix(OWN) for k, name in names.items() if name.startswith(OWN)}
+    return {k: name.removeprefix(CUSTOM) for k, name in names.items() if name.startswith(CUSTOM)}
 
 
 def as_arguments(own: Iterable[str]) -> str:
@@ -66,8 +65,8 @@ def check_model(model: object) -> None:
         )
 
 
-def _sort(given: object) -> str:
-    """What sort of thing this is, in words."""
-    if isinstance(given, type):
-        return f"the class {given.__name__}"
-    return f"a value of type {type(given).__name__}"
+def _sort(value: object) -> str:
+    """What sort of thing this is."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a value of type {type(value).__name__}"

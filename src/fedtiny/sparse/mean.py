@@ -34,7 +34,8 @@ class WeightedMean:
     """A mean that takes one device's values at a time, so that no two devices' are held at once.
 
     Values are named. Arrays of a name have one shape; of a sparse vector a missing entry is
-    zero. Sums are in float64 and in the order of adding, so the outcome is fixed by that order.
+    zero, or is left out where only holders count. Sums are in float64 and in the order of adding,
+    so the outcome is fixed by that order.
 
     >>> mean = WeightedMean()
     >>> mean.add({"x": np.array([1.0])}, weight=1)
@@ -43,8 +44,9 @@ class WeightedMean:
     3.0
     """
 
-    def __init__(self) -> None:
+    def __init__(self, holders_only: bool = False) -> None:
         self.weight = 0.0
+        self._holders = WeightedMean() if holders_only else None
         self._sums: dict[str, NDArray[np.float64]] = {}
         self._sparse_sums: dict[str, _SparseSum] = {}
         self._shapes: dict[str, object] = {}
@@ -57,6 +59,9 @@ class WeightedMean:
         for name, value in values.items():
             self._add(name, value, weight)
         self.weight += weight
+        if self._holders is not None:
+            held = {k: _ones(v) for k, v in values.items() if isinstance(v, SparseVector)}
+            self._holders.add(held, weight)
 
     def result(self) -> dict[str, Value]:
         """The means, in float32."""
@@ -68,7 +73,9 @@ class WeightedMean:
 
     def sparse(self) -> dict[str, SparseVector]:
         """The means of sparse vectors."""
-        return {name: s.mean(self.weight) for name, s in self._sparse_sums.items()}
+        means = {name: s.mean(self.weight) for name, s in self._sparse_sums.items()}
+        shares = self._holders.sparse() if self._holders is not None else {}
+        return {name: _over(mean, shares[name]) if shares else mean for name, mean in means.items()}
 
     def _add(self, name: str, value: Value, weight: float) -> None:
         if isinstance(value, SparseVector):
@@ -93,6 +100,15 @@ def in_chunks(size: int, work: Callable[[slice], None]) -> None:
     with ThreadPoolExecutor(THREADS, thread_name_prefix="chunks") as pool:
         for _ in pool.map(through, (chunks[first::THREADS] for first in range(THREADS))):
             pass
+
+
+def _ones(vector: SparseVector) -> SparseVector:
+    return SparseVector(vector.size, vector.indices, np.ones_like(vector.values))
+
+
+def _over(mean: SparseVector, share: SparseVector) -> SparseVector:
+    """A mean over all devices as one over the share of them that holds a value."""
+    return SparseVector(mean.size, mean.indices, mean.values / share.values)
 
 
 def _add_weighted(total: NDArray[np.float64], value: NDArray[Any], weight: float) -> None:

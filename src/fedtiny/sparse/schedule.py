@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import cos, floor, pi
 from typing import Literal
 
-from fedtiny.config import PruningConfig
+from fedtiny.config import ResolvedPruning
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 
@@ -22,11 +22,11 @@ class Schedule:
     order: Order = "backward"
 
     @classmethod
-    def of(cls, settings: PruningConfig, granularity: Granularity | None = None) -> "Schedule":
+    def of(cls, settings: ResolvedPruning, granularity: Granularity | None = None) -> "Schedule":
         """The schedule that a config asks for, all layers at a time where a method says so."""
         return cls(
-            delta_r=settings.delta_r or 1,
-            r_stop=settings.r_stop or 1,
+            delta_r=settings.delta_r,
+            r_stop=settings.r_stop,
             granularity=granularity or settings.granularity,
             order=settings.order,
         )

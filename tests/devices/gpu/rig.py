@@ -1,6 +1,7 @@
 """Networks, engines and lanes of the GPU simulator around the tiny fleet, on a CPU."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fedtiny.devices.gpu.engine import GpuEngine, Shared
 from fedtiny.devices.gpu.image_store import ImageStore
 from fedtiny.devices.gpu.layout import Layout
 from fedtiny.devices.gpu.network import Network
-from fedtiny.devices.gpu.stream_executor import Recipe, StreamExecutor
+from fedtiny.devices.gpu.stream_executor import StreamExecutor
 from fedtiny.devices.node import answer
 from fedtiny.federation.messages import Request, pool_arrays
 from fedtiny.models import analyze
@@ -155,18 +156,13 @@ def lanes_of(
     **named: object,
 ) -> StreamExecutor:
     """Lanes that play the bench's devices."""
-    recipe = Recipe(
-        model=bench.model,
-        param_spec=bench.param_spec,
-        preparation=bench.engine.transform,
-        train=bench.config.train,
+    config = replace(
+        bench.config,
         gpu=GpuConfig(**({"precision": "fp32", "compile": False, "lanes": lanes} | named)),
-        seed=bench.config.seed,
-        devices=len(bench.shards),
-        training_set=bench.data.train,
-        test_set=bench.data.test,
+        fleet=replace(bench.config.fleet, devices=len(bench.shards)),
     )
-    return StreamExecutor(recipe, [device] * cards)
+    spec, images = replace(bench.spec, config=config), (bench.data.train, bench.data.test)
+    return StreamExecutor(bench.model, spec, images, [device] * cards)
 
 
 def order(bench, *program, theta=None, round=0, arrays=None):

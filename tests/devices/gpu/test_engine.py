@@ -209,17 +209,17 @@ def test_training_leaves_the_process_s_generator_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_rehearsal_changes_no_answer():
+def test_a_warm_up_changes_no_answer():
     bench = lab()
     request = order(bench, train(1), evaluate())
-    plain, rehearsed = engine_of(bench), engine_of(bench)
-    rehearsed.warm_up(bench.theta(0.5, seed=7), bench.data.train)
-    replies = [answer(engine, request, bench.shards[0], 0) for engine in (plain, rehearsed)]
+    plain, warm = engine_of(bench), engine_of(bench)
+    warm.warm_up(bench.theta(0.5, seed=7), bench.data.train)
+    replies = [answer(engine, request, bench.shards[0], 0) for engine in (plain, warm)]
     assert everything(replies[0]) == everything(replies[1])
 
 
 @pytest.mark.parametrize(("dtype", "networks"), [(torch.bfloat16, 2), (torch.float32, 1)])
-def test_after_a_rehearsal_no_buffer_of_a_network_is_made(monkeypatch, dtype, networks):
+def test_after_a_warm_up_no_buffer_of_a_network_is_made(monkeypatch, dtype, networks):
     made, really = [], Network.reserve
     monkeypatch.setattr(
         Network, "reserve", lambda self, kept: really(self, kept) and (made.append(self) or True)
@@ -228,10 +228,10 @@ def test_after_a_rehearsal_no_buffer_of_a_network_is_made(monkeypatch, dtype, ne
     engine = engine_of(bench, dtype=dtype)
     engine.warm_up(bench.theta(), bench.data.train)
     assert len({*made}) == networks
-    rehearsed = len(made)
+    warm = len(made)
     program = train(1), train(1, sum_dense_gradients=True), top_gradients({"conv1.weight": 2})
     answer(engine, order(bench, *program, evaluate()), bench.shards[0], 0)
-    assert len(made) == rehearsed, "the first lane shows all that a lane takes"
+    assert len(made) == warm, "the first lane shows all that a lane takes"
 
 
 # What goes wrong

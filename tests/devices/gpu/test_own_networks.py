@@ -220,7 +220,7 @@ class Stream:
 
 
 def capture(monkeypatch, trouble=None):
-    """Work that goes well in rehearsal and, if there is trouble, fails when it is recorded."""
+    """Work that goes well in a warm-up and, if there is trouble, fails when it is recorded."""
     graph, done = Graph(), []
     graph.spoilt = trouble is not None
 
@@ -232,10 +232,10 @@ def capture(monkeypatch, trouble=None):
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
-    return graph, lambda: CapturedGraph(work, Stream(), rehearsals=2)
+    return graph, lambda: CapturedGraph(work, Stream(), warm_ups=2)
 
 
-def test_work_is_rehearsed_and_then_recorded(monkeypatch):
+def test_work_is_warmed_up_and_then_recorded(monkeypatch):
     graph, record = capture(monkeypatch)
     assert record().result == 3
     assert graph.calls == ["begin", "end"]

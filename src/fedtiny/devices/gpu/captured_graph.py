@@ -47,7 +47,7 @@ def _capture_advice() -> Iterator[None]:
 class CapturedGraph(Generic[T]):
     """Some work on a stream, whose tensors all stay in place, and what it gives.
 
-    The work is rehearsed first, so that libraries have chosen and allocated. Any other thread
+    The work is warmed up first, so that libraries have chosen and allocated. Any other thread
     may compute meanwhile, but not record.
     """
 
@@ -55,14 +55,14 @@ class CapturedGraph(Generic[T]):
         self,
         work: Callable[[], T],
         stream: torch.cuda.Stream,
-        rehearsals: int,
+        warm_ups: int,
         tf32: bool | None = None,
     ) -> None:
         self.stream = stream
         self._work = work  # holds the tensors that the graph reads
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream), _CAPTURING, rounding(tf32):
-            for _ in range(rehearsals):
+            for _ in range(warm_ups):
                 work()
             stream.synchronize()
             with _capture_advice(), _capturing(self._graph):

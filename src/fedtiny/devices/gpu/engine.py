@@ -11,12 +11,12 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedtiny.config import TrainConfig
+from fedtiny.config import ResolvedTrain
 from fedtiny.data import ImageSet
 from fedtiny.data.transforms import Preparation
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite
+from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, SecondMoment, finite
 from fedtiny.devices.gpu.captured_graph import CapturedGraph
 from fedtiny.devices.gpu.dropout import only_keyed_draws
 from fedtiny.devices.gpu.gradients import DeviceTop
@@ -28,7 +28,6 @@ from fedtiny.devices.optimizer import optimizer
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
 from fedtiny.devices.torch_gradients import offer_gradients
 from fedtiny.devices.torch_norms import (
-    MOMENTUM,
     frozen_statistics,
     least_epsilon,
     measured_moments,
@@ -45,7 +44,7 @@ class Shared:
 
     image_store: ImageStore
     preparation: Preparation
-    config: TrainConfig
+    config: ResolvedTrain
     compiled_loss: Loss | None = None
     placing: Lock = field(default_factory=Lock)
     theta: tuple[Theta, Placed] | None = None
@@ -78,7 +77,7 @@ class GpuEngine:
         self.stream = stream
         self._exact: Network | None = None
         self.graphs = graphs and stream is not None
-        self.batch = shared.config.batch_size or 64
+        self.batch = shared.config.batch_size
         self._steps: dict[tuple[Kind, Images], Step] = {}
 
     def load(self, theta: Theta) -> None:
@@ -131,7 +130,7 @@ class GpuEngine:
         self._steps = usual
 
     def _record(self, step: Step) -> None:
-        """Record a step; its rehearsals spoil the network's values, which are then put back."""
+        """Record a step; its warm-ups spoil the network's values, which are then put back."""
         assert self.stream is not None
         before = step.network.theta()
         step.record(self.stream)
@@ -270,12 +269,12 @@ class GpuEngine:
         inputs, labels = self._plain(shard, shard.development)
         none = np.empty((len(pool), 0), dtype=np.float32)
         joined = np.concatenate([none, *statistics.values()], axis=1)
-        given = torch.from_numpy(joined).to(self.network.device)
+        values = torch.from_numpy(joined).to(self.network.device)
         network = self.exact
         loss = self._recorded(lambda: _measure(network, inputs, labels)[0] / len(labels))
 
         found = self._of_each(
-            pool, loss, lambda number: self.exact.measure(given[number], [*statistics])
+            pool, loss, lambda number: self.exact.measure(values[number], [*statistics])
         )
         return found.numpy().astype(np.float32)
 

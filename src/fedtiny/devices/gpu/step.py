@@ -20,7 +20,7 @@ from fedtiny.devices.torch_norms import frozen_statistics, norms
 from fedtiny.errors import ModelError
 
 PLANNED = 1024  # steps whose batches are planned at a time
-REHEARSALS = 3  # steps before one is recorded
+WARM_UPS = 3  # steps before one is recorded
 
 
 class CompiledLoss:
@@ -158,10 +158,10 @@ class Step:
 
     def _updated(self, gradients: Mapping[str, Tensor], loss: Tensor) -> None:
         layout, network = self.network.layout, self.network
-        pieces = []
+        parts = []
         for name, gap in zip(layout.weights, self.gaps, strict=True):
-            pieces += [layout.flattened(name, gradients[name]), gap]
-        flat = torch.cat(pieces)
+            parts += [layout.flattened(name, gradients[name]), gap]
+        flat = torch.cat(parts)
         if len(self.sums):
             self.sums += flat
         own = [gradients[name].reshape(-1) for name in layout.own]
@@ -180,7 +180,7 @@ class Step:
     def record(self, stream: torch.cuda.Stream) -> None:
         """Record the step on this stream; the network's values are spoilt by it."""
         self.next.zero_()
-        self._captured = CapturedGraph(self.once, stream, REHEARSALS, self.tf32)
+        self._captured = CapturedGraph(self.once, stream, WARM_UPS, self.tf32)
 
 
 def _gaps(network: Network) -> list[int]:

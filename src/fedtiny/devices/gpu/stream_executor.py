@@ -4,26 +4,24 @@ import gc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
 import torch
 from torch import nn
 
-from fedtiny.config import GpuConfig, TrainConfig
 from fedtiny.data import ImageSet
-from fedtiny.data.transforms import Preparation
-from fedtiny.devices.executors import Task, reply_or_error
+from fedtiny.devices.device_spec import DeviceSpec
+from fedtiny.devices.executors import reply_or_error
 from fedtiny.devices.gpu.engine import GpuEngine, Shared
 from fedtiny.devices.gpu.image_store import ImageStore
 from fedtiny.devices.gpu.kernels import choose_kernels
 from fedtiny.devices.gpu.layout import Layout
 from fedtiny.devices.gpu.network import Network
 from fedtiny.devices.gpu.step import CompiledLoss
+from fedtiny.devices.workers import Task
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
-from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.theta import Theta
 
 USUAL_LANES = 4
@@ -32,36 +30,28 @@ HELD = 2 << 30  # bytes that waiting replies may take; as many jobs more are ope
 SPARE = 0.8  # of the free memory may be filled with further lanes
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """All that lanes are made of."""
-
-    model: nn.Module
-    param_spec: ParamSpec
-    preparation: Preparation
-    train: TrainConfig
-    gpu: GpuConfig
-    seed: int
-    devices: int
-    training_set: ImageSet
-    test_set: ImageSet
-
-
 class StreamExecutor:
     """Several engines on each card, each with a thread and a stream; replies in order of jobs.
 
     The first question opens the lanes; the memory that a card's first lane took says how many
     fit. Longer jobs are begun first and whoever is free takes the next, so no lane is left with
-    a long tail. The outcome of a job does not depend on its lane.
+    a long tail. The outcome of a job does not depend on its lane. The first of the image sets is
+    the one that devices train on.
     """
 
-    def __init__(self, recipe: Recipe, cards: Sequence[torch.device]) -> None:
-        self.recipe = recipe
-        self.cards = [Card(recipe, device) for device in cards]
+    def __init__(
+        self,
+        model: nn.Module,
+        spec: DeviceSpec,
+        images: Sequence[ImageSet],
+        cards: Sequence[torch.device],
+    ) -> None:
+        self.config = spec.config
+        self.cards = [Card(model, spec, images, device) for device in cards]
         self.count = 0
         self._engines: SimpleQueue[GpuEngine] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
-        self._kernels = choose_kernels(recipe.gpu, self)
+        self._kernels = choose_kernels(self.config.gpu, self)
 
     def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
         if self._threads is None and tasks:
@@ -83,17 +73,17 @@ class StreamExecutor:
         engine = self._engines.get()
         try:
             with self._memory_advice(), engine.on_its_stream():
-                return reply_or_error(engine, task, self.recipe.seed)
+                return reply_or_error(engine, task, self.config.seed)
         finally:
             self._engines.put(engine)
 
     def _open(self, theta: Theta) -> None:
         if not self._kernels.alive:  # it was closed before
-            self._kernels = choose_kernels(self.recipe.gpu, self)
-        each = -(-self.recipe.devices // len(self.cards))
-        wanted = min(self.recipe.gpu.lanes or USUAL_LANES, each)
+            self._kernels = choose_kernels(self.config.gpu, self)
+        each = -(-self.config.fleet.devices // len(self.cards))
+        lanes = min(USUAL_LANES if self.config.gpu.lanes is None else self.config.gpu.lanes, each)
         with self._memory_advice():
-            engines = [engine for card in self.cards for engine in card.engines(theta, wanted)]
+            engines = [engine for card in self.cards for engine in card.engines(theta, lanes)]
         for engine in engines:
             self._engines.put(engine)
         self.count = len(engines)
@@ -129,54 +119,60 @@ class StreamExecutor:
 class Card:
     """One GPU (or, for tests, the CPU) and what its lanes have in common."""
 
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        self.recipe = recipe
+    def __init__(
+        self,
+        model: nn.Module,
+        spec: DeviceSpec,
+        images: Sequence[ImageSet],
+        device: torch.device,
+    ) -> None:
+        self.model = model
+        self.spec = spec
+        self.gpu = spec.config.gpu
+        self.images = images
         self.device = device
         self.lanes = 0  # opened, and the one being opened
         self.cuda = device.type == "cuda"
-        self.dtype = torch.bfloat16 if recipe.gpu.precision == "bf16" else torch.float32
+        self.dtype = torch.bfloat16 if self.gpu.precision == "bf16" else torch.float32
 
     @property
     def name(self) -> str:
         """What the maker calls it."""
         return torch.cuda.get_device_name(self.device) if self.cuda else "cpu"
 
-    def engines(self, theta: Theta, wanted: int) -> list[GpuEngine]:
-        """As many as are wanted and fit; the first one shows what one takes."""
+    def engines(self, theta: Theta, count: int) -> list[GpuEngine]:
+        """So many, or as many as fit; the first one shows what one takes."""
         if self.cuda:
             torch.cuda.reset_peak_memory_stats(self.device)
         self.lanes = 1
         shared, before = self._shared(), self._free()
         first = self._engine(shared, theta)
         each = max(1, before - self._free())
-        fitting = 1 + int(SPARE * self._free() / each) if self.cuda else wanted
+        fitting = 1 + int(SPARE * self._free() / each) if self.cuda else count
         engines = [first]
-        while len(engines) < min(wanted, fitting):
+        while len(engines) < min(count, fitting):
             self.lanes = len(engines) + 1
             engines.append(self._engine(shared, theta))
         return engines
 
     def _shared(self) -> Shared:
-        recipe = self.recipe
-        sets = (recipe.training_set, recipe.test_set)
-        compiled = recipe.gpu.compile and self.cuda
+        preparation = self.spec.preparation
         return Shared(
-            ImageStore(sets, recipe.preparation, self.device, recipe.gpu.channels_last),
-            recipe.preparation,
-            recipe.train,
-            CompiledLoss(recipe.model, self.dtype) if compiled else None,
+            ImageStore(self.images, preparation, self.device, self.gpu.channels_last),
+            preparation,
+            self.spec.config.train,
+            CompiledLoss(self.model, self.dtype) if self.gpu.compile and self.cuda else None,
         )
 
     def _engine(self, shared: Shared, theta: Theta) -> GpuEngine:
-        recipe = self.recipe
-        layout = Layout.of(recipe.model, recipe.param_spec, recipe.gpu.channels_last)
+        layout = Layout.of(self.model, self.spec.param_spec, self.gpu.channels_last)
         stream = torch.cuda.Stream(self.device) if self.cuda else None
-        network = Network(recipe.model, layout, self.device, self.dtype)
-        engine = GpuEngine(network, shared, stream, recipe.gpu.graphs)
+        network = Network(self.model, layout, self.device, self.dtype)
+        engine = GpuEngine(network, shared, stream, self.gpu.graphs)
         if self.cuda:
             torch.cuda.synchronize(self.device)  # images and network are there for every stream
         with engine.on_its_stream():
-            engine.warm_up(theta, recipe.training_set)
+            engine.warm_up(theta, self.images[0])
         return engine
 
     def _free(self) -> int:
@@ -189,7 +185,7 @@ class Card:
             gc.collect()
             torch.cuda.empty_cache()
             getattr(torch._C, "_host_emptyCache", lambda: None)()  # page-locked memory
-            if self.recipe.gpu.compile:
+            if self.gpu.compile:
                 torch.compiler.reset()
 
     def max_memory(self) -> int:

@@ -1,21 +1,50 @@
-"""A reporter that tells trackers too."""
+"""A reporter that tells trackers too, and trackers by name."""
 
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from fedtiny import config as configs
-from fedtiny.errors import RunError
+from fedtiny.errors import ConfigError, RunError
+from fedtiny.extras import require
+from fedtiny.files import read_json, write_json
+from fedtiny.runs import display
 from fedtiny.runs.assembly import Assembly
-from fedtiny.runs.folder import RunFolder, read_json, write_json
+from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.reporter import Reporter
-from fedtiny.runs.tracking.tracker import Subject, Tracker
+from fedtiny.runs.tracking.trackers import TRACKERS, Subject, Tracker
+from fedtiny.suggest import did_you_mean
 
 STATE = "trackers.json"
+
+
+def reporting(names: Iterable[str]) -> Reporter:
+    """The reporter that fits where the output goes, which also tells these trackers."""
+    trackers = create(names)
+    shown = display.automatic()
+    return Tracked(shown, trackers) if trackers else shown
+
+
+def create(names: Iterable[str]) -> dict[str, Tracker]:
+    """The trackers of these names; a missing package says at once which extra brings it."""
+    return {name: _create(name) for name in dict.fromkeys(names)}
+
+
+def _create(name: str) -> Tracker:
+    if name not in TRACKERS:
+        hint = did_you_mean(name, TRACKERS)
+        raise ConfigError(f"no tracker '{name}' (known: {', '.join(TRACKERS)}){hint}")
+    require(name, extra=name)
+    return TRACKERS[name].kind()
+
+
+def seen_with(name: str, run: Path) -> str:
+    """The command that shows what a tracker holds of a run."""
+    return TRACKERS[name].seen_with.format(run=quoted(run))
 
 
 class Tracked:

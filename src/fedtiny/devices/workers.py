@@ -1,0 +1,175 @@
+"""A process and a child that does tasks for it: what they say to each other, over any pipe.
+
+A task is the device's number (u32) and a request in the wire format. An outcome is a byte and what
+it announces: a reply in the wire format, a failure that a user can mend, or a traceback.
+"""
+
+import contextlib
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Protocol
+
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.device_spec import DeviceSpec
+from fedtiny.devices.engine import Engine
+from fedtiny.devices.link import Receiver
+from fedtiny.devices.node import answer
+from fedtiny.errors import FedTinyError, ReplyError, WireError
+from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.wire import (
+    NOTHING_KNOWN,
+    Known,
+    decode_reply,
+    encode_reply,
+    encode_request,
+)
+from fedtiny.models.param_spec import ParamSpec
+
+DONE, FAILED, BROKEN = b"\0", b"\1", b"\2"
+GONE = (EOFError, BrokenPipeError, ConnectionResetError)
+MARK = b"FTch"
+LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Task:
+    """A request to one device."""
+
+    shard: DeviceData
+    request: Request
+
+
+class Pipe(Protocol):
+    """Carries whole messages between two processes."""
+
+    def send_bytes(self, buf: bytes, /) -> None:
+        """Send a message; an OSError if the other end is gone."""
+
+    def recv_bytes(self) -> bytes:
+        """The next message; an EOFError or OSError if the other end is gone."""
+
+    def close(self) -> None:
+        """No more messages either way."""
+
+
+PARENT_ENDS: set[Pipe] = set()  # a child that kept one open would outlive its parent
+
+
+class Channel:
+    """A pipe over two byte streams: a mark, the length (u64, little-endian), the bytes."""
+
+    def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send_bytes(self, buf: bytes, /) -> None:
+        self.writer.write(MARK + len(buf).to_bytes(LENGTH_BYTES, "little"))
+        self.writer.write(buf)
+        self.writer.flush()
+
+    def recv_bytes(self) -> bytes:
+        if self._read(len(MARK)) != MARK:
+            raise OSError("somebody else writes into this stream")
+        return self._read(int.from_bytes(self._read(LENGTH_BYTES), "little"))
+
+    def _read(self, size: int) -> bytes:
+        found = self.reader.read(size)
+        if len(found) < size:
+            raise EOFError
+        return found
+
+    def close(self) -> None:
+        for stream in (self.writer, self.reader):
+            with contextlib.suppress(OSError):  # what was not sent yet has no reader any more
+                stream.close()
+
+
+class Worker:
+    """The parent's end of a child that does a task at a time; it knows what the child holds."""
+
+    def __init__(self, pipe: Pipe, param_spec: ParamSpec) -> None:
+        self.pipe = pipe
+        self.param_spec = param_spec
+        self.known = NOTHING_KNOWN
+        PARENT_ENDS.add(pipe)
+
+    def start(self, task: Task) -> None:
+        """Give the child a task."""
+        number = task.shard.device.to_bytes(4, "little")
+        self.tell(number + encode_request(task.request, self.known))
+        self.known = Known.of(task.request.theta)
+
+    def finish(self, task: Task) -> Reply | FedTinyError:
+        """What came of the task that the child was given last."""
+        found = self.outcome()
+        if isinstance(found, FedTinyError):
+            return found
+        try:
+            return decode_reply(found, self.param_spec, task.request.theta.mask)
+        except WireError as error:
+            return ReplyError(str(error))
+
+    def tell(self, message: bytes) -> None:
+        """Send the child a message."""
+        try:
+            self.pipe.send_bytes(message)
+        except OSError as error:
+            raise self.died() from error
+
+    def outcome(self) -> bytes | FedTinyError:
+        """What the child has done, or what kept it from it."""
+        try:
+            answered = self.pipe.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self.died() from error
+        if answered[:1] == BROKEN:
+            raise RuntimeError(f"a worker process failed:\n{answered[1:].decode()}")
+        if answered[:1] == FAILED:
+            return FedTinyError(answered[1:].decode())
+        return answered[1:]
+
+    def died(self) -> FedTinyError:
+        """What to tell a user if the child is gone."""
+        return FedTinyError("a worker process died, perhaps for want of memory; lower --workers")
+
+    def close(self) -> None:
+        """End the child."""
+        PARENT_ENDS.discard(self.pipe)
+        self.pipe.close()
+
+
+def serve(pipe: Pipe, engine: Engine, spec: DeviceSpec, shards: Sequence[DeviceData]) -> None:
+    """A child's life: do tasks until the parent goes away."""
+    child = _Child(engine, spec, {shard.device: shard for shard in shards})
+    with contextlib.suppress(*GONE):
+        while True:
+            pipe.send_bytes(child.outcome(pipe.recv_bytes()))
+
+
+@dataclass
+class _Child:
+    """The child's side."""
+
+    engine: Engine
+    spec: DeviceSpec
+    shards: Mapping[int, DeviceData]
+    link: Receiver = field(default_factory=Receiver)
+
+    def outcome(self, task: bytes) -> bytes:
+        try:
+            return DONE + self._reply(self.shards[int.from_bytes(task[:4], "little")], task[4:])
+        except Exception as error:
+            return trouble(error)
+
+    def _reply(self, shard: DeviceData, data: bytes) -> bytes:
+        request = self.link.receive(data, self.spec.param_spec)
+        reply = answer(self.engine, request, shard, self.spec.config.seed)
+        return encode_reply(reply, request.theta.mask)
+
+
+def trouble(error: Exception) -> bytes:
+    """An error as an outcome: a sentence if a user can mend it, else with where it happened."""
+    if isinstance(error, FedTinyError):
+        return FAILED + str(error).encode()
+    return BROKEN + "".join(traceback.format_exception(error)).encode()

@@ -1,0 +1,168 @@
+"""A graph is checked when it is made, cannot be changed, and knows every shape."""
+
+import re
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+
+import fedtiny
+from fedtiny.errors import ModelError
+from fedtiny.export import c_program, onnx_file, torch_model
+from fedtiny.graph import arithmetic
+from fedtiny.graph.ir import LIMITS, UNTRUSTED, Graph, Kind, Limits, Node
+from fedtiny.graph.operations import NATIVE, OPERATIONS, lacking
+
+from .building import Builder
+
+IMAGE = Node(Kind.INPUT, channels=2, size=(8, 6))
+
+
+def small():
+    """A convolution, batch norm, a sum of two pools, and a head."""
+    net = Builder((2, 8, 6))
+    x = net.relu(net.batch_norm("bn", net.convolution("conv", 0, 4, kernel=(3, 3), bias=True)))
+    pooled = net.add(net.max_pool(x, (2, 2), (2, 2)), net.mean_pool(x, (2, 2), (2, 2)))
+    net.linear("fc", net.dropout(net.flatten(pooled)), 3)
+    return net
+
+
+def test_a_graph_knows_the_shape_of_everything():
+    graph = small().graph
+    planes = [(2, 8, 6), *[(4, 6, 4)] * 3, *[(4, 3, 2)] * 3]
+    assert graph.shapes == (*planes, (24, 1, 1), (24, 1, 1), (3, 1, 1))
+    assert graph.weight_shapes == {"conv": (4, 2, 3, 3), "fc": (3, 24)}
+    norm = dict.fromkeys(("weight", "bias", "running_mean", "running_var"), (4,))
+    assert graph.tensors == {
+        **{"conv.weight": (4, 2, 3, 3), "conv.bias": (4,)},
+        **{f"bn.{part}": shape for part, shape in norm.items()},
+        **{"fc.weight": (3, 24), "fc.bias": (3,)},
+    }
+    assert graph.largest_read == 2 * 9 * 24
+    assert list(graph.layers) == [1, 9]
+
+
+def test_a_graph_cannot_be_changed():
+    graph = small().graph
+    with pytest.raises(FrozenInstanceError):
+        graph.nodes = ()
+    with pytest.raises(FrozenInstanceError):
+        graph.nodes[1].channels = 5
+    with pytest.raises(TypeError):
+        graph.nodes[1] = IMAGE
+    assert Graph(list(graph.nodes)) == graph
+    assert hash(Graph(list(graph.nodes))) == hash(graph)
+
+
+def test_what_leads_nowhere_is_known():
+    net = small()
+    net.relu(0)
+    net.linear("other", net.flatten(0), 2)
+    graph = net.graph
+    assert graph.needed == {0, len(graph.nodes) - 2, len(graph.nodes) - 1}
+    with pytest.raises(ModelError, match="does not need step 1"):
+        graph.check_all_needed()
+    small().graph.check_all_needed()
+
+
+def test_a_value_is_held_until_its_last_reader():
+    assert small().graph.last_reads == {0: 1, 1: 2, 2: 3, 3: 5, 4: 6, 5: 6, 6: 7, 7: 8, 8: 9, 9: 10}
+
+
+MISFITS = {
+    "larger than what it reads": lambda n: n.convolution("c", 0, 4, kernel=(9, 9)),
+    "something flat": lambda n: n.linear("c", 0, 4),
+    "must read 1 steps before it": lambda n: n.relu(5),
+    "must read 2 steps before it": lambda n: n.node(Kind.ADD, 0),
+    "different shapes": lambda n: n.add(0, n.convolution("c", 0, 2, kernel=(3, 3))),
+    "one logit a class": lambda n: n.relu(0),
+    "padding that its kernel can bridge": lambda n: n.max_pool(0, (2, 2), (2, 2), (2, 2)),
+    "kernels and strides of 1 to 4096": lambda n: n.mean_pool(0, (2, 2), (0, 1)),
+    "is out of place": lambda n: n.node(Kind.INPUT),
+    "gives 0 values": lambda n: n.adaptive_pool(0, (0, 1)),
+    "at least one layer": lambda n: n.flatten(0),
+    "a name of its own": lambda n: n.linear("", n.flatten(0), 3),
+    "more than 1073741824 weights": lambda n: n.linear("c", n.flatten(0), 2**25),
+    "gives 2147483648 values": lambda n: n.linear("c", n.flatten(0), 2**31),
+}
+
+
+@pytest.mark.parametrize("sentence", MISFITS)
+def test_what_does_not_fit_is_refused(sentence):
+    net = Builder((2, 8, 6))
+    MISFITS[sentence](net)
+    with pytest.raises(ModelError, match=re.escape(sentence)):
+        net.graph  # noqa: B018
+
+
+def test_two_layers_of_one_name_are_refused():
+    net = Builder((2, 1, 1))
+    net.linear("fc", net.linear("fc", net.flatten(0), 2), 2)
+    with pytest.raises(ModelError, match="a name of its own"):
+        net.graph  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ({"nodes": 9}, "2 to 9 steps, not 10"),
+        ({"values": 95}, "step 0 gives 96 values"),
+        ({"held": 400}, "give more than 400 values"),
+        ({"read": 431}, "reads more than 431 values"),
+        ({"weights": 143}, "more than 143 weights"),
+        ({"layer_weights": 71}, "more than 71 weights"),
+    ],
+)
+def test_every_limit_holds(limits, sentence):
+    graph = small().graph
+    graph.check_limits(UNTRUSTED)
+    with pytest.raises(ModelError, match=sentence):
+        graph.check_limits(replace(UNTRUSTED, **limits))
+
+
+def test_what_is_trusted_may_be_larger():
+    assert all(getattr(UNTRUSTED, f) <= getattr(LIMITS, f) for f in Limits.__dataclass_fields__)
+
+
+def test_the_limits_are_those_of_the_native_library():
+    source = Path(fedtiny.__file__).parent / "native" / "csrc" / "graph.cpp"
+    text = source.read_text(encoding="utf-8")
+    shifts = {int(n) for n in re.findall(r"Index\{1\} << (\d+)", text)}
+    assert {1 << n for n in shifts} == {LIMITS.values, LIMITS.layer_weights}
+    assert f"count > {LIMITS.nodes}" in text
+
+
+def test_all_but_tracing_does_without_torch():
+    folder = Path(fedtiny.__file__).parent / "graph"
+    names = [f"fedtiny.graph.{path.stem}" for path in folder.glob("*.py") if path.stem != "trace"]
+    code = f"import sys, {', '.join(names)}; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
+# Operations
+
+
+def test_every_kind_is_in_the_one_table_and_has_a_form_everywhere():
+    assert set(OPERATIONS) == set(Kind)
+    assert set(arithmetic.FORMS) == set(Kind)
+    assert {*torch_model.MODULES, *torch_model.FUNCTIONS} == set(Kind)
+    assert set(onnx_file.FORMS) == set(Kind)
+    assert {*c_program.ACTIONS, Kind.DROPOUT} == set(Kind)
+    assert set(Kind) == NATIVE
+
+
+def test_what_a_backend_lacks_is_named():
+    nodes = small().nodes
+    assert lacking(nodes, NATIVE) == ""
+    assert lacking(nodes, NATIVE - {Kind.MEAN_POOL, Kind.DROPOUT}) == "mean_pool"
+
+
+def test_multiply_adds_come_from_shapes():
+    graph = small().graph
+    uses = {
+        node.name: OPERATIONS[node.kind].uses(graph.shapes[i]) for i, node in graph.layers.items()
+    }
+    assert uses == {"conv": 24, "fc": 1}
