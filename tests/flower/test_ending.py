@@ -22,7 +22,7 @@ def test_it_ends_with_a_packed_model_and_a_report(tmp_path, capsys):
 
 
 def test_a_model_that_cannot_be_packed_leaves_the_run_whole(tmp_path, monkeypatch, capsys):
-    def refuse(path):
+    def refuse(path, graph):
         raise ModelError("its layers have no packed form")
 
     monkeypatch.setattr(after, "pack_run", refuse)

@@ -51,15 +51,16 @@ def test_packed_records_lead_back_to_the_network_but_for_training():
     assert nodes_of(records, training=False, most=LIMITS.nodes) == graph.nodes
 
 
-@pytest.mark.parametrize("records", [None, {}, "input", [], 5])
+@pytest.mark.parametrize("records", [None, {}, "input", 5])
 def test_what_is_no_list_is_refused(records):
     with pytest.raises(ModelError, match="not a list"):
         nodes_of(records, training=False, most=10)
 
 
-def test_too_many_are_refused_before_they_are_read():
-    with pytest.raises(ModelError, match="2 to 3 steps, not 4"):
-        nodes_of([None] * 4, training=False, most=3)
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_too_many_or_too_few_are_refused_before_they_are_read(count):
+    with pytest.raises(ModelError, match=f"2 to 3 steps, not {count}"):
+        nodes_of([None] * count, training=False, most=3)
 
 
 @pytest.mark.parametrize("kind", [None, 1, True, "", "Softmax", ["input"], {}])

@@ -39,9 +39,9 @@ def nodes_of(records: Any, *, training: bool, most: int) -> tuple[Node, ...]:
 
     With `training` they are those of another process, else those of a packed file.
     """
-    if not isinstance(records, list) or not records:
+    if not isinstance(records, list):
         raise ModelError("its steps are not a list")
-    if len(records) > most:
+    if not 2 <= len(records) <= most:
         raise ModelError(f"a network has 2 to {most} steps, not {len(records)}")
     return tuple(_node(number, record, training) for number, record in enumerate(records))
 
