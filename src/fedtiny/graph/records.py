@@ -41,7 +41,7 @@ def nodes_of(records: Any, *, training: bool, most: int) -> tuple[Node, ...]:
     """
     if not isinstance(records, list):
         raise ModelError("its steps are not a list")
-    if not 2 <= len(records) <= most:
+    if len(records) > most:
         raise ModelError(f"a network has 2 to {most} steps, not {len(records)}")
     return tuple(_node(number, record, training) for number, record in enumerate(records))
 
