@@ -1,6 +1,8 @@
 """Errors that tell a user what went wrong and what to do about it."""
 
-from fedtiny.deprecated import renamed
+from fedtiny.aliases import old_names
+
+__getattr__ = old_names(__name__)
 
 
 class FedTinyError(Exception):
@@ -54,6 +56,3 @@ class ExportError(FedTinyError):
 def can_retry(error: BaseException | None) -> bool:
     """Whether what ended with this error may do better when it is continued."""
     return not isinstance(error, FedTinyError) or error.retryable
-
-
-__getattr__ = renamed(__name__, StartAnewError=FedTinyError)

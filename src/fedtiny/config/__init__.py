@@ -1,5 +1,6 @@
 """The settings of a run: what there is, what is allowed, what is meant by default."""
 
+from fedtiny.aliases import old_names
 from fedtiny.config.flat import to_dict
 from fedtiny.config.presets import resolve, resolve_run
 from fedtiny.config.resolved import ResolvedConfig, ResolvedPruning, ResolvedTrain, RunConfig
@@ -17,6 +18,7 @@ from fedtiny.config.settings import (
 from fedtiny.config.sizes import parse_size
 from fedtiny.config.toml import dumps, from_dict, load, parse
 
+__getattr__ = old_names(__name__)
 __all__ = [
     "Config",
     "DataConfig",

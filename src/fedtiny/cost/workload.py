@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 import numpy as np
 
 from fedtiny import methods
+from fedtiny.aliases import old_names
 from fedtiny.config import Config, ResolvedConfig, resolve
 from fedtiny.cost.network import (
     CIFAR10_CLASSES,
@@ -18,7 +19,6 @@ from fedtiny.cost.network import (
     least_small,
     named,
 )
-from fedtiny.deprecated import renamed
 from fedtiny.errors import ConfigError
 from fedtiny.federation.device_load import DeviceLoad, LayerFlops
 from fedtiny.federation.method import CoarseRequest, Method
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fedtiny.models.profile import LayerProfile
 
 PAPER_SAMPLES = 5_000
+__getattr__ = old_names(__name__)
 
 
 class CostInputs(TypedDict, total=False):
@@ -49,9 +50,6 @@ class CostInputs(TypedDict, total=False):
     """A network of your own, in place of the one that the config names."""
     graph: Traced
     """What tracing the network gave, so that it is not traced again."""
-
-
-__getattr__ = renamed(__name__, Given=CostInputs)
 
 
 class CountedMask(Mask):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedtiny.aliases import old_attributes
 from fedtiny.config import Config
-from fedtiny.deprecated import warn_renamed
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Arrays, Request
 from fedtiny.federation.public import PublicSet
@@ -15,6 +15,7 @@ from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
 
 
+@old_attributes
 @dataclass
 class Server:
     """The state of a run, all of which a checkpoint holds, and the transport to the devices.
@@ -37,12 +38,6 @@ class Server:
     def param_spec(self) -> ParamSpec:
         """The parameter spec of the model in training."""
         return self.theta.param_spec
-
-    @property
-    def anatomy(self) -> ParamSpec:
-        """What `param_spec` was called before."""
-        warn_renamed("server.anatomy", "server.param_spec")
-        return self.param_spec
 
     def ask(
         self,

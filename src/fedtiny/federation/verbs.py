@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedtiny.aliases import old_attributes
 from fedtiny.federation.device_load import DeviceLoad
 from fedtiny.sparse.top import slab_values
 from fedtiny.sparse.vector import INDEX_BYTES, VALUE_BYTES
@@ -169,6 +170,7 @@ class TopGradients(_LargestGradients):
         reply.gradients |= self.counts
 
 
+@old_attributes
 @dataclass(frozen=True, eq=False)
 class BnStatistics(KnownVerb):
     """Measure the batch-norm statistics of every candidate (Alg. 1, line 5).

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedtiny.aliases import old_names
 from fedtiny.errors import ModelError
 from fedtiny.extras import require
 from fedtiny.graph.ir import Graph
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelKind", "ParamSpec", "Traced", "analyze", "build", "kind", "names", "traced"]
 
+__getattr__ = old_names(__name__)
 Traced = Graph | ModelError
 """The graph of a network, or why it cannot be told."""
 

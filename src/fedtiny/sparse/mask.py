@@ -8,12 +8,14 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtiny.aliases import old_attributes
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.vector import is_position_list
 
 Indices = NDArray[np.int32]
 
 
+@old_attributes
 class Mask:
     """Which weights of a model are kept: m in the paper.
 
