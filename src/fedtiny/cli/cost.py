@@ -14,12 +14,11 @@ from fedtiny import config as configs
 from fedtiny import cost, methods
 from fedtiny.cli.main import config_file_first
 from fedtiny.config import Config, DataConfig, SelectionConfig
-from fedtiny.cost.images import IMAGES
 from fedtiny.cost.memory import MemoryModel
+from fedtiny.cost.network import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
-from fedtiny.errors import ConfigError
+from fedtiny.errors import ConfigError, did_you_mean
 from fedtiny.runs import formatting
-from fedtiny.suggest import did_you_mean
 
 PROG = "fedtiny cost [CONFIG.toml]"
 PAPER_DENSITIES: tuple[float, ...] = (0.01, 0.005, 0.001)

@@ -11,20 +11,12 @@ import numpy as np
 from fedtiny import methods
 from fedtiny.aliases import old_names
 from fedtiny.config import Config, ResolvedConfig, resolve
-from fedtiny.cost.network import (
-    CIFAR10_CLASSES,
-    CIFAR10_SHAPE,
-    Network,
-    describe,
-    least_small,
-    named,
-)
+from fedtiny.cost.network import IMAGES, Network, describe, least_small, named
 from fedtiny.errors import ConfigError
-from fedtiny.federation.device_load import DeviceLoad, LayerFlops
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
-from fedtiny.federation.verbs import Program, Train, Verb, typed
+from fedtiny.federation.verbs import DeviceLoad, LayerFlops, Program, Train, Verb, typed
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.densities import uniform
@@ -222,7 +214,8 @@ def _method(config: ResolvedConfig) -> Method:
 
 
 def _large(config: Config, inputs: CostInputs) -> Network:
-    shape, classes = inputs.get("shape", CIFAR10_SHAPE), inputs.get("classes", CIFAR10_CLASSES)
+    shape, classes = IMAGES["cifar10"]
+    shape, classes = inputs.get("shape", shape), inputs.get("classes", classes)
     own, graph = inputs.get("model"), inputs.get("graph")
     if own is None:
         return named(config, shape, classes, graph)

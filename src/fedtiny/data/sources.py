@@ -12,10 +12,9 @@ from fedtiny.data.cache import Cache
 from fedtiny.data.hub import KNOWN, SPLITS, root_folder, split_files
 from fedtiny.data.image_files import folder, own_images, parquet_rows
 from fedtiny.data.images import SPLIT_SEED, TEST_SHARE, Array, DataSet, ImageSet, hold_out
-from fedtiny.errors import DataError
+from fedtiny.errors import DataError, did_you_mean
 from fedtiny.extras import require
 from fedtiny.randomness import generator
-from fedtiny.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedtiny import shipped
+from fedtiny import extras
 from fedtiny.errors import ConfigError
 from fedtiny.experiments import experiment, paper, reading, scale
 from fedtiny.experiments.experiment import Experiment
@@ -66,7 +66,7 @@ class Suite:
 
 def shipped_folder() -> Path:
     """The folder of the paper's experiments."""
-    return shipped.folder("experiments", SCALES_FILE)
+    return extras.shipped_folder("experiments", SCALES_FILE)
 
 
 def _squeezed(place: str) -> str:

@@ -3,7 +3,7 @@
 from importlib.metadata import EntryPoint, entry_points
 
 from fedtiny.config import ResolvedConfig
-from fedtiny.errors import ConfigError
+from fedtiny.errors import ConfigError, did_you_mean
 from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
 from fedtiny.methods.feddst import FedDST
@@ -15,7 +15,6 @@ from fedtiny.methods.prunefl import PruneFL
 from fedtiny.methods.small_model import SmallModel
 from fedtiny.methods.snip import SNIP
 from fedtiny.methods.synflow import SynFlow
-from fedtiny.suggest import did_you_mean
 
 BUILT_IN: tuple[type[Method], ...] = (
     FedAvg,

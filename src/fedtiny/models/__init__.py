@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedtiny.aliases import old_names
-from fedtiny.errors import ModelError
+from fedtiny.errors import ModelError, did_you_mean
 from fedtiny.extras import require
 from fedtiny.graph.ir import Graph
 from fedtiny.models.param_spec import ParamSpec, Shape
-from fedtiny.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Literal
 from fedtiny import methods
 from fedtiny.config import Config, RunConfig, parse_size, resolve_run
 from fedtiny.config.aliases import CUSTOM
-from fedtiny.cores import cores
 from fedtiny.cost import largest_density
 from fedtiny.cost.workload import CostInputs
 from fedtiny.data import DataSet
 from fedtiny.devices.executors import can_fork
 from fedtiny.errors import ConfigError
 from fedtiny.extras import require
+from fedtiny.process import cores
 from fedtiny.runs.user_inputs import check_config, check_data, check_model
 
 if TYPE_CHECKING:

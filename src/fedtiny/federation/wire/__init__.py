@@ -24,7 +24,7 @@ from fedtiny.federation.wire.codec import (
     reply_size,
     request_size,
 )
-from fedtiny.federation.wire.theta import NOTHING_KNOWN, Known, MissingVersion
+from fedtiny.federation.wire.tensors import NOTHING_KNOWN, Known, MissingVersion
 
 __all__ = [
     "NOTHING_KNOWN",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtiny import config as configs
-from fedtiny.errors import ConfigError, RunError
+from fedtiny.errors import ConfigError, RunError, did_you_mean
 from fedtiny.extras import require
 from fedtiny.files import read_json, write_json
 from fedtiny.runs import display
@@ -17,7 +17,6 @@ from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.tracking.trackers import TRACKERS, Subject, Tracker
-from fedtiny.suggest import did_you_mean
 
 STATE = "trackers.json"
 
