@@ -20,7 +20,6 @@ from fedtiny.randomness import generator
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.densities import Counts, uniform_noise
-from fedtiny.sparse.effective import reachability
 
 Statistics = Mapping[str, NDArray[np.float32]]
 SMALLEST_SHARE = 1e-8  # of one device in a mean, for a hopeless loss to show in it
@@ -123,7 +122,7 @@ class FedTiny(Method):
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""
         numbers = self.pruning_numbers(server)
         mask = server.theta.mask
-        useful = reachability(_graph(server), mask).useful if self._reclaims else None
+        useful = mask.reachability(_graph(server)).useful if self._reclaims else None
         server.theta, _ = grow_and_drop(server.theta, outcome.gradients, numbers, useful)
 
     @property

@@ -9,7 +9,6 @@ from fedtiny.federation.rounds import RoundResult
 from fedtiny.federation.verbs import Evaluate
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.metrics import Record
-from fedtiny.sparse.effective import reachability
 from fedtiny.sparse.vector import VALUE_BYTES
 
 
@@ -73,7 +72,7 @@ def _effective(assembly: Assembly) -> Record:
     graph = server.public.graph if server.public else None
     if graph is None:
         return {"effective_density": None, "effective_densities": None}
-    reach = reachability(graph, server.theta.mask)
+    reach = server.theta.mask.reachability(graph)
     return {"effective_density": reach.density, "effective_densities": reach.densities}
 
 

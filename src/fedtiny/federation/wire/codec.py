@@ -14,7 +14,6 @@ A reply longer than the largest honest one (`federation/reply_spec.py`) is refus
 import json
 import math
 import zlib
-from collections.abc import Mapping
 from typing import Any
 
 from fedtiny.errors import WireError
@@ -28,7 +27,6 @@ from fedtiny.federation.wire.tensors import (
     read_theta,
     write_arrays,
     write_gradients,
-    write_no_theta,
     write_theta,
 )
 from fedtiny.models.param_spec import ParamSpec
@@ -51,7 +49,7 @@ def encode_request(request: Request, known: Known) -> bytes:
 
 def request_size(request: Request, known: Known) -> int:
     """Number of bytes of the encoded request, which is not built for it."""
-    return _checksummed_size(_written_request(Writer(counting=True), request, known))
+    return _written_request(Writer(counting=True), request, known).size + _CHECKSUM_BYTES
 
 
 def decode_request(
@@ -76,7 +74,7 @@ def encode_reply(reply: Reply, mask: Mask) -> bytes:
 
 def reply_size(reply: Reply, mask: Mask) -> int:
     """Number of bytes of the encoded reply, which is not built for it."""
-    return _checksummed_size(_written_reply(Writer(counting=True), reply, mask))
+    return _written_reply(Writer(counting=True), reply, mask).size + _CHECKSUM_BYTES
 
 
 def decode_reply(data: bytes, param_spec: ParamSpec, mask: Mask) -> Reply:
@@ -94,7 +92,8 @@ def decode_reply(data: bytes, param_spec: ParamSpec, mask: Mask) -> Reply:
 def _written_request(out: Writer, request: Request, known: Known) -> Writer:
     _write_head(out, REQUEST, request.theta.param_spec)
     write_numbers(out, "<I", request.round)
-    _write_order(out, request.action, request.method, request.program)
+    verbs = [[checked_name(verb.name), dict(verb.options)] for verb in request.program]
+    _write_json(out, [checked_name(request.action), checked_name(request.method), verbs])
     write_theta(out, request.theta, known)
     write_arrays(out, request.arrays)
     return out
@@ -103,11 +102,9 @@ def _written_request(out: Writer, request: Request, known: Known) -> Writer:
 def _written_reply(out: Writer, reply: Reply, mask: Mask) -> Writer:
     _write_head(out, REPLY, mask.param_spec)
     write_numbers(out, "<QQ", reply.device, reply.samples)
-    _write_metrics(out, reply.metrics)
-    if reply.theta is None:
-        write_no_theta(out)
-    else:
-        write_theta(out, reply.theta, Known(mask=mask.version))
+    metrics = {checked_name(name): float(value) for name, value in reply.metrics.items()}
+    _write_json(out, metrics, allow_nan=True)
+    write_theta(out, reply.theta, Known(mask=mask.version))
     write_gradients(out, reply.gradients, mask.param_spec)
     write_arrays(out, reply.arrays)
     return out
@@ -124,11 +121,6 @@ def _checksummed(message: Writer) -> bytes:
     for part in message.parts:
         checksum = zlib.crc32(part, checksum)
     return b"".join([*message.parts, checksum.to_bytes(_CHECKSUM_BYTES, "little")])
-
-
-def _checksummed_size(message: Writer) -> int:
-    """Number of bytes of the message with its checksum."""
-    return message.size + _CHECKSUM_BYTES
 
 
 def _opened(data: bytes, kind: int, param_spec: ParamSpec) -> Reader:
@@ -158,12 +150,6 @@ def _check_addressee(kind: int, found: int, param_spec: ParamSpec, fingerprint: 
         )
 
 
-def _write_order(out: Writer, action: str, method: str, program: Program) -> None:
-    """What a request asks to be done."""
-    verbs = [[checked_name(verb.name), dict(verb.options)] for verb in program]
-    _write_json(out, [checked_name(action), checked_name(method), verbs])
-
-
 def _read_order(reader: Reader) -> tuple[str, str, Program]:
     """Action, method and program of a request."""
     match _read_json(reader, _finite):
@@ -172,14 +158,8 @@ def _read_order(reader: Reader) -> tuple[str, str, Program]:
     raise WireError("a request needs an action, a method and a program")
 
 
-def _write_metrics(out: Writer, metrics: Mapping[str, float]) -> None:
-    """Single numbers by name; they may be infinite or not a number."""
-    plain = {checked_name(name): float(value) for name, value in metrics.items()}
-    _write_json(out, plain, allow_nan=True)
-
-
 def _read_metrics(reader: Reader) -> dict[str, float]:
-    """Single numbers by name."""
+    """Single numbers by name; they may be infinite or not a number."""
     metrics = _read_json(reader, float)
     if not isinstance(metrics, dict) or not all(type(v) is float for v in metrics.values()):
         raise WireError("metrics must be numbers by name")

@@ -133,21 +133,20 @@ class Known:
 NOTHING_KNOWN = Known()
 
 
-def write_theta(out: Writer, theta: Theta, known: Known) -> None:
-    """A theta for one who holds what is known."""
+def write_theta(out: Writer, theta: Theta | None, known: Known) -> None:
+    """A theta for one who holds what is known, or none."""
+    if theta is None:
+        write_numbers(out, "<B", NO_THETA)
+        return
     form = _form(theta, known)
     write_numbers(out, "<BQ", form, theta.mask.version)
     if form == SAME_THETA:
         write_numbers(out, "<Q", theta.version)
         return
     if form == MASK_AND_VALUES:
-        _write_mask(out, theta.mask)
+        for layer, size in theta.param_spec.sizes.items():
+            write_positions(out, theta.mask.positions[layer], size)
     write_values(out, theta.vector)
-
-
-def write_no_theta(out: Writer) -> None:
-    """The place of a theta, left empty."""
-    write_numbers(out, "<B", NO_THETA)
 
 
 def read_theta(
@@ -171,11 +170,6 @@ def _form(theta: Theta, known: Known) -> int:
     if known.theta is not None and known.theta == theta.version:
         return SAME_THETA
     return VALUES if known.mask == theta.mask.version else MASK_AND_VALUES
-
-
-def _write_mask(out: Writer, mask: Mask) -> None:
-    for layer, size in mask.param_spec.sizes.items():
-        write_positions(out, None if mask.is_full(layer) else mask.indices(layer), size)
 
 
 def _read_mask(reader: Reader, param_spec: ParamSpec, version: int) -> Mask:
