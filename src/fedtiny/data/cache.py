@@ -93,20 +93,16 @@ class Cache:
     @contextmanager
     def _staging(self, key: str) -> Iterator[Path]:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._sweep(key)
+        for leftover in self.folder.glob(f".{key}-*"):  # of processes that died long ago
+            with suppress(FileNotFoundError):
+                if leftover.stat().st_mtime < time.time() - ONE_DAY:
+                    shutil.rmtree(leftover, ignore_errors=True)
         staging = self.folder / f".{key}-{uuid.uuid4().hex}"
         staging.mkdir()
         try:
             yield staging
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-
-    def _sweep(self, key: str) -> None:
-        """Remove what processes that died long ago left of this entry."""
-        for leftover in self.folder.glob(f".{key}-*"):
-            with suppress(FileNotFoundError):
-                if leftover.stat().st_mtime < time.time() - ONE_DAY:
-                    shutil.rmtree(leftover, ignore_errors=True)
 
 
 def publish(staging: Path, entry: Path) -> None:

@@ -45,7 +45,17 @@ def load(name: str, root: str | Path | None = None, cache: str | Path | None = N
     if name == "folder":
         return folder(root_folder(root), Cache.at(cache))
     if name in KNOWN:
-        return _known_set(name, root_folder(root), Cache.at(cache))
+        known = KNOWN[name]
+        train, test = (
+            parquet_rows(
+                split_files(root_folder(root), name, split, known.config),
+                f"{name} {split}",
+                known.n_classes,
+                Cache.at(cache),
+            )
+            for split in SPLITS
+        )
+        return DataSet(name, train, test, known.mean, known.std, known.flips, known.crop_padding)
     available = [*names(), "folder"]
     guess = did_you_mean(name, available, cutoff=0.5)
     raise DataError(f"there is no data set {name!r} among {', '.join(available)}{guess}")
@@ -62,17 +72,6 @@ def digits() -> DataSet:
     parts = hold_out(every_digit.labels, TEST_SHARE, generator(SPLIT_SEED, "digits split"))
     train, test = map(every_digit.subset, parts)
     return DataSet.measured("digits", train, test, flips=False, crop_padding=0)
-
-
-def _known_set(name: str, root: Path, cache: Cache) -> DataSet:
-    known = KNOWN[name]
-    train, test = (
-        parquet_rows(
-            split_files(root, name, split, known.config), f"{name} {split}", known.n_classes, cache
-        )
-        for split in SPLITS
-    )
-    return DataSet(name, train, test, known.mean, known.std, known.flips, known.crop_padding)
 
 
 def load_own(path: Path, classes: tuple[str, ...], cache: str | Path | None = None) -> ImageSet:
@@ -143,7 +142,12 @@ def _pair(pair: tuple[ArrayLike, ArrayLike]) -> tuple[Array, Array]:
         raise DataError("train and test must be (images, labels) pairs of arrays") from uneven
     if labels.dtype.kind not in "iu":
         raise DataError(f"labels must be whole numbers, but are {labels.dtype}")
-    return _own(_channels_first(_pixels(images))), _own(labels.astype(np.int64))
+    images = _pixels(images)
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim == 4 and images.shape[1] not in CHANNELS and images.shape[3] in CHANNELS:
+        images = images.transpose(0, 3, 1, 2)
+    return _own(images), _own(labels.astype(np.int64))
 
 
 def _own(array: Array) -> Array:
@@ -161,14 +165,6 @@ def _pixels(images: Array) -> Array:
     if images.size and (images.min() < 0 or images.max() > 255):
         raise DataError("images of whole numbers must be from 0 to 255")
     return images.astype(np.uint8, copy=False)
-
-
-def _channels_first(images: Array) -> Array:
-    if images.ndim == 3:
-        return images[:, None]
-    if images.ndim == 4 and images.shape[1] not in CHANNELS and images.shape[3] in CHANNELS:
-        return images.transpose(0, 3, 1, 2)
-    return images
 
 
 def _class_names(classes: Sequence[str] | None, *labels: Array) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from fedtiny.federation.transport import Outcome, Traffic
 from fedtiny.federation.wire import decode_reply
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.vector import SparseVector, is_position_list
+from fedtiny.sparse.vector import is_position_list
 
 LARGEST = float(np.finfo(np.float32).max)
 NEVER_NEGATIVE = ("running_var", "running_square")
@@ -127,7 +127,12 @@ class ReplyValidator:
             most = requested.get(layer, sizes[layer])
             if gradient.size != sizes[layer] or len(gradient) > most:
                 raise ReplyError(f"it has {len(gradient)} gradients of {layer}, not up to {most}")
-            _check_gradient(layer, gradient)
+            if not is_position_list(gradient.indices, gradient.size):
+                raise ReplyError(
+                    f"a gradient of {layer} is out of range, out of order or there twice"
+                )
+            if gradient.values.shape != gradient.indices.shape or not _fits(gradient.values):
+                raise ReplyError(f"a gradient of {layer} is NaN or infinite")
             if layer in requested and _any_kept(mask, layer, gradient.indices):
                 raise ReplyError(f"it has the gradient of a kept weight of {layer}")
 
@@ -138,12 +143,14 @@ class ReplyValidator:
             if name in requested and (array.shape != requested[name] or array.dtype != np.float32):
                 found = f"{array.shape} {array.dtype}"
                 raise ReplyError(f"the array {name} is {found}, not {requested[name]} float32")
-            if not _fits_float32(array):
+            if not _fits(array):
                 raise ReplyError(f"the array {name} holds NaN, infinity or what is as good as that")
             if name.endswith(NEVER_NEGATIVE) and (array < 0).any():
                 raise ReplyError(f"a variance in {name} is negative")
-        if "losses" in requested:
-            _check_losses(arrays["losses"])
+        if "losses" in requested and (arrays["losses"] < 0).any():
+            raise ReplyError("a candidate's loss is negative")
+        if "losses" in requested and (arrays["losses"] >= HOPELESS_LOSS).all():
+            raise ReplyError("no candidate has a finite loss on it; lower --train.lr")
 
     def _check_metrics(self, metrics: Mapping[str, float]) -> None:
         requested = dict.fromkeys(self._parts.metrics)
@@ -204,21 +211,6 @@ def _check_names(
         raise ReplyError(f"it has {what} {min(unasked)}, which nobody asked for")
 
 
-def _check_losses(losses: NDArray[np.generic]) -> None:
-    """A cross-entropy is never negative, and one candidate of a pool is always of some use."""
-    if (losses < 0).any():  # type: ignore[operator]
-        raise ReplyError("a candidate's loss is negative")
-    if (losses >= HOPELESS_LOSS).all():  # type: ignore[operator]
-        raise ReplyError("no candidate has a finite loss on it; lower --train.lr")
-
-
-def _check_gradient(layer: str, gradient: SparseVector) -> None:
-    if not is_position_list(gradient.indices, gradient.size):
-        raise ReplyError(f"a gradient of {layer} is out of range, out of order or there twice")
-    if gradient.values.shape != gradient.indices.shape or not _fits_float32(gradient.values):
-        raise ReplyError(f"a gradient of {layer} is NaN or infinite")
-
-
 def _any_kept(mask: Mask, layer: str, indices: NDArray[np.int32]) -> bool:
     """Whether any of these sorted positions is one of a kept weight."""
     if mask.is_full(layer):
@@ -226,7 +218,7 @@ def _any_kept(mask: Mask, layer: str, indices: NDArray[np.int32]) -> bool:
     return bool(np.isin(indices, mask.indices(layer), assume_unique=True).any())
 
 
-def _fits_float32(values: NDArray[np.generic]) -> bool:
+def _fits(values: NDArray[np.generic]) -> bool:
     """Whether all values are finite, and stay so as float32."""
     if values.dtype.kind not in "iuf":
         return False

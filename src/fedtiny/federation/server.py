@@ -61,7 +61,10 @@ class Server:
         self.traffic += outcome.traffic
         self.failed |= outcome.failed
         if not outcome.answered and not set(outcome.failed.values()) <= {ABSENT, STRAGGLER}:
-            raise FedTinyError(_nobody_answered(action, self.round, outcome))
+            reasons = [f"device {k}: {why}" for k, why in outcome.failed.items()][:3]
+            raise FedTinyError(
+                f"no device answered '{action}' in round {self.round} ({'; '.join(reasons)})"
+            )
         return outcome
 
     def enough(self, outcome: Outcome) -> bool:
@@ -83,8 +86,3 @@ class Server:
         draw = generator(self.config.seed, "participants", round=self.round)
         chosen = draw.choice(there, size=min(asked, len(there)), replace=False)
         return sorted(int(device) for device in chosen)
-
-
-def _nobody_answered(action: str, round: int, outcome: Outcome) -> str:
-    reasons = "; ".join(f"device {k}: {why}" for k, why in list(outcome.failed.items())[:3])
-    return f"no device answered '{action}' in round {round} ({reasons})"

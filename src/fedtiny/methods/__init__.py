@@ -34,7 +34,8 @@ GROUP = "fedtiny.methods"
 
 def names() -> dict[str, str]:
     """Every method that can be asked for by name, with a line of description."""
-    return {name: _first_line(method) for name, method in _known().items()}
+    descriptions = {name: method.__doc__ or "" for name, method in _known().items()}
+    return {name: text.strip().partition("\n")[0] for name, text in descriptions.items()}
 
 
 def find(name: str) -> type[Method]:
@@ -81,7 +82,3 @@ def _loaded(point: EntryPoint) -> type[Method]:
 def _described(point: EntryPoint) -> str:
     package = f" of package '{point.dist.name}'" if point.dist else ""
     return f"the method '{point.name} = {point.value}'{package}"
-
-
-def _first_line(method: type[Method]) -> str:
-    return (method.__doc__ or "").strip().partition("\n")[0]

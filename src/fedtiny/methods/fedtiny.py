@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import FleetConfig
 from fedtiny.errors import FedTinyError, ModelError
 from fedtiny.federation.messages import HOPELESS_LOSS, pool_arrays
 from fedtiny.federation.method import CoarseRequest, Method
@@ -165,12 +164,10 @@ def _graph(server: Server) -> Graph:
 
 
 def _require_enough(server: Server, outcome: Outcome) -> None:
-    if not server.enough(outcome):
-        raise _too_few(server.config.fleet, len(outcome.answered))
-
-
-def _too_few(fleet: FleetConfig, answered: int) -> FedTinyError:
     """Simulated devices fail again when a run goes on; real ones may be back."""
+    fleet, answered = server.config.fleet, len(outcome.answered)
+    if server.enough(outcome):
+        return
     trouble = (
         f"only {answered} devices answered the selection, fewer than --fleet.min-replies "
         f"{fleet.min_replies}"
@@ -182,13 +179,13 @@ def _too_few(fleet: FleetConfig, answered: int) -> FedTinyError:
     }
     lower = " or ".join(f"--fleet.{name}" for name, there in hindrances.items() if there)
     if fleet.fail_rate or fleet.straggler_rate:
-        return FedTinyError(
+        raise FedTinyError(
             f"{trouble}; start anew with a lower {lower}, or with another --seed, which failures "
             "follow",
             retryable=False,
         )
     or_lower = f", or start anew with a lower {lower}" if lower else ""
-    return FedTinyError(f"{trouble}; continue the run when more devices are there{or_lower}")
+    raise FedTinyError(f"{trouble}; continue the run when more devices are there{or_lower}")
 
 
 def _record(pool: CandidatePool, scores: NDArray[np.float32], best: int) -> dict[str, Any]:

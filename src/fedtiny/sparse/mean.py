@@ -48,7 +48,11 @@ class WeightedMean:
             self._add(name, value, weight)
         self.weight += weight
         if self._holders is not None:
-            held = {k: _ones(v) for k, v in values.items() if isinstance(v, SparseVector)}
+            held = {
+                name: SparseVector(value.size, value.indices, np.ones_like(value.values))
+                for name, value in values.items()
+                if isinstance(value, SparseVector)
+            }
             self._holders.add(held, weight)
 
     def result(self) -> dict[str, Value]:
@@ -88,10 +92,6 @@ def in_chunks(size: int, work: Callable[[slice], None]) -> None:
     with ThreadPoolExecutor(THREADS, thread_name_prefix="chunks") as pool:
         for _ in pool.map(through, (chunks[first::THREADS] for first in range(THREADS))):
             pass
-
-
-def _ones(vector: SparseVector) -> SparseVector:
-    return SparseVector(vector.size, vector.indices, np.ones_like(vector.values))
 
 
 def _over(mean: SparseVector, share: SparseVector) -> SparseVector:

@@ -81,7 +81,10 @@ def decode_reply(data: bytes, param_spec: ParamSpec, mask: Mask) -> Reply:
     """The reply to a request under this mask."""
     reader = _opened(data, REPLY, param_spec)
     device, samples = reader.numbers("<QQ", "the device")
-    metrics = _read_metrics(reader)
+    metrics = _read_json(reader, float)  # they may be infinite or not a number
+    if not isinstance(metrics, dict) or not all(type(v) is float for v in metrics.values()):
+        raise WireError("metrics must be numbers by name")
+    metrics = {checked_name(name): value for name, value in metrics.items()}
     theta = read_theta(reader, param_spec, mask, None)
     gradients = read_gradients(reader, param_spec)
     arrays = read_arrays(reader)
@@ -137,17 +140,13 @@ def _opened(data: bytes, kind: int, param_spec: ParamSpec) -> Reader:
         )
     if zlib.crc32(content) != int.from_bytes(checksum, "little"):
         raise WireError("the message was damaged on its way: its checksum does not fit")
-    _check_addressee(kind, found, param_spec, fingerprint)
-    return reader
-
-
-def _check_addressee(kind: int, found: int, param_spec: ParamSpec, fingerprint: int) -> None:
     if found != kind:
         raise WireError(f"expected a {_KINDS[kind]}, got {_KINDS.get(found, f'kind {found}')}")
     if fingerprint != param_spec.fingerprint:
         raise WireError(
             f"the message is for model {fingerprint:08x}, not {param_spec.fingerprint:08x}"
         )
+    return reader
 
 
 def _read_order(reader: Reader) -> tuple[str, str, Program]:
@@ -156,14 +155,6 @@ def _read_order(reader: Reader) -> tuple[str, str, Program]:
         case [action, method, list() as verbs]:
             return checked_name(action), checked_name(method), tuple(map(_verb, verbs))
     raise WireError("a request needs an action, a method and a program")
-
-
-def _read_metrics(reader: Reader) -> dict[str, float]:
-    """Single numbers by name; they may be infinite or not a number."""
-    metrics = _read_json(reader, float)
-    if not isinstance(metrics, dict) or not all(type(v) is float for v in metrics.values()):
-        raise WireError("metrics must be numbers by name")
-    return {checked_name(name): value for name, value in metrics.items()}
 
 
 def _verb(value: object) -> Verb:

@@ -40,7 +40,14 @@ def write_arrays(out: Writer, arrays: Arrays) -> None:
         text = checked_name(name).encode()
         write_numbers(out, "<B", len(text))
         out.raw(text)
-        _write_array(out, name, np.asarray(array))
+        array = np.asarray(array)
+        if array.dtype not in DTYPES or array.ndim > MAX_DIMENSIONS:
+            raise WireError(
+                f"the array {name} of {array.dtype} in {array.ndim} dimensions cannot travel"
+            )
+        write_numbers(out, "<BB", DTYPES.index(array.dtype), array.ndim)
+        write_numbers(out, f"<{array.ndim}I", *array.shape)
+        write_values(out, array)
 
 
 def read_arrays(reader: Reader) -> dict[str, NDArray[Any]]:
@@ -80,27 +87,12 @@ def read_gradients(reader: Reader, param_spec: ParamSpec) -> dict[str, SparseVec
         if number >= len(layers) or layers[number][0] in gradients:
             raise WireError(f"gradients of layer {number}: no such layer, or named before")
         layer, size = layers[number]
-        gradients[layer] = _read_sparse(reader, size)
+        positions = read_positions(reader, size)
+        count = size if positions is None else len(positions)
+        values = reader.array(count, np.float32, "the values of gradients")
+        places = np.arange(size, dtype=np.int32) if positions is None else positions
+        gradients[layer] = SparseVector(size, places, values)
     return gradients
-
-
-def _read_sparse(reader: Reader, size: int) -> SparseVector:
-    positions = read_positions(reader, size)
-    count = size if positions is None else len(positions)
-    values = reader.array(count, np.float32, "the values of gradients")
-    return SparseVector(
-        size, np.arange(size, dtype=np.int32) if positions is None else positions, values
-    )
-
-
-def _write_array(out: Writer, name: str, array: NDArray[Any]) -> None:
-    if array.dtype not in DTYPES or array.ndim > MAX_DIMENSIONS:
-        raise WireError(
-            f"the array {name} of {array.dtype} in {array.ndim} dimensions cannot travel"
-        )
-    write_numbers(out, "<BB", DTYPES.index(array.dtype), array.ndim)
-    write_numbers(out, f"<{array.ndim}I", *array.shape)
-    write_values(out, array)
 
 
 def _read_array(reader: Reader, name: str) -> NDArray[Any]:
