@@ -13,30 +13,28 @@ from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.runner import Result
 from fedtiny.runs.tracking import seen_with
 
-Hook = Callable[[Result], str]
-
 
 def finish(result: Result, *, report: bool = True, track: Iterable[str] = ()) -> None:
     """Call every hook and print its line; whatever happens, the run stays finished."""
-    hooks: dict[str, Hook] = {"report": report_page} if report else {}
-    hooks["packed model"] = packed_model
-    hooks |= {name: partial(tracked, name) for name in track}
+    hooks: dict[str, Callable[[], str]] = {"report": partial(_report, result)} if report else {}
+    hooks["packed model"] = partial(_packed_model, result)
+    hooks |= {name: partial(seen_with, name, result.path) for name in track}
     for name, hook in hooks.items():
         try:
-            print(f"{name}: {hook(result)}")
+            print(f"{name}: {hook()}")
         except FedTinyError as error:
             print(f"no {name}: {error}")
         except Exception as error:
             print(f"no {name} ({type(error).__name__}: {error}); the run itself is complete")
 
 
-def report_page(result: Result) -> str:
+def _report(result: Result) -> str:
     """The page with the run's figures."""
     folder = RunFolder(result.path)
     return str(write_page([read(folder)], folder.report))
 
 
-def packed_model(result: Result) -> str:
+def _packed_model(result: Result) -> str:
     """The model as one small file."""
     path = pack_run(result.path, graph=result.graph)
     size, dense = path.stat().st_size, packed.read(path).dense_bytes
@@ -44,8 +42,3 @@ def packed_model(result: Result) -> str:
         f"{path} ({formatting.size(size)}, {size / dense:.2%} of dense); "
         f"classify with: fedtiny predict {quoted(path)} IMAGE"
     )
-
-
-def tracked(name: str, result: Result) -> str:
-    """How to see what a tracker holds."""
-    return seen_with(name, result.path)

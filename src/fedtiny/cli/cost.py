@@ -80,11 +80,20 @@ def command(arguments: list[str]) -> int:
         raise ConfigError(f"--samples must be at least 2, got {parsed.samples}")
     config, inputs = _config(parsed, base), _inputs(parsed, base)
     rows = _rows(parsed, config, parsed.density or densities, inputs)
-    layers = _layers(rows, config, inputs) if parsed.layers else []
+    layers: list[Row] = []
+    if parsed.layers:
+        shown = dict.fromkeys(row["density"] for row in rows if row["density"] is not None)
+        for density in shown:
+            layers += cost.layers(replace(config, density=density), **inputs)
     if parsed.json:
         print(json.dumps(_document(config, inputs, rows, layers), indent=1))
-    else:
-        _print(config, inputs, rows, layers)
+        return 0
+    console = Console(highlight=False)
+    console.print(_cost_table(rows))
+    if layers:
+        console.print(_layer_table(layers))
+    for line in (_settings(config, inputs), *_selections(rows), *_notes(rows)):
+        console.print(line, markup=False)
     return 0
 
 
@@ -150,25 +159,11 @@ def _at(config: Config, density: float) -> Config:
     return replace(config, density=1.0 if methods.find(config.method).dense else density)
 
 
-def _layers(rows: list[Row], config: Config, inputs: CostInputs) -> list[Row]:
-    densities = dict.fromkeys(row["density"] for row in rows if row["density"] is not None)
-    return [layer for d in densities for layer in cost.layers(replace(config, density=d), **inputs)]
-
-
 def _document(config: Config, inputs: CostInputs, rows: list[Row], layers: list[Row]) -> Row:
     settings = configs.to_dict(config)
     shared = {name: settings[name] for name in settings if name not in ("method", "density")}
     document = {"settings": shared, **inputs, "rows": rows}
     return document | ({"layers": layers} if layers else {})
-
-
-def _print(config: Config, inputs: CostInputs, rows: list[Row], layers: list[Row]) -> None:
-    console = Console(highlight=False)
-    console.print(_cost_table(rows))
-    if layers:
-        console.print(_layer_table(layers))
-    for line in (_settings(config, inputs), *_selections(rows), *_notes(rows)):
-        console.print(line, markup=False)
 
 
 def _settings(config: Config, inputs: CostInputs) -> str:

@@ -78,12 +78,21 @@ class Workload:
     @classmethod
     def of(cls, config: Config, **inputs: Unpack[CostInputs]) -> "Workload":
         """What a config asks of a device, at the same density in every layer."""
-        resolved = resolve(config)
-        return cls._with(resolved, _large(resolved, inputs), inputs.get("samples", PAPER_SAMPLES))
+        resolved, own, graph = resolve(config), inputs.get("model"), inputs.get("graph")
+        shape, classes = IMAGES["cifar10"]
+        shape, classes = inputs.get("shape", shape), inputs.get("classes", classes)
+        if own is None:
+            large = named(resolved, shape, classes, graph)
+        else:
+            large = describe(own, shape, classes, graph=graph)
+        return cls._with(resolved, large, inputs.get("samples", PAPER_SAMPLES))
 
     @classmethod
     def _with(cls, config: ResolvedConfig, large: Network, samples: int) -> "Workload":
-        method = _method(config)
+        try:
+            method = methods.create(config)
+        except ConfigError:  # one that is not installed: plain sparse training in its place
+            method = Method(config)
         built = method.resolve(config, lambda: large.profile.parameters)
         other = built.model != config.model
         network = named(built, large.shape, large.classes) if other else large
@@ -203,20 +212,3 @@ class Workload:
 def _without_values(mask: Mask) -> Theta:
     """Zeros, whose memory is never touched."""
     return Theta(mask, np.zeros(length(mask), np.float32))
-
-
-def _method(config: ResolvedConfig) -> Method:
-    """The method of a config; plain sparse training in place of one that is not installed."""
-    try:
-        return methods.create(config)
-    except ConfigError:
-        return Method(config)
-
-
-def _large(config: Config, inputs: CostInputs) -> Network:
-    shape, classes = IMAGES["cifar10"]
-    shape, classes = inputs.get("shape", shape), inputs.get("classes", classes)
-    own, graph = inputs.get("model"), inputs.get("graph")
-    if own is None:
-        return named(config, shape, classes, graph)
-    return describe(own, shape, classes, graph=graph)

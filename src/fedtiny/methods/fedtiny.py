@@ -11,7 +11,7 @@ from fedtiny.federation.messages import HOPELESS_LOSS, pool_arrays
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
-from fedtiny.federation.verbs import BnStatistics, Losses, Program, SecondMoment, TopGradients
+from fedtiny.federation.verbs import BnStatistics, Losses, Program, SecondMoment, TopGradients, Verb
 from fedtiny.graph.ir import Graph
 from fedtiny.methods.at_start import prune_uniformly
 from fedtiny.models.param_spec import ParamSpec
@@ -90,19 +90,14 @@ class FedTiny(Method):
         """Average the devices' batch-norm statistics (Alg. 1, lines 2 to 13)."""
         if self.config.selection.kind == "vanilla":
             return {}
-        verb, arrays = self._measuring, pool_arrays(pool.counts)
-        outcome = server.ask("select", (verb,), theta=pool.theta, arrays=arrays)
-        _require_enough(server, outcome)
-        return pooled_variance(outcome.arrays) if verb.second_moment == "square" else outcome.arrays
+        found = _asked(server, self._measuring, pool)
+        return pooled_variance(found) if self._measuring.second_moment == "square" else found
 
     def _global_losses(
         self, server: Server, pool: CandidatePool, statistics: Statistics
     ) -> NDArray[np.float32]:
         """Average the devices' losses of every candidate (Alg. 1, lines 14 to 28)."""
-        arrays = pool_arrays(pool.counts, statistics)
-        outcome = server.ask("select", (Losses(),), theta=pool.theta, arrays=arrays)
-        _require_enough(server, outcome)
-        scores = outcome.arrays["losses"]
+        scores = _asked(server, Losses(), pool, statistics)["losses"]
         finite = scores < HOPELESS_LOSS * SMALLEST_SHARE
         if not finite.any():
             raise FedTinyError(
@@ -163,11 +158,18 @@ def _graph(server: Server) -> Graph:
     return graph
 
 
-def _require_enough(server: Server, outcome: Outcome) -> None:
-    """Simulated devices fail again when a run goes on; real ones may be back."""
-    fleet, answered = server.config.fleet, len(outcome.answered)
+def _asked(
+    server: Server, verb: Verb, pool: CandidatePool, statistics: Statistics | None = None
+) -> Statistics:
+    """What enough devices measure of a pool.
+
+    If too few answer: simulated devices fail again when a run goes on; real ones may be back.
+    """
+    arrays = pool_arrays(pool.counts, statistics)
+    outcome = server.ask("select", (verb,), theta=pool.theta, arrays=arrays)
     if server.enough(outcome):
-        return
+        return outcome.arrays
+    fleet, answered = server.config.fleet, len(outcome.answered)
     trouble = (
         f"only {answered} devices answered the selection, fewer than --fleet.min-replies "
         f"{fleet.min_replies}"

@@ -75,7 +75,12 @@ class WeightedMean:
             return
         if name not in self._sums:
             self._sums[name] = np.full(np.shape(value), -0.0)  # 0.0 would change the sign of -0.0
-        _add_weighted(self._sums[name], np.asarray(value), weight)
+        sums, values = self._sums[name].reshape(-1), np.asarray(value).reshape(-1)
+
+        def add(chunk: slice) -> None:
+            sums[chunk] += np.multiply(values[chunk], weight, dtype=np.float64)
+
+        in_chunks(sums.size, add)
 
 
 def in_chunks(size: int, work: Callable[[slice], None]) -> None:
@@ -97,15 +102,6 @@ def in_chunks(size: int, work: Callable[[slice], None]) -> None:
 def _over(mean: SparseVector, share: SparseVector) -> SparseVector:
     """A mean over all devices as one over the share of them that holds a value."""
     return SparseVector(mean.size, mean.indices, mean.values / share.values)
-
-
-def _add_weighted(total: NDArray[np.float64], value: NDArray[Any], weight: float) -> None:
-    sums, values = total.reshape(-1), value.reshape(-1)
-
-    def add(chunk: slice) -> None:
-        sums[chunk] += np.multiply(values[chunk], weight, dtype=np.float64)
-
-    in_chunks(sums.size, add)
 
 
 def _divided(total: NDArray[np.float64], weight: float) -> NDArray[np.float32]:

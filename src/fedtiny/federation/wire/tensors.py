@@ -130,7 +130,9 @@ def write_theta(out: Writer, theta: Theta | None, known: Known) -> None:
     if theta is None:
         write_numbers(out, "<B", NO_THETA)
         return
-    form = _form(theta, known)
+    form = VALUES if known.mask == theta.mask.version else MASK_AND_VALUES
+    if known.theta is not None and known.theta == theta.version:
+        form = SAME_THETA
     write_numbers(out, "<BQ", form, theta.mask.version)
     if form == SAME_THETA:
         write_numbers(out, "<Q", theta.version)
@@ -156,12 +158,6 @@ def read_theta(
     held = [mask, theta.mask if theta else None]
     found = _held_mask(version, held) if form == VALUES else _read_mask(reader, param_spec, version)
     return Theta(found, reader.array(length(found), np.float32, "the values of theta"))
-
-
-def _form(theta: Theta, known: Known) -> int:
-    if known.theta is not None and known.theta == theta.version:
-        return SAME_THETA
-    return VALUES if known.mask == theta.mask.version else MASK_AND_VALUES
 
 
 def _read_mask(reader: Reader, param_spec: ParamSpec, version: int) -> Mask:
