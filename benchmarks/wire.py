@@ -141,7 +141,7 @@ def play(server: Server, method: Method, executor: Untrained, work: Workload) ->
     predicted = traffic.training_round(
         work.under(result.mask),
         result.round,
-        new_mask=None if held else traffic.coded_mask(result.mask),
+        new_mask=not held,
         reply_positions=positions,
     )
     kind = "adjusting" if positions else "plain" if held else "plain, new mask"

@@ -10,7 +10,9 @@ import pytest
 import fedtiny
 
 SOURCE = Path(fedtiny.__file__).parent
-BELOW_ALL = ("config", "cores", "errors", "extras", "files", "randomness", "suggest")
+BELOW_ALL = (
+    *("config", "cores", "deprecated", "errors", "extras", "files", "randomness", "suggest"),
+)
 ORDER = (
     *("graph", "data", "models", "sparse", "native", "federation", "methods"),
     *("devices", "runs", "bench", "compare", "reproduce", "report", "export", "finish"),

@@ -1,8 +1,21 @@
 """Errors that tell a user what went wrong and what to do about it."""
 
+from fedtiny.deprecated import renamed
+
 
 class FedTinyError(Exception):
-    """A problem the user can mend; the command line prints its one sentence and exits with 1."""
+    """A problem the user can mend; the command line prints its one sentence and exits with 1.
+
+    One that is not `retryable` comes again however often its run is continued: it takes a new run
+    to do better.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str = "", *, retryable: bool | None = None) -> None:
+        super().__init__(message)
+        if retryable is not None:
+            self.retryable = retryable
 
 
 class ConfigError(FedTinyError):
@@ -28,13 +41,19 @@ class RunError(FedTinyError):
     """A run folder that cannot be read, written or continued."""
 
 
-class StartAnewError(FedTinyError):
-    """A run that fails again however often it is continued; it takes a new one to do better."""
-
-
-class ModelError(StartAnewError):
+class ModelError(FedTinyError):
     """A model that cannot be pruned or trained as asked."""
+
+    retryable = False
 
 
 class ExportError(FedTinyError):
     """A model that cannot be exported as asked, or an exported file that is not one."""
+
+
+def can_retry(error: BaseException | None) -> bool:
+    """Whether what ended with this error may do better when it is continued."""
+    return not isinstance(error, FedTinyError) or error.retryable
+
+
+__getattr__ = renamed(__name__, StartAnewError=FedTinyError)

@@ -6,8 +6,8 @@ import pytest
 
 from fedtiny.cli.cost import command
 from fedtiny.cli.main import dispatch
-from fedtiny.cost import HABITS
 from fedtiny.errors import ConfigError
+from fedtiny.methods import OURS
 
 SMALL = ["--model", "small", "--width", "4"]
 
@@ -20,7 +20,7 @@ def printed_json(capsys, *arguments):
 def test_all_methods_at_the_papers_densities_by_default(capsys):
     document = printed_json(capsys, "--model", "small")
     rows = document["rows"]
-    sparse = [method for method in HABITS if method != "fedavg"]
+    sparse = [method for method in OURS if method != "fedavg"]
     assert [(row["density"], row["method"]) for row in rows] == [
         (1, "fedavg"),
         *((density, method) for density in (0.01, 0.005, 0.001) for method in sparse),

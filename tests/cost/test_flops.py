@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedtiny import models
-from fedtiny.cost import HABITS, Workload, flops
+from fedtiny.cost import Workload, flops, layers
 from fedtiny.devices.torch_gradients import top_gradients
+from fedtiny.federation.verbs import TopGradients
+from fedtiny.methods import OURS
 from fedtiny.sparse.mask import Mask
 
 from .tiny import CLASSES, GIVEN, SHAPE, config, tiny_network, workload
@@ -19,13 +21,31 @@ DENSE = 2 * (288 + 128 + 320 + 15)  # one forward pass of one image
 HALF = 2 * (288 + 64 + 160 + 15)  # the same at density 0.5: the first and last layer stay dense
 
 
+def swapped(work, round):
+    """The gradients that a round asks for, by layer."""
+    return {
+        layer: count
+        for verb in work.program(round)
+        if isinstance(verb, TopGradients)
+        for layer, count in verb.counts.items()
+    }
+
+
 def test_layers_by_hand():
-    first, convolution, linear, last = flops.by_layer(workload(density=0.5))
+    first, convolution, linear, last = workload(density=0.5).load.layers
     assert [layer.kept for layer in (first, convolution, linear, last)] == [18, 4, 160, 15]
     assert [layer.forward for layer in (first, convolution, linear, last)] == [576, 128, 320, 30]
     assert [layer.dense for layer in (first, convolution, linear, last)] == [576, 256, 640, 30]
-    assert convolution.forward == convolution.input_gradient == convolution.weight_gradient
-    assert linear.training == 960
+    rows = layers(config(), model=tiny_network(), **GIVEN)
+    assert rows[1] == {
+        "density": 0.5,
+        "name": "3",
+        "kept": 4,
+        "forward": 128,
+        "input_gradient": 128,
+        "weight_gradient": 128,
+        "dense": 256,
+    }
 
 
 def test_a_round_by_hand():
@@ -33,7 +53,7 @@ def test_a_round_by_hand():
     items = {"forward": part, "input_gradient": part, "weight_gradient": part}
     assert flops.of_round(workload(), round=0) == items
     assert flops.dense_round(workload()) == 3 * IMAGES * DENSE
-    assert flops.never_computed(workload()) == IMAGES * 576
+    assert flops.never_computed(workload(), 0) == IMAGES * 576
 
 
 @pytest.mark.parametrize("method", ["fedavg", "lotteryfl"])
@@ -57,12 +77,12 @@ def test_feddst_computes_full_gradients_of_one_batch_of_all_layers():
 
 def test_fedtiny_computes_full_gradients_of_one_batch_of_one_block():
     work = workload("fedtiny")
-    assert work.swaps(0) == {"5.weight": 48}  # floor(0.3 x 160); backward: the last block first
+    assert swapped(work, 0) == {"5.weight": 48}  # floor(0.3 x 160); backward: the last block first
     assert flops.of_round(work, 0)["top_a_pass"] == 8 * (HALF + 2 * 15 + 2 * 320)
-    assert work.swaps(2) == {"3.weight": 1}
+    assert swapped(work, 2) == {"3.weight": 1}
     assert flops.of_round(work, 2)["top_a_pass"] == 8 * (HALF + 2 * (160 + 15) + 2 * 128)
     assert flops.costliest_round(work) == 0
-    assert workload("fedtiny", pruning={"progressive": False}).swaps(0) == {}
+    assert swapped(workload("fedtiny", pruning={"progressive": False}), 0) == {}
 
 
 @pytest.mark.parametrize("block", [0, 1])
@@ -78,7 +98,7 @@ def test_the_top_a_pass_is_what_pytorch_counts_where_all_weights_but_one_are_kep
         inputs = torch.zeros(8, 3, 16, 16)
         top_gradients(network.train(), inputs, torch.zeros(8, dtype=torch.int64), mask, counts)
     round = 2 if block == 0 else 0
-    assert work.under(mask).swaps(round) == counts
+    assert swapped(work.under(mask), round) == counts
     predicted = flops.of_round(work.under(mask), round)["top_a_pass"]
     assert predicted == pytest.approx(counted.get_total_flops(), rel=0.005)
 
@@ -107,11 +127,11 @@ def test_the_servers_work_by_hand(method, gradients):
     }
 
 
-@given(density=st.floats(0.02, 1), method=st.sampled_from(sorted({*HABITS} - {"small_model"})))
+@given(density=st.floats(0.02, 1), method=st.sampled_from(sorted({*OURS} - {"small_model"})))
 def test_no_method_takes_more_than_a_dense_round_and_a_pass(density, method):
     work = workload(method, density)
     found = sum(flops.of_round(work, flops.costliest_round(work)).values())
-    one_pass = 3 * work.batch * DENSE
+    one_pass = 3 * work.load.batch * DENSE
     both_ends = 3 * IMAGES * 2 * (288 + 15)
     assert both_ends < found <= flops.dense_round(work) + one_pass
 

@@ -1,7 +1,5 @@
 """What is predicted is what a run counts."""
 
-from dataclasses import replace
-
 import pytest
 
 from fedtiny.config import (
@@ -13,6 +11,7 @@ from fedtiny.config import (
     TrainConfig,
 )
 from fedtiny.cost import Workload, traffic
+from fedtiny.cost.workload import CountedMask
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.runner import run
 
@@ -41,7 +40,7 @@ def with_layer_counts(work, record):
     """No round changes how many weights a layer keeps; FedTiny's candidate chose the numbers."""
     sizes = work.network.param_spec.sizes
     counts = {layer: round(d * sizes[layer]) for layer, d in record["densities"].items()}
-    return replace(work, counts=counts)
+    return work.under(CountedMask(work.network.param_spec, counts))
 
 
 @pytest.mark.parametrize("method", sorted(NEW_MASK_ROUNDS))
@@ -49,9 +48,8 @@ def test_the_bytes_of_a_run(method, tmp_path):
     result = short_run(method, tmp_path / "run")
     work = Workload.of(result.config, shape=(1, 8, 8), classes=10, samples=60)
     work = with_layer_counts(work, result.metrics[0])
-    mask = traffic.expected_coded(work.network.param_spec, work.counts)
     for record in result.metrics:
-        new = mask if record["round"] in NEW_MASK_ROUNDS[method] else None
+        new = record["round"] in NEW_MASK_ROUNDS[method]
         found = traffic.training_round(work, record["round"], new_mask=new)
         assert record["bytes_down"] / DEVICES == pytest.approx(found.down, rel=0.005)
         assert record["bytes_up"] / DEVICES == pytest.approx(found.up, rel=0.005)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedtiny.devices.executors import ForkExecutor, SerialExecutor, can_fork
-from fedtiny.devices.link import EncodingLink
+from fedtiny.devices.link import Link
 from fedtiny.devices.simulator import Simulator
 from fedtiny.devices.workers import DONE, Worker
 from fedtiny.errors import FedTinyError, ReplyError
@@ -50,16 +50,18 @@ class Absent(Simulator):
         return ABSENT if rng_key == (HOSTILE, self.action, self.round) else ""
 
 
-class Tampered(EncodingLink):
+class Tampered(Link):
     """The bytes of one reply are changed on their way, in one round."""
 
     def __init__(self, change, round):
-        super().__init__()
+        super().__init__(encodes=True)
         self.change, self.round = change, round
 
-    def received(self, data, validator):
-        now = (validator.request.action, validator.request.round) == ("train", self.round)
-        return super().received(self.change(data) if now else data, validator)
+    def up(self, reply, request):
+        data, _ = super().up(reply, request)
+        if (request.action, request.round) == ("train", self.round):
+            data = self.change(data)
+        return data, len(data)
 
 
 def bench_of(method, wire="count"):

@@ -5,7 +5,7 @@ import numpy as np
 from fedtiny.config import from_dict
 from fedtiny.federation.messages import Reply, Verb
 from fedtiny.federation.method import Method
-from fedtiny.federation.reduce import REDUCERS
+from fedtiny.federation.reduce import reducer_for
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome, Traffic
 from fedtiny.models.param_spec import ParamSpec
@@ -42,7 +42,7 @@ class FakeTransport:
 
     def ask(self, devices, request, reducer):
         self.asked.append((list(devices), request, reducer))
-        replies, failed = REDUCERS[reducer](), {}
+        replies, failed = reducer_for(reducer), {}
         for device in devices:
             match self.answer(device, request):
                 case str() as reason:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtiny.federation.messages import Reply
-from fedtiny.federation.reduce import REDUCERS
+from fedtiny.federation.reduce import reducer_for
 from fedtiny.federation.transport import Traffic
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.vector import SparseVector
@@ -15,7 +15,7 @@ from .fakes import ANATOMY, FULL, HALF, theta_of
 
 
 def reduced(*replies, failed=None, traffic=None, by="mean"):
-    reducer = REDUCERS[by]()
+    reducer = reducer_for(by)
     for reply in replies:
         reducer.add(reply)
     return reducer.outcome(failed or {}, traffic or Traffic())

@@ -145,7 +145,7 @@ def test_gradients_must_fit_the_model(layer):
 
 
 REQUEST_BYTES = (
-    "46544e590101fae0fc3e"  # magic, format 1, request, fingerprint
+    "46544e590201fae0fc3e"  # magic, format 2, request, fingerprint
     "07000000"  # round 7
     "24000000"  # 36 bytes of text: action, method, program
     "5b22616374222c226d222c5b5b22747261696e222c7b2265706f636873223a327d5d5d5d"
@@ -158,7 +158,7 @@ REQUEST_BYTES = (
     "0302"  # int64, two dimensions
     "0200000001000000"  # 2 by 1
     "01000000000000000200000000000000"  # 1 and 2
-    "378b096a"  # checksum
+    "e5718fd5"  # checksum
 )
 
 

@@ -31,7 +31,7 @@ MASK = Mask(
 )
 THETA = Theta(MASK, np.arange(length(MASK), dtype=np.float32))
 ARRAYS = {"counts": np.ones((2, 2), np.int32), "loss": np.float64(3)}
-VERBS = (Verb("train", {"epochs": 2, "rates": [0.1, {"x": None}]}),)
+VERBS = (Verb("practice", {"epochs": 2, "rates": [0.1, {"x": None}]}),)
 REQUEST = wire.encode_request(Request("act", "method", 4, VERBS, THETA, ARRAYS), NOTHING_KNOWN)
 GRADIENTS = {
     "layer2": SparseVector(900, np.array([3, 800], np.int32), np.ones(2, np.float32)),
@@ -129,7 +129,8 @@ def test_mutations_behind_a_right_checksum(message):
     [
         (b"", "ends inside its head"),
         (b"PK\x03\x04" + bytes(40), "not a fedtiny message"),
-        (b"FTNY\x09" + bytes(40), "format 9; this fedtiny speaks 1"),
+        (b"FTNY\x09" + bytes(40), "format 9; this fedtiny speaks 2"),
+        (b"FTNY\x01" + REQUEST[5:], "format 1; this fedtiny speaks 2: install the same"),
         (sealed(head(envelope.REPLY)), "expected a request, got reply"),
         (sealed(head(77)), "expected a request, got kind 77"),
         (request_with(param_spec=anatomy_of(4)), "is for model"),
@@ -143,6 +144,8 @@ def test_mutations_behind_a_right_checksum(message):
         (request_with(b"{}"), "needs an action"),
         (request_with(b'["a","m",{}]'), "needs an action"),
         (request_with(b'["a",5,[]]'), "a name needs"),
+        (request_with(b'["a","m",[["train",{"epoch":1}]]]'), "the verb 'train' takes epochs"),
+        (request_with(b'["a","m",[["top_gradients",{"counts":1}]]]'), "takes counts, epsilon"),
         (request_with(b'["a","\\ud800",[]]'), "a name needs"),
         (request_with(b'["a","m",["train"]]'), "a verb"),
         (request_with(b'["a","m",[["train",[]]]]'), "a verb"),

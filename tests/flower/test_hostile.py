@@ -71,6 +71,14 @@ def test_bytes_that_are_no_reply_change_nothing(change, without, monkeypatch, tm
     assert_it_changed_nothing(path, without)
 
 
+def test_a_node_of_the_version_before_is_refused_in_one_sentence(monkeypatch, tmp_path):
+    path = betrayed(monkeypatch, tmp_path, lambda reply: reply, lambda d: d[:4] + b"\x01" + d[5:])
+    assert lines(path)[0]["failed"][str(HOSTILE)] == (
+        "reply refused: the message has format 1; this fedtiny speaks 2: install the same fedtiny "
+        "on both sides"
+    )
+
+
 @pytest.mark.parametrize("samples", [10**6, 2**39])
 def test_a_node_with_another_number_of_images_than_its_part_has_is_turned_away(
     samples, monkeypatch, tmp_path, capsys

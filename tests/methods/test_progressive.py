@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedtiny.config import from_dict
 from fedtiny.federation.messages import Reply, top_gradients
-from fedtiny.federation.reduce import REDUCERS
+from fedtiny.federation.reduce import reducer_for
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Traffic
@@ -115,7 +115,7 @@ def test_without_progressive_pruning_nothing_is_asked_and_nothing_changes():
 
 def mean_of(theta, *gradients, samples=None):
     """The outcome of devices that reply with these gradients: layer, position, value."""
-    samples, reducer = samples or [1] * len(gradients), REDUCERS["mean"]()
+    samples, reducer = samples or [1] * len(gradients), reducer_for("mean")
     for device, (layers, count) in enumerate(zip(gradients, samples, strict=True)):
         vectors = {
             layer: SparseVector(
@@ -302,7 +302,7 @@ def test_useless_weights_are_reclaimed_if_so_asked(reclaim):
         layer: SparseVector(size, np.arange(size, dtype=np.int32), np.ones(size, np.float32))
         for layer, size in server.param_spec.sizes.items()
     }
-    reducer = REDUCERS["mean"]()
+    reducer = reducer_for("mean")
     reducer.add(Reply(0, 1, server.theta, gradients))
     changes = adjusted(bench.method, server, reducer.outcome({}, Traffic()))
     for layer, change in changes.items():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedtiny.cost import HABITS
+from fedtiny.methods import OURS
 
 from .figures import DENSE, DENSITIES, FORMULA, MB, MODELS, PAPER, SELECTION, SPARSE, ours, printed
 
@@ -16,7 +16,7 @@ def half_of_last_digit(printed):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_method_has_a_row_at_every_density(model):
-    sparse = [method for method in HABITS if method != "fedavg"]
+    sparse = [method for method in OURS if method != "fedavg"]
     assert list(ours(model)) == [(1, "fedavg"), *((d, m) for d in DENSITIES for m in sparse)]
 
 

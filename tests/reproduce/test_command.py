@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedtiny.cli import reproduce as cli
-from fedtiny.errors import StartAnewError
+from fedtiny.errors import FedTinyError
 from fedtiny.reproduce import work
 
 from ..runs.tiny import assert_one_sentence, locked_elsewhere
@@ -267,7 +267,7 @@ def test_a_cell_that_would_fail_again_is_not_to_be_gone_on_with(reproduce, made,
     shutil.rmtree(cell)
 
     def fails(*_):
-        raise StartAnewError("start anew with another --seed")
+        raise FedTinyError("start anew with another --seed", retryable=False)
 
     monkeypatch.setattr(work, "complete", fails)
     code, out, _ = reproduce("first", "--scale", "tiny", "--out", made)

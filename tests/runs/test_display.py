@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 import fedtiny
-from fedtiny.errors import StartAnewError
+from fedtiny.errors import FedTinyError
 from fedtiny.runs import display, formatting
 from fedtiny.runs.display import Lines, Live
 from fedtiny.runs.reporter import Silent
@@ -157,8 +157,9 @@ def test_a_stopped_run_tells_how_to_go_on(tmp_path):
 def test_a_run_that_would_fail_again_is_not_to_be_continued(tmp_path, reporter_of):
     screen = console(force_terminal=reporter_of is Live)
     config = tiny(fleet={"fail_rate": 0.999})
-    with pytest.raises(StartAnewError, match=r"start anew with a lower --fleet\.fail-rate"):
+    with pytest.raises(FedTinyError, match=r"start anew with a lower --fleet\.fail-rate") as found:
         fedtiny.run(config, out=tmp_path / "run", reporter=reporter_of(screen))
+    assert not found.value.retryable
     text = screen.file.getvalue()
     assert "fedtiny: small" in text
     assert "continue with" not in text
@@ -167,7 +168,7 @@ def test_a_run_that_would_fail_again_is_not_to_be_continued(tmp_path, reporter_o
 def test_a_run_that_diverges_before_its_first_round_is_not_to_be_continued(tmp_path):
     screen = console()
     config = tiny(train={"lr": 1e30, "optimizer": "sgd"})
-    with pytest.raises(StartAnewError, match=r"public set.*start anew with a lower --train\.lr"):
+    with pytest.raises(FedTinyError, match=r"public set.*start anew with a lower --train\.lr"):
         fedtiny.run(config, out=tmp_path / "run", reporter=Lines(screen))
     assert "continue with" not in screen.file.getvalue()
 

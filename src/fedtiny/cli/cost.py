@@ -1,6 +1,7 @@
 """fedtiny cost."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import floor
 from typing import Annotated, Any, Literal
@@ -15,8 +16,8 @@ from fedtiny.cli.config_file import taken_off
 from fedtiny.config import Config, DataConfig, SelectionConfig
 from fedtiny.cost.images import IMAGES
 from fedtiny.cost.memory import MemoryModel
-from fedtiny.cost.workload import PAPER_SAMPLES, Given
-from fedtiny.errors import ConfigError, ModelError
+from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
+from fedtiny.errors import ConfigError
 from fedtiny.runs import formatting
 from fedtiny.suggest import did_you_mean
 
@@ -78,13 +79,13 @@ def command(arguments: list[str]) -> int:
     parsed = tyro.cli(Arguments, prog=PROG, args=flags)
     if parsed.samples < 2:
         raise ConfigError(f"--samples must be at least 2, got {parsed.samples}")
-    config, given = _config(parsed, base), _given(parsed, base)
-    rows = _rows(parsed, config, parsed.density or densities, given)
-    layers = _layers(rows, config, given) if parsed.layers else []
+    config, inputs = _config(parsed, base), _inputs(parsed, base)
+    rows = _rows(parsed, config, parsed.density or densities, inputs)
+    layers = _layers(rows, config, inputs) if parsed.layers else []
     if parsed.json:
-        print(json.dumps(_document(config, given, rows, layers), indent=1))
+        print(json.dumps(_document(config, inputs, rows, layers), indent=1))
     else:
-        _print(config, given, rows, layers)
+        _print(config, inputs, rows, layers)
     return 0
 
 
@@ -107,7 +108,7 @@ def _said(arguments: Arguments, *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _given(arguments: Arguments, base: Config) -> Given:
+def _inputs(arguments: Arguments, base: Config) -> CostInputs:
     name = arguments.data or base.data.name
     if name not in IMAGES and not (arguments.shape and arguments.classes):
         hint = did_you_mean(name, IMAGES) or "; give --shape and --classes"
@@ -121,18 +122,17 @@ def _given(arguments: Arguments, base: Config) -> Given:
 
 
 def _rows(
-    arguments: Arguments, config: Config, densities: tuple[float, ...], given: Given
+    arguments: Arguments, config: Config, densities: tuple[float, ...], inputs: CostInputs
 ) -> list[Row]:
-    names = [_checked(method) for method in arguments.methods] or list(cost.HABITS)
+    names = [methods.find(name).name for name in arguments.methods] or list(methods.OURS)
     asked = [replace(config, method=name) for name in names]
     if arguments.memory_budget and arguments.density:
         raise ConfigError("give either --density or --memory-budget, not both")
-    if config.memory_budget is None or arguments.density:
-        each = dict.fromkeys(_at(one, density) for density in densities for one in asked)
-        rows = [_row(one, given) for one in each]
-    else:
-        budget = cost.parse_size(config.memory_budget)
-        rows = [cost.fitting_summary(one, budget, config.memory_model, **given) for one in asked]
+    budget = cost.parse_size(config.memory_budget) if config.memory_budget else None
+    if budget is None or arguments.density:
+        asked = list(dict.fromkeys(_at(one, density) for density in densities for one in asked))
+        budget = None
+    rows = [cost.fitting_summary(one, budget, config.memory_model, **inputs) for one in asked]
     if all(row["density"] is None for row in rows):
         raise ConfigError(_why_nothing(rows))
     return rows
@@ -151,44 +151,31 @@ def _at(config: Config, density: float) -> Config:
     return replace(config, density=1.0 if methods.find(config.method).dense else density)
 
 
-def _row(config: Config, given: Given) -> Row:
-    """Without costs where there is no such network: no small model is small enough, say."""
-    try:
-        return cost.summary(config, **given)
-    except ModelError as error:
-        return cost.no_summary(config, str(error))
-
-
-def _checked(method: str) -> str:
-    """A method by fedtiny or by another party; any other name is a mistake."""
-    return method if method in cost.HABITS else methods.find(method).name
-
-
-def _layers(rows: list[Row], config: Config, given: Given) -> list[Row]:
+def _layers(rows: list[Row], config: Config, inputs: CostInputs) -> list[Row]:
     densities = dict.fromkeys(row["density"] for row in rows if row["density"] is not None)
-    return [layer for d in densities for layer in cost.layers(replace(config, density=d), **given)]
+    return [layer for d in densities for layer in cost.layers(replace(config, density=d), **inputs)]
 
 
-def _document(config: Config, given: Given, rows: list[Row], layers: list[Row]) -> Row:
+def _document(config: Config, inputs: CostInputs, rows: list[Row], layers: list[Row]) -> Row:
     settings = configs.to_dict(config)
     shared = {name: settings[name] for name in settings if name not in ("method", "density")}
-    document = {"settings": shared, **given, "rows": rows}
+    document = {"settings": shared, **inputs, "rows": rows}
     return document | ({"layers": layers} if layers else {})
 
 
-def _print(config: Config, given: Given, rows: list[Row], layers: list[Row]) -> None:
+def _print(config: Config, inputs: CostInputs, rows: list[Row], layers: list[Row]) -> None:
     console = Console(highlight=False)
     console.print(_cost_table(rows))
     if layers:
         console.print(_layer_table(layers))
-    for line in (_settings(config, given), *_selections(rows), *_notes(rows)):
+    for line in (_settings(config, inputs), *_selections(rows), *_notes(rows)):
         console.print(line, markup=False)
 
 
-def _settings(config: Config, given: Given) -> str:
-    shape, train = "x".join(map(str, given["shape"])), config.train
+def _settings(config: Config, inputs: CostInputs) -> str:
+    shape, train = "x".join(map(str, inputs["shape"])), config.train
     return (
-        f"{config.model}: {given['samples']} images of {shape}, {train.local_epochs} epochs, "
+        f"{config.model}: {inputs['samples']} images of {shape}, {train.local_epochs} epochs, "
         f"batches of {train.batch_size}, {train.optimizer}. FLOPs and memory of the costliest "
         "round; bytes of a plain round."
     )
@@ -196,7 +183,7 @@ def _settings(config: Config, given: Given) -> str:
 
 def _selections(rows: list[Row]) -> list[str]:
     return [
-        f"{row['method']} at density {_density(row)} first compares {row['pool_size']} candidates: "
+        f"{row['method']} at density {_density(row)} first {_what_first(row)}: "
         f"{_flops(row['selection_flops'])} FLOPs, "
         f"{formatting.size(row['selection_bytes_down'])} down, "
         f"{formatting.size(row['selection_bytes_up'])} up "
@@ -206,6 +193,10 @@ def _selections(rows: list[Row]) -> list[str]:
     ]
 
 
+def _what_first(row: Row) -> str:
+    return f"compares {row['pool_size']} candidates" if row["pool_size"] else "asks devices"
+
+
 def _notes(rows: list[Row]) -> list[str]:
     return list(dict.fromkeys(note for row in rows for note in row["notes"]))
 
@@ -213,28 +204,14 @@ def _notes(rows: list[Row]) -> list[str]:
 def _cost_table(rows: list[Row]) -> Table:
     table = formatting.titled("Cost of a round, for one device")
     table.padding = (0, 1, 0, 0)
-    headers = ("density", "FLOPs", "ratio", "memory\n(paper)", "memory\n(device)", "down", "up")
     table.add_column("method", no_wrap=True)
-    for name in headers:
+    for name in COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row), end_section=row["method"] == rows[-1]["method"])
+        there = row["density"] is not None
+        cells = [show(row) for show in COLUMNS.values()] if there else ["none"]
+        table.add_row(row["method"], *cells, end_section=row["method"] == rows[-1]["method"])
     return table
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    if row["density"] is None:
-        return row["method"], "none", *[""] * 6
-    return (
-        row["method"],
-        _density(row),
-        _flops(row["flops_round"]),
-        f"{row['flops_ratio']:.4f}",
-        formatting.size(row["memory_paper"]),
-        formatting.size(row["memory_device"]),
-        formatting.size(row["bytes_down"]),
-        formatting.size(row["bytes_up"]),
-    )
 
 
 def _density(row: Row) -> str:
@@ -245,6 +222,17 @@ def _density(row: Row) -> str:
 def _flops(count: int) -> str:
     """As the paper writes it: 8.33E13."""
     return f"{count:.2E}".replace("E+", "E")
+
+
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "density": _density,
+    "FLOPs": lambda row: _flops(row["flops_round"]),
+    "ratio": lambda row: f"{row['flops_ratio']:.4f}",
+    "memory\n(paper)": lambda row: formatting.size(row["memory_paper"]),
+    "memory\n(device)": lambda row: formatting.size(row["memory_device"]),
+    "down": lambda row: formatting.size(row["bytes_down"]),
+    "up": lambda row: formatting.size(row["bytes_up"]),
+}
 
 
 def _layer_table(layers: list[Row]) -> Table:

@@ -11,7 +11,7 @@ from fedtiny import config as configs
 from fedtiny import cost
 from fedtiny.config import Config
 from fedtiny.cost.images import IMAGES
-from fedtiny.cost.workload import Given
+from fedtiny.cost.workload import CostInputs
 from fedtiny.errors import RunError
 from fedtiny.runs import metrics
 from fedtiny.runs.folder import RunFolder, read_json
@@ -59,17 +59,17 @@ def measure(config: Config, folder: RunFolder) -> Measured:
         bytes_up=result["bytes_up"],
         bytes_round=_bytes_a_round(folder, rounds=result["rounds"]),
         selection_bytes=_selection_bytes(folder, devices=len(table)),
-        costs=costs(config, **_given(config, table)),
+        costs=costs(config, **_inputs(config, table)),
     )
 
 
-def costs(config: Config, **given: Unpack[Given]) -> Costs:
+def costs(config: Config, **inputs: Unpack[CostInputs]) -> Costs:
     """The costs of a run that a comparison shows, without running it."""
-    found = cost.summary(configs.resolve(config), **given)
+    found = cost.summary(configs.resolve(config), **inputs)
     return {name: found[name] for name in COSTS}
 
 
-def _given(config: Config, table: NDArray[np.int64]) -> Given:
+def _inputs(config: Config, table: NDArray[np.int64]) -> CostInputs:
     """What the cost model must know; the data itself is not read where its images are known."""
     samples = int(table.sum()) // len(table)
     known = IMAGES.get(config.data.name)

@@ -7,7 +7,7 @@ from typing import Unpack
 
 from fedtiny.config import Config
 from fedtiny.cost.memory import MemoryModel, total
-from fedtiny.cost.workload import Given, Workload
+from fedtiny.cost.workload import CostInputs, Workload
 from fedtiny.errors import ConfigError
 
 
@@ -23,13 +23,13 @@ class DoesNotFit(ConfigError):  # noqa: N818
 
 
 def largest_density(
-    config: Config, budget: int, memory_model: MemoryModel = "paper", **given: Unpack[Given]
+    config: Config, budget: int, memory_model: MemoryModel = "paper", **inputs: Unpack[CostInputs]
 ) -> float:
     """The largest target density whose training fits into a budget of bytes: d_target.
 
     The answer is exact to one weight: with one more kept, the model would not fit.
     """
-    full = Workload.of(replace(config, density=1.0), **given)
+    full = Workload.of(replace(config, density=1.0), **inputs)
     weights, least = full.large.param_spec.prunable_count, full.least_kept
 
     def needed(kept: int) -> int:
@@ -45,8 +45,8 @@ def largest_density(
 def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
     """The last number for which something holds that holds at `low` and not at `high`."""
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
+        midpoint = (low + high) // 2
+        low, high = (midpoint, high) if holds(midpoint) else (low, midpoint)
     return low
 
 

@@ -1,17 +1,14 @@
 """Memory of a device in training, every item by name, in bytes."""
 
-from math import prod
 from typing import Literal
 
-from fedtiny.cost.workload import Swaps, Workload
-from fedtiny.sparse.top import SLAB_PER_COUNT
+from fedtiny.cost.workload import Workload
+from fedtiny.federation.verbs import Items, Program
+from fedtiny.sparse.vector import INDEX_BYTES, VALUE_BYTES
 
-Items = dict[str, int]
 MemoryModel = Literal["paper", "device"]
 
-VALUE = 4  # float32
 PAPER_INDEX = 3
-INDEX = 4  # int32, as masks are held
 PAPER_CONSTANT = {"resnet18": 1_050_000, "vgg11": 2_480_000}
 """What the paper's figures hold beside weights and gradients; it does not say what that is."""
 OPTIMIZER_VALUES = {"adam": 2, "sgd": 1}
@@ -24,14 +21,13 @@ def total(work: Workload, model: MemoryModel) -> int:
 
 def paper(work: Workload) -> Items:
     """As the paper counts: weights and gradients, with 3 bytes for a position."""
-    parameters = work.network.profile.parameters
+    dense = VALUE_BYTES * work.network.profile.parameters
     if work.kept == work.network.param_spec.prunable_count:
-        return {"weights": VALUE * parameters, "gradients": VALUE * parameters}
-    sparse = VALUE * work.trained + PAPER_INDEX * work.indexed
-    full = work.habits.adjusts_by == "full_gradients"
+        return {"weights": dense, "gradients": dense}
+    sparse = VALUE_BYTES * _trained(work) + PAPER_INDEX * _indexed(work)
     return {
         "weights": sparse,
-        "gradients": VALUE * parameters if full else sparse,
+        "gradients": dense if work.sums_gradients else sparse,
         "constant": paper_constant(work),
     }
 
@@ -43,39 +39,40 @@ def paper_constant(work: Workload) -> int:
 
 def device(work: Workload) -> Items:
     """As a device needs it in its largest round, which holds kept weights only."""
-    network, batch = work.network, work.batch
+    network, trained = work.network, VALUE_BYTES * _trained(work)
     items = {
-        "weights": VALUE * work.trained,
-        "indices": INDEX * work.indexed,
-        "gradients": VALUE * work.trained,
-        "optimizer_state": VALUE * OPTIMIZER_VALUES[work.config.train.optimizer] * work.trained,
-        "batch_norm_statistics": VALUE * network.statistics,
-        "activations": batch * network.profile.activation_bytes
+        "weights": trained,
+        "indices": INDEX_BYTES * _indexed(work),
+        "gradients": trained,
+        "optimizer_state": OPTIMIZER_VALUES[work.config.train.optimizer] * trained,
+        "batch_norm_statistics": VALUE_BYTES * network.statistics,
+        "activations": work.load.batch * network.profile.activation_bytes
         + network.profile.fixed_activation_bytes,
     }
-    return items | _adjusting(work)
+    beside = [_beside_training(work, program) for program in work.programs.values()]
+    return items | max(beside, key=_lasting)
 
 
-def _adjusting(work: Workload) -> Items:
-    """What an adjusting round holds beside training, in the largest of them."""
-    if not work.adjustments:
-        return {}
-    if work.habits.adjusts_by == "full_gradients":
-        sizes = work.network.param_spec.sizes
-        return {"gradient_sums": VALUE * sum(sizes.values())} | _one_layer(max(sizes.values()))
-    largest = max(work.adjustments.values(), key=lambda swaps: sum(swaps.values()))
-    buffer = (VALUE + INDEX) * sum(largest.values())
-    return {"top_a_buffer": buffer} | _one_layer(_slab(work, largest))
+def _trained(work: Workload) -> int:
+    """Number of values that training changes: kept weights, biases, batch-norm scales."""
+    return work.kept + work.network.dense_parameters
 
 
-def _one_layer(values: int) -> Items:
-    """The part of a full weight gradient that is held while it is looked at."""
-    return {"gradient_slab": VALUE * values}
+def _indexed(work: Workload) -> int:
+    """Number of kept weights that need a position: those of layers that are not full."""
+    sizes = work.network.param_spec.sizes
+    return sum(kept for layer, kept in work.mask.counts.items() if kept < sizes[layer])
 
 
-def _slab(work: Workload, swaps: Swaps) -> int:
-    shapes = work.network.param_spec.prunable
-    return max(
-        min(prod(shapes[layer]), max(SLAB_PER_COUNT * number, prod(shapes[layer][1:])))
-        for layer, number in swaps.items()
-    )
+def _beside_training(work: Workload, program: Program) -> Items:
+    """What the verbs of a program hold beside training; one buffer serves all that need it."""
+    found: Items = {}
+    for verb in program:
+        for name, size in verb.memory(work.load).items():
+            found[name] = max(size, found.get(name, 0))
+    return found
+
+
+def _lasting(items: Items) -> int:
+    """What is held until the reply; the slab of a gradient comes and goes."""
+    return sum(size for name, size in items.items() if name != "gradient_slab")

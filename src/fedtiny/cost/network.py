@@ -69,7 +69,6 @@ def named(config: Config, shape: Shape, classes: int, graph: Traced | None = Non
 
 def least_small(large: Network) -> int:
     """Parameters of the narrowest small model for the same images."""
-    require("torch", extra="torch")
     from fedtiny.models.small import parameters
 
     return parameters(large.shape[0], large.classes, width=1)

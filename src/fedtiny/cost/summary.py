@@ -1,26 +1,29 @@
 """The cost columns of a comparison: one method, one network, one density, one device."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Unpack
 
 from fedtiny.config import Config
 from fedtiny.cost import flops, memory, traffic
 from fedtiny.cost.budget import DoesNotFit, largest_density
 from fedtiny.cost.memory import MemoryModel
-from fedtiny.cost.workload import Given, Workload
+from fedtiny.cost.workload import CostInputs, Workload
+from fedtiny.errors import ModelError
+from fedtiny.federation.verbs import TRAINING
+from fedtiny.sparse.vector import VALUE_BYTES
 
 Summary = dict[str, Any]
 
 PLAIN = "fl_pqsu"  # trains a sparse network and does nothing else
 
 
-def summary(config: Config, **given: Unpack[Given]) -> Summary:
+def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
     """Every cost of one device, as plain data; nothing is trained.
 
     FLOPs and memory are those of the costliest round, as in the paper; bytes those of a plain
     round, and those of a round that brings a new mask and adjusts it.
     """
-    work = Workload.of(config, **given)
+    work = Workload.of(config, **inputs)
     return {
         "method": config.method,
         "model": config.model,
@@ -35,35 +38,45 @@ def summary(config: Config, **given: Unpack[Given]) -> Summary:
 
 
 def fitting_summary(
-    config: Config, budget: int, memory_model: MemoryModel, **given: Unpack[Given]
+    config: Config,
+    budget: int | None = None,
+    memory_model: MemoryModel = "paper",
+    **inputs: Unpack[CostInputs],
 ) -> Summary:
-    """Every cost at the largest density that fits; its density is None where none does."""
+    """Every cost, at the largest density that fits a budget if there is one.
+
+    Where none fits, or no small model is small enough, the density is None and a note says why.
+    """
     try:
-        density = largest_density(config, budget, memory_model, **given)
-    except DoesNotFit as error:
-        return no_summary(config, str(error)) | {"least_memory": error.least}
-    return summary(replace(config, density=density), **given)
+        if budget is not None:
+            density = largest_density(config, budget, memory_model, **inputs)
+            config = replace(config, density=density)
+        return summary(config, **inputs)
+    except (DoesNotFit, ModelError) as error:
+        least = {"least_memory": error.least} if isinstance(error, DoesNotFit) else {}
+        none = {"method": config.method, "model": config.model, "density": None}
+        return none | {"notes": [str(error)]} | least
 
 
-def layers(config: Config, **given: Unpack[Given]) -> list[Summary]:
+def layers(config: Config, **inputs: Unpack[CostInputs]) -> list[Summary]:
     """FLOPs by layer of plain sparse training at the config's density, for one image."""
-    work = Workload.of(replace(config, method=PLAIN), **given)
-    return [{"density": config.density, **asdict(layer)} for layer in flops.by_layer(work)]
-
-
-def no_summary(config: Config, reason: str) -> Summary:
-    """In place of the costs of a method that cannot be had."""
-    return {"method": config.method, "model": config.model, "density": None, "notes": [reason]}
+    work = Workload.of(replace(config, method=PLAIN), **inputs)
+    return [
+        {"density": config.density, "name": layer.name, "kept": layer.kept}
+        | dict.fromkeys(TRAINING, layer.forward)
+        | {"dense": layer.dense}
+        for layer in work.load.layers
+    ]
 
 
 def _flops(work: Workload) -> Summary:
-    items = flops.of_round(work, flops.costliest_round(work))
-    dense = flops.dense_round(work)
+    costliest = flops.costliest_round(work)
+    items, dense = flops.of_round(work, costliest), flops.dense_round(work)
     return {
         "flops_round": sum(items.values()),
         "flops_ratio": sum(items.values()) / dense,
-        "flops_training": sum(flops.training(work).values()),
-        "flops_exact": sum(items.values()) - flops.never_computed(work),
+        "flops_training": flops.training(items),
+        "flops_exact": sum(items.values()) - flops.never_computed(work, costliest),
         "flops_dense_round": dense,
         "flops_items": items,
         "selection_flops": flops.selection(work),
@@ -81,9 +94,8 @@ def _memory(work: Workload) -> Summary:
 
 
 def _traffic(work: Workload) -> Summary:
-    plain = traffic.training_round(work, round=_plain_round(work))
-    mask = traffic.expected_coded(work.network.param_spec, work.counts)
-    rounds = [traffic.training_round(work, r, new_mask=mask) for r in [0, *work.adjustments]]
+    plain = traffic.training_round(work, work.plain_round)
+    rounds = [traffic.training_round(work, round, new_mask=True) for round in work.programs]
     selection = traffic.selection(work)
     return {
         "bytes_down": plain.down,
@@ -94,24 +106,19 @@ def _traffic(work: Workload) -> Summary:
         "selection_bytes_up": selection.up,
         "selection_bytes": selection.down + selection.up,
         "selection_bytes_paper": traffic.paper_selection(work),
-        "dense_model_bytes": traffic.VALUE * work.large.profile.parameters,
-        "pool_size": work.config.pool_size if work.selects else 0,
+        "dense_model_bytes": VALUE_BYTES * work.large.profile.parameters,
+        "pool_size": work.candidates,
     }
-
-
-def _plain_round(work: Workload) -> int:
-    """A round after the last adjustment."""
-    return max(work.adjustments, default=0) + 1
 
 
 def notes(work: Workload) -> list[str]:
     """What a reader should know of these figures."""
     found = []
-    if not work.habits.known:
-        found.append(
-            f"'{work.config.method}' is not one of fedtiny's own methods: costed as plain sparse "
-            "training"
-        )
+    if work.trouble:
+        found.append(f"'{work.config.method}' {work.trouble}: costed as plain sparse training")
+    if work.unknown_verbs:
+        names = ", ".join(work.unknown_verbs)
+        found.append(f"'{work.config.method}' asks for verbs whose costs are not known: {names}")
     sparse = work.kept < work.network.param_spec.prunable_count
     if sparse and not memory.paper_constant(work):
         found.append(

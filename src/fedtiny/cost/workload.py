@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedtiny import methods
 from fedtiny.config import Config, ResolvedConfig, resolve
-from fedtiny.cost.habits import Habits, habits
 from fedtiny.cost.network import (
     CIFAR10_CLASSES,
     CIFAR10_SHAPE,
@@ -19,60 +18,89 @@ from fedtiny.cost.network import (
     least_small,
     named,
 )
+from fedtiny.deprecated import renamed
+from fedtiny.errors import ConfigError
+from fedtiny.federation.device_load import DeviceLoad, LayerFlops
+from fedtiny.federation.method import CoarseRequest, Method
+from fedtiny.federation.server import Server
+from fedtiny.federation.transport import Transport
+from fedtiny.federation.verbs import Program, Train, Verb, typed
 from fedtiny.models import Traced
-from fedtiny.models.param_spec import Shape
-from fedtiny.randomness import generator
-from fedtiny.sparse.densities import uniform, uniform_noise
-from fedtiny.sparse.mask import Mask
-from fedtiny.sparse.schedule import Schedule
+from fedtiny.models.param_spec import ParamSpec, Shape
+from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.mask import Indices, Mask
+from fedtiny.sparse.theta import Theta, length
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from fedtiny.models.profile import LayerProfile
+
 PAPER_SAMPLES = 5_000
 
-Swaps = Mapping[str, int]
-"""The layers that are adjusted, with the number of weights that are swapped: a_t^l."""
 
-
-class Given(TypedDict, total=False):
+class CostInputs(TypedDict, total=False):
     """What a config does not say. Left out: CIFAR-10's images and classes, 5,000 samples."""
 
     shape: Shape
     classes: int
     samples: int
     model: "nn.Module"
-    """A network of one's own, in place of the one that the config names."""
+    """A network of your own, in place of the one that the config names."""
     graph: Traced
     """What tracing the network gave, so that it is not traced again."""
 
 
+__getattr__ = renamed(__name__, Given=CostInputs)
+
+
+class CountedMask(Mask):
+    """A mask of which only the number of kept weights is known, in the memory of a number."""
+
+    def __init__(self, param_spec: ParamSpec, counts: Mapping[str, int]) -> None:
+        self.param_spec = param_spec
+        self._kept = {
+            layer: None if counts[layer] == size else np.broadcast_to(np.int32(0), counts[layer])
+            for layer, size in param_spec.sizes.items()
+        }
+
+    def indices(self, layer: str) -> Indices:
+        """The first positions, for want of the real ones."""
+        return np.arange(self.kept(layer), dtype=np.int32)
+
+
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A method that trains a network at a density on a device with so many samples.
+    """A method that trains a network under a mask on a device with so many samples.
 
     `network` is what devices train, `large` what it is compared with; they differ for the small
-    model alone. `counts` are the kept weights by layer.
+    model alone. What devices do is asked of the method itself, round by round, with a server that
+    holds a model without values.
     """
 
     config: ResolvedConfig
-    habits: Habits
+    method: Method
     network: Network
     large: Network
-    counts: Mapping[str, int]
+    mask: Mask
     samples: int
 
     @classmethod
-    def of(cls, config: Config, **given: Unpack[Given]) -> "Workload":
+    def of(cls, config: Config, **inputs: Unpack[CostInputs]) -> "Workload":
         """What a config asks of a device, at the same density in every layer."""
         resolved = resolve(config)
-        return cls._with(resolved, _large(resolved, given), given.get("samples", PAPER_SAMPLES))
+        return cls._with(resolved, _large(resolved, inputs), inputs.get("samples", PAPER_SAMPLES))
 
     @classmethod
     def _with(cls, config: ResolvedConfig, large: Network, samples: int) -> "Workload":
-        own = habits(config.method)
-        network = _small(config, large) if own.trains == "small" else large
-        return cls(config, own, network, large, _counts(config, own, network), samples)
+        method = _method(config)
+        built = method.resolve(config, lambda: large.profile.parameters)
+        other = built.model != config.model
+        network = named(built, large.shape, large.classes) if other else large
+        kept = uniform(network.param_spec, method.density_limit(0)).tolist()
+        counts = dict(zip(network.param_spec.prunable, kept, strict=True))
+        mask = CountedMask(network.param_spec, counts)
+        return cls(config, method, network, large, mask, samples)
 
     def at(self, density: float) -> "Workload":
         """The same work with another target density."""
@@ -80,116 +108,124 @@ class Workload:
 
     def under(self, mask: Mask) -> "Workload":
         """The same work with the mask that a run has come to."""
-        return replace(self, counts=mask.counts)
+        return replace(self, mask=mask)
 
     @property
     def kept(self) -> int:
         """Number of kept prunable weights."""
-        return sum(self.counts.values())
+        return self.mask.count
 
     @property
     def least_kept(self) -> int:
         """The fewest weights of the large network that can be asked for."""
         param_spec = self.large.param_spec
-        if self.habits.trains != "small" or self.network is self.large:
+        if self.network is self.large:
             return len(param_spec.prunable)
         share = least_small(self.large) / self.large.profile.parameters
         return min(param_spec.prunable_count, ceil(share * param_spec.prunable_count) + 1)
-
-    @property
-    def trained(self) -> int:
-        """Number of values that training changes: kept weights, biases, batch-norm scales."""
-        return self.kept + self.network.dense_parameters
-
-    @property
-    def indexed(self) -> int:
-        """Number of kept weights that need a position: those of layers that are not full."""
-        sizes = self.network.param_spec.sizes
-        return sum(kept for layer, kept in self.counts.items() if kept < sizes[layer])
-
-    @property
-    def images(self) -> int:
-        """Images that a device trains on in a round, each epoch anew."""
-        return self.samples * self.config.train.local_epochs
-
-    @property
-    def batch(self) -> int:
-        """Images of a mini-batch."""
-        return min(self.config.train.batch_size, self.samples)
-
-    @property
-    def development(self) -> int:
-        """Images that measure candidates."""
-        share = round(self.config.selection.development_ratio * self.samples)
-        return min(self.samples, max(2, share))
 
     @property
     def public(self) -> int:
         """Images of the server's public one-shot set D_s."""
         return self.config.data.n_shots * self.network.classes
 
-    @property
-    def selects(self) -> bool:
-        """Whether devices compare candidates before training."""
-        return self.habits.selects and self.config.selection.kind != "none"
+    @cached_property
+    def load(self) -> DeviceLoad:
+        """What the costs of a verb follow from."""
+        train, ratio = self.config.train, self.config.selection.development_ratio
+        return DeviceLoad(
+            layers=tuple(map(self._layer, self.network.profile.layers)),
+            param_spec=self.network.param_spec,
+            samples=self.samples,
+            batch=min(train.batch_size, self.samples),
+            development=min(self.samples, max(2, round(ratio * self.samples))),
+        )
+
+    def _layer(self, layer: "LayerProfile") -> LayerFlops:
+        kept = self.mask.counts.get(layer.weight, layer.size)
+        return LayerFlops(layer.name, kept, 2 * kept * layer.uses, 2 * layer.macs)
 
     @cached_property
-    def pool(self) -> NDArray[np.int32]:
-        """Kept weights by candidate and layer, as the run will draw them."""
-        draw = generator(self.config.seed, "candidates")
-        param_spec, density = self.network.param_spec, self.config.density
-        return uniform_noise(param_spec, density, self.config.pool_size, draw)
+    def coarse(self) -> tuple[CoarseRequest, ...]:
+        """What devices are asked before round 0."""
+        return self.method.coarse_requests(self.network.param_spec)
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates that devices compare."""
+        return max((asked.candidates for asked in self.coarse), default=0)
 
     @cached_property
-    def adjustments(self) -> dict[int, Swaps]:
-        """The rounds that adjust the mask, with what is swapped in each."""
-        every = range(0, self._schedule.r_stop + 1, self._schedule.delta_r)
-        swaps = {round: self.swaps(round) for round in every}
-        return {round: found for round, found in swaps.items() if found}
-
-    def swaps(self, round: int) -> Swaps:
-        """What is swapped at the end of a round; nothing in a plain round."""
-        if not self._adjusts or not self._schedule.adjusts(round):
-            return {}
-        sizes = self.network.param_spec.sizes
-        numbers = {
-            layer: self._schedule.pruning_number(
-                round, self.counts[layer], sizes[layer] - self.counts[layer]
-            )
-            for layer in self._schedule.layers(self.network.param_spec, round)
-        }
-        return {layer: number for layer, number in numbers.items() if number}
+    def programs(self) -> dict[int, Program]:
+        """The programs of a run that differ, each by the first round that has it."""
+        last = max(self.config.rounds or 0, self.plain_round + 1)
+        first: dict[str, int] = {}
+        for round in range(last):
+            first.setdefault(repr(self.program(round)), round)
+        return {round: self.program(round) for round in first.values()}
 
     @property
-    def _adjusts(self) -> bool:
-        progressive = self.config.pruning.progressive or self.habits.adjusts_by != "top_a"
-        return self.habits.adjusts_by != "nothing" and progressive
+    def plain_round(self) -> int:
+        """A round after the last that may adjust."""
+        return (self.config.pruning.r_stop or 1) + 1
+
+    def program(self, round: int) -> Program:
+        """What the method asks of a device in a round; plain training if it cannot be asked."""
+        asked = self._asked(self._theta, round)
+        return (Train(self.config.train.local_epochs or 1),) if isinstance(asked, str) else asked
 
     @property
-    def _schedule(self) -> Schedule:
-        by_group = self.habits.adjusts_by == "top_a"
-        return Schedule.of(self.config.pruning, granularity=None if by_group else "entire")
+    def trouble(self) -> str:
+        """Why the method cannot be asked, or nothing."""
+        if type(self.method) is Method:
+            return "is not installed here"
+        asked = self._asked(self._theta, 0)
+        return f"needs a run under way ({asked})" if isinstance(asked, str) else ""
+
+    @property
+    def unknown_verbs(self) -> list[str]:
+        """A third party's verbs that are no class of their own: what they cost is not known."""
+        programs = [*self.programs.values(), *(asked.program for asked in self.coarse)]
+        return sorted({v.name for program in programs for v in program if type(v) is Verb})
+
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether the method asks for dense gradients at all, were there enough weights to swap."""
+        param_spec = self.network.param_spec
+        half = {layer: size // 2 for layer, size in param_spec.sizes.items()}
+        asked = self._asked(_without_values(CountedMask(param_spec, half)), 0)
+        return any(isinstance(verb, Train) and verb.sum_dense_gradients for verb in asked)
+
+    @cached_property
+    def _theta(self) -> Theta:
+        return _without_values(self.mask)
+
+    def _asked(self, theta: Theta, round: int) -> Program | str:
+        """The method's own program for a model, or what kept it from giving one."""
+        server = Server(self.config, cast(Transport, None), theta, round=round)
+        try:
+            program = (*self.method.train_locally(server), *self.method.score(server))
+            return tuple(map(typed, program))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
 
 
-def _large(config: Config, given: Given) -> Network:
-    shape, classes = given.get("shape", CIFAR10_SHAPE), given.get("classes", CIFAR10_CLASSES)
-    own, graph = given.get("model"), given.get("graph")
+def _without_values(mask: Mask) -> Theta:
+    """Zeros, whose memory is never touched."""
+    return Theta(mask, np.zeros(length(mask), np.float32))
+
+
+def _method(config: ResolvedConfig) -> Method:
+    """The method of a config; plain sparse training in place of one that is not installed."""
+    try:
+        return methods.create(config)
+    except ConfigError:
+        return Method(config)
+
+
+def _large(config: Config, inputs: CostInputs) -> Network:
+    shape, classes = inputs.get("shape", CIFAR10_SHAPE), inputs.get("classes", CIFAR10_CLASSES)
+    own, graph = inputs.get("model"), inputs.get("graph")
     if own is None:
         return named(config, shape, classes, graph)
     return describe(own, shape, classes, graph=graph)
-
-
-def _small(config: Config, large: Network) -> Network:
-    """The small dense network with the parameters that pruning would leave of the large one."""
-    if config.model == "small":
-        return large
-    budget = max(1, int(config.density * large.profile.parameters))
-    small = replace(config, model="small", parameters=budget)
-    return named(small, large.shape, large.classes)
-
-
-def _counts(config: Config, own: Habits, network: Network) -> Mapping[str, int]:
-    if own.trains != "sparse":
-        return network.param_spec.sizes
-    kept = uniform(network.param_spec, config.density).tolist()
-    return dict(zip(network.param_spec.prunable, kept, strict=True))

@@ -2,20 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.errors import FedTinyError, StartAnewError
+from fedtiny.errors import FedTinyError
+from fedtiny.federation import verbs
 from fedtiny.randomness import SERVER, generator
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
 Metrics = dict[str, float]
-SecondMoment = Literal["var", "square"]
+SecondMoment = verbs.SecondMoment
 Arrays = Mapping[str, NDArray[np.float32]]
 
 MOMENTUM = 0.1  # of running batch-norm statistics, if several passes are asked for
@@ -90,9 +91,10 @@ def finite(loss: float, rng_key: RngKey) -> float:
     """The mean loss of a local training, which must be a number."""
     if not np.isfinite(loss):
         if rng_key.device == SERVER:
-            raise StartAnewError(
+            raise FedTinyError(
                 f"training diverged on the server's public set: its loss is {loss}; start anew "
-                "with a lower --train.lr"
+                "with a lower --train.lr",
+                retryable=False,
             )
         raise FedTinyError(
             f"training diverged on device {rng_key.device} in round {rng_key.round}: its loss is "

@@ -1,7 +1,8 @@
 """One device: it runs the program of a request on its own data."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ from numpy.typing import NDArray
 
 from fedtiny import methods
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import Engine, RngKey, SecondMoment
+from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import HOPELESS_LOSS, Reply, Request
+from fedtiny.federation import verbs
+from fedtiny.federation.messages import HOPELESS_LOSS, POOL_COUNTS, Reply, Request
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
@@ -34,7 +36,7 @@ class Work:
 
     def pool(self) -> CandidatePool:
         """The candidates that the request carries."""
-        return CandidatePool(self.request.theta, self.request.arrays["pool.counts"])
+        return CandidatePool(self.request.theta, self.request.arrays[POOL_COUNTS])
 
     def top_gradients(self, counts: Mapping[str, int], epsilon: float) -> dict[str, SparseVector]:
         """The largest gradients of pruned weights, for the device's model as it is now."""
@@ -47,20 +49,24 @@ def answer(engine: Engine, request: Request, shard: DeviceData, seed: int) -> Re
     work = Work(engine, request, shard, rng_key, samples=len(shard))
     engine.load(request.theta)
     for verb in request.program:
-        _verb(verb.name, request.method)(work, **verb.options)
+        do(verb, work)
     return Reply(shard.device, work.samples, work.theta, work.gradients, work.arrays, work.metrics)
 
 
-def _verb(name: str, method: str) -> Callable[..., None]:
-    verbs = VERBS if name in VERBS else methods.find(method).device_verbs
-    if name not in verbs:
-        raise FedTinyError(f"this device cannot '{name}', which method '{method}' asks for")
-    return verbs[name]
+@singledispatch
+def do(verb: verbs.Verb, work: Work) -> None:
+    """What a device does for a verb; one that is not fedtiny's own is looked up in the method."""
+    method = work.request.method
+    own = methods.find(method).device_verbs
+    if verb.name not in own:
+        raise FedTinyError(f"this device cannot '{verb.name}', which method '{method}' asks for")
+    own[verb.name](work, **verb.options)
 
 
-def _train(work: Work, *, epochs: int, sum_dense_gradients: bool = False) -> None:
+@do.register
+def _train(verb: verbs.Train, work: Work) -> None:
     metrics, gradients = work.engine.train(
-        work.shard, work.rng_key, epochs=epochs, sum_dense_gradients=sum_dense_gradients
+        work.shard, work.rng_key, epochs=verb.epochs, sum_dense_gradients=verb.sum_dense_gradients
     )
     work.metrics |= metrics
     _check_finite("gradients", gradients.values(), work.rng_key)
@@ -79,43 +85,40 @@ def _check_finite(what: str, arrays: Iterable[NDArray[np.float32]], rng_key: Rng
         )
 
 
-def _prune_and_grow(work: Work, *, counts: Mapping[str, int], epsilon: float = 0.0) -> None:
-    gradients = work.top_gradients(counts, epsilon)
-    work.theta, _ = grow_and_drop(work.engine.theta(), gradients, counts)
+@do.register
+def _prune_and_grow(verb: verbs.PruneAndGrow, work: Work) -> None:
+    gradients = work.top_gradients(verb.counts, verb.epsilon)
+    work.theta, _ = grow_and_drop(work.engine.theta(), gradients, verb.counts)
     work.engine.load(work.theta)
 
 
-def _top_gradients(work: Work, *, counts: Mapping[str, int], epsilon: float = 0.0) -> None:
-    found = work.top_gradients(counts, epsilon)
+@do.register
+def _top_gradients(verb: verbs.TopGradients, work: Work) -> None:
+    found = work.top_gradients(verb.counts, verb.epsilon)
     _check_finite("gradients", [gradient.values for gradient in found.values()], work.rng_key)
     work.gradients |= found
 
 
-def _bn_statistics(
-    work: Work, *, batch_size: int, passes: int, second_moment: SecondMoment
-) -> None:
+@do.register
+def _bn_statistics(verb: verbs.BnStatistics, work: Work) -> None:
     work.arrays |= work.engine.bn_statistics(
-        work.shard, work.pool(), batch_size=batch_size, passes=passes, second_moment=second_moment
+        work.shard,
+        work.pool(),
+        batch_size=verb.batch_size,
+        passes=verb.passes,
+        second_moment=verb.second_moment,
     )
     work.samples = len(work.shard.development)
 
 
-def _losses(work: Work) -> None:
-    statistics = {k: v for k, v in work.request.arrays.items() if k != "pool.counts"}
+@do.register
+def _losses(verb: verbs.Losses, work: Work) -> None:
+    statistics = {k: v for k, v in work.request.arrays.items() if k != POOL_COUNTS}
     found = work.engine.losses(work.shard, work.pool(), statistics)
     work.arrays["losses"] = np.where(np.isfinite(found), found, np.float32(HOPELESS_LOSS))
     work.samples = len(work.shard.development)
 
 
-def _evaluate(work: Work) -> None:
+@do.register
+def _evaluate(verb: verbs.Evaluate, work: Work) -> None:
     work.metrics |= work.engine.evaluate(work.shard)
-
-
-VERBS: dict[str, Callable[..., None]] = {
-    "train": _train,
-    "prune_and_grow": _prune_and_grow,
-    "top_gradients": _top_gradients,
-    "bn_statistics": _bn_statistics,
-    "losses": _losses,
-    "evaluate": _evaluate,
-}

@@ -1,31 +1,20 @@
 """The reference simulator: every device on this machine."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedtiny.config import Config
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.executors import Executor, Task
-from fedtiny.devices.link import CountingLink, EncodingLink, Link
-from fedtiny.errors import FedTinyError, ReplyError, RunError
-from fedtiny.federation.messages import Reply, Request
+from fedtiny.devices.link import Link
+from fedtiny.errors import FedTinyError, RunError
+from fedtiny.federation.collect import Arrived, collect
+from fedtiny.federation.messages import Request
 from fedtiny.federation.reply_validator import ReplyValidator
-from fedtiny.federation.robust import reducer_for
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import Known
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """What became of a request on its way to a device: received, or some trouble."""
-
-    device: int
-    size: int
-    received: Request | None
-    trouble: str = ""
 
 
 class Simulator:
@@ -40,8 +29,8 @@ class Simulator:
         self.executor = executor
         self.shards = {shard.device: shard for shard in shards}
         self.config = config
-        kind = EncodingLink if config.fleet.wire == "encode" else CountingLink
-        self.links: dict[int, Link] = {device: kind() for device in self.shards}
+        encodes = config.fleet.wire == "encode"
+        self.links = {device: Link(encodes=encodes) for device in self.shards}
 
     @property
     def devices(self) -> Sequence[int]:
@@ -51,47 +40,25 @@ class Simulator:
         return self.devices
 
     def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
-        deliveries = [self._deliver(device, request) for device in sorted(devices)]
-        failed = {sent.device: sent.trouble for sent in deliveries if sent.trouble}
-        tasks = [
-            Task(self.shards[sent.device], sent.received)
-            for sent in deliveries
-            if sent.received is not None
-        ]
+        """A device out of reach costs nothing; what is sent to one that is late is wasted."""
+        troubles = {device: self._trouble(device, request) for device in sorted(devices)}
+        tasks, down = [], 0
+        for device, trouble in troubles.items():
+            if trouble != ABSENT:
+                received, size = self.links[device].down(request)
+                down += size
+                tasks += [] if trouble else [Task(self.shards[device], received)]
+        failed = {device: trouble for device, trouble in troubles.items() if trouble}
         validator = ReplyValidator(request, reducer, self.config)
-        replies, up = reducer_for(reducer, self.config.robustness, request.theta), 0
+        return collect(self._arrived(tasks, request), validator, failed, Traffic(down=down))
+
+    def _arrived(self, tasks: Sequence[Task], request: Request) -> Iterator[Arrived]:
         for task, answer in zip(tasks, self.executor.answers(tasks), strict=True):
-            received, size = self._receive(task.shard, answer, validator)
-            up += size
-            if isinstance(received, FedTinyError):
-                failed[task.shard.device] = str(received)
+            device, samples = task.shard.device, len(task.shard)
+            if isinstance(answer, FedTinyError):
+                yield Arrived(device, samples, answer, size=0)
             else:
-                replies.add(received)
-        traffic = Traffic(down=sum(sent.size for sent in deliveries), up=up)
-        return replies.outcome(dict(sorted(failed.items())), traffic)
-
-    def _deliver(self, device: int, request: Request) -> Delivery:
-        """Send a request; one that is out of reach costs nothing, one that is late is wasted."""
-        trouble = self._trouble(device, request)
-        if trouble == ABSENT:
-            return Delivery(device, 0, None, trouble)
-        received, size = self.links[device].down(request)
-        return Delivery(device, size, None if trouble else received, trouble)
-
-    def _receive(
-        self, shard: DeviceData, answer: Reply | FedTinyError, validator: ReplyValidator
-    ) -> tuple[Reply | FedTinyError, int]:
-        """A reply that counts, or why it does not; with its bytes."""
-        if isinstance(answer, FedTinyError):
-            return answer, 0
-        received, size = self.links[shard.device].up(answer, validator)
-        if isinstance(received, ReplyError):
-            return received, size
-        try:
-            validator.check(received, shard.device, len(shard))
-        except ReplyError as refusal:
-            return refusal, size
-        return received, size
+                yield Arrived(device, samples, *self.links[device].up(answer, request))
 
     def _trouble(self, device: int, request: Request) -> str:
         """Whether the device is simulated to be out of reach or late this time."""

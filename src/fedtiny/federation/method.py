@@ -1,14 +1,17 @@
-"""What a method of federated pruning is: the moments of a round that it may change."""
+"""What a method of federated pruning is: the hooks of a round that it may change."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedtiny.config import Config, ResolvedConfig
-from fedtiny.federation.messages import Program, train
+from fedtiny.federation.messages import POOL_COUNTS, Arrays
 from fedtiny.federation.transport import Outcome
+from fedtiny.federation.verbs import Program, Train
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.schedule import Granularity, Schedule
 from fedtiny.sparse.theta import Theta
 
 if TYPE_CHECKING:
@@ -17,10 +20,25 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Config)
 
 
-class Method:
-    """Plain federated averaging; a method of pruning overrides the moments in which it differs.
+@dataclass(frozen=True)
+class CoarseRequest:
+    """What devices are asked before round 0, as the cost model needs it."""
 
-    Everything a method remembers between moments lives on the server, so that it is saved with
+    program: Program
+    counts: Mapping[str, int]
+    """Kept weights by layer of the model that is sent."""
+    arrays: Arrays = field(default_factory=dict)
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates of the pool that is sent, if one is."""
+        return len(self.arrays.get(POOL_COUNTS, ()))
+
+
+class Method:
+    """Plain federated averaging; a method of pruning overrides the hooks in which it differs.
+
+    Everything a method remembers between hooks lives on the server, so that it is saved with
     the run.
     """
 
@@ -28,11 +46,22 @@ class Method:
     dense: ClassVar[bool] = False
     """Whether the model stays dense, whatever the target density."""
     reducer: ClassVar[str] = "mean"
+    granularity: ClassVar[Granularity | None] = None
+    """What is adjusted at a time, where the method and not the config says so."""
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
     """Device-side Python of a third party's own; it runs on the reference engine only."""
 
     def __init__(self, config: ResolvedConfig) -> None:
         self.config = config
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """When the mask is adjusted, and by how much."""
+        return Schedule.of(self.config.pruning, self.granularity)
+
+    def pruning_numbers(self, server: "Server") -> dict[str, int]:
+        """The layers to adjust at the end of this round, with their a_t^l above zero."""
+        return self.schedule.pruning_numbers(server.theta.mask, server.round)
 
     def check(self, param_spec: ParamSpec) -> None:
         """Refuse a model or a setting that this method cannot work with."""
@@ -52,7 +81,7 @@ class Method:
 
     def train_locally(self, server: "Server") -> Program:
         """What every device does with its data in this round (Alg. 2, lines 5 to 8)."""
-        return (train(self.config.train.local_epochs),)
+        return (Train(self.config.train.local_epochs),)
 
     def score(self, server: "Server") -> Program:
         """What devices measure after training, for the server to adjust by (lines 10 to 14)."""
@@ -65,6 +94,14 @@ class Method:
 
     def adjust(self, server: "Server", outcome: Outcome) -> None:
         """Change the mask by what the devices measured (lines 19 to 26)."""
+
+    def coarse_requests(self, param_spec: ParamSpec) -> tuple[CoarseRequest, ...]:
+        """What `coarse_prune` asks of the devices; only the cost model reads it."""
+        return ()
+
+    def scored_images(self, public: int) -> int:
+        """Images whose dense gradient `coarse_prune` takes on the server, which has so many."""
+        return 0
 
     def summary(self, server: "Server") -> dict[str, Any]:
         """What a reader of the run should know of this method's choices, as plain JSON."""

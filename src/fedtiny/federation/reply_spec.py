@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -10,9 +9,11 @@ from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.wire import reply_size
 from fedtiny.federation.wire.indices import max_coded_size
 from fedtiny.federation.wire.plain import MAX_TEXT_BYTES
-from fedtiny.models.param_spec import Shape
+from fedtiny.models.param_spec import ParamSpec, Shape
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.vector import VALUE_BYTES
 
-VALUE_BYTES = 4
 LONGEST_NUMBER = -2.2250738585072014e-308  # a metric travels as text; this one has the most digits
 
 
@@ -37,83 +38,52 @@ def expected(request: Request) -> ReplySpec:
     """What an honest device answers to a request."""
     found = ReplySpec()
     for verb in request.program:
-        add = _PARTS.get(verb.name, _anything)
-        add(found, request, verb.options)
+        verb.expect(found, request)
     return found
 
 
-def reply_limit(request: Request, parts: ReplySpec) -> int:
+def reply_bytes(
+    spec: ReplySpec,
+    param_spec: ParamSpec,
+    counts: Mapping[str, int],
+    coded: Callable[[str, int], int],
+    metric: float,
+) -> int:
+    """Number of bytes of a reply with all parts of a spec, to a model that keeps these counts.
+
+    `coded` is the number of bytes of n positions of a layer, `metric` stands for every metric.
+    """
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in spec.arrays.items()}
+    theta = without_weights(param_spec)
+    metrics = dict.fromkeys(spec.metrics, metric)
+    size = reply_size(Reply(0, 0, theta if spec.theta else None, {}, arrays, metrics), theta.mask)
+    if spec.theta:
+        size += VALUE_BYTES * sum(counts.values())
+    if spec.own_mask:
+        size += sum(coded(layer, count) for layer, count in counts.items())
+    return size + sum(
+        2 + coded(layer, count) + VALUE_BYTES * count for layer, count in spec.gradients.items()
+    )
+
+
+def without_weights(param_spec: ParamSpec) -> Theta:
+    """A model that keeps no weight: what its weights would take is added to its messages."""
+    mask = Mask(param_spec, {layer: np.empty(0, np.int32) for layer in param_spec.prunable})
+    return Theta(mask, np.zeros(param_spec.dense_count, np.float32))
+
+
+def reply_limit(request: Request, spec: ReplySpec) -> int:
     """Number of bytes of the largest honest reply; one with any more need not be looked at."""
-    mask, sizes = request.theta.mask, request.theta.param_spec.sizes
-    arrays = {name: np.zeros(shape, np.float32) for name, shape in parts.arrays.items()}
-    metrics = dict.fromkeys(parts.metrics, LONGEST_NUMBER)
-    framework = Reply(0, 0, request.theta if parts.theta else None, {}, arrays, metrics)
-    gradients = sum(
-        2 + max_coded_size(count, sizes[layer]) + VALUE_BYTES * count
-        for layer, count in parts.gradients.items()
+    param_spec, counts = request.theta.param_spec, request.theta.mask.counts
+    sizes = param_spec.sizes
+    most = reply_bytes(
+        spec, param_spec, counts, lambda layer, n: max_coded_size(n, sizes[layer]), LONGEST_NUMBER
     )
-    positions = sum(max_coded_size(mask.kept(layer), sizes[layer]) for layer in mask)
-    return (
-        reply_size(framework, mask)
-        + gradients
-        + (positions if parts.own_mask else 0)
-        + (_max_of_a_third_party(request) if parts.open_ended else 0)
-    )
+    return most + (_max_of_a_third_party(param_spec) if spec.open_ended else 0)
 
 
-def _max_of_a_third_party(request: Request) -> int:
+def _max_of_a_third_party(param_spec: ParamSpec) -> int:
     """A dense model and as many values again, their positions, and a text."""
-    param_spec = request.theta.param_spec
     values = param_spec.prunable_count + param_spec.dense_count
     positions = sum(max_coded_size(size, size) for size in param_spec.sizes.values())
     return 2 * VALUE_BYTES * values + 2 * positions + MAX_TEXT_BYTES
-
-
-Options = Mapping[str, Any]
-
-
-def _train(found: ReplySpec, request: Request, options: Options) -> None:
-    found.theta = True
-    found.metrics.add("loss")
-    if options.get("sum_dense_gradients"):
-        found.arrays |= request.theta.param_spec.prunable
-
-
-def _prune_and_grow(found: ReplySpec, request: Request, options: Options) -> None:
-    found.theta = found.own_mask = True
-
-
-def _top_gradients(found: ReplySpec, request: Request, options: Options) -> None:
-    found.gradients |= options["counts"]
-
-
-def _bn_statistics(found: ReplySpec, request: Request, options: Options) -> None:
-    second = "running_square" if options.get("second_moment") == "square" else "running_var"
-    for name, shape in request.theta.param_spec.statistics.items():
-        found.arrays[name.replace("running_var", second)] = (_candidates(request), *shape)
-
-
-def _losses(found: ReplySpec, request: Request, options: Options) -> None:
-    found.arrays["losses"] = (_candidates(request),)
-
-
-def _evaluate(found: ReplySpec, request: Request, options: Options) -> None:
-    found.metrics |= {"loss", "accuracy"}
-
-
-def _anything(found: ReplySpec, request: Request, options: Options) -> None:
-    found.open_ended = True
-
-
-def _candidates(request: Request) -> int:
-    return len(request.arrays["pool.counts"])
-
-
-_PARTS: dict[str, Callable[[ReplySpec, Request, Options], None]] = {
-    "train": _train,
-    "prune_and_grow": _prune_and_grow,
-    "top_gradients": _top_gradients,
-    "bn_statistics": _bn_statistics,
-    "losses": _losses,
-    "evaluate": _evaluate,
-}

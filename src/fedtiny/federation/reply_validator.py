@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.config import Config
-from fedtiny.errors import ReplyError, WireError
+from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
 from fedtiny.federation.reduce import HOLDERS
 from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
-from fedtiny.federation.wire import check_length, decode_reply
+from fedtiny.federation.wire import decode_reply
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector, is_position_list
@@ -29,6 +29,7 @@ class ReplyValidator:
 
     def __init__(self, request: Request, reducer: str, config: Config) -> None:
         self.request = request
+        self.reducer = reducer
         self.config = config
         self.own_mask = reducer == HOLDERS
         self._parts: ReplySpec = expected(request)
@@ -41,17 +42,27 @@ class ReplyValidator:
         return reply_limit(self.request, self._parts)
 
     def check_length(self, size: int) -> None:
-        """Refuse a reply of too many bytes, before anything is done with it."""
-        try:
-            check_length(size, self.limit)
-        except WireError as error:
-            raise ReplyError(str(error)) from error
+        """Refuse a reply of more bytes than the largest honest one, before it is looked at."""
+        if size > self.limit:
+            raise ReplyError(f"it has {size} bytes, and no honest reply has more than {self.limit}")
+
+    def accepted(
+        self, content: Reply | bytes | FedTinyError, size: int, device: int, max_samples: int
+    ) -> Reply:
+        """The reply that came from a device, if it counts; the error says why it does not."""
+        if isinstance(content, FedTinyError):
+            raise content
+        self.check_length(size)
+        reply = content if isinstance(content, Reply) else self.decoded(content)
+        self.check(reply, device, max_samples)
+        return reply
 
     def decoded(self, data: bytes) -> Reply:
         """The reply that these bytes hold; too many of them are not looked at."""
+        self.check_length(len(data))
         theta = self.request.theta
         try:
-            return decode_reply(data, theta.param_spec, theta.mask, self.limit)
+            return decode_reply(data, theta.param_spec, theta.mask)
         except WireError as error:
             raise ReplyError(str(error)) from error
 
@@ -97,36 +108,38 @@ class ReplyValidator:
             raise ReplyError("its mask keeps more or fewer weights of a layer than it was sent")
 
     def _check_gradients(self, reply: Reply) -> None:
-        wanted, mask = self._parts.gradients, (reply.theta or self.request.theta).mask
+        requested, mask = self._parts.gradients, (reply.theta or self.request.theta).mask
         sizes = mask.param_spec.sizes
-        _check_names("gradients of", reply.gradients, wanted, sizes if self._open else wanted)
+        _check_names("gradients of", reply.gradients, requested, sizes if self._open else requested)
         for layer, gradient in reply.gradients.items():
-            most = wanted.get(layer, sizes[layer])
+            most = requested.get(layer, sizes[layer])
             if gradient.size != sizes[layer] or len(gradient) > most:
                 raise ReplyError(f"it has {len(gradient)} gradients of {layer}, not up to {most}")
             _check_gradient(layer, gradient)
-            if layer in wanted and _any_kept(mask, layer, gradient.indices):
+            if layer in requested and _any_kept(mask, layer, gradient.indices):
                 raise ReplyError(f"it has the gradient of a kept weight of {layer}")
 
     def _check_arrays(self, arrays: Arrays) -> None:
-        wanted = self._parts.arrays
-        _check_names("the array", arrays, wanted, None if self._open else wanted)
+        requested = self._parts.arrays
+        _check_names("the array", arrays, requested, None if self._open else requested)
         for name, array in ((name, np.asarray(own)) for name, own in arrays.items()):
-            if name in wanted and (array.shape != wanted[name] or array.dtype != np.float32):
-                raise ReplyError(f"the array {name} is {_kind(array)}, not {wanted[name]} float32")
+            if name in requested and (array.shape != requested[name] or array.dtype != np.float32):
+                raise ReplyError(
+                    f"the array {name} is {_kind(array)}, not {requested[name]} float32"
+                )
             if not _fits_float32(array):
                 raise ReplyError(f"the array {name} holds NaN, infinity or what is as good as that")
             if name.endswith(NEVER_NEGATIVE) and (array < 0).any():
                 raise ReplyError(f"a variance in {name} is negative")
-        if "losses" in wanted:
+        if "losses" in requested:
             _check_losses(arrays["losses"])
 
     def _check_metrics(self, metrics: Mapping[str, float]) -> None:
-        wanted = dict.fromkeys(self._parts.metrics)
-        _check_names("the metric", metrics, wanted, None if self._open else wanted)
+        requested = dict.fromkeys(self._parts.metrics)
+        _check_names("the metric", metrics, requested, None if self._open else requested)
         for name, value in metrics.items():
             most = 1.0 if name == "accuracy" else LARGEST
-            least = 0.0 if name in wanted else -LARGEST
+            least = 0.0 if name in requested else -LARGEST
             if not least <= value <= most:
                 raise ReplyError(f"its {name} is {value:g}")
 
@@ -145,10 +158,10 @@ class ReplyValidator:
 def _check_names(
     what: str,
     found: Mapping[str, object],
-    wanted: Mapping[str, object],
+    requested: Mapping[str, object],
     allowed: Mapping[str, object] | None,
 ) -> None:
-    missing = wanted.keys() - found.keys()
+    missing = requested.keys() - found.keys()
     if missing:
         raise ReplyError(f"it lacks {what} {min(missing)}, which was asked for")
     unasked = found.keys() - allowed.keys() if allowed is not None else set()
@@ -173,12 +186,9 @@ def _check_gradient(layer: str, gradient: SparseVector) -> None:
 
 def _any_kept(mask: Mask, layer: str, indices: NDArray[np.int32]) -> bool:
     """Whether any of these sorted positions is one of a kept weight."""
-    if mask.is_full(layer) or not len(indices):
+    if mask.is_full(layer):
         return len(indices) > 0
-    kept = mask.indices(layer)
-    places = np.searchsorted(kept, indices)
-    inside = places < len(kept)
-    return bool((kept[places[inside]] == indices[inside]).any())
+    return bool(np.isin(indices, mask.indices(layer), assume_unique=True).any())
 
 
 def _fits_float32(values: NDArray[np.generic]) -> bool:

@@ -61,7 +61,7 @@ def play_round(server: Server, method: Method) -> RoundResult:
 
 @contextmanager
 def _contract(method: Method) -> Iterator[None]:
-    """Blame a method for what goes wrong in its moments, by name and in one sentence."""
+    """Blame a method for what goes wrong in its hooks, by name and in one sentence."""
     if method.reducer not in REDUCERS:
         known = ", ".join(repr(name) for name in REDUCERS)
         raise FedTinyError(

@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedtiny.config import Config
+from fedtiny.deprecated import warn_renamed
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import Arrays, Program, Request
+from fedtiny.federation.messages import Arrays, Request
 from fedtiny.federation.public import PublicSet
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic, Transport
+from fedtiny.federation.verbs import Program
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
@@ -35,6 +37,12 @@ class Server:
     def param_spec(self) -> ParamSpec:
         """The parameter spec of the model in training."""
         return self.theta.param_spec
+
+    @property
+    def anatomy(self) -> ParamSpec:
+        """What `param_spec` was called before."""
+        warn_renamed("server.anatomy", "server.param_spec")
+        return self.param_spec
 
     def ask(
         self,

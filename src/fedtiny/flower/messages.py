@@ -13,15 +13,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedtiny.errors import WireError
 from fedtiny.federation.messages import Request
+from fedtiny.federation.verbs import KNOWN
 
 STYPE = "fedtiny.wire.v1"
 JOIN = "query.join"
-TRAIN, EVALUATE = "train", "evaluate"
-QUERIES = ("bn_statistics", "losses")
+TRAIN = "train"
+QUERIES = tuple(name for name, verb in KNOWN.items() if verb.phase == "select")
 
 DONE, LACKS, FAILED = "done", "lacks", "failed"
 SPEC, THETA = "kit", "theta"  # on the wire as ever, so that any version can refuse another
-MAX_WORDS = 300
+MAX_TEXT = 300
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Question:
         order = records.config_records["order"]
         spec = _bytes(records, SPEC) if SPEC in records else b""
         request = _bytes(records, "request") if "request" in records else b""
-        return cls(str(order[SPEC]), _whole(order, "device"), request, spec.decode())
+        return cls(str(order[SPEC]), _integer(order, "device"), request, spec.decode())
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Answer:
     def records(self) -> RecordDict:
         """As Flower carries it."""
         found = RecordDict(
-            {"answer": ConfigRecord({"status": self.status, "words": self.text[:MAX_WORDS]})}
+            {"answer": ConfigRecord({"status": self.status, "words": self.text[:MAX_TEXT]})}
         )
         if self.reply:
             found["reply"] = _blob(self.reply)
@@ -97,7 +98,7 @@ class Arrival:
         """What a node sent, if it says who it is."""
         name = _text(records, "arrival", "name")
         own = records.config_records["arrival"]
-        samples, claim = _whole(own, "samples"), _whole(own, "claim")
+        samples, claim = _integer(own, "samples"), _integer(own, "claim")
         if not name.isprintable() or not 0 < samples < 2**40:
             raise WireError(f"a node says that it is {ascii(name)[:30]} with {samples} samples")
         return cls(name[:60], samples, claim if claim >= 0 else None)
@@ -106,13 +107,15 @@ class Arrival:
 def told(text: str) -> str:
     """Words of a node as they can be shown: one line, not too long, nothing unprintable."""
     line = text.strip().rpartition("\n")[2]
-    return "".join(c if c.isprintable() else "?" for c in line)[:MAX_WORDS]
+    return "".join(c if c.isprintable() else "?" for c in line)[:MAX_TEXT]
 
 
 def kind(request: Request) -> str:
-    """The message type of a request: the moment of a round that it stands for."""
-    first = request.program[0].name if request.program else TRAIN
-    return f"query.{first}" if first in QUERIES else EVALUATE if first == EVALUATE else TRAIN
+    """The message type of a request: the phase of a run that its first verb belongs to."""
+    if not request.program:
+        return TRAIN
+    first = request.program[0]
+    return f"query.{first.name}" if first.phase == "select" else first.phase
 
 
 def _blob(data: bytes) -> ArrayRecord:
@@ -135,7 +138,7 @@ def _text(records: RecordDict, record: str, name: str) -> str:
     return value
 
 
-def _whole(record: Any, name: str) -> int:
+def _integer(record: Any, name: str) -> int:
     value = record.get(name)
     if type(value) is not int:
         raise WireError(f"a message lacks the number '{name}'")

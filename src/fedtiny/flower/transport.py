@@ -7,9 +7,9 @@ from typing import Any
 from flwr.app import Message
 
 from fedtiny.errors import FedTinyError, ReplyError
-from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.collect import Arrived, collect
+from fedtiny.federation.messages import Request
 from fedtiny.federation.reply_validator import ReplyValidator
-from fedtiny.federation.robust import reducer_for
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
 from fedtiny.flower import messages
@@ -80,7 +80,7 @@ class FlowerTransport:
             self._send(asking, list(nodes))
             self._collect(asking)
             self.registry.note()
-            return self._folded(asking, reducer)
+            return self._folded(asking)
 
     def _send(self, asking: Asking, devices: Sequence[int], with_spec: bool = False) -> None:
         """Send each device what it lacks of the request, and count it."""
@@ -121,30 +121,24 @@ class FlowerTransport:
 
     def _keep(self, asking: Asking, device: int, reply: bytes) -> None:
         """Put a reply by until all are there, unless no honest one is as long."""
-        asking.traffic += Traffic(up=len(reply))
         try:
             asking.validator.check_length(len(reply))
             asking.spool.put(device, reply)
         except ReplyError as refusal:
+            asking.traffic += Traffic(up=len(reply))
             self._fail(asking, device, str(refusal))
 
-    def _folded(self, asking: Asking, reducer: str) -> Outcome:
+    def _folded(self, asking: Asking) -> Outcome:
         """The replies, averaged in device order, one in memory at a time."""
-        replies = reducer_for(reducer, self.spec.config.robustness, asking.request.theta)
-        for device, data in asking.spool.in_order():
-            try:
-                reply = self._accepted(device, data, asking.validator)
-            except ReplyError as refusal:
-                self._fail(asking, device, str(refusal))
-            else:
-                replies.add(reply)
-        return replies.outcome(dict(sorted(asking.failed.items())), asking.traffic)
-
-    def _accepted(self, device: int, data: bytes, validator: ReplyValidator) -> Reply:
-        """A reply that may be averaged in: decoded, and examined before it counts."""
-        reply = validator.decoded(data)
-        validator.check(reply, device, self.registry.assignments.assigned[device].samples)
-        return reply
+        assigned = self.registry.assignments.assigned
+        arrived = (
+            Arrived(device, assigned[device].samples, data, len(data))
+            for device, data in asking.spool.in_order()
+        )
+        outcome = collect(arrived, asking.validator, asking.failed, asking.traffic)
+        for device in [device for device in outcome.failed if device not in asking.failed]:
+            self._fail(asking, device, outcome.failed[device])
+        return outcome
 
     def _fail(self, asking: Asking, device: int, why: str) -> None:
         """Leave a device out; what it holds now is not known, so it gets all next time."""

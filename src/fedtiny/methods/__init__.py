@@ -60,7 +60,7 @@ def _known() -> dict[str, type[Method]]:
     for point in entry_points(group=GROUP):
         method = _loaded(point)
         if method.name in known:
-            raise ConfigError(f"{_told(point)} is named '{method.name}', a name that is taken")
+            raise ConfigError(f"{_described(point)} is named '{method.name}', a name that is taken")
         known[method.name] = method
     return known
 
@@ -71,15 +71,15 @@ def _loaded(point: EntryPoint) -> type[Method]:
         found = point.load()
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise ConfigError(f"{_told(point)} cannot be loaded ({reason})") from error
+        raise ConfigError(f"{_described(point)} cannot be loaded ({reason})") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
-        raise ConfigError(f"{_told(point)} is no subclass of {Method.__module__}.Method")
+        raise ConfigError(f"{_described(point)} is no subclass of {Method.__module__}.Method")
     if not isinstance(getattr(found, "name", None), str):
-        raise ConfigError(f"{_told(point)} has no name: give class {found.__name__} a `name`")
+        raise ConfigError(f"{_described(point)} has no name: give class {found.__name__} a `name`")
     return found
 
 
-def _told(point: EntryPoint) -> str:
+def _described(point: EntryPoint) -> str:
     package = f" of package '{point.dist.name}'" if point.dist else ""
     return f"the method '{point.name} = {point.value}'{package}"
 

@@ -1,12 +1,20 @@
-"""Pruning at the start by a score of the server's own: what SNIP, SynFlow and GraSP share."""
+"""Pruning at the start, on the server: what several methods share."""
 
 from collections.abc import Callable
 
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.public import PublicSet
 from fedtiny.federation.server import Server
+from fedtiny.sparse.candidates import prune_by_magnitude
+from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.iterative import Scores, prune_iteratively
 from fedtiny.sparse.theta import Theta
+
+
+def prune_uniformly(server: Server) -> None:
+    """Prune the server's model by magnitude, to the same density in every layer."""
+    counts = uniform(server.param_spec, server.config.density)
+    server.theta = prune_by_magnitude(server.theta, counts)
 
 
 def prune_at_start(

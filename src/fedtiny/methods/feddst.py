@@ -2,15 +2,13 @@
 
 import numpy as np
 
-from fedtiny.config import ResolvedConfig
-from fedtiny.federation.messages import Program, prune_and_grow, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
+from fedtiny.federation.verbs import Program, PruneAndGrow, Train
 from fedtiny.randomness import generator
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.iterative import prune_by_scores
-from fedtiny.sparse.schedule import Schedule
 from fedtiny.sparse.theta import Theta
 
 BEFORE_GROWTH = 0.6  # 3 of 5 epochs come before a device changes its mask
@@ -29,10 +27,7 @@ class FedDST(Method):
 
     name = "feddst"
     reducer = "mean over holders"
-
-    def __init__(self, config: ResolvedConfig) -> None:
-        super().__init__(config)
-        self.schedule = Schedule.of(config.pruning, granularity="entire")
+    granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:
         draw = generator(self.config.seed, "random mask")
@@ -41,12 +36,12 @@ class FedDST(Method):
 
     def train_locally(self, server: Server) -> Program:
         epochs = self.config.train.local_epochs
-        numbers = self.schedule.pruning_numbers(server.theta.mask, server.round)
+        numbers = self.pruning_numbers(server)
         if not numbers:
-            return (train(epochs),)
+            return (Train(epochs),)
         before = min(round(BEFORE_GROWTH * epochs), epochs - 1)
         epsilon = self.config.pruning.gradient_epsilon
-        return (train(before), prune_and_grow(numbers, epsilon), train(epochs - before))
+        return (Train(before), PruneAndGrow(numbers, epsilon), Train(epochs - before))
 
     def aggregate(self, server: Server, outcome: Outcome) -> Theta:
         assert outcome.theta is not None

@@ -6,27 +6,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import FleetConfig, ResolvedConfig
-from fedtiny.errors import FedTinyError, ModelError, StartAnewError
-from fedtiny.federation.messages import (
-    HOPELESS_LOSS,
-    Program,
-    bn_statistics,
-    losses,
-    pool_arrays,
-    top_gradients,
-)
-from fedtiny.federation.method import Method
+from fedtiny.config import FleetConfig
+from fedtiny.errors import FedTinyError, ModelError
+from fedtiny.federation.messages import HOPELESS_LOSS, pool_arrays
+from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
+from fedtiny.federation.verbs import BnStatistics, Losses, Program, SecondMoment, TopGradients
 from fedtiny.graph.ir import Graph
+from fedtiny.methods.at_start import prune_uniformly
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.randomness import generator
 from fedtiny.sparse.adjust import grow_and_drop
-from fedtiny.sparse.candidates import CandidatePool, prune_by_magnitude
-from fedtiny.sparse.densities import uniform, uniform_noise
+from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.densities import Counts, uniform_noise
 from fedtiny.sparse.effective import reachability
-from fedtiny.sparse.schedule import Schedule
 
 Statistics = Mapping[str, NDArray[np.float32]]
 SMALLEST_SHARE = 1e-8  # of one device in a mean, for a hopeless loss to show in it
@@ -39,10 +33,6 @@ class FedTiny(Method):
     """
 
     name = "fedtiny"
-
-    def __init__(self, config: ResolvedConfig) -> None:
-        super().__init__(config)
-        self.schedule = Schedule.of(config.pruning)
 
     def check(self, param_spec: ParamSpec) -> None:
         super().check(param_spec)
@@ -57,8 +47,7 @@ class FedTiny(Method):
         if self._reclaims:
             _graph(server)  # to fail before the rounds do
         if self.config.selection.kind == "none":
-            counts = uniform(server.param_spec, self.config.density)
-            server.theta = prune_by_magnitude(server.theta, counts)
+            prune_uniformly(server)
             return
         pool = self.candidates(server)
         statistics = self._global_statistics(server, pool)
@@ -70,47 +59,69 @@ class FedTiny(Method):
 
     def candidates(self, server: Server) -> CandidatePool:
         """Magnitude-pruned candidates with noisy layer densities (Sec. 4.1.2)."""
+        return CandidatePool.cut(server.theta, self._candidate_counts(server.param_spec))
+
+    def _candidate_counts(self, param_spec: ParamSpec) -> Counts:
         draw = generator(self.config.seed, "candidates")
-        size = self.config.pool_size
-        counts = uniform_noise(server.param_spec, self.config.density, size, draw)
-        return CandidatePool.cut(server.theta, counts)
+        return uniform_noise(param_spec, self.config.density, self.config.pool_size, draw)
+
+    @property
+    def _measuring(self) -> BnStatistics:
+        settings = self.config.selection
+        second_moment: SecondMoment = "square" if settings.variance == "pooled" else "var"
+        return BnStatistics(settings.batch_size, settings.passes, second_moment)
+
+    def coarse_requests(self, param_spec: ParamSpec) -> tuple[CoarseRequest, ...]:
+        kind = self.config.selection.kind
+        if kind == "none":
+            return ()
+        counts = self._candidate_counts(param_spec)
+        kept = dict(zip(param_spec.prunable, counts.max(axis=0).tolist(), strict=True))
+        if kind == "vanilla":
+            return (CoarseRequest((Losses(),), kept, pool_arrays(counts)),)
+        statistics = {
+            name: np.zeros((len(counts), *shape), np.float32)
+            for name, shape in param_spec.statistics.items()
+        }
+        return (
+            CoarseRequest((self._measuring,), kept, pool_arrays(counts)),
+            CoarseRequest((Losses(),), kept, pool_arrays(counts, statistics)),
+        )
 
     def _global_statistics(self, server: Server, pool: CandidatePool) -> Statistics:
         """Average the devices' batch-norm statistics (Alg. 1, lines 2 to 13)."""
-        settings = self.config.selection
-        if settings.kind == "vanilla":
+        if self.config.selection.kind == "vanilla":
             return {}
-        second_moment = "square" if settings.variance == "pooled" else "var"
-        verb = bn_statistics(settings.batch_size, settings.passes, second_moment)
-        arrays = pool_arrays(pool.counts)
+        verb, arrays = self._measuring, pool_arrays(pool.counts)
         outcome = server.ask("select", (verb,), theta=pool.theta, arrays=arrays)
         _require_enough(server, outcome)
-        return pooled_variance(outcome.arrays) if second_moment == "square" else outcome.arrays
+        return pooled_variance(outcome.arrays) if verb.second_moment == "square" else outcome.arrays
 
     def _global_losses(
         self, server: Server, pool: CandidatePool, statistics: Statistics
     ) -> NDArray[np.float32]:
         """Average the devices' losses of every candidate (Alg. 1, lines 14 to 28)."""
         arrays = pool_arrays(pool.counts, statistics)
-        outcome = server.ask("select", (losses(),), theta=pool.theta, arrays=arrays)
+        outcome = server.ask("select", (Losses(),), theta=pool.theta, arrays=arrays)
         _require_enough(server, outcome)
         scores = outcome.arrays["losses"]
         finite = scores < HOPELESS_LOSS * SMALLEST_SHARE
         if not finite.any():
-            raise StartAnewError(
-                "no candidate has a finite loss; start anew with a lower --train.lr"
+            raise FedTinyError(
+                "no candidate has a finite loss; start anew with a lower --train.lr",
+                retryable=False,
             )
         return np.where(finite, scores, np.inf).astype(np.float32)
 
     def score(self, server: Server) -> Program:
         """Ask for the top-a gradients of the layers whose turn it is (Alg. 2, lines 10 to 14)."""
-        numbers = self._pruning_numbers(server)
+        numbers = self.pruning_numbers(server)
         epsilon = self.config.pruning.gradient_epsilon
-        return (top_gradients(numbers, epsilon),) if numbers else ()
+        return (TopGradients(numbers, epsilon),) if numbers else ()
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""
-        numbers = self._pruning_numbers(server)
+        numbers = self.pruning_numbers(server)
         mask = server.theta.mask
         useful = reachability(_graph(server), mask).useful if self._reclaims else None
         server.theta, _ = grow_and_drop(server.theta, outcome.gradients, numbers, useful)
@@ -119,10 +130,8 @@ class FedTiny(Method):
     def _reclaims(self) -> bool:
         return self.config.pruning.progressive and self.config.pruning.reclaim
 
-    def _pruning_numbers(self, server: Server) -> dict[str, int]:
-        if not self.config.pruning.progressive:
-            return {}
-        return self.schedule.pruning_numbers(server.theta.mask, server.round)
+    def pruning_numbers(self, server: Server) -> dict[str, int]:
+        return super().pruning_numbers(server) if self.config.pruning.progressive else {}
 
     def summary(self, server: Server) -> dict[str, Any]:
         selection: dict[str, Any] = server.memory.get("selection", {})
@@ -148,9 +157,10 @@ def pooled_variance(arrays: Statistics) -> Statistics:
 def _graph(server: Server) -> Graph:
     graph = server.public.graph if server.public else None
     if graph is None:
-        raise StartAnewError(
+        raise FedTinyError(
             "the network has a layer or a shape that weights cannot be followed through; "
-            "leave --pruning.reclaim out"
+            "leave --pruning.reclaim out",
+            retryable=False,
         )
     return graph
 
@@ -173,9 +183,10 @@ def _too_few(fleet: FleetConfig, answered: int) -> FedTinyError:
     }
     lower = " or ".join(f"--fleet.{name}" for name, there in hindrances.items() if there)
     if fleet.fail_rate or fleet.straggler_rate:
-        return StartAnewError(
+        return FedTinyError(
             f"{trouble}; start anew with a lower {lower}, or with another --seed, which failures "
-            "follow"
+            "follow",
+            retryable=False,
         )
     or_lower = f", or start anew with a lower {lower}" if lower else ""
     return FedTinyError(f"{trouble}; continue the run when more devices are there{or_lower}")

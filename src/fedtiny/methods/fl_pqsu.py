@@ -2,8 +2,7 @@
 
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.sparse.candidates import prune_by_magnitude
-from fedtiny.sparse.densities import uniform
+from fedtiny.methods.at_start import prune_uniformly
 
 
 class FLPQSU(Method):
@@ -16,5 +15,4 @@ class FLPQSU(Method):
     name = "fl_pqsu"
 
     def coarse_prune(self, server: Server) -> None:
-        counts = uniform(server.param_spec, self.config.density)
-        server.theta = prune_by_magnitude(server.theta, counts)
+        prune_uniformly(server)

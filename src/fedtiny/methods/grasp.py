@@ -14,6 +14,9 @@ def flow_kept(public: PublicSet, theta: Theta) -> Scores:
     return {layer: product * theta.kept(layer) for layer, product in products.items()}
 
 
+HESSIAN_GRADIENTS = 3  # a gradient, and its own backward pass at twice the price
+
+
 class GraSP(Method):
     """One-shot pruning at the start that keeps the gradient flow: the highest w (H g) stay.
 
@@ -27,3 +30,6 @@ class GraSP(Method):
 
     def coarse_prune(self, server: Server) -> None:
         prune_at_start(server, flow_kept, iterations=1)
+
+    def scored_images(self, public: int) -> int:
+        return HESSIAN_GRADIENTS * public

@@ -9,7 +9,6 @@ from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Mask
-from fedtiny.sparse.schedule import Schedule
 from fedtiny.sparse.theta import Theta
 
 INITIAL = "initial theta"
@@ -26,10 +25,10 @@ class LotteryFL(Method):
     """
 
     name = "lotteryfl"
+    granularity = "entire"
 
     def __init__(self, config: ResolvedConfig) -> None:
         super().__init__(config)
-        self.schedule = Schedule.of(config.pruning, granularity="entire")
         self.prunings = max(1, self.schedule.r_stop // self.schedule.delta_r)
 
     def check(self, param_spec: ParamSpec) -> None:

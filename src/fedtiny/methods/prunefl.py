@@ -3,16 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import ResolvedConfig
-from fedtiny.federation.messages import Program, train
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
+from fedtiny.federation.verbs import Program, Train
+from fedtiny.methods.at_start import prune_uniformly
 from fedtiny.sparse.adjust import grow_and_drop
-from fedtiny.sparse.candidates import prune_by_magnitude
-from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Mask
-from fedtiny.sparse.schedule import Schedule
 from fedtiny.sparse.vector import SparseVector
 
 
@@ -27,21 +24,17 @@ class PruneFL(Method):
     """
 
     name = "prunefl"
-
-    def __init__(self, config: ResolvedConfig) -> None:
-        super().__init__(config)
-        self.schedule = Schedule.of(config.pruning, granularity="entire")
+    granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:
-        counts = uniform(server.param_spec, self.config.density)
-        server.theta = prune_by_magnitude(server.theta, counts)
+        prune_uniformly(server)
 
     def train_locally(self, server: Server) -> Program:
-        adjusting = bool(self.schedule.pruning_numbers(server.theta.mask, server.round))
-        return (train(self.config.train.local_epochs, sum_dense_gradients=adjusting),)
+        adjusting = bool(self.pruning_numbers(server))
+        return (Train(self.config.train.local_epochs, sum_dense_gradients=adjusting),)
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
-        numbers = self.schedule.pruning_numbers(server.theta.mask, server.round)
+        numbers = self.pruning_numbers(server)
         squared = {
             layer: _of_pruned(server.theta.mask, layer, outcome.arrays[layer] ** 2)
             for layer in numbers

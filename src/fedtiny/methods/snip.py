@@ -29,3 +29,6 @@ class SNIP(Method):
 
     def coarse_prune(self, server: Server) -> None:
         prune_at_start(server, sensitivity, self.config.pruning.iterations)
+
+    def scored_images(self, public: int) -> int:
+        return self.config.pruning.iterations * public

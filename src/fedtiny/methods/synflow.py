@@ -20,3 +20,6 @@ class SynFlow(Method):
     def coarse_prune(self, server: Server) -> None:
         iterations = self.config.pruning.iterations
         prune_at_start(server, lambda public, theta: public.synaptic_flow(theta), iterations)
+
+    def scored_images(self, public: int) -> int:
+        return self.config.pruning.iterations  # each step takes one image, of ones

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedtiny.compare.execute import check_config, complete, require_same
 from fedtiny.compare.grid import Cell
 from fedtiny.config import Config, DataConfig
-from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, StartAnewError
+from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, can_retry
 from fedtiny.models.param_spec import Shape
 from fedtiny.reproduce.finished import way_anew
 from fedtiny.reproduce.slices import Clock, OutOfTimeError, Sliced
@@ -78,7 +78,7 @@ def work(
             if "FEDTINY_TRACEBACK" in os.environ:
                 raise
             account.failed[cell.name] = _reason(error, place)
-            if isinstance(error, StartAnewError):
+            if not can_retry(error):
                 account.in_vain.add(cell.name)
         else:
             if ran and not keep_models:
@@ -106,7 +106,7 @@ def _reason(error: Exception, place: RunFolder) -> str:
     """One sentence; of an error that is not meant for a user, its kind too."""
     if isinstance(error, IncompleteRunError):
         return f"{error.trouble}; {way_anew(place)}"
-    if isinstance(error, StartAnewError):
+    if not can_retry(error):
         return f"{error}; settings of cells are in the experiment's file"
     if isinstance(error, FedTinyError):
         return str(error)

@@ -13,7 +13,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedtiny.errors import StartAnewError
+from fedtiny.errors import can_retry
 from fedtiny.runs import formatting
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted, way_on
@@ -78,8 +78,7 @@ class Lines:
         self.unfinished = None
 
     def close(self) -> None:
-        in_vain = isinstance(sys.exception(), StartAnewError)  # what the run is ending with
-        if self.unfinished and not in_vain:
+        if self.unfinished and can_retry(sys.exception()):  # what the run is ending with
             if self.console.quiet:  # rich falls silent when the reader of a pipe is gone
                 self.console = Console(stderr=True, highlight=False, soft_wrap=True)
             self._say(f"stopped; continue with: {way_on(self.unfinished)}")

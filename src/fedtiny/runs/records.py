@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from fedtiny.cost import Workload, flops, memory, traffic
-from fedtiny.federation.messages import evaluate
 from fedtiny.federation.rounds import RoundResult
+from fedtiny.federation.verbs import Evaluate
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.metrics import Record
 from fedtiny.sparse.effective import reachability
+from fedtiny.sparse.vector import VALUE_BYTES
 
 
 def about_record(assembly: Assembly) -> dict[str, Any]:
@@ -27,14 +28,14 @@ def about_record(assembly: Assembly) -> dict[str, Any]:
 
 def _dense_cost(work: Workload) -> dict[str, int]:
     dense = replace(work, config=replace(work.config, method="fedavg")).at(1.0)
-    sent = traffic.training_round(dense, round=1)
+    sent = traffic.training_round(dense, dense.plain_round)
     return {
         "flops": flops.dense_round(dense),
         "memory_paper": memory.total(dense, "paper"),
         "memory_device": memory.total(dense, "device"),
         "bytes_down": sent.down,
         "bytes_up": sent.up,
-        "model_bytes": traffic.VALUE * dense.large.profile.parameters,
+        "model_bytes": VALUE_BYTES * dense.large.profile.parameters,
     }
 
 
@@ -96,7 +97,7 @@ def _measured(assembly: Assembly, result: RoundResult) -> Record:
 
 
 def _on_devices(assembly: Assembly) -> Record:
-    outcome = assembly.server.ask("evaluate", (evaluate(),))
+    outcome = assembly.server.ask("evaluate", (Evaluate(),))
     accuracies = [found["accuracy"] for found in outcome.by_device.values()]
     if not accuracies:
         return {"device_accuracy_mean": None, "device_accuracy_worst": None}

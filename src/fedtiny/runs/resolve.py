@@ -8,7 +8,7 @@ from fedtiny.config import Config, RunConfig, parse_size, resolve_run
 from fedtiny.config.aliases import CUSTOM
 from fedtiny.cores import cores
 from fedtiny.cost import largest_density
-from fedtiny.cost.workload import Given
+from fedtiny.cost.workload import CostInputs
 from fedtiny.data import DataSet
 from fedtiny.devices.executors import can_fork
 from fedtiny.errors import ConfigError
@@ -89,8 +89,8 @@ def within_budget(config: RunConfig, data: DataSet, own: "nn.Module | None") -> 
     return replace(config, density=largest_density(config, budget, config.memory_model, **inputs))
 
 
-def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> Given:
+def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> CostInputs:
     """What the cost model must know beside the config: costs are those of a device of mean size."""
     samples = len(data.train) // config.fleet.devices
-    inputs: Given = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
+    inputs: CostInputs = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
     return inputs if own is None else {**inputs, "model": own}

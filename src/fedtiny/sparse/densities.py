@@ -90,11 +90,11 @@ def _sizes(param_spec: ParamSpec) -> NDArray[np.int64]:
 def _within_budget(param_spec: ParamSpec, density: float, densities: NDArray[np.float64]) -> Counts:
     """Whole weights, at least one a layer, that fill the budget and never exceed it."""
     sizes, most = _sizes(param_spec), budget(param_spec, density)
-    wanted = densities * sizes
-    counts = np.clip(np.floor(wanted + 1e-9), 1, sizes).astype(np.int64)
+    targets = densities * sizes
+    counts = np.clip(np.floor(targets + 1e-9), 1, sizes).astype(np.int64)
     while counts.sum() > most:
         counts[counts.argmax()] -= 1
-    by_remainder = np.argsort(counts - wanted, kind="stable")
+    by_remainder = np.argsort(counts - targets, kind="stable")
     growable = by_remainder[(counts < sizes)[by_remainder]]
     counts[growable[: most - counts.sum()]] += 1
     return counts.astype(np.int32)

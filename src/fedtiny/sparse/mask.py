@@ -127,13 +127,13 @@ class Mask:
 def _checked_positions(layer: str, kept: ArrayLike | None, size: int) -> Indices | None:
     if kept is None:
         return None
-    given = np.asarray(kept)
-    if not is_position_list(given, size):
+    found = np.asarray(kept)
+    if not is_position_list(found, size):
         raise ValueError(
             f"{layer}: kept positions must be whole numbers, sorted, distinct and below {size}"
         )
-    if given.size == size:
+    if found.size == size:
         return None
-    positions = given.astype(np.int32)
+    positions = found.astype(np.int32)
     positions.setflags(write=False)
     return positions

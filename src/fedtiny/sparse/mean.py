@@ -29,7 +29,8 @@ class WeightedMean:
     """A mean that takes one device's values at a time, so that no two devices' are held at once.
 
     Values are named. Arrays of a name have one shape; of a sparse vector a missing entry is
-    zero. Sums are in float64 and in the order of adding, so the outcome is fixed by that order.
+    zero, or is left out where only holders count. Sums are in float64 and in the order of adding,
+    so the outcome is fixed by that order.
 
     >>> mean = WeightedMean()
     >>> mean.add({"x": np.array([1.0])}, weight=1)
@@ -38,8 +39,9 @@ class WeightedMean:
     3.0
     """
 
-    def __init__(self) -> None:
+    def __init__(self, holders_only: bool = False) -> None:
         self.weight = 0.0
+        self._holders = WeightedMean() if holders_only else None
         self._sums: dict[str, NDArray[np.float64]] = {}
         self._sparse_sums: dict[str, _SparseSum] = {}
         self._shapes: dict[str, object] = {}
@@ -52,6 +54,9 @@ class WeightedMean:
         for name, value in values.items():
             self._add(name, value, weight)
         self.weight += weight
+        if self._holders is not None:
+            held = {k: _ones(v) for k, v in values.items() if isinstance(v, SparseVector)}
+            self._holders.add(held, weight)
 
     def result(self) -> dict[str, Value]:
         """The means, in float32."""
@@ -63,7 +68,9 @@ class WeightedMean:
 
     def sparse(self) -> dict[str, SparseVector]:
         """The means of sparse vectors."""
-        return {name: s.mean(self.weight) for name, s in self._sparse_sums.items()}
+        means = {name: s.mean(self.weight) for name, s in self._sparse_sums.items()}
+        shares = self._holders.sparse() if self._holders is not None else {}
+        return {name: _over(mean, shares[name]) if shares else mean for name, mean in means.items()}
 
     def _add(self, name: str, value: Value, weight: float) -> None:
         if isinstance(value, SparseVector):
@@ -75,12 +82,21 @@ class WeightedMean:
             self._sums[name] = _weighted(np.asarray(value), weight)
 
 
+def _ones(vector: SparseVector) -> SparseVector:
+    return SparseVector(vector.size, vector.indices, np.ones_like(vector.values))
+
+
+def _over(mean: SparseVector, share: SparseVector) -> SparseVector:
+    """A mean over all devices as one over the share of them that holds a value."""
+    return SparseVector(mean.size, mean.indices, mean.values / share.values)
+
+
 def _weighted(value: NDArray[Any], weight: float) -> NDArray[np.float64]:
     product, values = np.empty(value.shape), value.reshape(-1)
     flat = product.reshape(-1)
 
-    def multiply(piece: slice) -> None:
-        np.multiply(values[piece], weight, out=flat[piece], dtype=np.float64)
+    def multiply(chunk: slice) -> None:
+        np.multiply(values[chunk], weight, out=flat[chunk], dtype=np.float64)
 
     in_chunks(flat.size, multiply)
     return product
@@ -89,8 +105,8 @@ def _weighted(value: NDArray[Any], weight: float) -> NDArray[np.float64]:
 def _add_weighted(total: NDArray[np.float64], value: NDArray[Any], weight: float) -> None:
     sums, values = total.reshape(-1), value.reshape(-1)
 
-    def add(piece: slice) -> None:
-        sums[piece] += np.multiply(values[piece], weight, dtype=np.float64)
+    def add(chunk: slice) -> None:
+        sums[chunk] += np.multiply(values[chunk], weight, dtype=np.float64)
 
     in_chunks(sums.size, add)
 
@@ -99,8 +115,8 @@ def _divided(total: NDArray[np.float64], weight: float) -> NDArray[np.float32]:
     quotient, sums = np.empty(total.shape, dtype=np.float32), total.reshape(-1)
     flat = quotient.reshape(-1)
 
-    def divide(piece: slice) -> None:
-        flat[piece] = sums[piece] / weight
+    def divide(chunk: slice) -> None:
+        flat[chunk] = sums[chunk] / weight
 
     in_chunks(flat.size, divide)
     return quotient

@@ -87,8 +87,8 @@ class RobustMean:
         """The middle of the devices' values at each place."""
         found = np.empty(len(rows[0]), np.float32)
 
-        def find(piece: slice) -> None:
-            found[piece] = _robust_mean(np.stack([row[piece] for row in rows], axis=1), self.cut)
+        def find(chunk: slice) -> None:
+            found[chunk] = _robust_mean(np.stack([row[chunk] for row in rows], axis=1), self.cut)
 
         in_chunks(len(found), find)
         return found

@@ -58,8 +58,8 @@ class Theta:
         vector = np.empty(length(mask), dtype=np.float32)
         for name, part in places(mask).items():
             flat = _flat(name, tensors[name], mask.param_spec)
-            whole = name not in mask.param_spec.prunable or mask.is_full(name)
-            vector[part] = flat if whole else flat[mask.indices(name)]
+            complete = name not in mask.param_spec.prunable or mask.is_full(name)
+            vector[part] = flat if complete else flat[mask.indices(name)]
         return cls(mask, vector)
 
     def kept(self, layer: str) -> Floats:

@@ -1,12 +1,24 @@
 """The buffer in which a device keeps its largest gradients (Alg. 2, line 12)."""
 
+from math import prod
+
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.models.param_spec import Shape
 from fedtiny.sparse.topk import largest
 from fedtiny.sparse.vector import SparseVector
 
-SLAB_PER_COUNT = 4  # a slab holds at most so many times the values of a buffer, or one filter
+SLAB_PER_COUNT = 4  # a slab holds at most so many times the values that are looked for
+
+
+def slab_values(shape: Shape, count: int) -> int:
+    """Values of the largest slab of a layer's gradient that is held: one filter at least.
+
+    >>> slab_values((5, 64), 48), slab_values((5, 64), 1), slab_values((5, 64), 100)
+    (192, 64, 320)
+    """
+    return min(prod(shape), max(SLAB_PER_COUNT * count, prod(shape[1:])))
 
 
 class TopBuffer:

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+VALUE_BYTES = 4  # float32
+INDEX_BYTES = 4  # int32
+
 
 def is_position_list(positions: NDArray[Any], size: int) -> bool:
     """Whether these are sorted, distinct positions of a flat layer of that size."""

@@ -196,7 +196,7 @@ def test_the_model_that_lanes_are_made_of_stays_as_it_is(hire):
 
 
 def test_full_gradients_larger_than_a_piece_are_averaged_over_all_devices(hire, monkeypatch):
-    monkeypatch.setattr(chunked, "PIECE", 100)
+    monkeypatch.setattr(chunked, "CHUNK", 100)
     bench = bench_of(12, 9, 21)
     executor, average = hire(bench, 1), mean.WeightedMean()
     replies = [*executor.answers(tasks(bench, train(1, sum_dense_gradients=True)))]
@@ -209,7 +209,7 @@ def test_full_gradients_larger_than_a_piece_are_averaged_over_all_devices(hire, 
 
 
 def test_values_that_lie_turned_in_memory_are_averaged_like_any_others(monkeypatch):
-    monkeypatch.setattr(chunked, "PIECE", 5)
+    monkeypatch.setattr(chunked, "CHUNK", 5)
     values = np.arange(48, dtype=np.float32).reshape(2, 3, 4, 2).transpose(0, 3, 1, 2)
     average = mean.WeightedMean()
     average.add({"x": values}, 1)

@@ -17,7 +17,6 @@ A message, all numbers little-endian:
 """
 
 from fedtiny.federation.wire.codec import (
-    check_length,
     decode_reply,
     decode_request,
     encode_reply,
@@ -31,7 +30,6 @@ __all__ = [
     "NOTHING_KNOWN",
     "Known",
     "MissingVersion",
-    "check_length",
     "decode_reply",
     "decode_request",
     "encode_reply",

@@ -22,7 +22,7 @@ from fedtiny.federation.wire.arrays import (
 )
 from fedtiny.federation.wire.plain import read_metrics, read_order, write_metrics, write_order
 from fedtiny.federation.wire.theta import Known, read_theta, write_no_theta, write_theta
-from fedtiny.federation.wire.writer import Parts, Tally, Writer, write_numbers
+from fedtiny.federation.wire.writer import Writer, write_numbers
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -30,23 +30,19 @@ from fedtiny.sparse.theta import Theta
 
 def encode_request(request: Request, known: Known) -> bytes:
     """A request for a device that holds what is known."""
-    out = Parts()
-    _write_request(out, request, known)
-    return envelope.sealed(out)
+    return envelope.checksummed(_written_request(Writer(), request, known))
 
 
 def request_size(request: Request, known: Known) -> int:
     """Number of bytes of the encoded request, which is not built for it."""
-    out = Tally()
-    _write_request(out, request, known)
-    return envelope.sealed_size(out)
+    return envelope.checksummed_size(_written_request(Writer(counting=True), request, known))
 
 
 def decode_request(
     data: bytes, param_spec: ParamSpec, mask: Mask | None = None, theta: Theta | None = None
 ) -> Request:
     """The request, for a device that remembers this mask and this theta."""
-    reader = envelope.unsealed(data, envelope.REQUEST, param_spec)
+    reader = envelope.opened(data, envelope.REQUEST, param_spec)
     (number,) = reader.numbers("<I", "the round")
     action, method, program = read_order(reader)
     found = read_theta(reader, param_spec, mask, theta)
@@ -59,29 +55,17 @@ def decode_request(
 
 def encode_reply(reply: Reply, mask: Mask) -> bytes:
     """A reply to a request under this mask."""
-    out = Parts()
-    _write_reply(out, reply, mask)
-    return envelope.sealed(out)
+    return envelope.checksummed(_written_reply(Writer(), reply, mask))
 
 
 def reply_size(reply: Reply, mask: Mask) -> int:
     """Number of bytes of the encoded reply, which is not built for it."""
-    out = Tally()
-    _write_reply(out, reply, mask)
-    return envelope.sealed_size(out)
+    return envelope.checksummed_size(_written_reply(Writer(counting=True), reply, mask))
 
 
-def check_length(size: int, limit: int) -> None:
-    """Refuse a reply of more bytes than the largest honest one."""
-    if size > limit:
-        raise WireError(f"it has {size} bytes, and no honest reply has more than {limit}")
-
-
-def decode_reply(data: bytes, param_spec: ParamSpec, mask: Mask, limit: int | None = None) -> Reply:
-    """The reply to a request under this mask; one of more bytes than the limit is not read."""
-    if limit is not None:
-        check_length(len(data), limit)
-    reader = envelope.unsealed(data, envelope.REPLY, param_spec)
+def decode_reply(data: bytes, param_spec: ParamSpec, mask: Mask) -> Reply:
+    """The reply to a request under this mask."""
+    reader = envelope.opened(data, envelope.REPLY, param_spec)
     device, samples = reader.numbers("<QQ", "the device")
     metrics = read_metrics(reader)
     theta = read_theta(reader, param_spec, mask, None)
@@ -91,15 +75,16 @@ def decode_reply(data: bytes, param_spec: ParamSpec, mask: Mask, limit: int | No
     return Reply(device, samples, theta, gradients, arrays, metrics)
 
 
-def _write_request(out: Writer, request: Request, known: Known) -> None:
+def _written_request(out: Writer, request: Request, known: Known) -> Writer:
     envelope.write_head(out, envelope.REQUEST, request.theta.param_spec)
     write_numbers(out, "<I", request.round)
     write_order(out, request.action, request.method, request.program)
     write_theta(out, request.theta, known)
     write_arrays(out, request.arrays)
+    return out
 
 
-def _write_reply(out: Writer, reply: Reply, mask: Mask) -> None:
+def _written_reply(out: Writer, reply: Reply, mask: Mask) -> Writer:
     envelope.write_head(out, envelope.REPLY, mask.param_spec)
     write_numbers(out, "<QQ", reply.device, reply.samples)
     write_metrics(out, reply.metrics)
@@ -109,3 +94,4 @@ def _write_reply(out: Writer, reply: Reply, mask: Mask) -> None:
         write_theta(out, reply.theta, Known(mask=mask.version))
     write_gradients(out, reply.gradients, mask.param_spec)
     write_arrays(out, reply.arrays)
+    return out

@@ -4,11 +4,11 @@ import zlib
 
 from fedtiny.errors import WireError
 from fedtiny.federation.wire.reader import Reader
-from fedtiny.federation.wire.writer import Parts, Tally, Writer, write_numbers
+from fedtiny.federation.wire.writer import Writer, write_numbers
 from fedtiny.models.param_spec import ParamSpec
 
 MAGIC = int.from_bytes(b"FTNY", "little")
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had other names of verbs and options
 REQUEST, REPLY = 1, 2
 _KINDS = {REQUEST: "request", REPLY: "reply"}
 _HEAD = "<IBBI"
@@ -20,7 +20,7 @@ def write_head(out: Writer, kind: int, param_spec: ParamSpec) -> None:
     write_numbers(out, _HEAD, MAGIC, FORMAT_VERSION, kind, param_spec.fingerprint)
 
 
-def sealed(message: Parts) -> bytes:
+def checksummed(message: Writer) -> bytes:
     """The message with its checksum."""
     checksum = 0
     for part in message.parts:
@@ -28,12 +28,12 @@ def sealed(message: Parts) -> bytes:
     return b"".join([*message.parts, checksum.to_bytes(_CHECKSUM_BYTES, "little")])
 
 
-def sealed_size(message: Tally) -> int:
+def checksummed_size(message: Writer) -> int:
     """Number of bytes of the message with its checksum."""
     return message.size + _CHECKSUM_BYTES
 
 
-def unsealed(data: bytes, kind: int, param_spec: ParamSpec) -> Reader:
+def opened(data: bytes, kind: int, param_spec: ParamSpec) -> Reader:
     """A reader at the start of the body of a message of this kind for this model."""
     content, checksum = memoryview(data)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     reader = Reader(content)
@@ -41,7 +41,10 @@ def unsealed(data: bytes, kind: int, param_spec: ParamSpec) -> Reader:
     if magic != MAGIC:
         raise WireError("these bytes are not a fedtiny message")
     if version != FORMAT_VERSION:
-        raise WireError(f"the message has format {version}; this fedtiny speaks {FORMAT_VERSION}")
+        raise WireError(
+            f"the message has format {version}; this fedtiny speaks {FORMAT_VERSION}: install the "
+            "same fedtiny on both sides"
+        )
     if zlib.crc32(content) != int.from_bytes(checksum, "little"):
         raise WireError("the message was damaged on its way: its checksum does not fit")
     _check_addressee(kind, found, param_spec, fingerprint)

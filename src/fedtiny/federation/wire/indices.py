@@ -42,6 +42,28 @@ def max_coded_size(count: int, size: int) -> int:
     return min(1 + bytes_for(size), rice)
 
 
+def expected_coded_size(count: int, size: int) -> int:
+    """Average number of bytes that `coded` takes for so many random positions.
+
+    The gaps between random positions are geometric, so the upper part of a gap in Rice's code
+    with k low bits is q^(2^k) / (1 - q^(2^k)) on average, where q is the pruned share.
+
+    >>> expected_coded_size(100, 100), expected_coded_size(50, 100)
+    (1, 14)
+    """
+    if count == size:
+        return 1
+    rice = (_expected_rice(count, size, low_bits) for low_bits in range(MAX_LOW_BITS + 1))
+    return min(1 + bytes_for(size), *rice)
+
+
+def _expected_rice(count: int, size: int, low_bits: int) -> int:
+    beyond = (1 - count / size) ** (1 << low_bits)
+    unary = count * (1 + beyond / (1 - beyond)) if count else 0.0
+    planes = low_bits * bytes_for(count)
+    return 1 + _RICE_HEAD.size + planes + ceil(min(unary, count + size) / 8)
+
+
 def coded(positions: Indices | None, size: int) -> Iterator[bytes]:
     """The positions in the smallest of the forms; None stands for all."""
     _, form = _choose(positions, size)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedtiny.errors import WireError
-from fedtiny.federation.messages import Program, Verb
+from fedtiny.federation.verbs import Program, Verb, typed
 from fedtiny.federation.wire.reader import Reader
 from fedtiny.federation.wire.writer import Writer, write_numbers
 
@@ -65,7 +65,10 @@ def checked_name(name: object) -> str:
 def _verb(value: object) -> Verb:
     match value:
         case [name, dict() as options]:
-            return Verb(checked_name(name), options)
+            try:
+                return typed(Verb(checked_name(name), options))
+            except ValueError as error:
+                raise WireError(str(error)) from error
     raise WireError("a verb of a program needs a name and options")
 
 
@@ -86,7 +89,7 @@ def _read_json(reader: Reader, number: Any) -> Any:
         raise WireError(f"the message claims {length} bytes of text; {MAX_TEXT_BYTES} are allowed")
     text = _decoded(reader.take(length, "its text"))
     try:
-        return json.loads(text, parse_float=number, parse_constant=number, parse_int=_whole)
+        return json.loads(text, parse_float=number, parse_constant=number, parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise WireError(f"the text of the message is not plain JSON: {error}") from error
 
@@ -105,7 +108,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     value = int(text)
     if not -(2**63) <= value < 2**63:
         raise WireError(f"the whole number {text[:30]} is too large")

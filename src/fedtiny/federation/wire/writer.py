@@ -1,7 +1,7 @@
 """One description of a message serves twice: to write it, and to count its bytes."""
 
 import struct
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,40 +11,27 @@ from fedtiny.federation.wire import indices
 from fedtiny.sparse.mask import Indices
 
 
-class Writer(Protocol):
-    """What a message is described to."""
+class Writer:
+    """Collects the parts of a message, or only counts their bytes: no position is coded then."""
 
-    def raw(self, data: bytes | memoryview) -> None:
-        """Bytes as they are."""
-
-    def positions(self, positions: Indices | None, size: int) -> None:
-        """Coded positions of a layer; None stands for all."""
-
-
-class Parts:
-    """Collects the bytes of a message."""
-
-    def __init__(self) -> None:
+    def __init__(self, *, counting: bool = False) -> None:
+        self.counting = counting
         self.parts: list[bytes | memoryview] = []
-
-    def raw(self, data: bytes | memoryview) -> None:
-        self.parts.append(data)
-
-    def positions(self, positions: Indices | None, size: int) -> None:
-        self.parts.extend(indices.coded(positions, size))
-
-
-class Tally:
-    """Counts the bytes of a message that is never built."""
-
-    def __init__(self) -> None:
         self.size = 0
 
     def raw(self, data: bytes | memoryview) -> None:
+        """Bytes as they are."""
         self.size += len(data)
+        if not self.counting:
+            self.parts.append(data)
 
     def positions(self, positions: Indices | None, size: int) -> None:
-        self.size += indices.coded_size(positions, size)
+        """Coded positions of a layer; None stands for all."""
+        if self.counting:
+            self.size += indices.coded_size(positions, size)
+        else:
+            for part in indices.coded(positions, size):
+                self.raw(part)
 
 
 def write_numbers(out: Writer, layout: str, *numbers: int) -> None:

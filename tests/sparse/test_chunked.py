@@ -13,7 +13,7 @@ from fedtiny.sparse.robust_mean import RobustMean, median
 @pytest.fixture(params=[1, 3])
 def threads(request, monkeypatch):
     monkeypatch.setattr(chunked, "THREADS", request.param)
-    monkeypatch.setattr(chunked, "PIECE", 7)
+    monkeypatch.setattr(chunked, "CHUNK", 7)
     monkeypatch.setattr(chunked, "LARGE", 50)
     return request.param
 
