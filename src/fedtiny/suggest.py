@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, prefix: str = "") -> str:
     """How a sentence about an unknown name ends: the closest known one, or nothing.
 
     >>> did_you_mean("snup", ["snip", "fedavg"])
@@ -13,4 +13,4 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     ''
     """
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    return f"; did you mean '{prefix}{near[0]}'?" if near else ""
