@@ -51,7 +51,7 @@ def test_packed_records_lead_back_to_the_network_but_for_training():
     assert nodes_of(records, training=False, most=LIMITS.nodes) == graph.nodes
 
 
-@pytest.mark.parametrize("records", [None, {}, "input", [], 5])
+@pytest.mark.parametrize("records", [None, {}, "input", 5])
 def test_what_is_no_list_is_refused(records):
     with pytest.raises(ModelError, match="not a list"):
         nodes_of(records, training=False, most=10)
@@ -60,6 +60,11 @@ def test_what_is_no_list_is_refused(records):
 def test_too_many_are_refused_before_they_are_read():
     with pytest.raises(ModelError, match="2 to 3 steps, not 4"):
         nodes_of([None] * 4, training=False, most=3)
+
+
+def test_no_records_are_no_network():
+    with pytest.raises(ModelError, match=r"2 to \d+ steps, not 0"):
+        Graph.from_plain([])
 
 
 @pytest.mark.parametrize("kind", [None, 1, True, "", "Softmax", ["input"], {}])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from fedtiny.graph.ir import Graph, Kind, Pair, Shape
-from fedtiny.graph.passes import Fused, fuse
+from fedtiny.graph.passes import Fused, drop_dropout, drop_idle, fuse
 
 ACTIONS = {
     Kind.INPUT: "load",
@@ -75,6 +75,7 @@ class Program:
 
 def program(graph: Graph) -> Program:
     """The steps of a network; convolutions with a stride have one before them that cuts planes."""
+    graph = drop_dropout(drop_idle(graph))
     steps = [Step(s.node, s.reads, s.gives, s.relu, ACTIONS[s.node.kind]) for s in fuse(graph)]
     shapes = dict(enumerate(graph.shapes))
     groups: dict[tuple[int, Pair], list[Step]] = {}

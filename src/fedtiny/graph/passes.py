@@ -1,6 +1,6 @@
 """Passes over a graph: what inference can do without goes, what belongs together is joined."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -69,11 +69,11 @@ def _without(graph: Graph, gone: Mapping[int, int]) -> Graph:
     return Graph(tuple(kept))
 
 
-def _readers(graph: Graph, among: Collection[int] | None = None) -> list[list[int]]:
+def _readers(graph: Graph) -> list[list[int]]:
     """By node, those that read it, each as often as it does."""
     found: list[list[int]] = [[] for _ in graph.nodes]
-    for number in range(len(graph.nodes)) if among is None else sorted(among):
-        for source in graph.nodes[number].inputs:
+    for number, node in enumerate(graph.nodes):
+        for source in node.inputs:
             found[source].append(number)
     return found
 
@@ -90,23 +90,16 @@ class Fused:
 
 
 def fuse(graph: Graph) -> list[Fused]:
-    """Sums and ReLUs join the layer before them where nothing else reads that layer.
-
-    Nodes that only training needs, or that nothing does, are left out.
-    """
-    readers, values = _readers(graph, graph.needed), dict[int, int]()
+    """Sums and ReLUs join the layer before them where nothing else reads that layer."""
+    readers, values = _readers(graph), dict[int, int]()
     steps: list[Fused] = []
 
     def only_reader(number: int, kind: Kind) -> int | None:
         found = readers[number]
         return found[0] if len(found) == 1 and graph.nodes[found[0]].kind == kind else None
 
-    for number in sorted(graph.needed):
-        node = graph.nodes[number]
+    for number, node in enumerate(graph.nodes):
         if number in values:
-            continue
-        if node.kind == Kind.DROPOUT:
-            values[number] = values[node.inputs[0]]
             continue
         joined, reads = [number], [values[i] for i in node.inputs]
         if node.kind in CAN_ADD and (added := only_reader(number, Kind.ADD)):

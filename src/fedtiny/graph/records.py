@@ -39,7 +39,7 @@ def nodes_of(records: Any, *, training: bool, most: int) -> tuple[Node, ...]:
 
     With `training` they are those of another process, else those of a packed file.
     """
-    if not isinstance(records, list) or not records:
+    if not isinstance(records, list):
         raise ModelError("its steps are not a list")
     if len(records) > most:
         raise ModelError(f"a network has 2 to {most} steps, not {len(records)}")
