@@ -5,7 +5,8 @@ method, torch and native devices, one worker and two, and a few with settings ou
 Then runs that the old version began and a kill stopped halfway are resumed by the new one, and held
 against the old version's own, unbroken. Compared are the model, the mask, the rest of the
 checkpoint, the packed model's arrays, the selection, the metrics and the result, all without
-seconds, and without counted bytes if the two speak different wire formats. Fails if anything differs.
+seconds, and without counted bytes if the two speak different wire formats. Fails if anything
+differs.
 
     python benchmarks/compare_versions.py OLD NEW [--only PART ...] [--new-flags='--seed 1']
 
@@ -361,7 +362,8 @@ def _die_after(rounds: int) -> None:
 
 def wire_format(tree: Path) -> str:
     """The version of the wire format that a tree's messages have."""
-    text = (tree / "src/fedtiny/federation/wire/envelope.py").read_text()
+    files = sorted((tree / "src/fedtiny/federation/wire").glob("*.py"))
+    text = "".join(file.read_text() for file in files)
     return text.partition("FORMAT_VERSION = ")[2].split()[0]
 
 
