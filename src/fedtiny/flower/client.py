@@ -1,4 +1,4 @@
-"""The ClientApp: one handler for each part of a round that happens on a device."""
+"""The ClientApp: one handler for each phase of a run that happens on a device."""
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -27,5 +27,5 @@ def respond(message: Message, context: Context) -> Message:
 
 app.train()(respond)
 app.evaluate()(respond)
-for action in QUERIES:
-    app.query(action)(respond)
+for query in QUERIES:
+    app.query(query)(respond)
