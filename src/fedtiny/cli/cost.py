@@ -176,8 +176,10 @@ def _settings(config: Config, inputs: CostInputs) -> str:
 
 
 def _selections(rows: list[Row]) -> list[str]:
+    compares = "compares {} candidates".format
     return [
-        f"{row['method']} at density {_density(row)} first {_what_first(row)}: "
+        f"{row['method']} at density {_density(row)} first "
+        f"{compares(row['pool_size']) if row['pool_size'] else 'asks devices'}: "
         f"{_flops(row['selection_flops'])} FLOPs, "
         f"{formatting.size(row['selection_bytes_down'])} down, "
         f"{formatting.size(row['selection_bytes_up'])} up "
@@ -185,10 +187,6 @@ def _selections(rows: list[Row]) -> list[str]:
         for row in rows
         if row.get("selection_flops")
     ]
-
-
-def _what_first(row: Row) -> str:
-    return f"compares {row['pool_size']} candidates" if row["pool_size"] else "asks devices"
 
 
 def _notes(rows: list[Row]) -> list[str]:

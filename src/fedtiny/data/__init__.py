@@ -204,14 +204,9 @@ def _collected(dataset: Any) -> tuple[Array, Array]:
 def _sample(sample: Any, index: int) -> tuple[Array, int]:
     try:
         image, label = sample
-        return _as_array(image), int(label)
+        if hasattr(image, "convert") and image.mode != "L":
+            return np.asarray(image.convert("RGB")).transpose(2, 0, 1), int(label)
+        array = np.asarray(image)
+        return (array[None] if hasattr(image, "convert") else array), int(label)
     except (TypeError, ValueError) as other:
         raise DataError(f"sample {index} must be a pair of an image and a label") from other
-
-
-def _as_array(image: Any) -> Array:
-    if not hasattr(image, "convert"):
-        return np.asarray(image)
-    if image.mode == "L":
-        return np.asarray(image)[None]
-    return np.asarray(image.convert("RGB")).transpose(2, 0, 1)

@@ -133,7 +133,8 @@ class ReplyValidator:
                 )
             if gradient.values.shape != gradient.indices.shape or not _fits(gradient.values):
                 raise ReplyError(f"a gradient of {layer} is NaN or infinite")
-            if layer in requested and _any_kept(mask, layer, gradient.indices):
+            kept = np.isin(gradient.indices, mask.indices(layer), assume_unique=True)
+            if layer in requested and kept.any():
                 raise ReplyError(f"it has the gradient of a kept weight of {layer}")
 
     def _check_arrays(self, arrays: Arrays) -> None:
@@ -209,13 +210,6 @@ def _check_names(
     unasked = found.keys() - allowed.keys() if allowed is not None else set()
     if unasked:
         raise ReplyError(f"it has {what} {min(unasked)}, which nobody asked for")
-
-
-def _any_kept(mask: Mask, layer: str, indices: NDArray[np.int32]) -> bool:
-    """Whether any of these sorted positions is one of a kept weight."""
-    if mask.is_full(layer):
-        return len(indices) > 0
-    return bool(np.isin(indices, mask.indices(layer), assume_unique=True).any())
 
 
 def _fits(values: NDArray[np.generic]) -> bool:

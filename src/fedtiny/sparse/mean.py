@@ -67,7 +67,10 @@ class WeightedMean:
         """The means of sparse vectors."""
         means = {name: s.mean(self.weight) for name, s in self._sparse_sums.items()}
         shares = self._holders.sparse() if self._holders is not None else {}
-        return {name: _over(mean, shares[name]) if shares else mean for name, mean in means.items()}
+        for name, share in shares.items():
+            mean = means[name]
+            means[name] = SparseVector(mean.size, mean.indices, mean.values / share.values)
+        return means
 
     def _add(self, name: str, value: Value, weight: float) -> None:
         if isinstance(value, SparseVector):
@@ -97,11 +100,6 @@ def in_chunks(size: int, work: Callable[[slice], None]) -> None:
     with ThreadPoolExecutor(THREADS, thread_name_prefix="chunks") as pool:
         for _ in pool.map(through, (chunks[first::THREADS] for first in range(THREADS))):
             pass
-
-
-def _over(mean: SparseVector, share: SparseVector) -> SparseVector:
-    """A mean over all devices as one over the share of them that holds a value."""
-    return SparseVector(mean.size, mean.indices, mean.values / share.values)
 
 
 def _divided(total: NDArray[np.float64], weight: float) -> NDArray[np.float32]:
