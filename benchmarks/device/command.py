@@ -31,7 +31,7 @@ class Device:
 def command(arguments: list[str]) -> int:
     """Parse, measure and print."""
     asked = tyro.extras.subcommand_cli_from_dict(
-        {"device": Device}, prog="fedtiny bench", graph="Measurements.", args=arguments
+        {"device": Device}, prog="fedtiny bench", description="Measurements.", args=arguments
     )
     found = _measured(asked.settings)
     if asked.json:
@@ -54,7 +54,9 @@ def _measured(settings: Settings) -> dict[str, Any]:
     )
     with progress:
         bar = progress.add_task("starting", total=measure.units(settings))
-        return measure.measure(settings, lambda what: progress.update(bar, advance=1, graph=what))
+        return measure.measure(
+            settings, lambda what: progress.update(bar, advance=1, description=what)
+        )
 
 
 def _print(settings: Settings, found: dict[str, Any]) -> None:

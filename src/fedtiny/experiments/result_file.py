@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtiny.config import Config
+from fedtiny.config.aliases import current_settings
 from fedtiny.errors import RunError
 from fedtiny.experiments.cell import differing, settings_of
 from fedtiny.experiments.experiment import Experiment
@@ -91,7 +92,8 @@ def _finished(cell: Any, machines: list[Machine]) -> Finished:
     if not all(isinstance(number, int | float | None) for number in cell["numbers"].values()):
         raise TypeError("a number that is none")
     noted = tuple(machines[number] for number in cell["machines"])
-    return Finished(cell["name"], cell["seed"], cell["settings"], cell["numbers"], noted)
+    settings = current_settings(cell["settings"], warns=False)
+    return Finished(cell["name"], cell["seed"], settings, cell["numbers"], noted)
 
 
 def _cell(run: Finished, machines: list[Machine]) -> dict[str, Any]:
