@@ -5,8 +5,7 @@ import tomllib
 import pytest
 
 from fedtiny.errors import ConfigError
-from fedtiny.experiments import paper
-from fedtiny.experiments.suite import shipped_folder
+from fedtiny.experiments.suite import load_paper, shipped_folder
 
 from .test_shipped import SUITE, places
 
@@ -120,4 +119,4 @@ def test_a_row_that_does_not_fit_is_named(tmp_path):
     path = tmp_path / "paper.toml"
     path.write_text('[printed.x]\ncolumns = ["method", "accuracy"]\nrows = [["snip"]]\n')
     with pytest.raises(ConfigError, match=r"paper\.toml: x: .*does not have 2 columns"):
-        paper.load(path, SUITE.scales["paper"])
+        load_paper(path, SUITE.scales["paper"])

@@ -22,7 +22,7 @@ def written(suite, made):
 
 
 def shown(order):
-    return table.markdown(order.results(order.experiments[0]))
+    return table.page(order.results(order.experiments[0]))
 
 
 def edit(path, change):

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from fedtiny.drawing import svg
-from fedtiny.drawing.canvas import FORMS, MARGIN, Boxes, Canvas, Dot, Line, Words
-from fedtiny.drawing.plot import AxisScale, ticks
-from fedtiny.drawing.png import png
+from fedtiny.drawing.canvas import FORMS, MARGIN, Boxes, Canvas, Dot, Line, Text
+from fedtiny.drawing.files import png
+from fedtiny.drawing.plot import Axis, ticks
 from fedtiny.report import facts
 from fedtiny.report.facts import costs
 from fedtiny.report.figures import figures, partition
@@ -34,7 +34,7 @@ def drawn(run):
 
 
 def texts(figure):
-    return [shape.text for shape in figure.canvas.shapes if isinstance(shape, Words)]
+    return [shape.text for shape in figure.canvas.shapes if isinstance(shape, Text)]
 
 
 def tips(figure):
@@ -74,8 +74,8 @@ def test_devices_that_tell_nobody_of_their_images_have_no_partition(run):
     """Real ones with data of their own: the table of the run is all zeros."""
     private = replace(run, table=np.zeros_like(run.table))
     assert partition(private) is None
-    (devices,) = [fact for fact in facts.facts(private) if fact.name == "Devices"]
-    assert "images" not in devices.beside
+    ((_, _, beside),) = [fact for fact in facts.facts(private) if fact[0] == "Devices"]
+    assert "images" not in beside
 
 
 def test_a_row_of_blanks_is_drawn(run):
@@ -174,7 +174,7 @@ def test_a_long_run_stays_small_on_the_page(run):
 
 def test_text_in_a_figure_is_escaped():
     canvas = Canvas()
-    canvas.add(Words(1, 2, "<b>&"), Dot(1, 2, 3, "ink", tip="</title><script>"))
+    canvas.add(Text(1, 2, "<b>&"), Dot(1, 2, 3, "ink", tip="</title><script>"))
     text = svg.inline(canvas, '"><script>')
     assert "<script>" not in text
     assert "&lt;b&gt;&amp;" in text
@@ -189,9 +189,9 @@ def test_ticks_are_few_and_within(low, high):
 
 
 def test_a_scale_maps_its_ends_and_a_logarithm_its_middle():
-    assert AxisScale(0, 10, 100, 0).at(2.5) == 75
-    assert AxisScale(0.001, 0.1, 0, 100, log=True).at(0.01) == pytest.approx(50)
-    assert AxisScale(3, 3, 0, 100).at(3) == 50
+    assert Axis(0, 10, start=100, end=0).at(2.5) == 75
+    assert Axis(0.001, 0.1, log=True, end=100).at(0.01) == pytest.approx(50)
+    assert Axis(3, 3, end=100).at(3) == 50
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 
 from fedtiny.errors import ConfigError, RunError
-from fedtiny.experiments import result_file, sheet, table
+from fedtiny.experiments import result_file, table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Damaged
 from fedtiny.experiments.places import Filter
@@ -150,8 +150,8 @@ def _run(asked: Arguments, sweep: Sweep, console: Console) -> Account:
 def _write(sweep: Sweep, experiment: Experiment, command: str, console: Console) -> Damaged:
     """Print the table, and write it with results and figure; returns what is damaged."""
     results = sweep.results(experiment)
-    console.print(sheet.terminal(table.sheet(results), console.width))
-    for note in table.notes(results):
+    console.print(table.terminal(table.sheet(results), console.width))
+    for note in results.notes():
         console.print(note, markup=False)
     written, lacking = sweep.write(results, command)
     if lacking:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, log10
 
-from fedtiny.drawing.canvas import SMALL, Anchor, Boxes, Canvas, Words, shortened, text_width
+from fedtiny.drawing.canvas import SMALL, Anchor, Boxes, Canvas, Text, shortened, text_width
 
 Values = Sequence[Sequence[float | None]]
 
@@ -83,7 +83,7 @@ class _Drawing:
 
     def words(self, x: float, y: float, text: str, anchor: Anchor, color: str = "muted") -> None:
         """A small text."""
-        self.canvas.add(Words(x, y, text, anchor, SMALL, color))
+        self.canvas.add(Text(x, y, text, anchor, SMALL, color))
 
     def draw_scale(self) -> None:
         """Shades from the least to the most."""
@@ -97,7 +97,7 @@ class _Drawing:
         self.words(start + LEVELS * step + 6, 14, high, "start")
         if self.shown.ends:
             title, right = self.shown.end_title, self.canvas.width
-            self.canvas.add(Words(right, 36, title, "end", SMALL, "ink", bold=True))
+            self.canvas.add(Text(right, 36, title, "end", SMALL, "ink", bold=True))
 
     def draw_cells(self) -> None:
         """Boxes of each shade together, with their numbers if there is room."""
@@ -124,7 +124,7 @@ class _Drawing:
                     x = self.left + (place + 0.5) * self.width - 0.5
                     color = "paper" if self.shade(value) > SHADE_FOR_WHITE else "ink"
                     text = self.shown.form.format(value)
-                    self.canvas.add(Words(x, y, text, "middle", 10.5, color))
+                    self.canvas.add(Text(x, y, text, "middle", 10.5, color))
 
     def draw_row_names(self) -> None:
         """As many as there is room for, with the texts behind them."""
@@ -144,7 +144,7 @@ class _Drawing:
             x, name = self.left + (number + 0.5) * self.width, shown.columns[number]
             if self.turned:
                 name = shortened(name, MAX_BELOW)
-                self.canvas.add(Words(x + 4, self.bottom + 6, name, "end", SMALL, turned=True))
+                self.canvas.add(Text(x + 4, self.bottom + 6, name, "end", SMALL, turned=True))
             else:
                 self.words(x, self.bottom + 14, name, "middle")
         middle = self.left + self.width * len(shown.columns) / 2

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from html import escape
 
 from fedtiny.drawing import palette
-from fedtiny.drawing.canvas import MARGIN, Box, Boxes, Canvas, Dot, Line, Point, Primitive, Words
+from fedtiny.drawing.canvas import MARGIN, Boxes, Canvas, Dot, Line, Point, Primitive, Text
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
@@ -12,7 +12,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 def inline(canvas: Canvas, title: str) -> str:
     """The drawing for a page that has the palette's rules, with its title for screen readers."""
     view = f"0 0 {_n(canvas.width)} {_n(canvas.height)}"
-    return _svg(f'viewBox="{view}"', title, "".join(_shape(shape) for shape in canvas.shapes))
+    return _svg(f'viewBox="{view}"', title, "".join(map(_shape, canvas.shapes)))
 
 
 def standalone(canvas: Canvas, title: str) -> str:
@@ -20,9 +20,9 @@ def standalone(canvas: Canvas, title: str) -> str:
     width, height = canvas.width + 2 * MARGIN, canvas.height + 2 * MARGIN
     size = f'width="{_n(width)}" height="{_n(height)}"'
     view = f'viewBox="{-MARGIN} {-MARGIN} {_n(width)} {_n(height)}"'
-    ground = Box(-MARGIN, -MARGIN, width, height, "paper")
+    ground = Boxes(((-MARGIN, -MARGIN, width, height),), "paper")
     style = f"<style>\ntext {{ font-family: {FONT}; }}\n{palette.rules()}\n</style>\n"
-    drawn = "\n".join(_shape(shape) for shape in (ground, *canvas.shapes))
+    drawn = "\n".join(map(_shape, (ground, *canvas.shapes)))
     return _svg(f"{view} {size}", title, f"\n{style}{drawn}\n") + "\n"
 
 
@@ -33,57 +33,46 @@ def _svg(attributes: str, title: str, content: str) -> str:
 
 def _shape(shape: Primitive) -> str:
     match shape:
-        case Box(x, y, width, height):
-            return (
-                f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" '
-                f'class="f-{shape.color}"{_opacity(shape.opacity)}/>'
-            )
-        case Boxes(boxes):
+        case Boxes(boxes, color, opacity):
             path = "".join(f"M{_n(x)} {_n(y)}h{_n(w)}v{_n(h)}h{_n(-w)}z" for x, y, w, h in boxes)
-            return f'<path d="{path}" class="f-{shape.color}"{_opacity(shape.opacity)}/>'
-        case Line():
-            return _line(shape)
+            faint = "" if opacity == 1 else f' opacity="{_n(opacity)}"'
+            return f'<path d="{path}" class="f-{color}"{faint}/>'
+        case Line(points, color, width, dashed):
+            dashes = ' stroke-dasharray="5 4"' if dashed else ""
+            return (
+                f'<polyline points="{_points(points)}" fill="none" class="s-{color}" '
+                f'stroke-width="{_n(width)}" stroke-linejoin="round" '
+                f'stroke-linecap="round"{dashes}/>'
+            )
         case Dot():
             return _dot(shape)
-        case Words():
-            return _words(shape)
-
-
-def _line(line: Line) -> str:
-    dashes = ' stroke-dasharray="5 4"' if line.dashed else ""
-    return (
-        f'<polyline points="{_points(line.points)}" fill="none" class="s-{line.color}" '
-        f'stroke-width="{_n(line.width)}" stroke-linejoin="round" stroke-linecap="round"{dashes}/>'
-    )
+        case Text():
+            return _text(shape)
 
 
 def _dot(dot: Dot) -> str:
-    fill = f"f-paper s-{dot.color}" if dot.hollow else f"f-{dot.color}"
-    stroke = ' stroke-width="2"' if dot.hollow else ""
+    look = f'class="f-{dot.color}"'
+    if dot.hollow:
+        look = f'class="f-paper s-{dot.color}" stroke-width="2"'
     tip = f"<title>{escape(dot.tip)}</title>" if dot.tip else ""
     if dot.form == "circle":
         place = f'cx="{_n(dot.x)}" cy="{_n(dot.y)}" r="{_n(dot.radius)}"'
-        return f'<circle {place} class="{fill}"{stroke}>{tip}</circle>'
-    points = _points(dot.corners)
-    return f'<polygon points="{points}" class="{fill}"{stroke}>{tip}</polygon>'
+        return f"<circle {place} {look}>{tip}</circle>"
+    return f'<polygon points="{_points(dot.corners)}" {look}>{tip}</polygon>'
+
+
+def _text(text: Text) -> str:
+    anchor = "" if text.anchor == "start" else f' text-anchor="{text.anchor}"'
+    weight = ' font-weight="600"' if text.bold else ""
+    turn = f' transform="rotate(-90 {_n(text.x)} {_n(text.y)})"' if text.turned else ""
+    return (
+        f'<text x="{_n(text.x)}" y="{_n(text.y)}" font-size="{_n(text.size)}" '
+        f'class="f-{text.color}"{anchor}{weight}{turn}>{escape(text.text)}</text>'
+    )
 
 
 def _points(points: Iterable[Point]) -> str:
     return " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
-
-
-def _words(words: Words) -> str:
-    anchor = "" if words.anchor == "start" else f' text-anchor="{words.anchor}"'
-    weight = ' font-weight="600"' if words.bold else ""
-    turn = f' transform="rotate(-90 {_n(words.x)} {_n(words.y)})"' if words.turned else ""
-    return (
-        f'<text x="{_n(words.x)}" y="{_n(words.y)}" font-size="{_n(words.size)}" '
-        f'class="f-{words.color}"{anchor}{weight}{turn}>{escape(words.text)}</text>'
-    )
-
-
-def _opacity(opacity: float) -> str:
-    return "" if opacity == 1 else f' opacity="{_n(opacity)}"'
 
 
 def _n(number: float) -> str:

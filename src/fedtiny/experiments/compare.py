@@ -9,12 +9,10 @@ from fedtiny import config as configs
 from fedtiny import methods
 from fedtiny.config import Config
 from fedtiny.errors import ConfigError
-from fedtiny.experiments import finished, reading, sheet, table
-from fedtiny.experiments.cell import Cell
+from fedtiny.experiments import finished, reading
 from fedtiny.experiments.experiment import Axis, Experiment, FigureLayout, TableLayout
-from fedtiny.experiments.places import Coordinate, Place
+from fedtiny.experiments.places import Cell, Coordinate, Place
 from fedtiny.experiments.results import Results
-from fedtiny.runs.folder import make_folder
 
 ALL = "all"
 GRID_KEYS = {"methods": (str,), "density": (int, float), "seeds": (int,)}
@@ -24,7 +22,7 @@ COMPARISON = Experiment(
     "compare",
     "Comparison",
     (Axis("density", "density"), Axis("method", "method")),
-    TableLayout(("density", "method"), (), SHOWN, "method"),
+    TableLayout(("density", "method"), SHOWN, best_of="method"),
     FigureLayout("lines", "density", ("accuracy",), "method"),
 )
 
@@ -91,12 +89,6 @@ def places(runs: Iterable[Config]) -> list[Place]:
         }
         found.setdefault(stem, Place(stem, config, config, stem, at))
     return list(found.values())
-
-
-def write(found: Results, folder: Path) -> list[Path]:
-    """Write the table in every form; returns the paths."""
-    make_folder(folder)
-    return sheet.write(folder, table.sheet(found), table.lines(found, IN_FULL))
 
 
 def load(path: Path) -> Grid:

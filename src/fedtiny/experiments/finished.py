@@ -12,20 +12,24 @@ from numpy.typing import NDArray
 from fedtiny import config as configs
 from fedtiny import cost
 from fedtiny.config import Config
-from fedtiny.config.flat import Flat
+from fedtiny.config.flat import Flat, flat
 from fedtiny.cost.images import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, Given
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.experiments import machine
-from fedtiny.experiments.cell import Cell, require_same, settings_of, way_anew
 from fedtiny.experiments.machine import Machine
-from fedtiny.experiments.places import Place
+from fedtiny.experiments.places import Cell, Place
 from fedtiny.experiments.quantities import Numbers
 from fedtiny.runs import metrics
-from fedtiny.runs.folder import RunFolder, read_json
+from fedtiny.runs.folder import RunFolder, quoted, read_json
 from fedtiny.runs.inputs import load_data
+from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
 
+HOW_IT_IS_COMPUTED = ("workers", "data.root", "device.python", "gpu.lanes", "gpu.cards")
+"""What may change from machine to machine without a change of what is computed."""
+CHOSEN_BY_THE_MACHINE = {"threads": None, "simulator": "auto", "device_backend": "auto"}
+"""Settings that a machine fills in if they are left open."""
 RESULT = ("accuracy", "loss", "density", "rounds", "seconds", "bytes_down", "bytes_up")
 COSTS = (
     *("flops_round", "flops_ratio", "flops_training", "selection_flops", "memory_paper"),
@@ -121,10 +125,13 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
     of a device of mean size by the cost model; FLOPs and memory are of the costliest round.
     """
     result, table = read_json(folder.result), load_split(folder).table
+    records, rounds = metrics.read(folder), result["rounds"]
+    if len(records) != rounds:
+        raise RunError(f"{folder.metrics} is missing or tells {len(records)} of {rounds} rounds")
     return {
         **costs(config, **_given(config, table)),
         **{name: result[name] for name in RESULT},
-        "bytes_round": _bytes_a_round(folder, rounds=result["rounds"]),
+        "bytes_round": bytes_a_round(records),
         "selection_bytes": _selection_bytes(folder, devices=len(table)),
     }
 
@@ -143,10 +150,8 @@ def _given(config: Config, table: NDArray[np.int64]) -> Given:
     return {"shape": shape, "classes": table.shape[1], "samples": samples}
 
 
-def _bytes_a_round(folder: RunFolder, rounds: int) -> float:
-    records = metrics.read(folder)
-    if len(records) != rounds:
-        raise RunError(f"{folder.metrics} is missing or tells {len(records)} of {rounds} rounds")
+def bytes_a_round(records: Sequence[Record]) -> float:
+    """What a device that answered moved in a round, down and up, on the mean of all rounds."""
     return fmean(
         (record["bytes_down"] + record["bytes_up"]) / max(1, len(record["answered"]))
         for record in records
@@ -158,3 +163,38 @@ def _selection_bytes(folder: RunFolder, devices: int) -> float:
     if not selection:
         return 0.0
     return float(selection["bytes_down"] + selection["bytes_up"]) / devices
+
+
+def settings_of(config: Config) -> Flat:
+    """All that must be set to make a run again; where its data lies is nobody's business."""
+    return {name: value for name, value in flat(config).items() if name not in HOW_IT_IS_COMPUTED}
+
+
+def differing(one: Flat, other: Flat) -> list[str]:
+    """Names of the settings that two runs do not share, but for those that change no result."""
+    names = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+    return [name for name in names if name not in HOW_IT_IS_COMPUTED]
+
+
+def unlike(config: Config, there: Config) -> list[str]:
+    """In what a run that is there differs from the one that is asked for."""
+    asked = flat(configs.resolve(config))
+    no_matter = {key for key, value in CHOSEN_BY_THE_MACHINE.items() if asked.get(key) == value}
+    if there.simulator == "reference":
+        no_matter |= {name for name in asked if name.startswith("gpu.")}
+    return [name for name in differing(asked, flat(there)) if name not in no_matter]
+
+
+def require_same(cell: Cell, folder: RunFolder) -> None:
+    """A folder with other settings must not pass for this run's."""
+    found = unlike(cell.config, configs.load(folder.config))
+    if found:
+        raise RunError(
+            f"{folder.path} holds a run with other settings ({', '.join(found)}); choose "
+            "another --out"
+        )
+
+
+def way_anew(folder: RunFolder) -> str:
+    """What to do about a run that can neither be read nor go on."""
+    return f"delete the folder {quoted(folder.path)}, and give the command again"

@@ -7,9 +7,8 @@ from typing import Any
 from fedtiny.config import Config
 from fedtiny.config.aliases import current_settings
 from fedtiny.errors import RunError
-from fedtiny.experiments.cell import differing, settings_of
 from fedtiny.experiments.experiment import Experiment
-from fedtiny.experiments.finished import Finished, Found
+from fedtiny.experiments.finished import Finished, Found, differing, settings_of
 from fedtiny.experiments.machine import Machine
 from fedtiny.experiments.places import Place
 from fedtiny.experiments.quantities import QUANTITIES

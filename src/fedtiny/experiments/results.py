@@ -6,13 +6,14 @@ from statistics import fmean, stdev
 
 from fedtiny.config import Config
 from fedtiny.config.flat import flat
-from fedtiny.experiments import labels
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Damaged, Found
-from fedtiny.experiments.paper import NO_PAPER, Paper, Printed
 from fedtiny.experiments.places import Place, in_order
-from fedtiny.experiments.quantities import QUANTITIES
+from fedtiny.experiments.quantities import QUANTITIES, label
 from fedtiny.experiments.scale import AS_IT_IS, POOL, Scale
+from fedtiny.experiments.suite import NO_PAPER, Paper, Printed
+
+MISSING = "-"
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,12 @@ class Results:
 
     def notes(self) -> list[str]:
         """What a reader must know beside the figures."""
+        where = "in brackets" if self.experiment.table.columns else "beside"
+        missing = f" {MISSING} is not run yet." if self.missing else ""
+        scale = f"Scale {self.scale.name}: {self.scale.title}. {self._seeds()}"
         return [
-            f"Scale {self.scale.name}: {self.scale.title}. {self._seeds()}",
+            f"Ours, and the paper's {where}.{missing}",
+            scale.strip(),
             *self.experiment.notes,
             *self._stand_ins(),
             *self._elsewhere(),
@@ -102,5 +107,5 @@ class Results:
 
 def _named(config: Config, setting: str) -> str:
     """A setting's value in words; a network with its width if it is not the usual one."""
-    name = labels.value(flat(config)[setting])
+    name = label(flat(config)[setting])
     return f"{name} ({config.width} wide)" if setting == "model" and config.width else name

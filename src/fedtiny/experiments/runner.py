@@ -13,7 +13,8 @@ from fedtiny import methods
 from fedtiny.config import Config, DataConfig
 from fedtiny.cost.network import named
 from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, StartAnewError
-from fedtiny.experiments.cell import Cell, require_same, way_anew
+from fedtiny.experiments.finished import require_same, way_anew
+from fedtiny.experiments.places import Cell
 from fedtiny.experiments.reporter import CellReporter, Clock, OutOfTimeError
 from fedtiny.models.param_spec import Shape
 from fedtiny.runs import formatting

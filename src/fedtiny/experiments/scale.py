@@ -33,11 +33,11 @@ class Scale:
         return self._built(self._translated(settings))
 
     def _built(self, settings: Flat) -> Config:
-        wanted = self.settings | settings
-        if methods.find(wanted.get("method", Config.method)).dense:
-            wanted["density"] = 1.0
-        wanted[POOL] = _pool(wanted)
-        values = {name: value for name, value in wanted.items() if value is not None}
+        every = self.settings | settings
+        if methods.find(every.get("method", Config.method)).dense:
+            every["density"] = 1.0
+        every[POOL] = _pool(every)
+        values = {name: value for name, value in every.items() if value is not None}
         return configs.resolve(configs.from_dict(nested(values)))
 
     def stem(self, config: Config) -> str:
@@ -78,11 +78,11 @@ def load(path: Path) -> dict[str, Scale]:
     return scales
 
 
-def _parsed(name: str, given: Any) -> Scale:
-    values = reading.table(given, {"title": str, "config": dict, "instead": dict}, "the scale")
+def _parsed(name: str, table: Any) -> Scale:
+    values = reading.table(table, {"title": str, "config": dict, "instead": dict}, "the scale")
     instead = values.get("instead", {})
     for setting, pairs in instead.items():
-        reading.require_kind(pairs, dict, f"'instead.{setting}'")
+        reading.require_kind(pairs, f"'instead.{setting}'", dict)
     return Scale(name, values.get("title", name), flattened(values.get("config", {})), instead)
 
 

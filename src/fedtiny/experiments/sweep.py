@@ -8,10 +8,9 @@ from pathlib import Path
 
 from fedtiny.config import Config
 from fedtiny.experiments import figure, finished, result_file, table
-from fedtiny.experiments.cell import Cell
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Found
-from fedtiny.experiments.places import Filter, Place
+from fedtiny.experiments.places import Cell, Filter, Place
 from fedtiny.experiments.results import Results
 from fedtiny.experiments.runner import unfinished
 from fedtiny.experiments.scale import Scale

@@ -8,8 +8,8 @@ from fedtiny.drawing import files
 from fedtiny.errors import RunError
 from fedtiny.report import page
 from fedtiny.report.comparison import comparison_figures, groups
-from fedtiny.report.figure import Figure
 from fedtiny.report.figures import figures
+from fedtiny.report.learning import Figure
 from fedtiny.report.run import Run, read
 from fedtiny.runs.folder import RunFolder, write_atomically
 

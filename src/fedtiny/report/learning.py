@@ -1,11 +1,12 @@
-"""A figure of a run, what figures are made of, and how the run learned: lines by round."""
+"""How a run learned: figures with lines by round."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedtiny.drawing.canvas import Canvas
-from fedtiny.drawing.plot import Series
-from fedtiny.report.charts import over_rounds
-from fedtiny.report.run import Run, number, numbers
+from fedtiny.drawing.plot import Plot, Series, draw_series, legend, linear
+from fedtiny.report.run import Run
+from fedtiny.runs.metrics import number
 
 
 @dataclass(frozen=True)
@@ -24,25 +25,21 @@ def points_of(run: Run, key: str) -> tuple[tuple[float, float], ...]:
     return tuple((float(round), value) for round, value in found if value is not None)
 
 
-def layers_of(run: Run, key: str) -> list[str]:
-    """Every layer that is named in any round, in order."""
-    return list(dict.fromkeys(name for record in run.records for name in numbers(record, key)))
+def over_rounds(series: Sequence[Series], high: float) -> Canvas:
+    """Values by round, from 0 to the given one; rounds count from 1."""
+    canvas = Canvas(height=0)
+    top = legend(canvas, [one.key for one in series])
+    rounds = [x for one in series for x, _ in one.points]
+    first, last = min(rounds), max(max(rounds), min(rounds) + 1)
+    x, y = linear(first, last, "round", integers=True), linear(0, high or 1.0)
+    draw_series(Plot(canvas, x, y, top), series)
+    return canvas
 
 
-def rounds_of(run: Run) -> list[str]:
-    """Every round, from 1."""
-    return [str(record["round"] + 1) for record in run.records]
-
-
-def short(layer: str) -> str:
-    """A layer without what all of them share."""
-    return layer.removesuffix(".weight")
-
-
-def _lines(run: Run, wanted: dict[str, tuple[str, str]]) -> tuple[list[Series], float]:
+def _lines(run: Run, shown: dict[str, tuple[str, str]]) -> tuple[list[Series], float]:
     """A line for each key that was recorded, named with its last value, and the highest point."""
     series = []
-    for key, (name, color) in wanted.items():
+    for key, (name, color) in shown.items():
         points = points_of(run, key)
         if points:
             dashed = key == "effective_density"  # often covers the other line
@@ -76,8 +73,8 @@ def accuracy(run: Run) -> Figure | None:
 
 def loss(run: Run) -> Figure | None:
     """Loss on the test set and in local training."""
-    wanted = {"loss": ("test set", "accent"), "train_loss": ("local training", "second")}
-    series, highest = _lines(run, wanted)
+    shown = {"loss": ("test set", "accent"), "train_loss": ("local training", "second")}
+    series, highest = _lines(run, shown)
     if not series:
         return None
     caption = (
@@ -89,8 +86,8 @@ def loss(run: Run) -> Figure | None:
 
 def density(run: Run) -> Figure | None:
     """Density of the whole model, and what of it can reach the output."""
-    wanted = {"density": ("kept", "accent"), "effective_density": ("effective", "third")}
-    series, highest = _lines(run, wanted)
+    shown = {"density": ("kept", "accent"), "effective_density": ("effective", "third")}
+    series, highest = _lines(run, shown)
     if not series:
         return None
     caption = (
