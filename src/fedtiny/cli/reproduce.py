@@ -42,16 +42,7 @@ class Arguments:
     """Folder for runs, tables and figures."""
     seeds: tuple[int, ...] = (0,)
     """Seeds to run; tables show all that are finished."""
-    methods: tuple[str, ...] = ()
-    """Run these methods only."""
-    models: tuple[str, ...] = ()
-    """Run these networks only."""
-    datasets: tuple[str, ...] = ()
-    """Run these data sets only."""
-    density: tuple[float, ...] = ()
-    """Run these densities only, as the scale has them; dense methods run in any case."""
-    variants: tuple[str, ...] = ()
-    """Run these variants only: values on any other axis, as the table shows them."""
+    part: Annotated[Filter, tyro.conf.OmitArgPrefixes] = Filter()
     minutes: float | None = None
     """Stop at the first checkpoint after so many minutes."""
     table_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -107,7 +98,7 @@ def parse(asked: Arguments) -> Sweep:
         suite.find(asked.names or (ALL,)),
         asked.out,
         tuple(dict.fromkeys(asked.seeds)),
-        Filter(asked.methods, asked.models, asked.datasets, asked.variants, asked.density),
+        asked.part,
         asked.root,
         asked.workers,
         asked.results,
@@ -119,8 +110,7 @@ def command_line(asked: Arguments, sweep: Sweep, *, here: bool = False) -> str:
     parts = ["fedtiny", "reproduce", *asked.names, "--scale", sweep.scale.name]
     if sweep.seeds != Arguments.seeds:
         parts += ["--seeds", *map(str, sweep.seeds)]
-    for flag in ("methods", "models", "datasets", "density", "variants"):
-        values = getattr(asked, flag)
+    for flag, values in vars(asked.part).items():
         if values:
             parts += [f"--{flag}", *map(str, values)]
     if asked.root:

@@ -121,15 +121,20 @@ def _filled(text: str, settings: Flat) -> str:
 class Filter:
     """Only runs with one of these; nothing means all.
 
-    A name may be the paper's or, if the scale has another in its place, that one. A density is
-    the one that is run. A run that stays dense passes for any density.
+    A name may be the paper's or, if the scale has another in its place, that one. A run that stays
+    dense passes for any density.
     """
 
     methods: tuple[str, ...] = ()
+    """Run these methods only."""
     models: tuple[str, ...] = ()
+    """Run these networks only."""
     datasets: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ()
+    """Run these data sets only."""
     density: tuple[float, ...] = ()
+    """Run these densities only, as the scale has them; dense methods run in any case."""
+    variants: tuple[str, ...] = ()
+    """Run these variants only: values on any other axis, as the table shows them."""
 
     def of(self, places: Sequence[Place]) -> list[Place]:
         """The places that pass; a name that no place has is an error."""

@@ -8,8 +8,7 @@ from fedtiny.config import Config
 from fedtiny.config.aliases import current_settings
 from fedtiny.errors import RunError
 from fedtiny.experiments.experiment import Experiment
-from fedtiny.experiments.finished import Finished, Found, differing, settings_of
-from fedtiny.experiments.machine import Machine
+from fedtiny.experiments.finished import Finished, Found, Machine, differing, settings_of
 from fedtiny.experiments.places import Place
 from fedtiny.experiments.quantities import QUANTITIES
 from fedtiny.runs.folder import read_json, write_json
@@ -23,7 +22,11 @@ KINDS = {"name": str, "seed": int, "settings": dict, "numbers": dict, "machines"
 def write(path: Path, experiment: Experiment, scale: str, command: str, found: Found) -> None:
     """Write the finished runs of an experiment."""
     machines: list[Machine] = []
-    cells = [_cell(run, machines) for runs in found.values() for run in runs]
+    cells = []
+    for run in (run for runs in found.values() for run in runs):
+        machines += [machine for machine in run.machines if machine not in machines]
+        own = [machines.index(machine) for machine in run.machines]
+        cells.append({**vars(run), "machines": own})
     document = {
         "format": FORMAT,
         "experiment": experiment.name,
@@ -85,25 +88,14 @@ def require_fit(
 
 def _finished(cell: Any, machines: list[Machine]) -> Finished:
     """A run as a file tells it, of which nothing is taken for granted."""
-    whole = all(isinstance(cell[key], kind) for key, kind in KINDS.items())
-    if not whole or cell["seed"] < 0 or not cell["name"].endswith(f"-s{cell['seed']}"):
+    fits = all(isinstance(cell[key], kind) for key, kind in KINDS.items())
+    if not fits or cell["seed"] < 0 or not cell["name"].endswith(f"-s{cell['seed']}"):
         raise TypeError("a value of another kind")
     if not all(isinstance(number, int | float | None) for number in cell["numbers"].values()):
         raise TypeError("a number that is none")
     noted = tuple(machines[number] for number in cell["machines"])
     settings = current_settings(cell["settings"], warns=False)
     return Finished(cell["name"], cell["seed"], settings, cell["numbers"], noted)
-
-
-def _cell(run: Finished, machines: list[Machine]) -> dict[str, Any]:
-    machines += [machine for machine in run.machines if machine not in machines]
-    return {
-        "name": run.name,
-        "seed": run.seed,
-        "settings": run.settings,
-        "numbers": dict(run.numbers),
-        "machines": [machines.index(machine) for machine in run.machines],
-    }
 
 
 def _read(path: Path, way_out: str) -> dict[str, Any]:
