@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedtiny.drawing import svg
 from fedtiny.drawing.canvas import FORMS, MARGIN, Boxes, Canvas, Dot, Line, Text
-from fedtiny.drawing.files import png
+from fedtiny.drawing.files import inline, png, standalone
 from fedtiny.drawing.plot import Axis, ticks
 from fedtiny.report import facts
 from fedtiny.report.facts import costs
@@ -150,7 +149,7 @@ def test_figures_lie_within_their_canvas(drawn):
 
 def test_files_of_figures_are_whole(drawn):
     for figure in drawn.values():
-        root = ElementTree.fromstring(svg.standalone(figure.canvas, figure.title))
+        root = ElementTree.fromstring(standalone(figure.canvas, figure.title))
         assert root.attrib["aria-label"] == figure.title
         assert root.find("{http://www.w3.org/2000/svg}style") is not None
         data = png(figure.canvas)
@@ -169,13 +168,13 @@ def test_a_long_run_stays_small_on_the_page(run):
         run.records.append({**record, "round": t, "densities": densities})
     found = [f for drawn in figures(run).values() for f in drawn]
     assert {"layers", "accuracy"} <= {f.name for f in found}
-    assert sum(len(svg.inline(f.canvas, f.title)) for f in found) < 500_000
+    assert sum(len(inline(f.canvas, f.title)) for f in found) < 500_000
 
 
 def test_text_in_a_figure_is_escaped():
     canvas = Canvas()
     canvas.add(Text(1, 2, "<b>&"), Dot(1, 2, 3, "ink", tip="</title><script>"))
-    text = svg.inline(canvas, '"><script>')
+    text = inline(canvas, '"><script>')
     assert "<script>" not in text
     assert "&lt;b&gt;&amp;" in text
     assert ElementTree.fromstring(text).attrib["aria-label"] == '"><script>'
@@ -198,7 +197,7 @@ def test_a_scale_maps_its_ends_and_a_logarithm_its_middle():
 def test_every_marker_is_drawn_in_both_formats(form):
     canvas = Canvas(40, 40)
     canvas.add(Dot(20, 20, 6, "ink", form=form), Dot(20, 20, 3, "ink", hollow=True, form=form))
-    root = ElementTree.fromstring(svg.standalone(canvas, form))
+    root = ElementTree.fromstring(standalone(canvas, form))
     kind = "circle" if form == "circle" else "polygon"
     assert len(root.findall(f"{{http://www.w3.org/2000/svg}}{kind}")) == 2
     with Image.open(io.BytesIO(png(canvas))) as image:

@@ -1,7 +1,7 @@
 """fedtiny reproduce."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +42,7 @@ class Arguments:
     """Folder for runs, tables and figures."""
     seeds: tuple[int, ...] = (0,)
     """Seeds to run; tables show all that are finished."""
-    part: Annotated[Filter, tyro.conf.OmitArgPrefixes] = Filter()
+    part: Annotated[Filter, tyro.conf.OmitArgPrefixes] = field(default_factory=Filter)
     minutes: float | None = None
     """Stop at the first checkpoint after so many minutes."""
     table_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -107,24 +107,18 @@ def parse(asked: Arguments) -> Sweep:
 
 def command_line(asked: Arguments, sweep: Sweep, *, here: bool = False) -> str:
     """The command that makes the same; with the paths of this machine if it is to go on here."""
-    parts = ["fedtiny", "reproduce", *asked.names, "--scale", sweep.scale.name]
-    if sweep.seeds != Arguments.seeds:
-        parts += ["--seeds", *map(str, sweep.seeds)]
-    for flag, values in vars(asked.part).items():
-        if values:
-            parts += [f"--{flag}", *map(str, values)]
-    if asked.root:
-        parts += ["--data.root", str(asked.root) if here else "DATA"]
-    if asked.folder:
-        parts += ["--folder", str(asked.folder) if here else "DIR"]
-    if here and asked.out != Arguments.out:
-        parts += ["--out", str(asked.out)]
-    if here and asked.workers is not None:
-        parts += ["--workers", str(asked.workers)]
-    if here and asked.keep_models:
-        parts += ["--keep-models"]
-    if here and asked.minutes is not None:
-        parts += ["--minutes", f"{asked.minutes:g}"]
+    flags = {"scale": sweep.scale.name, "seeds": sweep.seeds, **vars(asked.part)}
+    flags["data.root"] = asked.root if here else asked.root and "DATA"
+    flags["folder"] = asked.folder if here else asked.folder and "DIR"
+    if here:
+        flags |= {name: getattr(asked, name) for name in ("out", "workers", "keep_models")}
+        flags["minutes"] = asked.minutes
+    parts, usual = ["fedtiny", "reproduce", *asked.names], vars(Arguments())
+    for name, value in flags.items():
+        if value and value != usual.get(name):
+            values = value if isinstance(value, tuple) else () if value is True else (value,)
+            texts = (f"{one:g}" if isinstance(one, float) else str(one) for one in values)
+            parts += [f"--{name.replace('_', '-')}", *texts]
     return shlex.join(parts)
 
 

@@ -1,6 +1,6 @@
 """An experiment of your own: methods x densities x seeds over one base config."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -95,14 +95,13 @@ def load(path: Path) -> Grid:
     """A grid from a TOML file: `methods`, `density` and `seeds` are lists, the rest is a config."""
     values = reading.read(path)
     try:
-        lists = {key: _list(key, values.pop(key)) for key in GRID_KEYS if key in values}
+        lists: dict[str, Any] = {}
+        for key, kinds in GRID_KEYS.items():
+            if key in values:
+                found = values.pop(key)
+                lists[key] = tuple(found) if isinstance(found, list) else (found,)
+                if not lists[key] or not all(type(item) in kinds for item in lists[key]):
+                    raise ConfigError(f"'{key}' must be a list of {kinds[-1].__name__}")
         return Grid(**lists, base=configs.from_dict(values))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _list(key: str, values: Any) -> tuple[Any, ...]:
-    items: Sequence[Any] = values if isinstance(values, list) else [values]
-    if not items or not all(type(item) in GRID_KEYS[key] for item in items):
-        raise ConfigError(f"'{key}' must be a list of {GRID_KEYS[key][-1].__name__}")
-    return tuple(items)

@@ -168,13 +168,12 @@ def _axis(name: str, values: Any) -> Axis:
     if isinstance(values, list):
         setting = SETTING.get(name, name)
         return Axis(name, setting, tuple(Choice(str(v), {setting: v}) for v in values))
-    return Axis(name, None, tuple(_variant(name, *item) for item in values.items()))
-
-
-def _variant(axis: str, name: str, values: Any) -> Choice:
-    require_kind(values, f"variant '{name}' of axis '{axis}'", dict)
-    settings = flattened({key: value for key, value in values.items() if key != "label"})
-    return Choice(name, settings, values.get("label", name))
+    variants = []
+    for variant, table in values.items():
+        settings = dict(require_kind(table, f"variant '{variant}' of axis '{name}'", dict))
+        label = settings.pop("label", variant)
+        variants.append(Choice(variant, flattened(settings), label))
+    return Axis(name, None, tuple(variants))
 
 
 def _order(values: Mapping[str, Any], axes: tuple[Axis, ...]) -> dict[str, tuple[str, ...]]:

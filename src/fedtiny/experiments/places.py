@@ -101,18 +101,15 @@ def _place(
 
 
 def _coordinate(axis: Axis, choice: Choice, settings: Flat) -> Coordinate:
+    """Where a choice stands; braces in a variant's label are filled in from the settings."""
     rank = axis.choices.index(choice)
     if axis.setting is not None:
         value = settings[axis.setting]
         return Coordinate(value, label(value), rank)
-    return Coordinate(choice.name, _filled(choice.label or choice.name, settings), rank)
-
-
-def _filled(text: str, settings: Flat) -> str:
-    """A label with its braces filled in from the settings, by the last part of their names."""
+    text = choice.label or choice.name
     short = {name.rpartition(".")[2]: value for name, value in settings.items()}
     try:
-        return text.format_map(short)
+        return Coordinate(choice.name, text.format_map(short), rank)
     except (KeyError, ValueError, IndexError) as error:
         raise ConfigError(f"the label '{text}' names no setting: {error}") from error
 

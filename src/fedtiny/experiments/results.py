@@ -83,17 +83,14 @@ class Results:
     def _stand_ins(self) -> list[str]:
         """Which settings are not the paper's; pool sizes follow from the density."""
         axes = [axis.setting for axis in self.experiment.axes if axis.setting not in (None, POOL)]
+        places = in_order(self.places, [axis.name for axis in self.experiment.axes])
         told: list[str] = []
         for setting in dict.fromkeys(("data.name", "model", "density", *axes)):
-            pairs = [(_named(p.config, setting), _named(p.asked, setting)) for p in self._sorted]
+            pairs = [(_named(p.config, setting), _named(p.asked, setting)) for p in places]
             told += dict.fromkeys(
                 f"{ours} for {theirs}" for ours, theirs in pairs if ours != theirs
             )
         return [f"In place of the paper's settings: {', '.join(told)}."] if told else []
-
-    @property
-    def _sorted(self) -> list[Place]:
-        return in_order(self.places, [axis.name for axis in self.experiment.axes])
 
     def _elsewhere(self) -> list[str]:
         """Which of the paper's values come from another table than this one."""

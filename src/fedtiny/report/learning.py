@@ -36,30 +36,31 @@ def over_rounds(series: Sequence[Series], high: float) -> Canvas:
     return canvas
 
 
-def _lines(run: Run, shown: dict[str, tuple[str, str]]) -> tuple[list[Series], float]:
-    """A line for each key that was recorded, named with its last value, and the highest point."""
+def _figure(
+    run: Run, name: str, shown: dict[str, tuple[str, str]], caption: str, room: float
+) -> Figure | None:
+    """A line for each number that was recorded, named with its last value, with room above."""
     series = []
-    for key, (name, color) in shown.items():
+    for key, (told, color) in shown.items():
         points = points_of(run, key)
         if points:
             dashed = key == "effective_density"  # often covers the other line
-            series.append(Series(f"{name} {points[-1][1]:.4g}", color, points, dashed))
-    return series, max((y for one in series for _, y in one.points), default=0.0)
+            series.append(Series(f"{told} {points[-1][1]:.4g}", color, points, dashed))
+    if not series:
+        return None
+    high = max(y for one in series for _, y in one.points)
+    high = 1.0 if name == "accuracy" and high > 0.5 else high * room
+    return Figure(name, f"{name.capitalize()} by round", caption, over_rounds(series, high))
 
 
 def accuracy(run: Run) -> Figure | None:
     """Test accuracy by round, with that on the devices if it was measured."""
-    series, highest = _lines(
-        run,
-        {
-            "accuracy": ("test set", "accent"),
-            "device_accuracy_mean": ("devices, mean", "third"),
-            "device_accuracy_worst": ("worst device", "second"),
-        },
-    )
-    if not series:
-        return None
-    points = points_of(run, "accuracy") or series[0].points
+    shown = {
+        "accuracy": ("test set", "accent"),
+        "device_accuracy_mean": ("devices, mean", "third"),
+        "device_accuracy_worst": ("worst device", "second"),
+    }
+    points = next(filter(None, (points_of(run, key) for key in shown)), ((0.0, 0.0),))
     best_round, best = max(points, key=lambda point: point[1])
     (first_round, first), (last_round, last) = points[0], points[-1]
     caption = (
@@ -67,31 +68,24 @@ def accuracy(run: Run) -> Figure | None:
         f"{first_round:.0f}, {last:.4f} after round {last_round:.0f}. The highest on the way was "
         f"{best:.4f} (round {best_round:.0f}); the run keeps the last model, not the best."
     )
-    drawn = over_rounds(series, 1.0 if highest > 0.5 else highest * 1.1)
-    return Figure("accuracy", "Accuracy by round", caption, drawn)
+    return _figure(run, "accuracy", shown, caption, 1.1)
 
 
 def loss(run: Run) -> Figure | None:
     """Loss on the test set and in local training."""
     shown = {"loss": ("test set", "accent"), "train_loss": ("local training", "second")}
-    series, highest = _lines(run, shown)
-    if not series:
-        return None
     caption = (
         "Cross-entropy of the global model on the test set, and the mean over devices while they "
         "train. A gap that opens means that devices learn what others do not have."
     )
-    return Figure("loss", "Loss by round", caption, over_rounds(series, 1.06 * highest))
+    return _figure(run, "loss", shown, caption, 1.06)
 
 
 def density(run: Run) -> Figure | None:
     """Density of the whole model, and what of it can reach the output."""
     shown = {"density": ("kept", "accent"), "effective_density": ("effective", "third")}
-    series, highest = _lines(run, shown)
-    if not series:
-        return None
     caption = (
         "Share of the prunable weights that are kept, and (effective) that also lie on a path "
         f"from input to output. The target is {run.config.density:g}."
     )
-    return Figure("density", "Density by round", caption, over_rounds(series, 1.15 * highest))
+    return _figure(run, "density", shown, caption, 1.15)

@@ -6,7 +6,8 @@ from importlib.resources import files
 from string import Template
 
 from fedtiny import config as configs
-from fedtiny.drawing import palette, svg
+from fedtiny.drawing import palette
+from fedtiny.drawing.files import inline
 from fedtiny.experiments import table as tables
 from fedtiny.experiments.table import BEST, Entry
 from fedtiny.report.comparison import Group, apart, comparison_figures, table_results
@@ -153,7 +154,7 @@ def _figures(drawn: Iterable[Figure]) -> Html:
         element(
             "figure",
             element("h3", figure.title),
-            Html(svg.inline(figure.canvas, figure.title)),
+            Html(inline(figure.canvas, figure.title)),
             element("figcaption", figure.caption),
             data_figure=figure.name,
         )
