@@ -76,6 +76,8 @@ class Axis:
     title: str = ""
     log: bool = False
     text: Callable[[float], str] = number_text
+    turned: bool = False
+    """Read from below."""
     start: float = 0.0
     end: float = 0.0
 
@@ -105,17 +107,20 @@ class Plot:
         left: float = 0.0,
         right: float | None = None,
         height: float = HEIGHT,
+        grid: bool = True,
     ) -> None:
-        bottom = top + height
-        canvas.height = max(canvas.height, bottom + BELOW)
+        bottom, below = top + height, float(BELOW)
+        if x.turned:
+            below = 34 + max(text_width(x.text(number), SMALL) for number in x.numbers)
+        canvas.height = max(canvas.height, bottom + below)
         aside = 18 if y.title else 0
         numbers = max(text_width(y.text(number), SMALL) for number in y.numbers)
         end = (canvas.width if right is None else right) - RIGHT
         self.canvas = canvas
         self.x = replace(x, start=left + aside + 12 + numbers, end=end)
         self.y = replace(y, start=bottom, end=top + 4)
-        self._draw_y()
-        self._draw_x(bottom)
+        self._draw_y(grid)
+        self._draw_x(bottom, bottom + below - 7)
         if y.title:
             middle = (top + bottom + text_width(y.title, SMALL)) / 2
             canvas.add(Text(left + 12, middle, y.title, size=SMALL, turned=True))
@@ -134,13 +139,14 @@ class Plot:
         top, bottom = sorted((self.y.at(low), self.y.at(high)))
         self.canvas.add(Boxes(((x - width / 2, top, width, bottom - top),), color))
 
-    def _draw_y(self) -> None:
+    def _draw_y(self, grid: bool) -> None:
         for number in self.y.numbers:
-            self.level(number, "grid")
+            if grid:
+                self.level(number, "grid")
             at = self.y.at(number) + 4
             self.canvas.add(Text(self.x.start - 7, at, self.y.text(number), "end", SMALL))
 
-    def _draw_x(self, bottom: float) -> None:
+    def _draw_x(self, bottom: float, title: float) -> None:
         """Numbers below the plot, and what they are."""
         x = self.x
         self.canvas.add(Line(((x.start, bottom), (x.end, bottom)), "muted", 1))
@@ -148,9 +154,11 @@ class Plot:
             at = x.at(number)
             self.canvas.add(
                 Line(((at, bottom), (at, bottom + 4)), "muted", 1),
-                Text(at, bottom + 17, x.text(number), "middle", SMALL),
+                Text(at + 4, bottom + 8, x.text(number), "end", SMALL, turned=True)
+                if x.turned
+                else Text(at, bottom + 17, x.text(number), "middle", SMALL),
             )
-        self.canvas.add(Text((x.start + x.end) / 2, bottom + 35, x.title, "middle", SMALL))
+        self.canvas.add(Text((x.start + x.end) / 2, title, x.title, "middle", SMALL))
 
 
 Mark = Literal[
