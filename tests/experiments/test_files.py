@@ -5,7 +5,7 @@ import pytest
 from fedtiny import shipped
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.experiments import experiment, scale
-from fedtiny.experiments.suite import Suite, shipped_folder
+from fedtiny.experiments.suite import Suite, printed, shipped_folder
 
 from ..docs.markdown import ROOT, blocks
 from .own import FIRST, SCALES, SECOND, write_suite
@@ -152,7 +152,7 @@ def test_a_scale_that_is_not_there(suite):
 
 def test_an_own_suite_has_the_papers_scales_and_values_beside_its_own(suite):
     assert set(suite.scales) == {"tiny", "rare", "smoke", "mini", "paper"}
-    assert suite.paper.value("fedtiny-cifar10-resnet18-d0.01", "accuracy", "x").number == 0.8523
+    assert printed(suite.paper, "fedtiny-cifar10-resnet18-d0.01", "accuracy", "x").number == 0.8523
 
 
 def test_an_experiment_is_found_by_name_and_by_its_place_in_the_paper(paper_suite):

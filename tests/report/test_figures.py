@@ -50,6 +50,10 @@ def test_the_accuracy_of_every_round_is_a_point(run, drawn):
     assert any(text.startswith("worst device") for text in texts(drawn["accuracy"]))
 
 
+def test_lines_by_round_fill_their_axis_whatever_the_number_of_rounds(drawn):
+    assert len([text for text in texts(drawn["accuracy"]) if re.fullmatch(r"0\.\d+", text)]) > 2
+
+
 def test_higher_accuracy_lies_higher(run, drawn):
     (line, *_) = [
         s for s in drawn["accuracy"].canvas.shapes if isinstance(s, Line) and len(s.points) == 4

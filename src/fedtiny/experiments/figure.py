@@ -1,7 +1,7 @@
 """An experiment as a figure: ours filled, the paper's hollow."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedtiny.drawing import files, palette
@@ -80,26 +80,20 @@ def _panel(
             for at in along(results.places, layout.series)
             for own in [[p for p in places if p.at[layout.series].value == at.value]]
         ]
-    order = [at.value for at in groups]
-    series = []
+    lines, order, series = layout.kind == "lines", [at.value for at in groups], []
     for number, (name, quantity, own) in enumerate(named):
-        xs = [p.at[layout.x].value for p in own]
-        by_x = dict(zip(xs if layout.kind == "lines" else map(order.index, xs), own, strict=True))
+        at = {place.at[layout.x].value: place for place in own}
+        xs = {x if lines else order.index(x): x for x in at}
+        by_x = {float(x): at[xs[x]] for x in sorted(xs)}
+        printed = {x: results.printed(place, quantity) for x, place in by_x.items()}
         shown = Shown(
-            name,
+            with_axis(layout.series or "", name) if lines else name,
             palette.series(name, number),
-            "diamond",
-            {float(x): results.ours(by_x[x], quantity) for x in sorted(by_x)},
-            {
-                float(x): printed
-                for x in sorted(by_x)
-                if (printed := results.printed(by_x[x], quantity))
-            },
+            FORMS[number % len(FORMS)] if lines else "diamond",
+            {x: results.ours(place, quantity) for x, place in by_x.items()},
+            {x: value for x, value in printed.items() if value},
+            lines and layout.x == "density" and bool(own) and all(p.dense for p in own),
         )
-        if layout.kind == "lines":
-            level = layout.x == "density" and bool(own) and all(p.dense for p in own)
-            form, name = FORMS[number % len(FORMS)], with_axis(layout.series or "", name)
-            shown = replace(shown, label=name, form=form, level=level)
         series.append(shown)
     return Panel(title, quantities, groups, series)
 

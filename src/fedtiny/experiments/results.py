@@ -11,7 +11,7 @@ from fedtiny.experiments.finished import Damaged, Found
 from fedtiny.experiments.places import Place, in_order
 from fedtiny.experiments.quantities import QUANTITIES, label
 from fedtiny.experiments.scale import AS_IT_IS, POOL, Scale
-from fedtiny.experiments.suite import NO_PAPER, Paper, Printed
+from fedtiny.experiments.suite import Paper, Printed, printed
 
 MISSING = "-"
 
@@ -33,7 +33,7 @@ class Results:
     places: Sequence[Place]
     found: Found
     scale: Scale = AS_IT_IS
-    paper: Paper = NO_PAPER
+    paper: Paper = field(default_factory=dict)
     damaged: Damaged = field(default_factory=dict)
 
     def ours(self, place: Place, quantity: str) -> Value | None:
@@ -47,7 +47,7 @@ class Results:
 
     def printed(self, place: Place, quantity: str) -> Printed | None:
         """What the paper prints for a place."""
-        return self.paper.value(place.twin, quantity, self.experiment.source)
+        return printed(self.paper, place.twin, quantity, self.experiment.source)
 
     @property
     def missing(self) -> int:

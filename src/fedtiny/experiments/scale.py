@@ -30,7 +30,11 @@ class Scale:
 
     def config(self, settings: Flat) -> Config:
         """A run that the paper would make with these settings, as this scale makes it."""
-        return self._built(self._translated(settings))
+        found: Flat = {}
+        for name, value in settings.items():
+            other = self.instead.get(name, {}).get(str(value), value)
+            found |= other if isinstance(other, dict) else {name: other}
+        return self._built(found)
 
     def _built(self, settings: Flat) -> Config:
         every = self.settings | settings
@@ -44,23 +48,13 @@ class Scale:
         """A name by content: what is run, and all that differs from the scale's own settings."""
         settings = flat(config)
         usual = flat(self._built({name: settings[name] for name in NAMED_APART}))
-        extra = [
-            f"-{_short(name)}={value:g}" if isinstance(value, float) else f"-{_short(name)}={value}"
-            for name, value in sorted(settings.items())
-            if usual.get(name) != value
-        ]
-        gone = [f"-no-{_short(name)}" for name in sorted(usual.keys() - settings.keys())]
-        return (
-            f"{config.method}-{config.data.name}-{config.model}-d{config.density:g}"
-            f"{''.join(extra + gone)}"
-        )
-
-    def _translated(self, settings: Flat) -> Flat:
-        found: Flat = {}
-        for name, value in settings.items():
-            other = self.instead.get(name, {}).get(str(value), value)
-            found |= other if isinstance(other, dict) else {name: other}
-        return found
+        parts = [config.method, config.data.name, config.model, f"d{config.density:g}"]
+        for name, value in sorted(settings.items()):
+            if usual.get(name) != value:
+                text = f"{value:g}" if isinstance(value, float) else value
+                parts.append(f"{_short(name)}={text}")
+        parts += [f"no-{_short(name)}" for name in sorted(usual.keys() - settings.keys())]
+        return "-".join(parts)
 
 
 AS_IT_IS = Scale("", "", {}, {})

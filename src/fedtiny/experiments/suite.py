@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedtiny import shipped
 from fedtiny.config.flat import flattened
@@ -28,20 +27,8 @@ class Printed:
     text: str
 
 
-@dataclass(frozen=True)
-class Paper:
-    """What the paper prints of each run; one run may stand in several tables."""
-
-    printed: Mapping[tuple[str, str], tuple[Printed, ...]]
-
-    def value(self, twin: str, quantity: str, source: str) -> Printed | None:
-        """A run's value: the one in this table, else in any other."""
-        found = self.printed.get((twin, quantity), ())
-        own = [value for value in found if value.source == source]
-        return next(iter((*own, *found)), None)
-
-
-NO_PAPER = Paper({})
+Paper = Mapping[tuple[str, str], Sequence[Printed]]
+"""What the paper prints of each run, by its name and a quantity; several tables may tell it."""
 
 
 @dataclass(frozen=True)
@@ -105,29 +92,26 @@ def _file(folder: Path, name: str) -> Path:
     return own if own.is_file() else shipped_folder() / name
 
 
+def printed(paper: Paper, twin: str, quantity: str, source: str) -> Printed | None:
+    """A run's value: the one in this table, else in any other."""
+    found = paper.get((twin, quantity), ())
+    own = (value for value in found if value.source == source)
+    return next(own, next(iter(found), None))
+
+
 def load_paper(path: Path, scale: Scale) -> Paper:
     """Read every printed table; runs are named as the scale of the paper names them."""
-    printed: dict[tuple[str, str], tuple[Printed, ...]] = {}
+    found: dict[tuple[str, str], list[Printed]] = {}
     for source, table in reading.read(path).get("printed", {}).items():
-        where = f"{path}: {source}"
+        where, columns = f"{path}: {source}", table["columns"]
         reading.require_known(table, ("where", "columns", "rows"), where)
         for row in table["rows"]:
-            twin, values = _row(table, row, scale, where)
-            for quantity, value in values.items():
-                text = QUANTITIES[quantity].text(value)
-                known = printed.get((twin, quantity), ())
-                printed[twin, quantity] = (*known, Printed(source, float(value), text))
-    return Paper(printed)
-
-
-def _row(
-    table: Mapping[str, Any], row: list[Any], scale: Scale, where: str
-) -> tuple[str, dict[str, Any]]:
-    """The run that a row is of, and its values."""
-    if len(row) != len(table["columns"]):
-        raise ConfigError(f"{where}: {row} does not have {len(table['columns'])} columns")
-    settings = flattened(table.get("where", {}))
-    values = dict(zip(table["columns"], row, strict=True))
-    settings |= {name: value for name, value in values.items() if name not in QUANTITIES}
-    twin = scale.stem(scale.config(settings))
-    return twin, {name: value for name, value in values.items() if name in QUANTITIES}
+            if len(row) != len(columns):
+                raise ConfigError(f"{where}: {row} does not have {len(columns)} columns")
+            values = dict(zip(columns, row, strict=True))
+            settings = {name: value for name, value in values.items() if name not in QUANTITIES}
+            twin = scale.stem(scale.config(flattened(table.get("where", {})) | settings))
+            for name in values.keys() - settings.keys():
+                value = Printed(source, float(values[name]), QUANTITIES[name].text(values[name]))
+                found.setdefault((twin, name), []).append(value)
+    return found

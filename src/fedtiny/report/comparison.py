@@ -11,10 +11,10 @@ from fedtiny.errors import FedTinyError
 from fedtiny.experiments import compare, figure
 from fedtiny.experiments.finished import (
     CHOSEN_BY_THE_MACHINE,
-    HOW_IT_IS_COMPUTED,
     Finished,
     Found,
     measure,
+    settings_of,
 )
 from fedtiny.experiments.quantities import Numbers, label
 from fedtiny.experiments.results import Results
@@ -63,10 +63,10 @@ def _varied(run: Run) -> tuple[object, ...]:
 
 
 def _shared(run: Run) -> Flat:
-    no_matter = (*VARIED, *HOW_IT_IS_COMPUTED, *CHOSEN_BY_THE_MACHINE)
+    no_matter = (*VARIED, *CHOSEN_BY_THE_MACHINE)
     return {
         name: value
-        for name, value in flat(run.config).items()
+        for name, value in settings_of(run.config).items()
         if name not in no_matter and not name.startswith("gpu.")
     }
 

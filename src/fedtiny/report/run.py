@@ -5,7 +5,7 @@ What the folder lacks is said, not fatal.
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +39,7 @@ class Run:
     about: dict[str, Any]
     versions: dict[str, Any]
     table: NDArray[np.int64] | None
-    missing: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -72,40 +72,35 @@ def open_runs(paths: list[Path]) -> list[RunFolder]:
 def read(folder: RunFolder) -> Run:
     """Everything that the folder holds."""
     missing: list[str] = []
-    config = configs.load(folder.config)
-    none: list[Record] = []
-    records = _tried(lambda: metrics.read(folder), none, missing)
-    files = (folder.result, folder.selection, folder.about, folder.versions)
-    result, selection, about, versions = (_json(file, missing) for file in files)
-    table = None
-    if folder.partition.exists():
-        table = _tried(lambda: load_split(folder).table, None, missing)
-    missing += _gaps(folder, config, records, result, about)
-    return Run(folder, config, records, result, selection, about, versions, table, tuple(missing))
+
+    def tried(load: Callable[[], T], otherwise: T) -> T:
+        try:
+            return load()
+        except RunError as error:
+            missing.append(f"{error}; what it would show is left out.")
+            return otherwise
+
+    def plain(path: Path) -> dict[str, Any]:
+        return tried(lambda: read_json(path), {}) if path.exists() else {}
+
+    run = Run(
+        folder,
+        configs.load(folder.config),
+        tried(lambda: metrics.read(folder), []),
+        plain(folder.result),
+        plain(folder.selection),
+        plain(folder.about),
+        plain(folder.versions),
+        tried(lambda: load_split(folder).table, None) if folder.partition.exists() else None,
+    )
+    return replace(run, missing=(*missing, *_gaps(run)))
 
 
-def _json(path: Path, missing: list[str]) -> dict[str, Any]:
-    return _tried(lambda: read_json(path), {}, missing) if path.exists() else {}
-
-
-def _tried(load: Callable[[], T], otherwise: T, missing: list[str]) -> T:
-    try:
-        return load()
-    except RunError as error:
-        missing.append(f"{error}; what it would show is left out.")
-        return otherwise
-
-
-def _gaps(
-    folder: RunFolder,
-    config: Config,
-    records: list[Record],
-    result: dict[str, Any],
-    about: dict[str, Any],
-) -> list[str]:
-    gaps = []
-    if not result:
-        done = f"{len(records)} of {config.rounds} rounds"
+def _gaps(run: Run) -> list[str]:
+    """What a run lacks that is not finished, or that an older version made."""
+    folder, records, gaps = run.folder, run.records, []
+    if not run.finished:
+        done = f"{len(records)} of {run.config.rounds} rounds"
         gaps.append(f"The run is not finished ({done}); go on with: {way_on(folder)}")
     files = (folder.partition, folder.selection, folder.metrics, folder.versions)
     gaps += [
@@ -113,7 +108,7 @@ def _gaps(
         for file in files
         if not file.exists()
     ]
-    if not about:
+    if not run.about:
         gaps.append(
             "about.json is not there (runs of older versions have none): names of classes and "
             "the costs of a dense run are not known."
