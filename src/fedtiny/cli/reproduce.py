@@ -9,11 +9,12 @@ import tyro
 from rich.console import Console
 
 from fedtiny.errors import ConfigError, RunError
-from fedtiny.experiments import result_file, table
+from fedtiny.experiments import table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Damaged
 from fedtiny.experiments.places import Filter
 from fedtiny.experiments.reporter import Clock
+from fedtiny.experiments.results import scale_of
 from fedtiny.experiments.runner import Account, Runner, notices
 from fedtiny.experiments.suite import ALL, Suite
 from fedtiny.experiments.sweep import Sweep
@@ -88,7 +89,7 @@ def parse(asked: Arguments) -> Sweep:
         raise ConfigError("--seeds needs at least one number, and none below 0")
     if asked.workers is not None and asked.workers < 1:
         raise ConfigError(f"--workers must be at least 1, got {asked.workers}")
-    suite, told = Suite.load(asked.folder), result_file.scale_of(asked.results)
+    suite, told = Suite.load(asked.folder), scale_of(asked.results)
     scale = asked.scale or told or DEFAULT_SCALE
     if told not in (None, scale):
         raise ConfigError(f"the result files are not of scale {scale}; leave --scale out")

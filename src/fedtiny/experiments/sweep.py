@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedtiny.config import Config
-from fedtiny.experiments import figure, finished, result_file, table
+from fedtiny.experiments import figure, finished, table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Found
 from fedtiny.experiments.places import Cell, Filter, Place
-from fedtiny.experiments.results import Results
+from fedtiny.experiments.results import ANOTHER, Results, read_file, require_fit, write_file
 from fedtiny.experiments.runner import unfinished
 from fedtiny.experiments.scale import Scale
 from fedtiny.experiments.suite import Suite
@@ -97,13 +97,13 @@ class Sweep:
         before = self._told_before(experiment).items()
         no_longer = {stem: runs for stem, runs in before if stem not in places}
         tables = table.write(results, folder)
-        result_file.write(path, experiment, self.scale.name, command, results.found | no_longer)
+        write_file(path, experiment, self.scale.name, command, results.found | no_longer)
         drawn, lacking = figure.write(results, folder)
         return [*tables, path, *drawn], lacking
 
     def _told(self, experiment: Experiment) -> list[Found]:
         """What result files tell of an experiment."""
-        files = [self._read(experiment, path, result_file.ANOTHER) for path in self.result_files]
+        files = [self._read(experiment, path, ANOTHER) for path in self.result_files]
         return [*files, self._told_before(experiment)]
 
     def _told_before(self, experiment: Experiment) -> Found:
@@ -113,8 +113,8 @@ class Sweep:
         return self._read(experiment, path, MOVED) if there else {}
 
     def _read(self, experiment: Experiment, path: Path, way_out: str) -> Found:
-        found = result_file.read(path, way_out)
-        result_file.require_fit(experiment, self.places(experiment), found, path, way_out)
+        found = read_file(path, way_out)
+        require_fit(experiment, self.places(experiment), found, path, way_out)
         return found
 
     def _here(self, config: Config) -> Config:
