@@ -145,8 +145,16 @@ def _draw_panel(
     beside = [v.mean for p in results.places if name and (v := results.ours(p, name))][:1]
     y = _y(panel.quantities, [*values, *beside], layout.kind == "bars")
     if layout.kind == "bars":
-        x = _groups(layout.x, [at.label for at in panel.groups], right - left)
-        draw_bars(Plot(canvas, x, y, top, left=left, right=right), panel.series, len(panel.groups))
+        names = [at.label for at in panel.groups]
+        room, places = (right - left - 60) / len(names), range(len(names))
+        x = Axis(
+            -0.5,
+            len(names) - 0.5,
+            places,
+            axis_label(layout.x),
+            text=lambda place: shortened(names[round(place)], room),
+        )
+        draw_bars(Plot(canvas, x, y, top, left=left, right=right), panel.series, len(names))
         return
     plot = Plot(canvas, _numbers(layout.x, panel, right - left), y, top, left=left, right=right)
     if layout.x == POOL:
@@ -171,16 +179,6 @@ def _numbers(axis: str, panel: Panel, width: float) -> Axis:
         if not shown or scale.at(number) - scale.at(shown[-1]) >= room:
             shown.append(number)
     return Axis(low, high, shown, axis_label(axis), log)
-
-
-def _groups(axis: str, names: Sequence[str], width: float) -> Axis:
-    """A number for each group of bars, shown by its name."""
-    room = (width - 60) / len(names)
-
-    def text(number: float) -> str:
-        return shortened(names[round(number)], room)
-
-    return Axis(-0.5, len(names) - 0.5, range(len(names)), axis_label(axis), text=text)
 
 
 def _y(quantities: tuple[str, ...], values: Sequence[float], bars: bool) -> Axis:
