@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedtiny.config import Config
     from fedtiny.data import from_arrays, from_torch
-    from fedtiny.export.loading import load
+    from fedtiny.export.packed import load
     from fedtiny.runs.runner import Result, resume, run
 
 __version__ = "0.2.0"
@@ -22,7 +22,7 @@ _HOMES = {
     "Result": "fedtiny.runs.runner",
     "from_arrays": "fedtiny.data",
     "from_torch": "fedtiny.data",
-    "load": "fedtiny.export.loading",
+    "load": "fedtiny.export.packed",
     "resume": "fedtiny.runs.runner",
     "run": "fedtiny.runs.runner",
 }

@@ -65,7 +65,7 @@ class Builder:
     def batch_norm(self, source, name):
         self.net.batch_norm(name, source)
         gamma, beta, mean = self.rng.standard_normal((3, self.channels[source])).astype(np.float32)
-        self.norms[name] = Norm(gamma, beta, mean, np.exp(mean), 1e-5)
+        self.norms[name] = Norm(gamma, beta, mean, np.exp(mean), epsilon=1e-5)
 
     def relu(self, source, _):
         self.net.relu(source)

@@ -9,10 +9,8 @@ from fedtiny import models
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
 from fedtiny.graph.trace import trace
-from fedtiny.native.fit import largest_fit
-from fedtiny.native.library import NativeError
-from fedtiny.native.model import NativeModel
-from fedtiny.native.options import Options, Rates
+from fedtiny.native.library import NativeError, Options, Rates
+from fedtiny.native.model import NativeModel, largest_fit
 
 from .twins import Twins, agree, batch, random_mask, supported_lanes, wake_norms
 

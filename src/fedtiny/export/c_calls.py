@@ -1,17 +1,89 @@
-"""A program's steps as C: the tables that they read, and a statement each."""
+"""A program's steps as C text: the tables that they read, and a statement each."""
 
-from collections.abc import Mapping
+import re
+import textwrap
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.export.c_plan import Plan, is_in_place
-from fedtiny.export.c_program import Program, Step
+from fedtiny.export.c_program import Plan, Program, Step, is_in_place
 from fedtiny.export.c_tables import Table
-from fedtiny.export.c_text import array, name_of
 from fedtiny.graph.weights import Norm
+
+LINE = 100
+TYPES = {"int8": "int8_t", "uint8": "uint8_t", "int32": "int32_t", "float32": "float"}
+
+
+def array(name: str, values: NDArray[Any]) -> str:
+    """A constant array.
+
+    >>> import numpy as np
+    >>> print(array("scales", np.array([1, 0.1], dtype=np.float32)), end="")
+    static const float scales[2] = {
+        1.0f, 0.1f,
+    };
+    """
+    suffix = "f" if values.dtype.kind == "f" else ""
+    text = " ".join(f"{number}{suffix}," for number in values.reshape(-1).astype(str).tolist())
+    return (
+        f"static const {TYPES[values.dtype.name]} {name}[{values.size}] = {{\n{_lines(text)}}};\n"
+    )
+
+
+def _lines(text: str) -> str:
+    """Text in indented lines; much faster for long tables than textwrap."""
+    lines, start, most = [], 0, LINE - 4
+    while len(text) - start > most:
+        end = text.rindex(" ", start, start + most + 1)
+        lines.append(text[start:end])
+        start = end + 1
+    lines.append(text[start:])
+    return "".join(f"    {line}\n" for line in lines)
+
+
+def string(text: str) -> str:
+    r"""A string literal of UTF-8 bytes.
+
+    >>> print(string('a "b"?'))
+    "a \"b\"\?"
+    """
+    return '"' + "".join(_character(byte) for byte in text.encode()) + '"'
+
+
+def _character(byte: int) -> str:
+    character = chr(byte)
+    if character in '"\\?':  # two question marks could begin a trigraph
+        return f"\\{character}"
+    return character if 32 <= byte < 127 else f"\\{byte:03o}"
+
+
+def comment(lines: Iterable[str]) -> str:
+    """A block comment of paragraphs; nothing in them can end it.
+
+    >>> print(comment(["one */ two"]))
+    /*
+     * one * / two
+     */
+    """
+    wrapped = []
+    for line in lines:
+        plain = line.encode("ascii", "replace").decode()
+        apart = re.sub(r"\*(?=/)|/(?=\*)|\?(?=\?)", r"\g<0> ", plain)
+        wrapped += textwrap.wrap(apart, LINE - 3, subsequent_indent="  ") or [""]
+    return "\n".join(["/*", *(f" * {line}".rstrip() for line in wrapped), " */"])
+
+
+def name_of(number: int, name: str) -> str:
+    """What a node is called in C; no two nodes are called the same.
+
+    >>> name_of(5, "layer1.0.conv1")
+    'node5_layer1_0_conv1'
+    """
+    return f"node{number}_" + re.sub(r"[^A-Za-z0-9]", "_", name)
+
 
 NOTHING = "NULL"
 CALLS = {

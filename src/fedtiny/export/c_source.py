@@ -11,11 +11,9 @@ import numpy as np
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
-from fedtiny.export.c_calls import Calls, Declarations
-from fedtiny.export.c_plan import OVERREAD, Plan, plan
-from fedtiny.export.c_program import Program, program
+from fedtiny.export.c_calls import Calls, Declarations, comment, string
+from fedtiny.export.c_program import OVERREAD, Plan, Program, plan, program
 from fedtiny.export.c_tables import Table, table
-from fedtiny.export.c_text import comment, string
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.runs.folder import make_folder, write_atomically
 

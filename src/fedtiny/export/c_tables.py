@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.errors import ExportError
-from fedtiny.export.lowered import quantise
+from fedtiny.export.network import quantise
 from fedtiny.graph.weights import Weights
 
 MAX_ESCAPE = 255

@@ -3,18 +3,21 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import tyro
+from safetensors.numpy import save
 
 from fedtiny.errors import ExportError, FedTinyError
-from fedtiny.export import packed, torch_files
+from fedtiny.export import packed
 from fedtiny.export.c_source import flash_bytes, write_c
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
-from fedtiny.export.source import tiny_model, trained
-from fedtiny.runs.folder import make_folder, write_atomically
+from fedtiny.export.source import Trained, tiny_model, trained
+from fedtiny.runs.folder import make_folder, write_atomically, write_json
 from fedtiny.runs.formatting import size
+from fedtiny.runs.inputs import model_width
 
 Format = Literal["packed", "onnx", "torch", "c"]
 VALUES: tuple[Values, ...] = ("fp32", "fp16", "int8")
@@ -57,8 +60,8 @@ class Order:
         """Nothing that exists is written over, nor one file of an export by the other."""
         files = [out]
         if self.format == "torch":
-            files.append(torch_files.recipe_of(out))
-            if out.suffix.lower() == torch_files.recipe_of(out).suffix:
+            files.append(recipe_of(out))
+            if out.suffix.lower() == recipe_of(out).suffix:
                 raise ExportError(
                     f"{out} is where the recipe would go; choose an --out that ends in .safetensors"
                 )
@@ -118,7 +121,7 @@ def _written(model: TinyModel, order: Order) -> Written:
             write_atomically(place, onnx_bytes(model, plain=order.plain))
             return Written((place,), "runtimes make its weights dense: small, but not faster")
         case "torch":
-            return Written(torch_files.write(trained(order.source), place), "dense")
+            return Written(write_torch(trained(order.source), place), "dense")
     made = write_c(model, place, values=order.stored)
     return Written(made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}")
 
@@ -151,3 +154,36 @@ def _size(
     except FedTinyError as error:
         return Size(format, None, str(error))
     return Size(format, found if isinstance(found, int) else len(found), remark)
+
+
+def recipe_of(state: Path) -> Path:
+    """Where the recipe of a state dict lies."""
+    return state.with_suffix(".json")
+
+
+def write_torch(run: Trained, out: Path) -> tuple[Path, Path]:
+    """Write the state dict to `out` and its recipe beside it."""
+    recipe = recipe_of(out)
+    state = {name: np.ascontiguousarray(array) for name, array in run.state.items()}
+    write_atomically(out, save(state))
+    write_json(recipe, _recipe(run))
+    return out, recipe
+
+
+def _recipe(run: Trained) -> dict[str, Any]:
+    return {
+        "build": {
+            "name": run.config.model,
+            "shape": list(run.data.shape),
+            "classes": len(run.data.classes),
+            "width": model_width(run.config, run.data),
+        },
+        "python": "fedtiny.models.build(**build).load_state_dict(safetensors.torch.load_file(...))",
+        "input": {
+            "mean": list(run.data.mean),
+            "std": list(run.data.std),
+            "pixels": "from 0 to 1, then (pixel - mean) / std by channel",
+        },
+        "classes": list(run.data.classes),
+        "card": run.card(run.theta()),
+    }

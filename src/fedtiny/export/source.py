@@ -19,8 +19,7 @@ from fedtiny.data import DataSet, ImageSet
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, RunError
 from fedtiny.export import packed
-from fedtiny.export.lowered import lower
-from fedtiny.export.network import TinyModel
+from fedtiny.export.network import TinyModel, lower
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
 from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically

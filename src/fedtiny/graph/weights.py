@@ -1,7 +1,7 @@
 """A graph with the arrays of its layers and norms, kept weights only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, prod
 
 import numpy as np
@@ -58,7 +58,7 @@ class Norm:
     beta: Floats
     mean: Floats
     variance: Floats
-    epsilon: float
+    epsilon: float = field(kw_only=True)
 
     @property
     def parts(self) -> tuple[Floats, Floats, Floats, Floats]:
@@ -67,8 +67,7 @@ class Norm:
 
     def only(self, channels: NDArray[np.bool_]) -> "Norm":
         """The norm of some of its channels."""
-        gamma, beta, mean, variance = (part[channels] for part in self.parts)
-        return Norm(gamma, beta, mean, variance, self.epsilon)
+        return Norm(*(part[channels] for part in self.parts), epsilon=self.epsilon)
 
     def scale_and_shift(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What each channel is multiplied by and what is added then, in float64."""

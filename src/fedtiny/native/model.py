@@ -1,7 +1,8 @@
-"""A graph in native code: its parameters under a mask, training, measuring."""
+"""A graph in native code: its parameters under a mask, training, measuring, fitting a budget."""
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -12,18 +13,22 @@ from fedtiny.graph.ir import Graph
 from fedtiny.graph.operations import NATIVE, lacking
 from fedtiny.native.library import (
     GradQueryRecord,
-    MemoryRecord,
+    Memory,
     NativeError,
     NodeRecord,
+    Options,
+    Parameter,
+    Rates,
     RatesRecord,
-    ScoreRecord,
+    Score,
     library,
+    node_record,
+    places_of,
 )
-from fedtiny.native.nodes import Parameter, node_record, places_of
-from fedtiny.native.options import Memory, Options, Rates, Score
 
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int32]
+SMALLEST_BATCH = 2  # batch norm cannot measure one image
 
 
 class NativeModel:
@@ -38,7 +43,6 @@ class NativeModel:
         records = (NodeRecord * len(graph.nodes))(*map(node_record, graph.nodes))
         self._library.call("create", records, len(records), ctypes.byref(self._handle))
         self._places = places_of(graph)
-        self._images = 0
         self.options: Options | None = None
         self._counts: dict[str, int] = {}
 
@@ -68,9 +72,9 @@ class NativeModel:
 
     def plan(self, options: Options, counts: Mapping[str, int] | None = None) -> Memory:
         """What preparing would take, with this many kept weights by layer; takes nothing."""
-        memory, kept = MemoryRecord(), self._kept(counts or {})
+        memory, kept = Memory(), self._kept(counts or {})
         self._call("plan", ctypes.byref(options.record()), kept.ctypes.data, ctypes.byref(memory))
-        return _memory(memory)
+        return memory
 
     def prepare(self, options: Options, kept: Mapping[str, Positions | None] | None = None) -> None:
         """Take the memory and install a mask; every parameter is zero then.
@@ -83,21 +87,22 @@ class NativeModel:
             for name, positions in (kept or {}).items()
             if positions is not None
         }
-        counts = self._kept({name: len(positions) for name, positions in sparse.items()})
+        kept_counts = {name: len(positions) for name, positions in sparse.items()}
+        counts = self._kept(kept_counts)
         pointers = (ctypes.c_void_p * len(self.graph.nodes))()
         for name, positions in sparse.items():
             pointers[self._place(name)[0]] = positions.ctypes.data
         self.options = None
         self._call("prepare", ctypes.byref(options.record()), counts.ctypes.data, pointers)
         self.options = options
-        self._counts = {name: int(counts[self._place(name)[0]]) for name in self.layers}
+        self._counts = kept_counts
 
     @property
     def taken(self) -> Memory:
         """What preparing took."""
-        memory = MemoryRecord()
+        memory = Memory()
         self._call("taken", ctypes.byref(memory))
-        return _memory(memory)
+        return memory
 
     def set(self, name: str, values: NDArray[Any]) -> None:
         """Set a tensor; of a weight, its kept values."""
@@ -122,18 +127,6 @@ class NativeModel:
         self._call("get", node, parameter, values.ctypes.data, size)
         return values
 
-    def gradient(self, name: str) -> Floats:
-        """The gradient of the last training step; of a weight, at its kept positions."""
-        values = np.empty(self._length(name), dtype=np.float32)
-        self._call("get_gradient", *self._place(name), values.ctypes.data, values.size)
-        return values
-
-    def input_gradient(self) -> Floats:
-        """The gradient of the images of the last training step."""
-        values = np.empty((self._images, *self.graph.shapes[0]), dtype=np.float32)
-        self._call("get_input_gradient", values.ctypes.data, values.size)
-        return values
-
     def start(self, rates: Rates) -> None:
         """A fresh optimizer."""
         record = RatesRecord(rates.lr, rates.momentum, rates.decay, *rates.betas, rates.epsilon)
@@ -154,7 +147,6 @@ class NativeModel:
         """
         queries = [self._dense_record(name, sums) for name, sums in (dense or {}).items()]
         array = (GradQueryRecord * len(queries))(*queries)
-        self._images = len(images)
         return self._pass("train", images, labels, seed, update, array, len(array))
 
     def top_gradients(
@@ -181,7 +173,6 @@ class NativeModel:
                 for name, (i, v) in found.items()
             )
         )
-        self._images = len(images)
         self._pass("measure", images, labels, seed, epsilon, queries, len(queries))
         return {
             name: (indices[: query.count], values[: query.count])
@@ -198,15 +189,9 @@ class NativeModel:
         """Loss and right answers without training; with running statistics or the batch's own."""
         return self._pass("forward", images, labels, own_statistics, None)
 
-    def logits(self, images: Floats, *, own_statistics: bool = False) -> Floats:
-        """What the network gives for some images."""
-        values = np.empty((len(images), self.graph.shapes[-1][0]), dtype=np.float32)
-        self._pass("forward", images, None, own_statistics, values.ctypes.data)
-        return values
-
     def _pass(self, name: str, images: Floats, labels: Any, *arguments: Any) -> Score:
         """Whatever computes with a batch; labels may be missing."""
-        shape, score = self.graph.shapes[0], ScoreRecord()
+        shape, score = self.graph.shapes[0], Score()
         images = np.ascontiguousarray(images, dtype=np.float32)
         if images.shape[1:] != shape:
             raise NativeError(f"images must be [N, {shape}], but have shape {images.shape}")
@@ -217,7 +202,7 @@ class NativeModel:
         answers = None if labels is None else labels.ctypes.data
         batch = (images.ctypes.data, answers, len(images))
         self._call(name, *batch, *arguments, ctypes.byref(score))
-        return Score(score.loss, score.correct)
+        return score
 
     def _dense_record(self, name: str, sums: Floats) -> GradQueryRecord:
         if sums.dtype != np.float32 or sums.size != self.size(name) or not sums.flags.c_contiguous:
@@ -230,22 +215,16 @@ class NativeModel:
         return self._places[name]
 
     def _length(self, name: str) -> int:
-        return self._counts.get(name, 0) if name in self.layers else self.size(name)
+        return self._counts.get(name, self.size(name))
 
     def _kept(self, counts: Mapping[str, int]) -> NDArray[np.int64]:
+        """Number of kept weights by node, -1 for all."""
         kept = np.full(len(self.graph.nodes), -1, dtype=np.int64)
         for name, count in counts.items():
             if self._place(name)[1] is not Parameter.WEIGHT:
                 raise NativeError(f"'{name}' is no weight that could be pruned")
             kept[self._place(name)[0]] = count
-        for name in self.layers:
-            if kept[self._place(name)[0]] == -1:
-                kept[self._place(name)[0]] = self.size(name)
         return kept
-
-
-def _memory(record: MemoryRecord) -> Memory:
-    return Memory(*(getattr(record, name) for name, *_ in MemoryRecord._fields_))
 
 
 def _whole_numbers(name: str, positions: NDArray[Any]) -> NDArray[Any]:
@@ -255,3 +234,52 @@ def _whole_numbers(name: str, positions: NDArray[Any]) -> NDArray[Any]:
     if found.size and (found.min() < 0 or found.max() >= 2**31):
         raise NativeError(f"{name}: kept positions must be from 0 to below 2^31")
     return found
+
+
+def largest_fit(
+    model: NativeModel, options: Options, counts: Mapping[str, int], budget: int
+) -> tuple[Options, Memory]:
+    """The largest batch up to that of `options` that fits, and how; worked out without taking any.
+
+    Of ways that allow the same batch the first is taken: as asked for, with recomputing, with half
+    storage, with both. A budget for which no batch is small enough is refused.
+    """
+    best: tuple[Options, Memory] | None = None
+    for chosen in _ways(options):
+        batch = _largest_batch(model, chosen, counts, budget)
+        if batch and (best is None or batch > best[0].batch):
+            fitting = _sized(chosen, batch)
+            best = fitting, model.plan(fitting, counts)
+    if best is None:
+        least = min(model.plan(_sized(way, SMALLEST_BATCH), counts).total for way in _ways(options))
+        raise NativeError(
+            f"a device needs at least {least / 1e6:.1f} MB to train this model, "
+            f"more than the budget of {budget / 1e6:.1f} MB"
+        )
+    return best
+
+
+def _ways(options: Options) -> list[Options]:
+    ways = [
+        options,
+        replace(options, recompute=True),
+        replace(options, storage="float16"),
+        replace(options, storage="float16", recompute=True),
+    ]
+    return list(dict.fromkeys(ways))
+
+
+def _sized(options: Options, batch: int) -> Options:
+    return replace(options, batch=batch, forward_batch=min(options.forward_batch or batch, batch))
+
+
+def _largest_batch(
+    model: NativeModel, options: Options, counts: Mapping[str, int], budget: int
+) -> int:
+    """By bisection, since memory grows with the batch; 0 if none fits."""
+    fits, too_large = 0, options.batch + 1
+    while too_large - fits > 1:
+        middle = (fits + too_large) // 2
+        taken = model.plan(_sized(options, middle), counts).total
+        fits, too_large = (middle, too_large) if taken <= budget else (fits, middle)
+    return fits if fits >= SMALLEST_BATCH else 0

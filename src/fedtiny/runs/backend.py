@@ -17,10 +17,8 @@ from fedtiny.federation.method import Method
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.native.fit import largest_fit
-from fedtiny.native.library import available
-from fedtiny.native.model import NativeModel
-from fedtiny.native.options import Options
+from fedtiny.native.library import Options, available
+from fedtiny.native.model import NativeModel, largest_fit
 from fedtiny.runs.resolve import has_gpu
 from fedtiny.sparse.densities import uniform
 
