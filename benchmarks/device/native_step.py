@@ -41,7 +41,7 @@ def _model(task: Task, contender: Contender) -> NativeModel:
     for name, positions in kept.items():
         model.set(name, draw.standard_normal(len(positions)) * 0.05)
     for name, size in task.dense.items():
-        if name in model.layers:
+        if name.removesuffix(".weight") in model.graph.weight_shapes:
             model.set(name, draw.standard_normal(size) * 0.05)
         else:
             is_one = name.endswith((".weight", ".running_var"))

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.export.network import TinyModel
+from fedtiny.graph.arithmetic import Lowered, Norm, Weights
 from fedtiny.graph.operations import OPERATIONS
-from fedtiny.graph.weights import Lowered, Norm, Weights
 
 from ..graph import building
 

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from fedtiny.data.transforms import ArrayTransform, Preparation
 from fedtiny.export.c_source import write_c
 from fedtiny.export.network import TinyModel, quantise
-from fedtiny.graph.arithmetic import all_steps
-from fedtiny.graph.weights import Lowered, Weights
+from fedtiny.graph.arithmetic import Lowered, Weights, all_steps
 
 from ..graph.building import Builder
 from .c_networks import networks

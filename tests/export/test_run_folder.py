@@ -42,7 +42,7 @@ def finished(tmp_path):
         data = DataSet("blank", blank, blank, mean, std, flips=False, crop_padding=0)
         config = Config(model=name, width=SHIPPED[name][1], data=DataConfig(root="/my/own/place"))
         network = shipped(name, 1.0, seed=5).torch
-        return made, Trained(folder, config, data, network)
+        return made, Trained(folder, config, data, network, models.traced(network, data.shape))
 
     return make
 

@@ -1,6 +1,7 @@
 """A torch network and the same network in native code, side by side."""
 
 import copy
+import ctypes
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from fedtiny.graph.trace import trace
-from fedtiny.native.library import NativeError, Options, Rates
+from fedtiny.native.library import Memory, NativeError, Options, Parameter, Rates
 from fedtiny.native.model import NativeModel
 
 from ..graph.building import Builder
@@ -44,6 +45,18 @@ class Probe(NativeModel):
     def train(self, images, labels, **how):
         self.images = len(images)
         return super().train(images, labels, **how)
+
+    @property
+    def layers(self):
+        """Names of all weights of convolutions and linear layers, in order."""
+        return tuple(n for n, (_, p) in self._places.items() if p is Parameter.WEIGHT)
+
+    @property
+    def taken(self):
+        """What preparing took."""
+        memory = Memory()
+        self._call("taken", ctypes.byref(memory))
+        return memory
 
     def gradient(self, name):
         """The gradient of a tensor; of a weight, at its kept positions."""

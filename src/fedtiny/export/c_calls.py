@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtiny.export.c_program import Plan, Program, Step, is_in_place
 from fedtiny.export.c_tables import Table
-from fedtiny.graph.weights import Norm
+from fedtiny.graph.arithmetic import Norm
 
 LINE = 100
 TYPES = {"int8": "int8_t", "uint8": "uint8_t", "int32": "int32_t", "float32": "float"}
@@ -76,15 +76,6 @@ def comment(lines: Iterable[str]) -> str:
     return "\n".join(["/*", *(f" * {line}".rstrip() for line in wrapped), " */"])
 
 
-def name_of(number: int, name: str) -> str:
-    """What a node is called in C; no two nodes are called the same.
-
-    >>> name_of(5, "layer1.0.conv1")
-    'node5_layer1_0_conv1'
-    """
-    return f"node{number}_" + re.sub(r"[^A-Za-z0-9]", "_", name)
-
-
 NOTHING = "NULL"
 CALLS = {
     "convolve": "convolve(&{name}, {read}, {other}, &{out}, {floor})",
@@ -138,7 +129,7 @@ class Calls:
         return made
 
     def _layer(self, step: Step, made: Declarations) -> None:
-        name, table = _name(step), self.tables[step.node.name]
+        name, table = step.name, self.tables[step.node.name]
         offsets = self._offsets(step) if step.action == "convolve" else None
         fields = (
             *(table.inputs, table.taps, made.array(f"{name}_offsets", offsets)),
@@ -169,8 +160,8 @@ class Calls:
 
     def _norm(self, step: Step, made: Declarations) -> None:
         scale, shift = self.norms[step.node.name].scale_and_shift()
-        made.array(f"{_name(step)}_scales", scale.astype(np.float32))
-        made.array(f"{_name(step)}_shifts", shift.astype(np.float32))
+        made.array(f"{step.name}_scales", scale.astype(np.float32))
+        made.array(f"{step.name}_shifts", shift.astype(np.float32))
 
     def _tensors(self) -> str:
         tensors = {tensor.name: tensor for tensor in self.plan.tensors.values()}
@@ -199,7 +190,7 @@ class Calls:
         node = step.node
         read, *others = (self._tensor(value) for value in step.reads)
         return CALLS[step.action].format(
-            name=_name(step),
+            name=step.name,
             read=read,
             other=others[0] if others else NOTHING,
             out=self.plan.tensors[step.gives].name,
@@ -215,7 +206,3 @@ class Calls:
 
 def _numbers(*numbers: int) -> str:
     return ", ".join(map(str, numbers))
-
-
-def _name(step: Step) -> str:
-    return name_of(step.gives, step.node.name)

@@ -1,5 +1,6 @@
 """A network as the few calls that C code makes, and where their values lie in memory."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -49,6 +50,11 @@ class Step:
     gives: int
     relu: bool = False
     cut: Cut | None = None
+
+    @property
+    def name(self) -> str:
+        """What its tables are called in C, such as node5_layer1_0_conv1; no two are the same."""
+        return f"node{self.gives}_" + re.sub(r"[^A-Za-z0-9]", "_", self.node.name)
 
     @property
     def may_overwrite(self) -> tuple[int, ...]:

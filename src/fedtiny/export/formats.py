@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import tyro
@@ -84,13 +84,11 @@ class Order:
             if self.source.is_dir()
             else (self.source.parent, self.source.name.removesuffix(".packed"))
         )
-        marks = {"packed": self._marks, "onnx": ".plain" if self.plain else ""}.get(self.format, "")
+        marks = ".plain" if self.plain else ""
+        if self.format == "packed":
+            marks = "" if self.stored == "fp32" else f".{self.stored}"
+            marks += "" if self.fold else ".unfolded"
         return folder / f"{stem}{marks}{ENDINGS[self.format]}"
-
-    @property
-    def _marks(self) -> str:
-        values = "" if self.stored == "fp32" else f".{self.stored}"
-        return values if self.fold else f"{values}.unfolded"
 
 
 ENDINGS = {"packed": ".packed", "onnx": ".onnx", "torch": ".torch.safetensors", "c": "_c"}
@@ -162,16 +160,9 @@ def recipe_of(state: Path) -> Path:
 
 
 def write_torch(run: Trained, out: Path) -> tuple[Path, Path]:
-    """Write the state dict to `out` and its recipe beside it."""
-    recipe = recipe_of(out)
+    """Write the state dict to `out` and beside it a recipe, which says how to build the network."""
     state = {name: np.ascontiguousarray(array) for name, array in run.state.items()}
-    write_atomically(out, save(state))
-    write_json(recipe, _recipe(run))
-    return out, recipe
-
-
-def _recipe(run: Trained) -> dict[str, Any]:
-    return {
+    recipe = {
         "build": {
             "name": run.config.model,
             "shape": list(run.data.shape),
@@ -187,3 +178,6 @@ def _recipe(run: Trained) -> dict[str, Any]:
         "classes": list(run.data.classes),
         "card": run.card(run.theta()),
     }
+    write_atomically(out, save(state))
+    write_json(recipe_of(out), recipe)
+    return out, recipe_of(out)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
+from fedtiny.graph.arithmetic import Lowered, Norm, Weights
 from fedtiny.graph.ir import Graph, Kind, Node, Shape
 from fedtiny.graph.passes import fold_batch_norm, for_inference
 from fedtiny.graph.passes import remove_dead as without_dead
-from fedtiny.graph.weights import Lowered, Norm, Weights
 from fedtiny.sparse.theta import Theta
 
 Values = Literal["fp32", "fp16", "int8"]

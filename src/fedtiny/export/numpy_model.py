@@ -16,9 +16,8 @@ from fedtiny.errors import DataError, ExportError
 from fedtiny.export.network import TinyModel, check_images
 from fedtiny.export.packed import shipped
 from fedtiny.extras import require
-from fedtiny.graph.arithmetic import Batch, step
+from fedtiny.graph.arithmetic import FORMS, Batch, Floats
 from fedtiny.graph.ir import UNTRUSTED
-from fedtiny.graph.weights import Floats
 
 MAX_AT_ONCE = 64  # images that are computed together
 MAX_READ = 1 << 25  # values that the windows of a layer read at a time
@@ -53,7 +52,7 @@ class NumpyModel:
         nodes = self.model.net.graph.nodes
         for number, node in enumerate(nodes):
             read = [outputs[i] for i in node.inputs] or [batch]
-            outputs[number] = step(self.model.net, node, read)
+            outputs[number] = FORMS[node.kind](self.model.net, node, *read)
             for done in {number, *node.inputs}:
                 if self._last_reads[done] == number:
                     del outputs[done]
@@ -87,24 +86,19 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
             if image.size != (width, height):
                 image = image.resize((width, height), pillow.Resampling.BILINEAR)
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-        raise DataError(f"{path} cannot be read as an image: {_why(error)}") from error
+        why = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise DataError(f"{path} cannot be read as an image: {why}") from error
     pixels: NDArray[np.uint8] = np.asarray(image, dtype=np.uint8).reshape(height, width, channels)
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def _in_bytes(file: Any, path: Path) -> Any:
     """The same picture with pixels of 0 to 255; Pillow alone would cut off what is brighter."""
-    deep = file.mode.startswith("I;16") or (file.mode == "I" and file.format in DEEP_AS_INTEGERS)
-    if deep:
+    as_integers = file.mode == "I" and file.format in DEEP_AS_INTEGERS
+    if file.mode.startswith("I;16") or as_integers:
         pixels = np.asarray(file).clip(0, 65535).astype(np.uint32)
-        return require("PIL.Image", extra="data").fromarray(
-            ((pixels + 128) // 257).astype(np.uint8)
-        )
+        pillow = require("PIL.Image", extra="data")
+        return pillow.fromarray(((pixels + 128) // 257).astype(np.uint8))
     if file.mode in WITHOUT_A_RANGE:
         raise DataError(f"{path} does not say how bright its numbers are; save it in 8 or 16 bits")
     return file
-
-
-def _why(error: BaseException) -> str:
-    why = getattr(error, "strerror", None) or str(error)
-    return " ".join(str(why).split())

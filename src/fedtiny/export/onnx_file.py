@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from fedtiny.export.network import TinyModel
 from fedtiny.extras import require
-from fedtiny.graph.arithmetic import adaptively_pooled
+from fedtiny.graph.arithmetic import Floats, Weights, adaptively_pooled
 from fedtiny.graph.ir import Kind, Node
-from fedtiny.graph.weights import Floats, Weights
 
 OPSET = 17
 IR_VERSION = 9

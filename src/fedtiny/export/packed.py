@@ -22,8 +22,8 @@ from fedtiny.export.network import TinyModel, Values, quantise
 from fedtiny.extras import require
 from fedtiny.federation.wire.indices import coded, read_positions
 from fedtiny.federation.wire.reader import Reader
+from fedtiny.graph.arithmetic import Floats, Lowered, Norm, Weights
 from fedtiny.graph.ir import MAX_NAME, UNTRUSTED, Graph, Kind, is_name, nodes_of, packed_records
-from fedtiny.graph.weights import Floats, Lowered, Norm, Weights
 from fedtiny.runs.digest import digest_of, with_text
 
 if TYPE_CHECKING:
@@ -142,13 +142,13 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
     _check(graph)
     net = from_tensors(tensors, graph, header["values"])
     net.check_values()
-    return TinyModel(
-        net,
-        _normalisation(header["input"], channels=graph.shapes[0][0]),
-        _classes(header["classes"], count=graph.shapes[-1][0]),
-        _card(header["card"]),
-        header["values"],
-    )
+    normalisation = _normalisation(header["input"], channels=graph.shapes[0][0])
+    names, card, count = header["classes"], header["card"], graph.shapes[-1][0]
+    if not isinstance(names, list) or len(names) != count or not all(map(is_name, names)):
+        raise ModelError(f"it does not name its {count} classes")
+    if not isinstance(card, dict) or _printable_all(card) != card:
+        raise ModelError("its model card cannot be shown")
+    return TinyModel(net, normalisation, tuple(names), card, header["values"])
 
 
 def _normalisation(record: Any, channels: int) -> Preparation:
@@ -161,18 +161,6 @@ def _normalisation(record: Any, channels: int) -> Preparation:
     if min(std) < 1 / LARGEST:
         raise ModelError("its normalisation divides by nothing")
     return Preparation(tuple(mean), tuple(std))
-
-
-def _classes(names: Any, count: int) -> tuple[str, ...]:
-    if not isinstance(names, list) or len(names) != count or not all(map(is_name, names)):
-        raise ModelError(f"it does not name its {count} classes")
-    return tuple(names)
-
-
-def _card(card: Any) -> Mapping[str, Any]:
-    if not isinstance(card, dict) or _printable_all(card) != card:
-        raise ModelError("its model card cannot be shown")
-    return card
 
 
 # The arrays of a network as flat tensors. A layer has `values` (float32, float16, or int8 with a
@@ -199,22 +187,18 @@ def layer_bytes(net: Lowered, values: Values) -> dict[str, int]:
 
 
 def _parts(weights: Weights, values: Values) -> Tensors:
-    parts: Tensors = _coded_values(weights, values)
+    parts: Tensors = {"values": weights.values}
+    if values == "int8":
+        small, scales = quantise(weights)
+        parts = {"values": small, "scales": scales[_used(weights)]}
+    if values == "fp16":
+        parts["values"] = weights.values.clip(-LARGEST_FP16, LARGEST_FP16).astype(np.float16)
     if weights.indices is not None:
         code = b"".join(coded(weights.indices.astype(np.int32), weights.size))
         parts["positions"] = np.frombuffer(code, np.uint8)
     if weights.bias is not None:
         parts["bias"] = weights.bias
     return parts
-
-
-def _coded_values(weights: Weights, values: Values) -> Tensors:
-    if values == "int8":
-        small, scales = quantise(weights)
-        return {"values": small, "scales": scales[_used(weights)]}
-    if values == "fp16":
-        return {"values": weights.values.clip(-LARGEST_FP16, LARGEST_FP16).astype(np.float16)}
-    return {"values": weights.values}
 
 
 def from_tensors(tensors: Tensors, graph: Graph, values: Any) -> Lowered:

@@ -36,18 +36,13 @@ LOCAL = ("workers", "threads", "checkpoint_every")  # how and where a run comput
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A finished run: its folder, its config as its method ran it, its data set and its network."""
+    """A finished run: folder, config as its method ran it, data set, network and its graph."""
 
     folder: RunFolder
     config: Config
     data: DataSet
     network: "nn.Module"
-    known_graph: Traced | None = None
-
-    @cached_property
-    def graph(self) -> Traced:
-        """The network's graph, which the run may have handed in, or why it cannot be told."""
-        return self.known_graph or models.traced(self.network, self.data.shape)
+    graph: Traced
 
     @cached_property
     def state(self) -> dict[str, Floats]:
@@ -95,13 +90,7 @@ class Trained:
         }
 
 
-def tiny_model(
-    path: Path | str,
-    *,
-    fold: bool = True,
-    data: DataSet | None = None,
-    model: "nn.Module | None" = None,
-) -> TinyModel:
+def tiny_model(path: Path | str, *, fold: bool = True) -> TinyModel:
     """The model of a packed file or of a run folder.
 
     A finished run holds its packed model, so that neither its data nor torch is needed here; with
@@ -110,10 +99,10 @@ def tiny_model(
     place = Path(path)
     if place.is_file():
         return packed.read(place)
-    if fold and model is None:
+    if fold:
         with suppress(ExportError):
             return packed.read(RunFolder(place).packed)
-    return trained(place, data=data, model=model).tiny(fold=fold)
+    return trained(place).tiny(fold=fold)
 
 
 def trained(
@@ -145,7 +134,7 @@ def trained(
     config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
     replaced = config.model != asked.model
     network = own if own and not replaced else build_model(config, data)
-    return Trained(folder, config, data, network, graph)
+    return Trained(folder, config, data, network, graph or models.traced(network, data.shape))
 
 
 def _known_data(folder: RunFolder) -> DataSet | None:

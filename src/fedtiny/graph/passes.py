@@ -6,10 +6,9 @@ from math import prod
 
 import numpy as np
 
-from fedtiny.graph.arithmetic import Batch, all_steps
+from fedtiny.graph.arithmetic import Batch, Lowered, Norm, Weights, all_steps
 from fedtiny.graph.ir import LAYERS, Graph, Kind, Node
 from fedtiny.graph.reach import Flags, Reachability
-from fedtiny.graph.weights import Lowered, Norm, Weights
 
 
 def for_inference(graph: Graph) -> Graph:

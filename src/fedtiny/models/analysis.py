@@ -30,13 +30,17 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced) -> ParamSpec:
     """
     norms = _norms(model)
     _check_float32(model)
-    layers = _layers_in_order(model, shape, graph)
+    runs = Counter(run.name for run in runs_of_layers(model, shape, graph))
+    if (twice := runs.most_common(1)) and twice[0][1] > 1:
+        raise ModelError(f"layer '{twice[0][0]}' runs twice in a pass, which pruning cannot handle")
+    layers = list(runs)
     if len(layers) < 3:
         raise ModelError(
             f"the model has {len(layers)} convolution or linear layers; the first and the last "
             "stay dense, so pruning needs at least three"
         )
-    tensors = _tensors(model)
+    state = model.state_dict()  # of which all but counters is averaged
+    tensors = {name: tuple(t.shape) for name, t in state.items() if t.is_floating_point()}
     _check_plain(model, layers, tensors)
     asked = getattr(model, "prunable_layers", layers[1:-1])
     chosen = set(_listed(asked, "prunable_layers", of=str))
@@ -51,14 +55,6 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced) -> ParamSpec:
         input_layer=layers[0],
         output_layer=layers[-1],
     )
-
-
-def _layers_in_order(model: nn.Module, shape: Shape, graph: Traced) -> list[str]:
-    runs = Counter(run.name for run in runs_of_layers(model, shape, graph))
-    for name, count in runs.items():
-        if count > 1:
-            raise ModelError(f"layer '{name}' runs twice in a pass, which pruning cannot handle")
-    return list(runs)
 
 
 def _check_float32(model: nn.Module) -> None:
@@ -92,12 +88,6 @@ def _check_plain(model: nn.Module, layers: Sequence[str], tensors: dict[str, Sha
             raise ModelError(
                 f"layers '{owner}' and '{name}' share a weight, which cannot be pruned"
             )
-
-
-def _tensors(model: nn.Module) -> dict[str, Shape]:
-    """Every tensor that is averaged: all of the state but counters."""
-    state = model.state_dict()
-    return {name: tuple(t.shape) for name, t in state.items() if t.is_floating_point()}
 
 
 def _norms(model: nn.Module) -> tuple[str, ...]:
@@ -227,12 +217,9 @@ def _watched(model: nn.Module, shape: Shape) -> list[LayerProfile]:
         if isinstance(module, LAYERS)
     ]
     training = model.training
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     try:
         with torch.no_grad():
-            model.eval()(torch.zeros(1, *shape, device=device))
-    except Exception as error:
-        raise ModelError(f"the model does not take images of shape {shape}: {error}") from error
+            _run(model.eval(), (1, *shape))
     finally:
         model.train(training)
         for hook in hooks:
@@ -249,14 +236,18 @@ def _saved_bytes(model: nn.Module, shape: Shape) -> int:
         saved.setdefault(_memory(tensor), tensor)
         return tensor
 
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        _run(model, shape)
+    return sum(t.untyped_storage().nbytes() for memory, t in saved.items() if memory not in own)
+
+
+def _run(model: nn.Module, shape: Shape) -> None:
+    """Pass a batch of black images of this shape."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     try:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            output = model(torch.zeros(shape, device=device))
-    except RuntimeError as error:
+        model(torch.zeros(shape, device=device))
+    except Exception as error:
         raise ModelError(f"the model does not take images of shape {shape[1:]}: {error}") from error
-    del output
-    return sum(t.untyped_storage().nbytes() for memory, t in saved.items() if memory not in own)
 
 
 def _memory(tensor: Tensor) -> int:

@@ -45,9 +45,6 @@ class Memory(Structure):
 
     _fields_ = _each(c_int64, "total", "parameters", "lists", "activations", "scratch")
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Memory) and bytes(self) == bytes(other)
-
 
 class RatesRecord(Structure):
     """fedtiny_rates."""

@@ -57,11 +57,6 @@ class NativeModel:
         """Names of all parameters and statistics, in order."""
         return tuple(self._places)
 
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of all weights of convolutions and linear layers, in order."""
-        return tuple(n for n, (_, p) in self._places.items() if p is Parameter.WEIGHT)
-
     def size(self, name: str) -> int:
         """Number of values of a tensor, pruned ones included."""
         self._place(name)
@@ -96,13 +91,6 @@ class NativeModel:
         self._call("prepare", ctypes.byref(options.record()), counts.ctypes.data, pointers)
         self.options = options
         self._counts = kept_counts
-
-    @property
-    def taken(self) -> Memory:
-        """What preparing took."""
-        memory = Memory()
-        self._call("taken", ctypes.byref(memory))
-        return memory
 
     def set(self, name: str, values: NDArray[Any]) -> None:
         """Set a tensor; of a weight, its kept values."""
@@ -238,35 +226,27 @@ def _whole_numbers(name: str, positions: NDArray[Any]) -> NDArray[Any]:
 
 def largest_fit(
     model: NativeModel, options: Options, counts: Mapping[str, int], budget: int
-) -> tuple[Options, Memory]:
+) -> Options:
     """The largest batch up to that of `options` that fits, and how; worked out without taking any.
 
     Of ways that allow the same batch the first is taken: as asked for, with recomputing, with half
     storage, with both. A budget for which no batch is small enough is refused.
     """
-    best: tuple[Options, Memory] | None = None
-    for chosen in _ways(options):
-        batch = _largest_batch(model, chosen, counts, budget)
-        if batch and (best is None or batch > best[0].batch):
-            fitting = _sized(chosen, batch)
-            best = fitting, model.plan(fitting, counts)
-    if best is None:
-        least = min(model.plan(_sized(way, SMALLEST_BATCH), counts).total for way in _ways(options))
-        raise NativeError(
-            f"a device needs at least {least / 1e6:.1f} MB to train this model, "
-            f"more than the budget of {budget / 1e6:.1f} MB"
-        )
-    return best
-
-
-def _ways(options: Options) -> list[Options]:
     ways = [
         options,
         replace(options, recompute=True),
         replace(options, storage="float16"),
         replace(options, storage="float16", recompute=True),
     ]
-    return list(dict.fromkeys(ways))
+    batches = {way: _largest_batch(model, way, counts, budget) for way in ways}
+    best = max(batches, key=batches.__getitem__)
+    if not batches[best]:
+        least = min(model.plan(_sized(way, SMALLEST_BATCH), counts).total for way in ways)
+        raise NativeError(
+            f"a device needs at least {least / 1e6:.1f} MB to train this model, "
+            f"more than the budget of {budget / 1e6:.1f} MB"
+        )
+    return _sized(best, batches[best])
 
 
 def _sized(options: Options, batch: int) -> Options:

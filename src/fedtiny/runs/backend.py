@@ -123,7 +123,7 @@ def _fitted(config: RunConfig, param_spec: ParamSpec, graph: Graph) -> RunConfig
         optimizer=config.train.optimizer,
         top_count=int(max(kept.values()) * MAX_SWAPPED),
     )
-    chosen, _ = largest_fit(NativeModel(graph), options, kept, config.device_budget)
+    chosen = largest_fit(NativeModel(graph), options, kept, config.device_budget)
     return replace(
         config,
         train=replace(config.train, batch_size=chosen.batch),
