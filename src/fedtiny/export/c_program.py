@@ -90,8 +90,7 @@ class Program:
 def program(graph: Graph) -> Program:
     """The steps of a network; convolutions with a stride have one before them that cuts planes."""
     graph = for_inference(graph)
-    steps = _fused(graph)
-    shapes = dict(enumerate(graph.shapes))
+    steps, shapes = _fused(graph), dict(enumerate(graph.shapes))
     groups: dict[tuple[int, Pair], list[Step]] = {}
     for step in steps:
         if step.is_strided:
@@ -99,15 +98,15 @@ def program(graph: Graph) -> Program:
     values = {group: len(shapes) + i for i, group in enumerate(groups)}
     made: list[Step] = []
     for step in steps:
-        if not step.is_strided:
-            made.append(step)
-            continue
-        source, group = step.reads[0], (step.reads[0], step.node.stride)
-        cut, value = _cut(groups[group], shapes), values[group]
-        if value not in shapes:
-            shapes[value] = (shapes[source][0], prod(cut.stride) * cut.size[0], cut.size[1])
-            made.append(Step("split", step.node, (source,), value, cut=cut))
-        made.append(replace(step, reads=(value, *step.reads[1:]), cut=cut))
+        if step.is_strided:
+            source, *others = step.reads
+            cut = _cut(groups[source, step.node.stride], shapes)
+            value = values[source, step.node.stride]
+            if value not in shapes:
+                shapes[value] = (shapes[source][0], prod(cut.stride) * cut.size[0], cut.size[1])
+                made.append(Step("split", step.node, (source,), value, cut=cut))
+            step = replace(step, reads=(value, *others), cut=cut)
+        made.append(step)
     return Program(tuple(made), shapes)
 
 
@@ -133,8 +132,7 @@ def _fused(graph: Graph) -> list[Step]:
         if relu:
             joined.append(relu)
         values.update(dict.fromkeys(joined, joined[-1]))
-        action = ACTIONS[node.kind]
-        steps.append(Step(action, node, tuple(reads), joined[-1], relu is not None))
+        steps.append(Step(ACTIONS[node.kind], node, tuple(reads), joined[-1], relu is not None))
     return steps
 
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
-from fedtiny.export.c_calls import Calls, Declarations, comment, string
+from fedtiny.export.c_calls import Calls, Declarations, Table, comment, string, table
 from fedtiny.export.c_program import OVERREAD, Plan, Program, plan, program
-from fedtiny.export.c_tables import Table, table
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.runs.folder import make_folder, write_atomically
 
@@ -74,7 +73,11 @@ class _Source:
     def __init__(self, model: TinyModel, values: Values) -> None:
         self.tiny, self.values = model, values
         self.program = program(model.net.graph)
-        _check(self.program, model)
+        outputs = self.program.shapes[self.program.steps[-1].gives]
+        if outputs != (len(model.classes), 1, 1):
+            raise ExportError(
+                f"a model that gives {outputs} values cannot be one of {len(model.classes)} classes"
+            )
         model.net.check_values()
         tables = {name: table(weights, values) for name, weights in model.net.weights.items()}
         self.plan = plan(self.program)
@@ -157,14 +160,6 @@ class _Source:
         image = self.plan.tensors[load.gives].name
         return Template(_runtime("run.c")).substitute(
             names=names, body=body, clear=clear, image=image
-        )
-
-
-def _check(program: Program, model: TinyModel) -> None:
-    outputs = program.shapes[program.steps[-1].gives]
-    if outputs != (len(model.classes), 1, 1):
-        raise ExportError(
-            f"a model that gives {outputs} values cannot be one of {len(model.classes)} classes"
         )
 
 

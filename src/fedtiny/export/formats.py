@@ -19,10 +19,6 @@ from fedtiny.runs.folder import make_folder, write_atomically, write_json
 from fedtiny.runs.formatting import size
 from fedtiny.runs.inputs import model_width
 
-Format = Literal["packed", "onnx", "torch", "c"]
-VALUES: tuple[Values, ...] = ("fp32", "fp16", "int8")
-C_VALUES: tuple[Values, ...] = ("fp32", "int8")
-
 
 @dataclass(frozen=True)
 class Order:
@@ -34,7 +30,7 @@ class Order:
 
     source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="DIR")]
     """The run folder, or a packed model."""
-    format: Format = "packed"
+    format: Literal["packed", "onnx", "torch", "c"] = "packed"
     """What to write."""
     out: Path | None = None
     """Where to write it; default: beside the model."""
@@ -138,9 +134,9 @@ def all_sizes(model: TinyModel) -> Iterator[Size]:
     yield Size("dense (torch)", model.dense_bytes, "every weight in float32")
     yield _size("onnx --plain", plain_size, model)
     yield _size("onnx", onnx_bytes, model, remark="made dense by runtimes")
-    for values in VALUES:
+    for values in ("fp32", "fp16", "int8"):
         yield _size(f"packed --values {values}", packed.packed, model, values)
-    for values in C_VALUES:
+    for values in ("fp32", "int8"):
         yield _size(f"c --values {values}", flash_bytes, model, values, remark="flash")
 
 

@@ -34,8 +34,10 @@ class NumpyModel:
     def __init__(self, model: TinyModel) -> None:
         self.model = model
         self._prepare = ArrayTransform(model.normalisation.mean, model.normalisation.std)
-        self._last_reads = model.net.graph.last_reads
-        self._at_once = _at_once(model)
+        graph = model.net.graph
+        self._last_reads = graph.last_reads
+        most = UNTRUSTED.held // sum(map(prod, graph.shapes))  # within the memory of a large one
+        self._at_once = max(1, min(MAX_AT_ONCE, MAX_READ // graph.largest_read, most))
 
     def __call__(self, images: NDArray[Any]) -> Floats:
         """Logits [N, classes] of images [N, C, H, W]: uint8 from 0 to 255, or float from 0 to 1."""
@@ -57,13 +59,6 @@ class NumpyModel:
                 if self._last_reads[done] == number:
                     del outputs[done]
         return outputs[len(nodes) - 1][:, :, 0, 0].T
-
-
-def _at_once(model: TinyModel) -> int:
-    """How many images can be computed together within the memory of a large one."""
-    graph = model.net.graph
-    held = sum(map(prod, graph.shapes))
-    return max(1, min(MAX_AT_ONCE, MAX_READ // graph.largest_read, UNTRUSTED.held // held))
 
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}

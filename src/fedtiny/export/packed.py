@@ -86,8 +86,14 @@ def read(path: Path | str) -> TinyModel:
 
 
 def unpacked(data: bytes, name: str = "the file") -> TinyModel:
-    """The model that these bytes hold."""
-    tensors, text = _opened(data, name)
+    """The model that these bytes hold, which may be no packed file at all."""
+    try:
+        tensors, text = with_text(data, METADATA)
+    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ExportError(
+            f"{name} is not a packed model, or only a part of one; make one with: "
+            "fedtiny export DIR --format packed"
+        ) from error
     try:
         return _checked(tensors, text)
     except (FedTinyError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -118,17 +124,6 @@ def _printable_all(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_printable_all(each) for each in value]
     return _printable(value) if isinstance(value, str) else value
-
-
-def _opened(data: bytes, name: str) -> tuple[Tensors, str]:
-    """The tensors and the text of something that may be no packed file at all."""
-    try:
-        return with_text(data, METADATA)
-    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise ExportError(
-            f"{name} is not a packed model, or only a part of one; make one with: "
-            "fedtiny export DIR --format packed"
-        ) from error
 
 
 def _checked(tensors: Tensors, text: str) -> TinyModel:
@@ -210,11 +205,11 @@ def from_tensors(tensors: Tensors, graph: Graph, values: Any) -> Lowered:
         node.name: _weights(left, node.name, shapes[node.name], values, node.bias)
         for node in graph.layers.values()
     }
-    norms = {
-        node.name: _norm(left, node.name, shape[0], node.epsilon)
-        for node, shape in zip(graph.nodes, graph.shapes, strict=True)
-        if node.kind == Kind.BATCH_NORM
-    }
+    norms = {}
+    for node, (size, *_) in zip(graph.nodes, graph.shapes, strict=True):
+        if node.kind == Kind.BATCH_NORM:
+            parts = (_taken(left, f"{node.name}.{part}", np.float32, size) for part in NORM_PARTS)
+            norms[node.name] = Norm(*parts, epsilon=node.epsilon)
     if left:
         raise ModelError(f"nothing in it uses {sorted(left)[0]!r:.60}")
     return Lowered(graph, weights, norms)
@@ -247,11 +242,6 @@ def _weights(
 def _used(weights: Weights) -> NDArray[np.int64]:
     """The filters that keep a weight; the others need no scale."""
     return np.unique(weights.filters)
-
-
-def _norm(tensors: Tensors, name: str, size: int, epsilon: float) -> Norm:
-    parts = (_taken(tensors, f"{name}.{part}", np.float32, size) for part in NORM_PARTS)
-    return Norm(*parts, epsilon=epsilon)
 
 
 def _taken(tensors: Tensors, name: str, dtype: type, count: int | None = None) -> Floats:

@@ -60,7 +60,6 @@ class Graph:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(self.nodes))
-        _check_count(len(self.nodes), LIMITS.nodes)
         object.__setattr__(self, "shapes", _shapes(self.nodes))
         self.check_limits(LIMITS)
         if self.shapes[-1][1:] != (1, 1):
@@ -73,7 +72,8 @@ class Graph:
 
     def check_limits(self, limits: Limits) -> None:
         """Refuse a network that is larger than this."""
-        _check_count(len(self.nodes), limits.nodes)
+        if not 2 <= len(self.nodes) <= limits.nodes:
+            raise ModelError(f"a network has 2 to {limits.nodes} steps, not {len(self.nodes)}")
         values = [prod(shape) for shape in self.shapes]
         for number, count in enumerate(values):
             if count > limits.values:
@@ -158,11 +158,6 @@ class Graph:
     def from_plain(cls, plain: Any) -> "Graph":
         """The network that such records say."""
         return cls(nodes_of(plain, training=True, most=LIMITS.nodes))
-
-
-def _check_count(nodes: int, most: int) -> None:
-    if not 2 <= nodes <= most:
-        raise ModelError(f"a network has 2 to {most} steps, not {nodes}")
 
 
 def _shapes(nodes: Sequence[Node]) -> tuple[Shape, ...]:

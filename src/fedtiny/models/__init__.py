@@ -64,7 +64,7 @@ def build(
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network: nn.Module = getattr(networks, name)(shape[0], classes, width or model.width)
+        network: nn.Module = networks.BUILDERS[name](shape[0], classes, width or model.width)
     return network
 
 

@@ -30,7 +30,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Four stages of two residual blocks; widths w, 2w, 4w, 8w."""
+    """Four stages of two residual blocks; widths w, 2w, 4w, 8w, where w is 64 in the paper."""
 
     pruning_blocks: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("layer1",),
@@ -62,11 +62,6 @@ def _stage(channels: int, width: int, stride: int) -> nn.Sequential:
     )
 
 
-def resnet18(channels: int, classes: int, width: int) -> nn.Module:
-    """ResNet18 whose first stage has `width` channels (64 in the paper)."""
-    return ResNet18(channels, classes, width)
-
-
 # Multiples of the width; None is a 2x2 max-pool.
 PLAN = (1, None, 2, None, 4, 4, None, 8, 8, None, 8, 8, None)
 
@@ -76,23 +71,19 @@ class VGG11(nn.Module):
 
     def __init__(self, channels: int, width: int, head: nn.Module) -> None:
         super().__init__()
-        self.features = _features(channels, width)
+        layers: list[nn.Module] = []
+        for multiple in PLAN:
+            if multiple is None:
+                layers.append(nn.MaxPool2d(2))
+                continue
+            out = multiple * width
+            layers += [nn.Conv2d(channels, out, 3, padding=1), nn.BatchNorm2d(out), nn.ReLU()]
+            channels = out
+        self.features = nn.Sequential(*layers)
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))  # type: ignore[no-any-return]
-
-
-def _features(channels: int, width: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for multiple in PLAN:
-        if multiple is None:
-            layers.append(nn.MaxPool2d(2))
-            continue
-        out = multiple * width
-        layers += [nn.Conv2d(channels, out, 3, padding=1), nn.BatchNorm2d(out), nn.ReLU()]
-        channels = out
-    return nn.Sequential(*layers)
 
 
 def vgg11(channels: int, classes: int, width: int) -> nn.Module:
@@ -157,3 +148,6 @@ def width_for(budget: int, channels: int, classes: int) -> int:
     while parameters(channels, classes, width + 1) <= budget:
         width += 1
     return width
+
+
+BUILDERS = {"resnet18": ResNet18, "vgg11": vgg11, "vgg11_small": vgg11_small, "small": small}

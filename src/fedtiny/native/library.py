@@ -46,10 +46,20 @@ class Memory(Structure):
     _fields_ = _each(c_int64, "total", "parameters", "lists", "activations", "scratch")
 
 
-class RatesRecord(Structure):
-    """fedtiny_rates."""
+class Rates(Structure):
+    """fedtiny_rates: what an optimizer goes by."""
 
     _fields_ = _each(c_double, "learning_rate", "momentum", "decay", "beta1", "beta2", "epsilon")
+
+    def __init__(
+        self,
+        lr: float,
+        momentum: float = 0.9,
+        decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+    ) -> None:
+        super().__init__(lr, momentum, decay, *betas, epsilon)
 
 
 class Score(Structure):
@@ -77,7 +87,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "get": (_P, c_int32, c_int32, _P, c_int64),
     "get_gradient": (_P, c_int32, c_int32, _P, c_int64),
     "get_input_gradient": (_P, _P, c_int64),
-    "start": (_P, POINTER(RatesRecord)),
+    "start": (_P, POINTER(Rates)),
     "train": (_P, _P, _P, c_int64, ctypes.c_uint64, c_int32, _P, c_int32, POINTER(Score)),
     "measure": (_P, _P, _P, c_int64, ctypes.c_uint64, c_double, _P, c_int32, POINTER(Score)),
     "forward": (_P, _P, _P, c_int64, c_int32, _P, POINTER(Score)),
@@ -174,17 +184,6 @@ class Options:
             "optimizer": self.optimizer == "adam",
         }
         return OptionsRecord(*(values[name] for name, *_ in OptionsRecord._fields_))
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What an optimizer goes by."""
-
-    lr: float
-    momentum: float = 0.9
-    decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
 
 
 class Parameter(IntEnum):

@@ -19,7 +19,6 @@ from fedtiny.native.library import (
     Options,
     Parameter,
     Rates,
-    RatesRecord,
     Score,
     library,
     node_record,
@@ -117,8 +116,7 @@ class NativeModel:
 
     def start(self, rates: Rates) -> None:
         """A fresh optimizer."""
-        record = RatesRecord(rates.lr, rates.momentum, rates.decay, *rates.betas, rates.epsilon)
-        self._call("start", ctypes.byref(record))
+        self._call("start", ctypes.byref(rates))
 
     def train(
         self,
