@@ -17,9 +17,8 @@ def planned(model):
 def extent(tensor):
     """The floats that a tensor's pixels lie in."""
     first = tensor.start + tensor.origin
-    last = (
-        (tensor.channels - 1) * tensor.plane + (tensor.rows - 1) * tensor.pitch + tensor.columns - 1
-    )
+    channels, rows, columns = tensor.shape
+    last = (channels - 1) * tensor.plane + (rows - 1) * tensor.pitch + columns - 1
     return range(first, first + last + 1)
 
 

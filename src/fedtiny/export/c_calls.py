@@ -244,8 +244,8 @@ class Calls:
     def _tensors(self) -> str:
         tensors = {tensor.name: tensor for tensor in self.plan.tensors.values()}
         return "".join(
-            f"static const Tensor {t.name} = {{arena + {t.start}, {t.channels}, {t.rows}, "
-            f"{t.columns}, {t.pitch}, {t.plane}, {t.origin}}};\n"
+            f"static const Tensor {t.name} = {{arena + {t.start}, "
+            f"{_numbers(*t.shape, t.pitch, t.plane, t.origin)}}};\n"
             for t in tensors.values()
         )
 

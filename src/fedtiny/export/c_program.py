@@ -161,9 +161,7 @@ class Tensor:
 
     name: str
     start: int
-    channels: int
-    rows: int
-    columns: int
+    shape: Shape
     pitch: int
     plane: int
     origin: int
@@ -195,13 +193,11 @@ class _Buffer:
 
     def tensor(self, value: int, shape: Shape) -> Tensor:
         """One of its values; a flattened one has another shape."""
-        channels, rows, columns = shape
         if shape != self.shape:
-            return Tensor(f"tensor{value}", self.start, channels, rows, columns, 1, 1, 0)
+            return Tensor(f"tensor{value}", self.start, shape, 1, 1, 0)
         top, left = self.margin
-        plane, origin = (rows + top) * self.pitch, top * self.pitch + left
-        name = f"tensor{self.values[0]}"
-        return Tensor(name, self.start, channels, rows, columns, self.pitch, plane, origin)
+        plane, origin = (shape[1] + top) * self.pitch, top * self.pitch + left
+        return Tensor(f"tensor{self.values[0]}", self.start, shape, self.pitch, plane, origin)
 
 
 @dataclass(frozen=True)

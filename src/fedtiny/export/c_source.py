@@ -99,12 +99,10 @@ class _Source:
 
     def header(self) -> str:
         """The text of model.h."""
-        channels, height, width = self.tiny.shape
+        sides = dict(zip(("channels", "height", "width"), self.tiny.shape, strict=True))
         return Template(_runtime("model.h")).substitute(
+            sides,
             card=comment(self._card()),
-            channels=channels,
-            height=height,
-            width=width,
             classes=len(self.tiny.classes),
             table_bytes=self.table_bytes,
             ram_bytes=self.ram_bytes,
@@ -166,8 +164,7 @@ class _Source:
 def _told(card: Mapping[str, Any]) -> list[str]:
     """The lines of a model card, without the whole config."""
     plain = {name: value for name, value in card.items() if not isinstance(value, Mapping)}
-    shown = {n: f"{v:.4g}" if isinstance(v, float) else v for n, v in plain.items()}
-    return [f"{name}: {value}" for name, value in shown.items()]
+    return [f"{n}: {v:.4g}" if isinstance(v, float) else f"{n}: {v}" for n, v in plain.items()]
 
 
 def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple[int, int]:
@@ -175,9 +172,9 @@ def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple
     kept, sums = 0, 0
     for step in program.steps:
         if step.action == "convolve":
-            read, out = plan.tensors[step.reads[0]], plan.tensors[step.gives]
+            read, (_, rows, columns) = plan.tensors[step.reads[0]], program.shapes[step.gives]
             kept = max(kept, tables[step.node.name].max_kept + 1)
-            sums = max(sums, (out.rows - 1) * read.pitch + out.columns + OVERREAD)
+            sums = max(sums, (rows - 1) * read.pitch + columns + OVERREAD)
     return kept, sums
 
 

@@ -78,8 +78,7 @@ def _weights(node: Node, theta: Theta) -> Weights:
     bias = theta.tensor(f"{node.name}.bias") if node.bias else None
     if name in theta.param_spec.dense:
         return Weights(theta.param_spec.dense[name], None, theta.tensor(name).reshape(-1), bias)
-    full = theta.mask.is_full(name)
-    indices = None if full else theta.mask.indices(name).astype(np.int64)
+    indices = None if theta.mask.is_full(name) else theta.mask.indices(name).astype(np.int64)
     return Weights(theta.param_spec.prunable[name], indices, theta.kept(name), bias)
 
 

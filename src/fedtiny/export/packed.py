@@ -114,8 +114,7 @@ def _header(model: TinyModel, values: Values) -> dict[str, Any]:
 
 
 def _printable(text: str) -> str:
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return shown[:MAX_NAME]
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:MAX_NAME]
 
 
 def _printable_all(value: Any) -> Any:

@@ -82,9 +82,7 @@ class Trained:
             "method": self.config.method,
             "model": self.config.model,
             "data": self.data.name,
-            "accuracy": result["accuracy"],
-            "density": result["density"],
-            "kept_weights": result["kept_weights"],
+            **{name: result[name] for name in ("accuracy", "density", "kept_weights")},
             "dense_bytes": theta.param_spec.dense_bytes,
             "config": _shared(configs.to_dict(self.config)),
         }
@@ -132,8 +130,7 @@ def trained(
     data = data or load_data(asked)
     own = copy.deepcopy(model)
     config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
-    replaced = config.model != asked.model
-    network = own if own and not replaced else build_model(config, data)
+    network = own if own and config.model == asked.model else build_model(config, data)
     return Trained(folder, config, data, network, graph or models.traced(network, data.shape))
 
 

@@ -67,10 +67,6 @@ class Norm:
         """Its four arrays."""
         return self.gamma, self.beta, self.mean, self.variance
 
-    def only(self, channels: NDArray[np.bool_]) -> "Norm":
-        """The norm of some of its channels."""
-        return Norm(*(part[channels] for part in self.parts), epsilon=self.epsilon)
-
     def scale_and_shift(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What each channel is multiplied by and what is added then, in float64."""
         scale = self.gamma / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
@@ -179,12 +175,6 @@ def _by_channel(values: NDArray[Any], like: Batch) -> Batch:
     return values.astype(like.dtype, copy=False).reshape(-1, 1, 1, 1)
 
 
-def max_pooled(x: Batch, node: Node) -> Batch:
-    """The largest value of each window."""
-    found: Batch = _windows(x, node, -np.inf).max(axis=(1, 2))
-    return found
-
-
 def mean_pooled(x: Batch, node: Node) -> Batch:
     """Means of windows; padding counts where the step says so."""
     counted = np.full_like(x[:1, :1], 1)
@@ -226,7 +216,7 @@ FORMS: dict[Kind, Callable[..., Batch]] = {
     Kind.BATCH_NORM: lambda net, node, x: normed(x, net.norms[node.name]),
     Kind.RELU: lambda net, node, x: np.maximum(x, 0),
     Kind.ADD: lambda net, node, x, other: x + other,
-    Kind.MAX_POOL: lambda net, node, x: max_pooled(x, node),
+    Kind.MAX_POOL: lambda net, node, x: _windows(x, node, -np.inf).max(axis=(1, 2)),
     Kind.MEAN_POOL: lambda net, node, x: mean_pooled(x, node),
     Kind.ADAPTIVE_POOL: lambda net, node, x: adaptively_pooled(x, node.size),
     Kind.FLATTEN: lambda net, node, x: flattened(x),

@@ -164,25 +164,19 @@ def _shapes(nodes: Sequence[Node]) -> tuple[Shape, ...]:
     """What every node gives, or an error that names the first that does not fit."""
     found: list[Shape] = []
     for number, node in enumerate(nodes):
-        trouble = _misplaced(number, node)
-        sources = [found[i] for i in node.inputs] if not trouble else []
-        trouble = trouble or OPERATIONS[node.kind].misfit(node, sources)
-        if trouble:
+        operation = OPERATIONS[node.kind]
+        sources = [found[i] for i in node.inputs if 0 <= i < number]
+        trouble = ""
+        if (node.kind == Kind.INPUT) != (number == 0):
+            trouble = "is out of place: the first step, and no other, is the input"
+        elif not len(sources) == len(node.inputs) == operation.reads:
+            trouble = f"must read {operation.reads} steps before it"
+        if trouble := trouble or operation.misfit(node, sources):
             raise ModelError(f"step {number} ({node.kind.name.lower()}) {trouble}")
-        found.append(OPERATIONS[node.kind].shape(node, sources))
+        found.append(operation.shape(node, sources))
         if min(found[-1]) < 1:
             raise ModelError(f"step {number} gives {prod(found[-1])} values for an image")
     return tuple(found)
-
-
-def _misplaced(number: int, node: Node) -> str:
-    """What is wrong with where a node stands and what it reads, or nothing."""
-    reads = OPERATIONS[node.kind].reads
-    if (node.kind == Kind.INPUT) != (number == 0):
-        return "is out of place: the first step, and no other, is the input"
-    if len(node.inputs) != reads or not all(0 <= i < number for i in node.inputs):
-        return f"must read {reads} steps before it"
-    return ""
 
 
 # Nodes as plain records, and back from ones that may lie. In a packed file (docs/packed.md) a

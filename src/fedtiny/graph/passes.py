@@ -81,7 +81,8 @@ def remove_dead(net: Lowered) -> Lowered:
             weights[node.name] = layer
             nodes[number] = replace(node, channels=filters, bias=layer.bias is not None)
         if node.kind == Kind.BATCH_NORM:
-            norms[node.name] = norms[node.name].only(live[number])
+            parts = (part[live[number]] for part in norms[node.name].parts)
+            norms[node.name] = Norm(*parts, epsilon=norms[node.name].epsilon)
     return Lowered(Graph(tuple(nodes)), weights, norms)
 
 

@@ -114,7 +114,14 @@ class Reachability:
         layer, size = f"{node.name}.weight", node.channels * channels * len(taps)
         if self.sizes.get(layer, size) != size:
             raise ModelError(f"the graph's '{node.name}' is not that of the mask's layer")
-        return _Links.of(self._kept.get(layer), (node.channels, channels), taps)
+        shape, kept = (node.channels, channels), self._kept.get(layer)
+        if kept is None:
+            return _Links(shape, taps, None)
+        link = kept // np.int32(len(taps))
+        inside = np.ones(len(kept), np.bool_) if taps.all() else taps[kept - link * len(taps)]
+        written = link // np.int32(channels)
+        read = link - written * np.int32(channels)
+        return _Links(shape, inside, (written.astype(np.intp), read.astype(np.intp)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,16 +135,6 @@ class _Links:
     shape: tuple[int, int]
     inside: Flags
     ends: tuple[NDArray[np.intp], NDArray[np.intp]] | None
-
-    @classmethod
-    def of(cls, kept: Positions | None, shape: tuple[int, int], taps: Flags) -> "_Links":
-        if kept is None:
-            return cls(shape, taps, None)
-        link = kept // np.int32(len(taps))
-        inside = np.ones(len(kept), np.bool_) if taps.all() else taps[kept - link * len(taps)]
-        filters = link // np.int32(shape[CHANNELS])
-        channels = link - filters * np.int32(shape[CHANNELS])
-        return cls(shape, inside, (filters.astype(np.intp), channels.astype(np.intp)))
 
     def across(self, flags: Flags, to: int) -> Flags:
         """The filters that read one of these channels, or the channels that these filters read."""

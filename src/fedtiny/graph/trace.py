@@ -61,15 +61,14 @@ class _Translation:
                 case "call_function" | "call_method":
                     self.numbers[node] = self._function(node)
                 case "output":
-                    return self._finish(node.args[0])
+                    (output,) = node.args
+                    last = self.numbers.get(output) if isinstance(output, fx.Node) else None
+                    if last != len(self.nodes) - 1:
+                        raise ModelError("the network must give one tensor, that of its last step")
+                    return Graph(tuple(self.nodes))
                 case _:
                     raise _unsupported(f"{node.op} {node.target}")
         raise ModelError("the network has no output")
-
-    def _finish(self, output: Any) -> Graph:
-        if not isinstance(output, fx.Node) or self.numbers[output] != len(self.nodes) - 1:
-            raise ModelError("the network must give one tensor, that of its last step")
-        return Graph(tuple(self.nodes))
 
     def _source(self, node: fx.Node, place: int = 0) -> int:
         source = node.args[place] if place < len(node.args) else node.kwargs.get("input")

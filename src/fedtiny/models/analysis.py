@@ -186,7 +186,10 @@ def profile(model: nn.Module, shape: Shape, graph: Traced | None = None) -> Prof
 
 def runs_of_layers(model: nn.Module, shape: Shape, graph: Traced) -> list[LayerProfile]:
     """Every run of a layer in one pass: read off the graph, or watched where there is none."""
-    return _of_graph(graph) if isinstance(graph, Graph) else _watched(model, shape)
+    if not isinstance(graph, Graph):
+        return _watched(model, shape)
+    uses = {n.name: OPERATIONS[n.kind].uses(graph.shapes[i]) for i, n in graph.layers.items()}
+    return [LayerProfile(n, shape, uses[n]) for n, shape in graph.weight_shapes.items()]
 
 
 def _once_each(runs: Iterable[LayerProfile]) -> tuple[LayerProfile, ...]:
@@ -196,11 +199,6 @@ def _once_each(runs: Iterable[LayerProfile]) -> tuple[LayerProfile, ...]:
         first = found.get(run.name)
         found[run.name] = run if first is None else replace(first, uses=first.uses + run.uses)
     return tuple(found.values())
-
-
-def _of_graph(graph: Graph) -> list[LayerProfile]:
-    uses = {n.name: OPERATIONS[n.kind].uses(graph.shapes[i]) for i, n in graph.layers.items()}
-    return [LayerProfile(n, shape, uses[n]) for n, shape in graph.weight_shapes.items()]
 
 
 def _watched(model: nn.Module, shape: Shape) -> list[LayerProfile]:

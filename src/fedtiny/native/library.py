@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedtiny.errors import FedTinyError
-from fedtiny.graph.ir import LAYERS, Graph, Kind, Node
+from fedtiny.graph.ir import Graph, Kind, Node
+from fedtiny.graph.operations import OPERATIONS
 
 ENVIRONMENT = "FEDTINY_NATIVE_LIBRARY"
 
@@ -80,6 +81,7 @@ class GradQueryRecord(Structure):
 _P = c_void_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "create": (POINTER(NodeRecord), c_int32, POINTER(_P)),
+    "destroy": (_P,),
     "plan": (_P, POINTER(OptionsRecord), _P, POINTER(Memory)),
     "prepare": (_P, POINTER(OptionsRecord), _P, _P),
     "taken": (_P, POINTER(Memory)),
@@ -108,17 +110,12 @@ class Library:
             function.argtypes, function.restype = arguments, c_int32
         self._library.fedtiny_last_error.restype = c_char_p
         self._library.fedtiny_instructions.restype = c_char_p
-        self._library.fedtiny_destroy.argtypes = (c_void_p,)
         self._library.fedtiny_destroy.restype = None
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function by its name; what it refuses is raised."""
         if getattr(self._library, f"fedtiny_{name}")(*arguments):
             raise NativeError(self._library.fedtiny_last_error().decode())
-
-    def destroy(self, handle: c_void_p) -> None:
-        """Give a network's memory back."""
-        self._library.fedtiny_destroy(handle)
 
     @property
     def instructions(self) -> str:
@@ -200,17 +197,6 @@ class Parameter(IntEnum):
     CORRECTED_VAR = 8
 
 
-_PARTS = {
-    **{kind: {"weight": Parameter.WEIGHT, "bias": Parameter.BIAS} for kind in LAYERS},
-    Kind.BATCH_NORM: {
-        "weight": Parameter.SCALE,
-        "bias": Parameter.SHIFT,
-        "running_mean": Parameter.RUNNING_MEAN,
-        "running_var": Parameter.RUNNING_VAR,
-    },
-}
-
-
 def node_record(node: Node) -> NodeRecord:
     """A node as a C record."""
     first, second = (*node.inputs, -1, -1)[:2]
@@ -221,9 +207,10 @@ def node_record(node: Node) -> NodeRecord:
 
 def places_of(graph: Graph) -> dict[str, tuple[int, Parameter]]:
     """Which node and parameter each tensor is."""
-    return {
-        name: (number, parameter)
-        for number, node in enumerate(graph.nodes)
-        for part, parameter in _PARTS.get(node.kind, {}).items()
-        if (name := f"{node.name}.{part}") in graph.tensors
-    }
+    found = {}
+    for number, (node, sources) in enumerate(graph.read):
+        first = Parameter.SCALE if node.kind is Kind.BATCH_NORM else Parameter.WEIGHT
+        parts = OPERATIONS[node.kind].tensors(node, sources)  # in the order of Parameter
+        for place, part in enumerate(parts):
+            found[f"{node.name}.{part}"] = (number, Parameter(first + place))
+    return found

@@ -48,7 +48,7 @@ class NativeModel:
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
         if handle:
-            self._library.destroy(handle)
+            self._library.call("destroy", handle)
             self._handle = ctypes.c_void_p()
 
     @property
@@ -131,9 +131,9 @@ class NativeModel:
 
         Each array of `dense` has the complete gradient of its layer added.
         """
-        queries = [self._dense_record(name, sums) for name, sums in (dense or {}).items()]
-        array = (GradQueryRecord * len(queries))(*queries)
-        return self._pass("train", images, labels, seed, update, array, len(array))
+        records = [self._dense_record(name, sums) for name, sums in (dense or {}).items()]
+        queries = (GradQueryRecord * len(records))(*records)
+        return self._pass("train", images, labels, seed, update, queries, len(queries))
 
     def top_gradients(
         self,
@@ -153,12 +153,11 @@ class NativeModel:
             name: (np.empty(size, dtype=np.int32), np.empty(size, dtype=np.float32))
             for name, size in sizes.items()
         }
-        queries = (GradQueryRecord * len(found))(
-            *(
-                GradQueryRecord(self._place(name)[0], len(i), i.ctypes.data, v.ctypes.data, None)
-                for name, (i, v) in found.items()
-            )
-        )
+        records = [
+            GradQueryRecord(self._place(name)[0], len(i), i.ctypes.data, v.ctypes.data, None)
+            for name, (i, v) in found.items()
+        ]
+        queries = (GradQueryRecord * len(records))(*records)
         self._pass("measure", images, labels, seed, epsilon, queries, len(queries))
         return {
             name: (indices[: query.count], values[: query.count])
