@@ -17,10 +17,8 @@ from fedtiny.federation.method import Method
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.native.fit import largest_fit
-from fedtiny.native.library import available
-from fedtiny.native.model import NativeModel
-from fedtiny.native.options import Options
+from fedtiny.native.library import Options, available
+from fedtiny.native.model import NativeModel, largest_fit
 from fedtiny.runs.resolve import has_gpu
 from fedtiny.sparse.densities import uniform
 
@@ -125,7 +123,7 @@ def _fitted(config: RunConfig, param_spec: ParamSpec, graph: Graph) -> RunConfig
         optimizer=config.train.optimizer,
         top_count=int(max(kept.values()) * MAX_SWAPPED),
     )
-    chosen, _ = largest_fit(NativeModel(graph), options, kept, config.device_budget)
+    chosen = largest_fit(NativeModel(graph), options, kept, config.device_budget)
     return replace(
         config,
         train=replace(config.train, batch_size=chosen.batch),
