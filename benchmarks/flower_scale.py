@@ -33,9 +33,8 @@ from fedtiny.federation.messages import Reply
 from fedtiny.federation.rounds import play_round
 from fedtiny.federation.server import Server
 from fedtiny.federation.wire import encode_reply
-from fedtiny.flower.assignments import Assignments
 from fedtiny.flower.messages import DONE, Answer, Arrival, Question
-from fedtiny.flower.node_registry import NodeRegistry
+from fedtiny.flower.node_registry import Assignments, NodeRegistry
 from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.flower.transport import FlowerTransport

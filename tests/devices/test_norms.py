@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedtiny.devices.torch_norms import (
+from fedtiny.devices.torch_layers import (
     frozen_statistics,
     measured_moments,
     measured_statistics,

@@ -3,7 +3,7 @@
 import pytest
 from flwr.app import Error
 
-from fedtiny.flower import node as device_side
+from fedtiny.flower import client as device_side
 
 from ..devices.test_hostile import GRADIENT_LIES, HOSTILE, LIES, REFUSED
 from ..runs.tiny import lines

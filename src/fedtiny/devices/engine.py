@@ -1,12 +1,13 @@
-"""How a device computes: the verbs that every engine has."""
+"""How a device computes: the verbs and the optimizers that every engine has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.config import TrainConfig
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.errors import FedTinyError
 from fedtiny.federation import verbs
@@ -18,7 +19,6 @@ from fedtiny.sparse.vector import SparseVector
 Metrics = dict[str, float]
 SecondMoment = verbs.SecondMoment
 Arrays = Mapping[str, NDArray[np.float32]]
-
 MOMENTUM = 0.1  # of running batch-norm statistics, if several passes are asked for
 
 
@@ -101,3 +101,32 @@ def finite(loss: float, rng_key: RngKey) -> float:
             f"{loss}; lower --train.lr"
         )
     return loss
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with decay added to the gradient."""
+
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Stochastic gradient descent with momentum; decay is added to the gradient."""
+
+    lr: float = 0.05
+    weight_decay: float = 5e-4
+    momentum: float = 0.9
+
+
+def optimizer(config: TrainConfig) -> Adam | Sgd:
+    """The optimizer that a config names; every local training starts it anew."""
+    chosen = Sgd() if config.optimizer == "sgd" else Adam()
+    if config.lr is not None:
+        chosen = replace(chosen, lr=config.lr)
+    if config.weight_decay is not None:
+        chosen = replace(chosen, weight_decay=config.weight_decay)
+    return chosen

@@ -12,8 +12,16 @@ from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, SecondMoment, finite
-from fedtiny.devices.optimizer import Adam, optimizer
+from fedtiny.devices.engine import (
+    MOMENTUM,
+    Adam,
+    Arrays,
+    Metrics,
+    RngKey,
+    SecondMoment,
+    finite,
+    optimizer,
+)
 from fedtiny.errors import ModelError
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options, Rates

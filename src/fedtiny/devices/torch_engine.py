@@ -18,11 +18,15 @@ from fedtiny.data.augment import Transform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite
-from fedtiny.devices.optimizer import Adam, optimizer
+from fedtiny.devices.engine import Adam, Arrays, Metrics, RngKey, SecondMoment, finite, optimizer
 from fedtiny.devices.torch_gradients import GradientSums, top_gradients
-from fedtiny.devices.torch_norms import least_epsilon, measured_moments, measured_statistics, norms
-from fedtiny.devices.torch_pooling import deterministic_pools
+from fedtiny.devices.torch_layers import (
+    deterministic_pools,
+    least_epsilon,
+    measured_moments,
+    measured_statistics,
+    norms,
+)
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta

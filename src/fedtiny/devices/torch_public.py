@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.torch_engine import TorchEngine
-from fedtiny.devices.torch_norms import norms
+from fedtiny.devices.torch_layers import norms
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced, traced

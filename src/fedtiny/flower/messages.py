@@ -38,9 +38,9 @@ class Question:
         """As Flower carries it."""
         found = RecordDict({"order": ConfigRecord({SPEC: self.spec_key, "device": self.device})})
         if self.spec:
-            found[SPEC] = _blob(self.spec.encode())
+            found[SPEC] = blob(self.spec.encode())
         if self.request:
-            found["request"] = _blob(self.request)
+            found["request"] = blob(self.request)
         return found
 
     @classmethod
@@ -66,7 +66,7 @@ class Answer:
             {"answer": ConfigRecord({"status": self.status, "words": self.text[:MAX_TEXT]})}
         )
         if self.reply:
-            found["reply"] = _blob(self.reply)
+            found["reply"] = blob(self.reply)
         return found
 
     @classmethod
@@ -118,7 +118,8 @@ def kind(request: Request) -> str:
     return f"query.{first.name}" if first.phase == "select" else first.phase
 
 
-def _blob(data: bytes) -> ArrayRecord:
+def blob(data: bytes) -> ArrayRecord:
+    """Bytes as Flower carries them."""
     return ArrayRecord({"data": Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)})
 
 

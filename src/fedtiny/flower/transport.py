@@ -13,11 +13,10 @@ from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
 from fedtiny.flower import messages
-from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
+from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange, Spool
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
 from fedtiny.flower.node_registry import NodeRegistry
 from fedtiny.flower.node_spec import NodeSpec
-from fedtiny.flower.spool import Spool
 from fedtiny.sparse.theta import Theta
 
 MAX_SENDINGS = 2  # of one question to one node: what it should hold left out, then all of it

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedtiny.devices.gpu.dropout import NEXT, KeyedDropout, keys, with_keys
+from fedtiny.devices.engine import Adam
 from fedtiny.devices.gpu.image_store import Images
+from fedtiny.devices.gpu.stand_ins import NEXT, KeyedDropout, keys, with_keys
 from fedtiny.devices.gpu.step import Kind, Step
-from fedtiny.devices.optimizer import Adam
 from fedtiny.errors import ModelError
 
 from ..tiny import TinyNet, lab, random_mask, seeded

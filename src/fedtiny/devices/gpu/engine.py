@@ -16,18 +16,23 @@ from fedtiny.data import ImageSet
 from fedtiny.data.transforms import Preparation
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, SecondMoment, finite
-from fedtiny.devices.gpu.captured_graph import CapturedGraph
-from fedtiny.devices.gpu.dropout import only_keyed_draws
-from fedtiny.devices.gpu.gradients import DeviceTop
+from fedtiny.devices.engine import (
+    MOMENTUM,
+    Arrays,
+    Metrics,
+    RngKey,
+    SecondMoment,
+    finite,
+    optimizer,
+)
 from fedtiny.devices.gpu.image_store import COLUMNS, Images, ImageStore
-from fedtiny.devices.gpu.kernels import rounding
+from fedtiny.devices.gpu.kernels import CapturedGraph, rounding
 from fedtiny.devices.gpu.network import Network, Placed, fetched
+from fedtiny.devices.gpu.stand_ins import only_keyed_draws
 from fedtiny.devices.gpu.step import Kind, Loss, Step
-from fedtiny.devices.optimizer import optimizer
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
-from fedtiny.devices.torch_gradients import offer_gradients
-from fedtiny.devices.torch_norms import (
+from fedtiny.devices.torch_gradients import DeviceTop, offer_gradients
+from fedtiny.devices.torch_layers import (
     frozen_statistics,
     least_epsilon,
     measured_moments,

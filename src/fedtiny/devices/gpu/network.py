@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedtiny.devices.gpu.dropout import keys, with_keys
 from fedtiny.devices.gpu.layout import Layout
-from fedtiny.devices.gpu.stand_ins import replaced
-from fedtiny.devices.torch_norms import norms
-from fedtiny.devices.torch_pooling import deterministic_pool
+from fedtiny.devices.gpu.stand_ins import keys, replaced, with_keys
+from fedtiny.devices.torch_layers import deterministic_pool, norms
 from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
