@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 
 import numpy as np
@@ -31,7 +32,7 @@ from fedtiny.devices.gpu.network import Network, Placed, fetched
 from fedtiny.devices.gpu.stand_ins import only_keyed_draws
 from fedtiny.devices.gpu.step import Kind, Loss, Step
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
-from fedtiny.devices.torch_gradients import DeviceTop, offer_gradients
+from fedtiny.devices.torch_gradients import DeviceTop, top_gradients
 from fedtiny.devices.torch_layers import (
     frozen_statistics,
     least_epsilon,
@@ -199,16 +200,11 @@ class GpuEngine:
         network = self._in_fp32()
         plan = torch.from_numpy(images.plan(samples, draws)).to(network.device)
         network.set_keys(seed)
-        mask, sizes = network.mask, network.layout.param_spec.sizes
-        tops = {
-            name: DeviceTop(sizes[name], a, mask.indices(name), network.device)
-            for name, a in counts.items()
-        }
+        top = partial(DeviceTop, device=network.device)
         exactly = rounding(self._copy_in(tf32=False))  # whatever other lanes do
         with exactly, network.computing() as module, least_epsilon(module, epsilon):
             inputs, labels = images.cut(plan)
-            offer_gradients(module.train(), inputs, labels, tops)
-        return {name: top.result() for name, top in tops.items()}
+            return top_gradients(module.train(), inputs, labels, network.mask, counts, top)
 
     @property
     def exact(self) -> Network:
