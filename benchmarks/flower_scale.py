@@ -28,7 +28,7 @@ from fedtiny import methods, models
 from fedtiny.config import Config, FleetConfig, resolve_run
 from fedtiny.data.transforms import Preparation
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.link import Receiver
+from fedtiny.devices.node import Receiver
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.rounds import play_round
 from fedtiny.federation.server import Server

@@ -37,7 +37,7 @@ class Run:
         told = " ".join([f'flower.run="{path}"', *settings])
         self.process = subprocess.Popen(
             federation.run_command(app, told),
-            env=federation.environment,
+            env=federation.processes.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from fedtiny.config import TrainConfig
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.errors import FedTinyError
-from fedtiny.federation import verbs
+from fedtiny.federation.verbs import BnStatistics
 from fedtiny.randomness import SERVER, generator
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
 Metrics = dict[str, float]
-SecondMoment = verbs.SecondMoment
 Arrays = Mapping[str, NDArray[np.float32]]
 MOMENTUM = 0.1  # of running batch-norm statistics, if several passes are asked for
 
@@ -64,15 +63,7 @@ class Engine(Protocol):
         gradient of a filter that gives nothing.
         """
 
-    def bn_statistics(
-        self,
-        shard: DeviceData,
-        pool: CandidatePool,
-        *,
-        batch_size: int,
-        passes: int,
-        second_moment: SecondMoment,
-    ) -> Arrays:
+    def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         """Batch-norm statistics of each candidate on the development set, a row each.
 
         Beside `running_mean`, either `running_var` or, to be pooled exactly, `running_square`.

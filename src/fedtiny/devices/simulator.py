@@ -1,4 +1,4 @@
-"""The reference simulator: every device on this machine."""
+"""The reference simulator: every device on this machine, behind a wire where bytes are counted."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,15 +6,74 @@ from typing import Any
 from fedtiny.config import Config
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.executors import Executor, Task
-from fedtiny.devices.link import Link
+from fedtiny.devices.node import Receiver
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.federation.collect import Arrived, collect
-from fedtiny.federation.messages import Request
+from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
-from fedtiny.federation.wire import Known
+from fedtiny.federation.wire import (
+    NOTHING_KNOWN,
+    Known,
+    MissingVersion,
+    encode_reply,
+    encode_request,
+    reply_size,
+    request_size,
+)
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
+
+
+class Link:
+    """Carries a request down and a reply up, and counts their bytes.
+
+    `known` is what the device holds, as far as the server knows: a mask or a theta that it has
+    is not sent again. A link that encodes really sends every message as bytes; another hands it
+    over as it is.
+    """
+
+    def __init__(self, *, encodes: bool) -> None:
+        self.encodes = encodes
+        self.known = NOTHING_KNOWN
+        self.receiver = Receiver()
+
+    def down(self, request: Request) -> tuple[Request, int]:
+        """The request as the device receives it, and its bytes."""
+        if self.encodes:
+            request, size = self._encoded_down(request)
+        else:
+            size = request_size(request, self.known)
+        self.known = Known.of(request.theta)
+        return request, size
+
+    def _encoded_down(self, request: Request) -> tuple[Request, int]:
+        param_spec = request.theta.param_spec
+        data = encode_request(request, self.known)
+        try:
+            return self.receiver.receive(data, param_spec), len(data)
+        except MissingVersion:
+            complete = encode_request(request, NOTHING_KNOWN)
+            return self.receiver.receive(complete, param_spec), len(data) + len(complete)
+
+    def up(self, reply: Reply, request: Request) -> tuple[Reply | bytes, int]:
+        """The reply as the server receives it, and its bytes."""
+        mask = request.theta.mask
+        if not self.encodes:
+            return reply, reply_size(reply, mask)
+        data = encode_reply(reply, mask)
+        return data, len(data)
+
+    def restore(self, known: Known, theta: Theta) -> None:
+        """Go on where a run stopped with the server at this theta.
+
+        A device keeps what it holds while the server is away, as far as it is still of use.
+        """
+        self.known = known
+        self.receiver = Receiver(
+            theta.mask if known.mask == theta.mask.version else None,
+            theta if known.theta == theta.version else None,
+        )
 
 
 class Simulator:

@@ -18,7 +18,7 @@ from fedtiny.data.augment import Transform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import Adam, Arrays, Metrics, RngKey, SecondMoment, finite, optimizer
+from fedtiny.devices.engine import Adam, Arrays, Metrics, RngKey, finite, optimizer
 from fedtiny.devices.torch_gradients import GradientSums, top_gradients
 from fedtiny.devices.torch_layers import (
     deterministic_pools,
@@ -27,6 +27,7 @@ from fedtiny.devices.torch_layers import (
     measured_statistics,
     norms,
 )
+from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -62,17 +63,14 @@ class TorchEngine:
         theta = self.theta()
         self.device = torch.device(device)
         self.model.to(self.device)
-        self._use_deterministic_pools()
+        for handle in self._pool_hooks:
+            handle.remove()
+        on_cuda = self.device.type == "cuda"  # where adaptive pooling would add in any order
+        self._pool_hooks = deterministic_pools(self.model) if on_cuda else []
         self._tensors = self._own_tensors()
         self._mask = Mask.full(self.param_spec)
         self._positions, self._grad_masks, self._loaded = {}, {}, {}
         self.load(theta)
-
-    def _use_deterministic_pools(self) -> None:
-        """On CUDA, let adaptive pooling add in a fixed order."""
-        for handle in self._pool_hooks:
-            handle.remove()
-        self._pool_hooks = deterministic_pools(self.model) if self.device.type == "cuda" else []
 
     @torch.no_grad()
     def load(self, theta: Theta) -> None:
@@ -172,24 +170,16 @@ class TorchEngine:
         with self._dropout(seed), least_epsilon(self.model, epsilon):
             return top_gradients(self.model, inputs, labels[batch], self._mask, counts)
 
-    def bn_statistics(
-        self,
-        shard: DeviceData,
-        pool: CandidatePool,
-        *,
-        batch_size: int,
-        passes: int,
-        second_moment: SecondMoment = "var",
-    ) -> Arrays:
+    def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         inputs, _ = self.inputs(shard.data, shard.development)
-        parts = inputs.tensor_split(batches.measuring_parts(len(inputs), batch_size))
+        parts = inputs.tensor_split(batches.measuring_parts(len(inputs), how.batch_size))
         rows = []
         for candidate in self._candidates.of(pool):
             self.load(candidate)
-            if second_moment == "square":
+            if how.second_moment == "square":
                 rows.append(measured_moments(self.model, parts))
             else:
-                rows.append(measured_statistics(self.model, parts, passes))
+                rows.append(measured_statistics(self.model, parts, how.passes))
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
     def losses(
@@ -203,11 +193,10 @@ class TorchEngine:
         return np.array(found, dtype=np.float32)
 
     def evaluate(self, shard: DeviceData) -> Metrics:
-        images, labels = self._data(shard.data)
         loss, correct = 0.0, 0
-        for batch in torch.from_numpy(shard.indices).to(self.device).split(EVALUATION_BATCH):
-            inputs = self.transform.normalise(images[batch])
-            batch_loss, batch_correct = self._measure(inputs, labels[batch])
+        for start in range(0, len(shard), EVALUATION_BATCH):
+            part = shard.indices[start : start + EVALUATION_BATCH]
+            batch_loss, batch_correct = self._measure(*self.inputs(shard.data, part))
             loss, correct = loss + batch_loss, correct + batch_correct
         return {"loss": loss / len(shard), "accuracy": correct / len(shard)}
 

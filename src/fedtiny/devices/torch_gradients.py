@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedtiny.devices.torch_layers import frozen_statistics
+from fedtiny.devices.torch_layers import changed, frozen_statistics
 from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.top import SLAB_PER_COUNT, TopBuffer
@@ -111,23 +111,11 @@ def top_gradients(
     if trained:
         with ExitStack() as stack:
             stack.enter_context(frozen_statistics(model))
-            stack.enter_context(_frozen_parameters(model))
+            stack.enter_context(changed(model.parameters(), "requires_grad", False))
             for name in trained:
                 stack.enter_context(_tapped(model, name, tops[name]))
             F.cross_entropy(model(inputs).float(), labels).backward()
     return {name: top.result() for name, top in tops.items()}
-
-
-@contextmanager
-def _frozen_parameters(model: nn.Module) -> Iterator[None]:
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
 
 
 @contextmanager

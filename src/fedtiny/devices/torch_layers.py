@@ -1,7 +1,7 @@
 """Layers as PyTorch would not compute them: batch norm that measures, pooling in a fixed order."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -65,46 +65,39 @@ def _add_moments(sums: dict[str, Tensor], name: str, _: nn.Module, args: tuple[T
 
 
 @contextmanager
+def changed(objects: Iterable[object], name: str, value: Any) -> Iterator[None]:
+    """Some objects have another value of an attribute within, and what they had after it."""
+    before = [(each, getattr(each, name)) for each in objects]
+    for each, _ in before:
+        setattr(each, name, value)
+    try:
+        yield
+    finally:
+        for each, own in before:
+            setattr(each, name, own)
+
+
+@contextmanager
 def measuring(model: nn.Module, momentum: float | None) -> Iterator[dict[str, _BatchNorm]]:
     """Batch norm measures from reset statistics, the rest of the model does not train."""
     model.eval()
     measured = norms(model)
-    before = {name: norm.momentum for name, norm in measured.items()}
-    for norm in measured.values():
-        norm.reset_running_stats()
-        norm.momentum = momentum
-        norm.train()
-    try:
+    with changed(measured.values(), "momentum", momentum):
+        for norm in measured.values():
+            norm.reset_running_stats()
+            norm.train()
         yield measured
-    finally:
-        for name, norm in measured.items():
-            norm.momentum = before[name]
 
 
-@contextmanager
-def frozen_statistics(model: nn.Module) -> Iterator[None]:
+def frozen_statistics(model: nn.Module) -> AbstractContextManager[None]:
     """Batch norm uses the batch's own statistics and leaves its running ones alone."""
-    tracked = list(norms(model).values())
-    for norm in tracked:
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm in tracked:
-            norm.track_running_stats = True
+    return changed(norms(model).values(), "track_running_stats", False)
 
 
-@contextmanager
-def least_epsilon(model: nn.Module, epsilon: float) -> Iterator[None]:
+def least_epsilon(model: nn.Module, epsilon: float) -> AbstractContextManager[None]:
     """Batch norm computes with this epsilon at least."""
-    before = {norm: norm.eps for norm in norms(model).values()}
-    for norm, own in before.items():
-        norm.eps = max(own, epsilon)
-    try:
-        yield
-    finally:
-        for norm, own in before.items():
-            norm.eps = own
+    smaller = [norm for norm in norms(model).values() if norm.eps < epsilon]
+    return changed(smaller, "eps", epsilon)
 
 
 class DeterministicAdaptivePool(nn.Module):

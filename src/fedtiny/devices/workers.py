@@ -6,15 +6,15 @@ it announces: a reply in the wire format, a failure that a user can mend, or a t
 
 import contextlib
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import IO, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import IO
 
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Engine
-from fedtiny.devices.link import Receiver
-from fedtiny.devices.node import answer
+from fedtiny.devices.node import Receiver, answer
 from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.wire import (
@@ -40,24 +40,8 @@ class Task:
     request: Request
 
 
-class Pipe(Protocol):
-    """Carries whole messages between two processes."""
-
-    def send_bytes(self, buf: bytes, /) -> None:
-        """Send a message; an OSError if the other end is gone."""
-
-    def recv_bytes(self) -> bytes:
-        """The next message; an EOFError or OSError if the other end is gone."""
-
-    def close(self) -> None:
-        """No more messages either way."""
-
-
-PARENT_ENDS: set[Pipe] = set()  # a child that kept one open would outlive its parent
-
-
 class Channel:
-    """A pipe over two byte streams: a mark, the length (u64, little-endian), the bytes."""
+    """A connection over two byte streams: a mark, the length (u64, little-endian), the bytes."""
 
     def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
         self.reader = reader
@@ -83,6 +67,10 @@ class Channel:
         for stream in (self.writer, self.reader):
             with contextlib.suppress(OSError):  # what was not sent yet has no reader any more
                 stream.close()
+
+
+Pipe = Connection | Channel
+PARENT_ENDS: set[Pipe] = set()  # a child that kept one open would outlive its parent
 
 
 class Worker:
@@ -141,31 +129,20 @@ class Worker:
 
 def serve(pipe: Pipe, engine: Engine, spec: DeviceSpec, shards: Sequence[DeviceData]) -> None:
     """A child's life: do tasks until the parent goes away."""
-    child = _Child(engine, spec, {shard.device: shard for shard in shards})
-    with contextlib.suppress(*GONE):
-        while True:
-            pipe.send_bytes(child.outcome(pipe.recv_bytes()))
+    own, receiver = {shard.device: shard for shard in shards}, Receiver()
 
-
-@dataclass
-class _Child:
-    """The child's side."""
-
-    engine: Engine
-    spec: DeviceSpec
-    shards: Mapping[int, DeviceData]
-    link: Receiver = field(default_factory=Receiver)
-
-    def outcome(self, task: bytes) -> bytes:
+    def outcome(task: bytes) -> bytes:
         try:
-            return DONE + self._reply(self.shards[int.from_bytes(task[:4], "little")], task[4:])
+            shard = own[int.from_bytes(task[:4], "little")]
+            request = receiver.receive(task[4:], spec.param_spec)
+            reply = answer(engine, request, shard, spec.config.seed)
+            return DONE + encode_reply(reply, request.theta.mask)
         except Exception as error:
             return trouble(error)
 
-    def _reply(self, shard: DeviceData, data: bytes) -> bytes:
-        request = self.link.receive(data, self.spec.param_spec)
-        reply = answer(self.engine, request, shard, self.spec.config.seed)
-        return encode_reply(reply, request.theta.mask)
+    with contextlib.suppress(*GONE):
+        while True:
+            pipe.send_bytes(outcome(pipe.recv_bytes()))
 
 
 def trouble(error: Exception) -> bytes:

@@ -13,8 +13,7 @@ from flwr.clientapp import ClientApp
 from fedtiny.data import ImageSet, load_own
 from fedtiny.data.images import resize
 from fedtiny.devices.device_data import DeviceData, shard
-from fedtiny.devices.link import Receiver
-from fedtiny.devices.node import answer
+from fedtiny.devices.node import Receiver, answer
 from fedtiny.errors import DataError, FedTinyError
 from fedtiny.federation.messages import Request
 from fedtiny.federation.wire import (

@@ -8,10 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedtiny.errors import RunError
+from fedtiny.federation.transport import ABSENT, STRAGGLER
+from fedtiny.flower.messages import told
 
 AT_ONCE = 16  # messages in memory at a time, whatever the number of nodes
 PAUSE = 0.2  # seconds between two looks for replies
@@ -74,6 +76,13 @@ def _parts(items: Sequence[T]) -> Iterator[list[T]]:
     rest = iter(items)
     while part := list(islice(rest, AT_ONCE)):
         yield part
+
+
+def failure(error: Error) -> str:
+    """Why a message that Flower reports an error for has no answer."""
+    if error.code in (*LOST, UNAVAILABLE):
+        return STRAGGLER if error.code in LOST else ABSENT
+    return f"its ClientApp failed: {told(error.reason or f'code {error.code}')}"
 
 
 class Spool:

@@ -9,15 +9,15 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.transport import Traffic
+from fedtiny.federation.transport import ABSENT, STRAGGLER, Traffic
 from fedtiny.files import write_json
-from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange
-from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question, told
+from fedtiny.flower.exchange import Exchange, failure
+from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question
 from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.runs.folder import RunFolder
 
-STRAGGLER = "it did not answer in time"
+LATE = "it did not answer in time"
 LOOK = 1.0  # seconds between two looks for nodes
 Say = Callable[[str], None]
 
@@ -54,7 +54,7 @@ class Assignments:
     def strangers(self, online: Iterable[int]) -> list[int]:
         """The nodes of these that have not said yet who they are; who was late may try again."""
         seated = {assignment.node for assignment in self.assigned.values()}
-        refused = {node for node, why in self.turned_away.items() if why != STRAGGLER}
+        refused = {node for node, why in self.turned_away.items() if why != LATE}
         return sorted(set(online) - seated - refused)
 
     def forgive(self, online: Iterable[int]) -> None:
@@ -190,17 +190,16 @@ class NodeRegistry:
         for exchange in list(self._invitations):
             arrivals |= {node: self._arrival(reply) for node, reply in exchange.arrived()}
             if exchange.is_over:
-                arrivals |= dict.fromkeys(exchange.awaited, STRAGGLER)
+                arrivals |= dict.fromkeys(exchange.awaited, LATE)
                 self._invitations.remove(exchange)
         for node, arrival in sorted(arrivals.items()):
             self._assign(node, arrival, online)
 
     def _arrival(self, reply: Message) -> Arrival | str:
         """Who has come, or why that cannot be told."""
-        if reply.has_error() and reply.error.code in (*LOST, UNAVAILABLE):
-            return STRAGGLER
         if reply.has_error():
-            return f"its ClientApp failed: {told(reply.error.reason or '')}"
+            why = failure(reply.error)
+            return LATE if why in (ABSENT, STRAGGLER) else why
         try:
             answer = Answer.read(reply.content, with_reply=False)
             return answer.text if answer.status == FAILED else Arrival.read(reply.content)
@@ -211,22 +210,18 @@ class NodeRegistry:
         try:
             if isinstance(arrival, str):
                 raise FedTinyError(arrival)
-            self._check(arrival)
+            most = self.spec.config.robustness.max_samples  # it is the node's weight in every mean
+            if arrival.samples > most:
+                raise FedTinyError(
+                    f"it says that it has {arrival.samples} images, more than the {most} that "
+                    "robustness.max_samples allows"
+                )
             device = self.assignments.assign(node, arrival, online)
         except FedTinyError as error:
             self.assignments.turned_away[node] = str(error)
             self.say(f"node {node} takes no part: {error}")
         else:
             self.say(f"{self.assignments.name(device)} is here with {arrival.samples} images")
-
-    def _check(self, arrival: Arrival) -> None:
-        """Refuse an absurd number of images: it is the node's weight in every mean."""
-        most = self.spec.config.robustness.max_samples
-        if arrival.samples > most:
-            raise FedTinyError(
-                f"it says that it has {arrival.samples} images, more than the {most} that "
-                "robustness.max_samples allows"
-            )
 
     def _too_few(self, count: int, least: int) -> str:
         away = "; ".join(self.assignments.turned_away.values())

@@ -13,7 +13,7 @@ from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
 from fedtiny.flower import messages
-from fedtiny.flower.exchange import LOST, UNAVAILABLE, Exchange, Spool
+from fedtiny.flower.exchange import Exchange, Spool, failure
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
 from fedtiny.flower.node_registry import NodeRegistry
 from fedtiny.flower.node_spec import NodeSpec
@@ -160,9 +160,4 @@ def _answer(message: Message) -> Answer:
     """What a node answered; a FedTinyError says why there is no answer."""
     if not message.has_error():
         return Answer.read(message.content)
-    code, reason = message.error.code, message.error.reason
-    if code == UNAVAILABLE:
-        raise FedTinyError(ABSENT)
-    if code in LOST:
-        raise FedTinyError(STRAGGLER)
-    raise FedTinyError(f"its ClientApp failed: {messages.told(reason or f'code {code}')}")
+    raise FedTinyError(failure(message.error))

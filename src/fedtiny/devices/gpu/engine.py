@@ -22,7 +22,6 @@ from fedtiny.devices.engine import (
     Arrays,
     Metrics,
     RngKey,
-    SecondMoment,
     finite,
     optimizer,
 )
@@ -39,6 +38,7 @@ from fedtiny.devices.torch_layers import (
     measured_moments,
     measuring,
 )
+from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -117,9 +117,9 @@ class GpuEngine:
         """The step of this kind; it is made where it is not at hand, and recorded if that pays."""
         if (kind, images) not in self._steps:
             rule = optimizer(self.shared.config)
-            usual = kind.batch == self.batch  # other sizes are rare, and not worth preparing for
+            usual = kind.batch == self.batch  # others are rare, and each step holds an optimizer
             if not usual:
-                self._forget_odd_steps()
+                self._steps = {k: s for k, s in self._steps.items() if k[0].batch == self.batch}
             own = network is self.network
             compiled = self.shared.compiled_loss if usual and own else None
             step = Step(
@@ -129,11 +129,6 @@ class GpuEngine:
                 self._record(step)
             self._steps[kind, images] = step
         return self._steps[kind, images]
-
-    def _forget_odd_steps(self) -> None:
-        """Keep the steps of the usual size only: each holds an optimizer's state of its own."""
-        usual = {key: step for key, step in self._steps.items() if key[0].batch == self.batch}
-        self._steps = usual
 
     def _record(self, step: Step) -> None:
         """Record a step; its warm-ups spoil the network's values, which are then put back."""
@@ -213,11 +208,12 @@ class GpuEngine:
         In bf16 answers tie and cost points of accuracy. And batch norm multiplies the gradient
         of an empty filter by up to 300, so that what ranks highest would mostly be rounding.
         """
-        if self.network.dtype == torch.float32:
-            return self.network
+        own = self.network
+        if own.dtype == torch.float32:
+            return own
         if self._exact is None:
-            self._exact = self.network.copy_in(torch.float32)
-        self._exact.reserve(self.network.capacity)
+            self._exact = Network(own.module, own.layout, own.device, torch.float32)
+        self._exact.reserve(own.capacity)
         return self._exact
 
     def _in_fp32(self) -> Network:
@@ -228,25 +224,17 @@ class GpuEngine:
         return exact
 
     @torch.no_grad()
-    def bn_statistics(
-        self,
-        shard: DeviceData,
-        pool: CandidatePool,
-        *,
-        batch_size: int,
-        passes: int,
-        second_moment: SecondMoment = "var",
-    ) -> Arrays:
+    def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         inputs, _ = self._plain(shard, shard.development)
-        parts = inputs.tensor_split(batches.measuring_parts(len(inputs), batch_size))
-        if second_moment == "square":
+        parts = inputs.tensor_split(batches.measuring_parts(len(inputs), how.batch_size))
+        if how.second_moment == "square":
             return self._moments(pool, parts)
-        momentum = None if passes == 1 else MOMENTUM
+        momentum = None if how.passes == 1 else MOMENTUM
         names, network = [*self.network.layout.param_spec.statistics], self.exact
 
         def measure() -> Tensor:
             with measuring(network.module, momentum):
-                for part in parts * passes:
+                for part in parts * how.passes:
                     network.module(part)
             return network.measured(names)
 

@@ -71,13 +71,6 @@ class Rounding:
         if tf32 is None:
             yield
             return
-        self._enter(tf32)
-        try:
-            yield
-        finally:
-            self._leave()
-
-    def _enter(self, tf32: bool) -> None:
         with self._free:
             self._free.wait_for(lambda: not self._within or self._tf32 == tf32)
             if not self._within:
@@ -85,13 +78,14 @@ class Rounding:
                 self._before = cudnn.allow_tf32, matmul.allow_tf32
                 cudnn.allow_tf32 = matmul.allow_tf32 = tf32
             self._within += 1
-
-    def _leave(self) -> None:
-        with self._free:
-            self._within -= 1
-            if not self._within:
-                cudnn.allow_tf32, matmul.allow_tf32 = self._before
-                self._free.notify_all()
+        try:
+            yield
+        finally:
+            with self._free:
+                self._within -= 1
+                if not self._within:
+                    cudnn.allow_tf32, matmul.allow_tf32 = self._before
+                    self._free.notify_all()
 
 
 rounding = Rounding()

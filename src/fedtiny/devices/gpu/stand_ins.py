@@ -1,34 +1,22 @@
 """Layers that others stand in for on a GPU, where their own kernels would not repeat."""
 
+import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from fedtiny.devices.torch_layers import deterministic_pool
 from fedtiny.errors import ModelError
 
-StandIn = Callable[[str, nn.Module], nn.Module | None]
 NEXT = -7046029254386353131  # the golden ratio in 64 bits, as splitmix64 adds it
 FACTORS = (-4658895280553007687, -7723592293110705685)
 BITS = 24
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 KINDS = (nn.Dropout, *CHANNELS)
 OTHERS = (nn.AlphaDropout, nn.FeatureAlphaDropout)
-
-
-def replaced(model: nn.Module, stand_in: StandIn) -> nn.Module:
-    """The same model with some layers replaced, under all of their names by the same one."""
-    made: dict[nn.Module, nn.Module | None] = {}
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        if module not in made:
-            made[module] = stand_in(name, module)
-        other = made[module]
-        if name and other is not None:
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, other)
-    return model
 
 
 class KeyedDropout(nn.Module):
@@ -74,12 +62,24 @@ def _shifted(bits: Tensor, by: int) -> Tensor:
     return (bits >> by) & ((1 << (64 - by)) - 1)
 
 
-def with_keys(model: nn.Module) -> nn.Module:
-    """The same model with every dropout drawn by a key of its own."""
-    return replaced(model, _keyed)
+def playable(model: nn.Module) -> nn.Module:
+    """A copy of the model whose dropout and adaptive pooling give the same when replayed.
+
+    A layer is replaced under all of its names by the same one.
+    """
+    played, made = copy.deepcopy(model), dict[nn.Module, nn.Module | None]()
+    for name, module in list(played.named_modules(remove_duplicate=False)):
+        if module not in made:
+            made[module] = deterministic_pool(module) or _keyed(name, module)
+        other = made[module]
+        if name and other is not None:
+            parent, _, child = name.rpartition(".")
+            setattr(played.get_submodule(parent), child, other)
+    return played
 
 
 def _keyed(name: str, module: nn.Module) -> nn.Module | None:
+    """Dropout drawn by a key of its own, in place of any other."""
     if isinstance(module, OTHERS):
         raise ModelError(
             f"layer '{name}' is a {type(module).__name__}, which the GPU simulator cannot "

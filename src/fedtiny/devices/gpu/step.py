@@ -12,8 +12,8 @@ from torch.func import functional_call
 from fedtiny.devices.engine import Adam, Sgd
 from fedtiny.devices.gpu.image_store import COLUMNS, Images
 from fedtiny.devices.gpu.kernels import CapturedGraph, fused, rounding
-from fedtiny.devices.gpu.network import Network, playable, precision
-from fedtiny.devices.gpu.stand_ins import NEXT
+from fedtiny.devices.gpu.network import Network, precision
+from fedtiny.devices.gpu.stand_ins import NEXT, playable
 from fedtiny.devices.torch_layers import frozen_statistics, norms
 from fedtiny.errors import ModelError
 
@@ -133,7 +133,9 @@ class Step:
         size = len(network.flat) if kind.sums else 0
         self.sums = torch.zeros(size, device=device)
         self.leaves = {n: t for n, t in network.tensors().items() if t.requires_grad}
-        self.gaps = [torch.zeros(n, dtype=network.dtype, device=device) for n in _gaps(network)]
+        self.gaps = [
+            torch.zeros(n, dtype=network.dtype, device=device) for n in network.layout.gaps()
+        ]
         self.idle = self._idle()
         self.moving = network.marked(self.idle) if self.idle else None
         self._cut = fused(self._batch) if compiled_loss else None
@@ -211,7 +213,3 @@ class Step:
         """Record the step on this stream; the network's values are spoilt by it."""
         self.next.zero_()
         self._captured = CapturedGraph(self.once, stream, WARM_UPS, self.tf32)
-
-
-def _gaps(network: Network) -> list[int]:
-    return list(network.layout.gaps())

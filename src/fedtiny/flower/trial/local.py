@@ -43,16 +43,11 @@ class Federation:
     keys: Keys | None
     processes: Processes
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What Flower's commands need to reach this federation."""
-        return self.processes.environment
-
     def flwr(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """A command of Flower's, to its end."""
         return subprocess.run(
             [executable("flwr"), *arguments],
-            env=self.environment,
+            env=self.processes.environment,
             capture_output=True,
             text=True,
             check=False,
@@ -80,7 +75,7 @@ class Federation:
     def run(self, app: Path, run_config: str) -> bool:
         """Run an app to its end; gives whether it completed, which Flower's exit code does not."""
         command = self.run_command(app, run_config)
-        ran = subprocess.run(command, env=self.environment, check=False)
+        ran = subprocess.run(command, env=self.processes.environment, check=False)
         listed = self.flwr("list", NAME, "--format", "json")
         return ran.returncode == 0 and "finished:completed" in listed.stdout
 
@@ -97,7 +92,8 @@ def federation(home: Path, nodes: int, tls: bool, say: Say) -> Iterator[Federati
     try:
         found = Federation(home, port, keys, processes)
         link = found.start_link()
-        say(f"SuperLink at {HOST}:{port} (process {link.process.pid}), {_protection(keys)}")
+        secure = "TLS, nodes known by their keys" if keys else "no TLS, any node may join"
+        say(f"SuperLink at {HOST}:{port} (process {link.process.pid}), {secure}")
         for number in range(nodes):
             _add_part(found, number, nodes, say)
         yield found
@@ -155,10 +151,6 @@ def _wait_for(link: Started, port: int) -> None:
                 return
         time.sleep(0.2)
     raise FedTinyError(f"the SuperLink did not start:\n{link.last_words()}")
-
-
-def _protection(keys: Keys | None) -> str:
-    return "TLS, nodes known by their keys" if keys else "no TLS, any node may join"
 
 
 def free_port() -> int:
