@@ -24,7 +24,7 @@ from fedtiny.devices.workers import Task as Task
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
 
-CHILD = "fedtiny.devices.remote_child"
+CHILD = "fedtiny.devices.workers"
 LAST_OUTPUT = 2000  # bytes of what a child printed before it died
 PATIENCE = 5  # seconds that a child may take to end
 

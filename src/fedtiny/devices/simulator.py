@@ -8,19 +8,11 @@ from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.executors import Executor, Task
 from fedtiny.devices.node import Receiver
 from fedtiny.errors import FedTinyError, RunError
+from fedtiny.federation import wire
 from fedtiny.federation.collect import Arrived, collect
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
-from fedtiny.federation.wire import (
-    NOTHING_KNOWN,
-    Known,
-    MissingVersion,
-    encode_reply,
-    encode_request,
-    reply_size,
-    request_size,
-)
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
 
@@ -35,7 +27,7 @@ class Link:
 
     def __init__(self, *, encodes: bool) -> None:
         self.encodes = encodes
-        self.known = NOTHING_KNOWN
+        self.known = wire.NOTHING_KNOWN
         self.receiver = Receiver()
 
     def down(self, request: Request) -> tuple[Request, int]:
@@ -43,28 +35,28 @@ class Link:
         if self.encodes:
             request, size = self._encoded_down(request)
         else:
-            size = request_size(request, self.known)
-        self.known = Known.of(request.theta)
+            size = wire.request_size(request, self.known)
+        self.known = wire.Known.of(request.theta)
         return request, size
 
     def _encoded_down(self, request: Request) -> tuple[Request, int]:
         param_spec = request.theta.param_spec
-        data = encode_request(request, self.known)
+        data = wire.encode_request(request, self.known)
         try:
             return self.receiver.receive(data, param_spec), len(data)
-        except MissingVersion:
-            complete = encode_request(request, NOTHING_KNOWN)
+        except wire.MissingVersion:
+            complete = wire.encode_request(request, wire.NOTHING_KNOWN)
             return self.receiver.receive(complete, param_spec), len(data) + len(complete)
 
     def up(self, reply: Reply, request: Request) -> tuple[Reply | bytes, int]:
         """The reply as the server receives it, and its bytes."""
         mask = request.theta.mask
         if not self.encodes:
-            return reply, reply_size(reply, mask)
-        data = encode_reply(reply, mask)
+            return reply, wire.reply_size(reply, mask)
+        data = wire.encode_reply(reply, mask)
         return data, len(data)
 
-    def restore(self, known: Known, theta: Theta) -> None:
+    def restore(self, known: wire.Known, theta: Theta) -> None:
         """Go on where a run stopped with the server at this theta.
 
         A device keeps what it holds while the server is away, as far as it is still of use.
@@ -140,7 +132,7 @@ class Simulator:
                 "--run-config 'flower.resume=true'"
             )
         for device, versions in state.items():
-            self.links[int(device)].restore(Known(*versions), theta)
+            self.links[int(device)].restore(wire.Known(*versions), theta)
 
     def close(self) -> None:
         self.executor.close()

@@ -19,7 +19,7 @@ from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Adam, Arrays, Metrics, RngKey, finite, optimizer
-from fedtiny.devices.torch_gradients import GradientSums, top_gradients
+from fedtiny.devices.torch_gradients import top_gradients
 from fedtiny.devices.torch_layers import (
     deterministic_pools,
     least_epsilon,
@@ -63,14 +63,17 @@ class TorchEngine:
         theta = self.theta()
         self.device = torch.device(device)
         self.model.to(self.device)
-        for handle in self._pool_hooks:
-            handle.remove()
-        on_cuda = self.device.type == "cuda"  # where adaptive pooling would add in any order
-        self._pool_hooks = deterministic_pools(self.model) if on_cuda else []
+        self._use_deterministic_pools()
         self._tensors = self._own_tensors()
         self._mask = Mask.full(self.param_spec)
         self._positions, self._grad_masks, self._loaded = {}, {}, {}
         self.load(theta)
+
+    def _use_deterministic_pools(self) -> None:
+        """On CUDA, let adaptive pooling add in a fixed order."""
+        for handle in self._pool_hooks:
+            handle.remove()
+        self._pool_hooks = deterministic_pools(self.model) if self.device.type == "cuda" else []
 
     @torch.no_grad()
     def load(self, theta: Theta) -> None:
@@ -114,25 +117,28 @@ class TorchEngine:
         images, labels = self._data(shard.data)
         self._make_grad_masks()
         optimizer = _optimizer(self.model, self.config)
-        chosen = {"epochs": epochs, "most": self.config.batch_size}
-        losses, sums = [], GradientSums(self.prunable() if sum_dense_gradients else {})
+        planned = batches.training_batches(
+            shard, rng_key, self.transform, epochs=epochs, most=self.config.batch_size
+        )
+        summed = self.prunable() if sum_dense_gradients else {}
+        losses, sums = [], {name: torch.zeros_like(weight) for name, weight in summed.items()}
         self.model.train()
         with self._dropout(batches.dropout_seed(rng_key)):
-            for samples, draws in batches.training_batches(
-                shard, rng_key, self.transform, **chosen
-            ):
+            for samples, draws in planned:
                 batch = torch.from_numpy(samples).to(self.device)
                 inputs = self.transform.augment(images[batch], draws)
                 optimizer.zero_grad()
-                loss = F.cross_entropy(self.model(inputs), labels[batch])
-                loss.backward()
-                sums.add()
+                batch_loss = F.cross_entropy(self.model(inputs), labels[batch])
+                batch_loss.backward()
+                for name, weight in summed.items():
+                    if weight.grad is not None:
+                        sums[name] += weight.grad
                 self._mask_gradients()
                 optimizer.step()
-                losses.append(loss.detach())
-        return {
-            "loss": finite(float(torch.stack(losses).mean()) if losses else 0.0, rng_key)
-        }, sums.mean(len(losses))
+                losses.append(batch_loss.detach())
+        loss = float(torch.stack(losses).mean()) if losses else 0.0
+        means = {name: (total / max(len(losses), 1)).cpu().numpy() for name, total in sums.items()}
+        return {"loss": finite(loss, rng_key)}, means
 
     def prunable(self) -> dict[str, Tensor]:
         """The network's own tensors of prunable weights."""

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedtiny.devices.torch_layers import changed, frozen_statistics
@@ -202,23 +201,3 @@ def _padded(layer: Any, features: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     both_sides = layer._reversed_padding_repeated_twice
     return F.pad(features, both_sides, mode=mode), (0,) * len(layer.stride)
-
-
-class GradientSums:
-    """The full gradients of some weights, added up over batches: what PruneFL's devices hold."""
-
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        self.weights = weights
-        self.sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-
-    def add(self) -> None:
-        """Count the gradients of the batch just done, before they are masked."""
-        for name, total in self.sums.items():
-            gradient = self.weights[name].grad
-            if gradient is not None:
-                total += gradient
-
-    @torch.no_grad()
-    def mean(self, batches: int) -> dict[str, NDArray[np.float32]]:
-        """The mean over so many batches, by layer."""
-        return {name: (total / max(batches, 1)).cpu().numpy() for name, total in self.sums.items()}

@@ -15,17 +15,10 @@ from fedtiny.data.images import resize
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.devices.node import Receiver, answer
 from fedtiny.errors import DataError, FedTinyError
+from fedtiny.federation import wire
 from fedtiny.federation.messages import Request
-from fedtiny.federation.wire import (
-    NOTHING_KNOWN,
-    MissingVersion,
-    decode_request,
-    encode_reply,
-    encode_request,
-)
 from fedtiny.flower import messages
-from fedtiny.flower.messages import DONE, FAILED, LACKS, Answer, Arrival, Question
-from fedtiny.flower.node_spec import NodeSpec, key_of
+from fedtiny.flower.messages import DONE, FAILED, LACKS, Answer, Arrival, NodeSpec, Question, key_of
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.split import Split, share_out
 from fedtiny.sparse.theta import Theta
@@ -119,13 +112,13 @@ class Memory:
         data = self._read(THETA)
         if not data:
             return Receiver()
-        theta = decode_request(data, spec.device.param_spec).theta
+        theta = wire.decode_request(data, spec.device.param_spec).theta
         return Receiver(theta.mask, theta)
 
     def keep_theta(self, theta: Theta) -> None:
         """Remember a theta, as a request that carries nothing else."""
         holder = Request("held", "held", 0, (), theta)
-        self._state[THETA] = messages.blob(encode_request(holder, NOTHING_KNOWN))
+        self._state[THETA] = messages.blob(wire.encode_request(holder, wire.NOTHING_KNOWN))
 
     def _read(self, name: str) -> bytes:
         record = self._state.array_records.get(name)
@@ -151,7 +144,7 @@ def respond(question: Question, memory: Memory, node: NodeConfig) -> Answer:
     memory.keep_theta(request.theta)
     own = shard_of(spec, question.device, node)
     reply = answer(_engine(spec), request, own, spec.config.seed)
-    return Answer(DONE, reply=encode_reply(reply, request.theta.mask))
+    return Answer(DONE, reply=wire.encode_reply(reply, request.theta.mask))
 
 
 _engine = lru_cache(maxsize=1)(NodeSpec.engine)  # a process of many nodes has one network
@@ -167,7 +160,7 @@ def _handler(
         node = {"name": f"node {context.node_id}", **context.node_config}
         try:
             found = act(question, memory, node)
-        except MissingVersion:
+        except wire.MissingVersion:
             found = Answer(LACKS, messages.THETA)
         except FedTinyError as error:
             found = Answer(FAILED, str(error))

@@ -12,8 +12,7 @@ from fedtiny.errors import FedTinyError
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Traffic
 from fedtiny.files import write_json
 from fedtiny.flower.exchange import Exchange, failure
-from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question
-from fedtiny.flower.node_spec import NodeSpec
+from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, NodeSpec, Question
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.runs.folder import RunFolder
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedtiny.config import ResolvedTrain
 from fedtiny.data import ImageSet
-from fedtiny.data.transforms import Preparation
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import (
@@ -49,7 +48,6 @@ class Shared:
     """What all lanes of a GPU have in common."""
 
     image_store: ImageStore
-    preparation: Preparation
     config: ResolvedTrain
     compiled_loss: Loss | None = None
     placing: Lock = field(default_factory=Lock)
@@ -138,7 +136,10 @@ class GpuEngine:
         step.network.put(step.network.place(before))
 
     def _recorded(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """A measurement that is done again and again, with one launch each where that can be."""
+        """A measurement that is done again and again, with one launch each where that can be.
+
+        What it gives must be fetched before the recording is let go.
+        """
         tf32 = self._copy_in(tf32=True)
         if not self.graphs or self.stream is None:
             return rounding(tf32)(work)
@@ -166,11 +167,11 @@ class GpuEngine:
 
     def _plan(self, shard: DeviceData, rng_key: RngKey, epochs: int, size: int) -> Tensor:
         """Every batch of a local training: samples and what is done to each image."""
-        images, preparation = self.shared.image_store[shard.data], self.shared.preparation
+        images = self.shared.image_store[shard.data]
         parts = [
             images.plan(samples, draws)
             for samples, draws in batches.training_epochs(
-                shard, rng_key, preparation, epochs=epochs, most=self.batch
+                shard, rng_key, images.preparation, epochs=epochs, most=self.batch
             )
         ]
         planned = np.concatenate([*parts, np.empty((0, COLUMNS), dtype=np.int32)])
@@ -188,9 +189,9 @@ class GpuEngine:
     def top_gradients(
         self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
-        images, preparation = self.shared.image_store[shard.data], self.shared.preparation
+        images = self.shared.image_store[shard.data]
         (samples, draws), seed = batches.gradient_batch(
-            shard, rng_key, preparation, most=self.batch
+            shard, rng_key, images.preparation, most=self.batch
         )
         network = self._in_fp32()
         plan = torch.from_numpy(images.plan(samples, draws)).to(network.device)
@@ -238,18 +239,15 @@ class GpuEngine:
                     network.module(part)
             return network.measured(names)
 
-        rows = self._of_each(pool, self._recorded(measure))
-        return self._by_name(rows.numpy(), names)
+        measured = self._recorded(measure)
+        rows = torch.stack([measured().clone() for _ in self._each(pool)]).cpu().numpy()
+        ends = np.cumsum([self.network.statistics[name].numel() for name in names])
+        return dict(zip(names, np.split(rows, ends[:-1], axis=1), strict=True)) if names else {}
 
     def _moments(self, pool: CandidatePool, parts: Sequence[Tensor]) -> Arrays:
         with rounding(self._copy_in(tf32=False)):
             rows = [measured_moments(self.exact.module, parts) for _ in self._each(pool)]
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-
-    def _by_name(self, rows: NDArray[np.float32], names: Sequence[str]) -> Arrays:
-        """Statistics of each candidate, a row each, by the name of the tensor."""
-        ends = np.cumsum([self.network.statistics[name].numel() for name in names])
-        return dict(zip(names, np.split(rows, ends[:-1], axis=1), strict=True)) if names else {}
 
     @torch.no_grad()
     def losses(
@@ -261,24 +259,11 @@ class GpuEngine:
         values = torch.from_numpy(joined).to(self.network.device)
         network = self.exact
         loss = self._recorded(lambda: _measure(network, inputs, labels)[0] / len(labels))
-
-        found = self._of_each(
-            pool, loss, lambda number: self.exact.measure(values[number], [*statistics])
-        )
-        return found.numpy().astype(np.float32)
-
-    def _of_each(
-        self,
-        pool: CandidatePool,
-        work: Callable[[], Tensor],
-        ready: Callable[[int], None] = lambda _: None,
-    ) -> Tensor:
-        """What some work gives for each candidate, a row each."""
-        rows = []
+        found = []
         for number in self._each(pool):
-            ready(number)
-            rows.append(work().clone())
-        return torch.stack(rows).cpu()  # before what was recorded for it is let go
+            network.measure(values[number], [*statistics])
+            found.append(loss().clone())
+        return torch.stack(found).cpu().numpy().astype(np.float32)
 
     def _each(self, pool: CandidatePool) -> Iterator[int]:
         """Compute with one candidate after the other."""

@@ -161,10 +161,8 @@ class Card:
         return engines
 
     def _shared(self) -> Shared:
-        preparation = self.spec.preparation
         return Shared(
-            ImageStore(self.images, preparation, self.device, self.gpu.channels_last),
-            preparation,
+            ImageStore(self.images, self.spec.preparation, self.device, self.gpu.channels_last),
             self.spec.config.train,
             CompiledLoss(self.model, self.dtype) if self.gpu.compile and self.cuda else None,
         )

@@ -2,7 +2,6 @@
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,27 +22,14 @@ Key = ec.EllipticCurvePrivateKey
 LONGEST_DAYS = 36500
 
 
-@dataclass(frozen=True)
 class Keys:
     """Where the keys of a federation lie."""
 
-    folder: Path
-    nodes: int
-
-    @property
-    def authority(self) -> Path:
-        """The certificate that every machine trusts."""
-        return self.folder / "ca.crt"
-
-    @property
-    def certificate(self) -> Path:
-        """The SuperLink's certificate."""
-        return self.folder / "server.pem"
-
-    @property
-    def key(self) -> Path:
-        """The SuperLink's private key."""
-        return self.folder / "server.key"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = folder / "ca.crt"  # the certificate that every machine trusts
+        self.certificate = folder / "server.pem"  # the SuperLink's, and its private key
+        self.key = folder / "server.key"
 
     def node(self, number: int) -> Path:
         """A node's private key; its public one ends in .pub."""
@@ -56,7 +42,7 @@ def make(folder: Path, hosts: Sequence[str], nodes: int, days: int = 365) -> Key
     The authority's own key is used once and kept nowhere: nobody can sign a second server.
     """
     _check(hosts, nodes, days)
-    keys = Keys(folder, nodes)
+    keys = Keys(folder)
     try:
         folder.mkdir(parents=True)
         _write_authority_and_server(keys, hosts, days)

@@ -55,7 +55,15 @@ class Federation:
 
     def start_link(self) -> Started:
         """Start the SuperLink, or start it again where it was, and wait until it listens."""
-        flags = _link_flags(self.home, self.port, self.keys)
+        place = ["--host", HOST, "--port", str(self.port)]
+        secure = ["--insecure"]
+        if self.keys:
+            secure = [
+                *("--ssl-ca-certfile", str(self.keys.authority)),
+                *("--ssl-certfile", str(self.keys.certificate)),
+                *("--ssl-keyfile", str(self.keys.key), "--enable-supernode-auth"),
+            ]
+        flags = [*secure, *place, "--database", str(self.home / "state.db")]
         link = self.processes.start("superlink", "flower-superlink", flags)
         _wait_for(link, self.port)
         return link
@@ -123,17 +131,6 @@ def register(federation: Federation, key: Path) -> None:
     ran = federation.flwr("supernode", "register", str(public), NAME)
     if ran.returncode:
         raise FedTinyError(f"the SuperLink does not take {public}: {ran.stdout}{ran.stderr}")
-
-
-def _link_flags(home: Path, port: int, keys: Keys | None) -> list[str]:
-    place = ["--host", HOST, "--port", str(port), "--database", str(home / "state.db")]
-    if keys is None:
-        return ["--insecure", *place]
-    return [
-        *("--ssl-ca-certfile", str(keys.authority)),
-        *("--ssl-certfile", str(keys.certificate), "--ssl-keyfile", str(keys.key)),
-        *("--enable-supernode-auth", *place),
-    ]
 
 
 def _write_config(home: Path, port: int, keys: Keys | None) -> None:
