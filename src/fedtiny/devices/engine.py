@@ -18,6 +18,7 @@ from fedtiny.sparse.vector import SparseVector
 
 Metrics = dict[str, float]
 Arrays = Mapping[str, NDArray[np.float32]]
+
 MOMENTUM = 0.1  # of running batch-norm statistics, if several passes are asked for
 
 

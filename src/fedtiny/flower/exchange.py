@@ -19,6 +19,7 @@ AT_ONCE = 16  # messages in memory at a time, whatever the number of nodes
 PAUSE = 0.2  # seconds between two looks for replies
 UNAVAILABLE = 5  # Flower's code for a node that is gone
 LOST = (3, 4)  # its codes for a message or a reply that nobody has any more
+
 T = TypeVar("T")
 
 

@@ -31,6 +31,7 @@ STYPE = "fedtiny.wire.v1"
 JOIN = "query.join"
 TRAIN = "train"
 QUERIES = tuple(name for name, verb in KNOWN.items() if verb.phase == "select")
+
 DONE, LACKS, FAILED = "done", "lacks", "failed"
 SPEC, THETA = "kit", "theta"  # on the wire as ever, so that any version can refuse another
 MAX_TEXT = 300

@@ -18,6 +18,7 @@ from fedtiny.runs.folder import RunFolder
 
 LATE = "it did not answer in time"
 LOOK = 1.0  # seconds between two looks for nodes
+
 Say = Callable[[str], None]
 
 

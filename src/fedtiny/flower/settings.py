@@ -19,12 +19,15 @@ from fedtiny.runs.folder import quoted
 
 SECTION = "flower"
 PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # as Flower finds settings in --run-config
+
 PACKAGE = "fedtiny_app"
 SIMULATED = {"": ("simulator", "workers"), "fleet": ("fail_rate", "straggler_rate", "wire")}
+
 PYPROJECT = """\
 [build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
+
 [project]
 name = "fedtiny-app"
 version = "1.0.0"
@@ -32,30 +35,42 @@ description = "Federated training of a tiny network with fedtiny"
 license = "Apache-2.0"
 requires-python = ">=3.11"
 dependencies = ["fedtiny[flower]"]
+
 [tool.hatch.build.targets.wheel]
 packages = ["{package}"]
+
 [tool.flwr.app]
 publisher = "fedtiny"
+
 [tool.flwr.app.components]
 serverapp = "{package}.server_app:app"
 clientapp = "{package}.client_app:app"
+
 # Every setting of the run; `flwr run . --run-config 'rounds=3 fleet.devices=2'` changes some.
 {config}"""
+
 MODULE = """\
 from fedtiny.flower.{side} import app
+
 __all__ = ["app"]
 """
+
 README = """\
 # A fedtiny app for Flower
+
 `pyproject.toml` holds every setting of the run; its table `flower` says where the run folder is,
 how long to wait for nodes and for their answers, and whose data is used. fedtiny must be installed
 on the SuperLink's machine (`pip install 'fedtiny[flower,torch,data]'`) and on every node.
+
 Try it on this machine, {devices} nodes with TLS and keys of their own, stopped in the end:
+
 ```console
 fedtiny flower up . --nodes {devices} --tls
 ```
+
 On machines of your own, once a SuperLink and SuperNodes run (every command is in fedtiny's
 docs/flower.md):
+
 ```console
 flwr run . fleet --stream
 flwr run . fleet --stream --run-config 'rounds=30 flower.run="runs/longer"'

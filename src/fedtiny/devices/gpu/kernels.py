@@ -25,9 +25,10 @@ NEWER: dict[str, tuple[Any, str]] = {  # another way to say the first two, in ne
     "precision of recurrent layers": (getattr(cudnn, "rnn", None), "fp32_precision"),
 }
 Settings = dict[str, Any]
+T = TypeVar("T")
+
 _chosen: dict[object, Settings] = {}  # by those who still compute, the latest last
 _before: Settings = {}
-T = TypeVar("T")
 AHEAD = 4  # replays between two looks; more would fill the launch queue, on which the host spins
 _CAPTURING = Lock()
 
