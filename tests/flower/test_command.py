@@ -26,7 +26,7 @@ from fedtiny.config import Config, FleetConfig, resolve, to_dict
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.flower.settings import PACKAGE, FlowerSettings, parse_changes, read, read_app
 from fedtiny.flower.trial import certificates, local
-from fedtiny.flower.trial.processes import Processes, descendants, executable
+from fedtiny.flower.trial.local import Processes, descendants, executable
 
 from ..runs.tiny import assert_one_sentence
 
@@ -187,7 +187,7 @@ def family_of_two(processes):
 
 
 def test_what_a_trial_started_is_stopped_with_all_below_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedtiny.flower.trial.processes.PATIENCE", 0.5)
+    monkeypatch.setattr("fedtiny.flower.trial.local.END_PATIENCE", 0.5)
     processes = Processes(tmp_path, os.environ)
     family = family_of_two(processes).family()
     processes.check()

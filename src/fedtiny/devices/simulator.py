@@ -32,16 +32,10 @@ class Link:
 
     def down(self, request: Request) -> tuple[Request, int]:
         """The request as the device receives it, and its bytes."""
-        if self.encodes:
-            request, size = self._encoded_down(request)
-        else:
-            size = wire.request_size(request, self.known)
-        self.known = wire.Known.of(request.theta)
-        return request, size
-
-    def _encoded_down(self, request: Request) -> tuple[Request, int]:
-        param_spec = request.theta.param_spec
-        data = wire.encode_request(request, self.known)
+        known, self.known = self.known, wire.Known.of(request.theta)
+        if not self.encodes:
+            return request, wire.request_size(request, known)
+        param_spec, data = request.theta.param_spec, wire.encode_request(request, known)
         try:
             return self.receiver.receive(data, param_spec), len(data)
         except wire.MissingVersion:

@@ -77,7 +77,8 @@ class TorchEngine:
 
     @torch.no_grad()
     def load(self, theta: Theta) -> None:
-        self._set_mask(theta.mask)
+        if theta.mask is not self._mask:
+            self._set_mask(theta.mask)
         vector = torch.from_numpy(theta.vector.copy()).to(self.device)
         for name, tensor in self._tensors.items():
             values = vector[theta.places[name]]
@@ -90,12 +91,10 @@ class TorchEngine:
                 norm.num_batches_tracked.zero_()
 
     def _set_mask(self, mask: Mask) -> None:
-        if mask is self._mask:
-            return
-        sparse = [layer for layer in mask if not mask.is_full(layer)]
         self._positions = {
             layer: torch.from_numpy(mask.indices(layer).astype(np.int64)).to(self.device)
-            for layer in sparse
+            for layer in mask
+            if not mask.is_full(layer)
         }
         self._grad_masks = {}
         self._mask = mask

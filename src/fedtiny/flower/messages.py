@@ -174,9 +174,8 @@ class NodeSpec:
 
     def engine(self) -> Engine:
         """How the device computes: natively, or in PyTorch."""
-        return NativeEngine(self.device) if self.device.graph else self._torch_engine()
-
-    def _torch_engine(self) -> Engine:
+        if self.device.graph:
+            return NativeEngine(self.device)
         require("torch", extra="torch").set_num_threads(self.config.threads)
         from fedtiny.devices.torch_engine import TorchEngine
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
@@ -63,12 +63,8 @@ class FlowerTransport:
 
     def __init__(self, registry: NodeRegistry) -> None:
         self.registry = registry
+        self.spec = registry.spec
         self._known: dict[int, Known] = {}
-
-    @property
-    def spec(self) -> NodeSpec:
-        """What nodes were given."""
-        return self.registry.spec
 
     @property
     def devices(self) -> Sequence[int]:
@@ -118,7 +114,9 @@ class FlowerTransport:
         for node, message in asking.exchange.replies():
             device = devices[node]
             try:
-                answer = _answer(message)
+                if message.has_error():
+                    raise FedTinyError(failure(message.error))
+                answer = Answer.read(message.content)
             except FedTinyError as error:
                 self._fail(asking, device, str(error))
                 continue
@@ -170,13 +168,6 @@ class FlowerTransport:
         pass
 
 
-def _answer(message: Message) -> Answer:
-    """What a node answered; a FedTinyError says why there is no answer."""
-    if not message.has_error():
-        return Answer.read(message.content)
-    raise FedTinyError(failure(message.error))
-
-
 @dataclass
 class FlowerFleet:
     """The nodes behind a grid; who they are is known once the transport is open."""
@@ -185,7 +176,6 @@ class FlowerFleet:
     settings: FlowerSettings
     folder: RunFolder
     say: Say
-    assignments: Assignments = field(default_factory=lambda: Assignments(0))
     registry: NodeRegistry | None = None
 
     @property
@@ -194,7 +184,7 @@ class FlowerFleet:
 
     @property
     def samples(self) -> int:
-        return self.assignments.samples
+        return self.registry.assignments.samples if self.registry else 0
 
     def share_out(self, data: DataSet, config: Config) -> Split:
         sharing = hold_back if self._own_data else share_out
@@ -206,9 +196,9 @@ class FlowerFleet:
         node_spec = NodeSpec(spec, self._own_data, data.shape, data.classes)
         known = read_json(self.folder.nodes)["devices"] if self.folder.nodes.exists() else {}
         shares = () if self._own_data else [len(own) for own in split.devices.devices]
-        self.assignments = Assignments(fleet.devices, recalled(known), shares)
+        assignments = Assignments(fleet.devices, recalled(known), shares)
         self.registry = NodeRegistry(
-            self.grid, node_spec, self.assignments, self.settings, self.folder, self.say
+            self.grid, node_spec, assignments, self.settings, self.folder, self.say
         )
         self.registry.present(expected=fleet.devices, least=fleet.min_replies)
         return FlowerTransport(self.registry)

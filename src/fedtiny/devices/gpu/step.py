@@ -163,15 +163,12 @@ class Step:
         for part in batches.split(PLANNED):
             self.plan[: len(part)].copy_(part)
             self.next.zero_()
-            self._repeat(len(part))
-
-    def _repeat(self, times: int) -> None:
-        if self._captured:
-            self._captured.repeat(times)
-            return
-        with rounding(self.tf32):
-            for _ in range(times):
-                self.once()
+            if self._captured:
+                self._captured.repeat(len(part))
+                continue
+            with rounding(self.tf32):
+                for _ in range(len(part)):
+                    self.once()
 
     def once(self) -> None:
         """Take one step, operation by operation."""

@@ -1,12 +1,15 @@
 """A federation on this machine, for a trial: a SuperLink and SuperNodes on the loopback address."""
 
+import contextlib
 import os
 import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -17,21 +20,125 @@ import tomli_w
 from fedtiny.errors import FedTinyError
 from fedtiny.flower.trial import certificates
 from fedtiny.flower.trial.certificates import Keys
-from fedtiny.flower.trial.processes import Processes, Started, executable
 
+END_PATIENCE = 10.0  # seconds that a process may take to end by itself
+LAST_WORDS = 1000
 HOST = "127.0.0.1"
 NAME = "trial"  # what the trial's SuperLink is called in Flower's config
 PATIENCE = 60.0  # seconds that a SuperLink may take to start
 OLDEST = (1, 40)  # the first flwr whose SuperLink speaks HTTP on one port
-
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
 }
-
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Started:
+    """A process, and those that it has started in turn."""
+
+    name: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is still there."""
+        return self.process.poll() is None
+
+    def family(self) -> list[int]:
+        """The ids of the process and of all below it, the eldest first."""
+        return descendants(self.process.pid) if self.is_alive else []
+
+    def kill(self) -> None:
+        """End the process and all below it at once, without a chance to say anything."""
+        send(signal.SIGKILL, self.family())
+        self.process.wait()
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        said = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return said[-LAST_WORDS:].strip()
+
+
+class Processes:
+    """Everything that a trial has started."""
+
+    def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
+        self._logs = logs
+        self.environment = dict(environment)
+        self._started: list[Started] = []
+
+    def named(self, name: str) -> Started:
+        """The one that was started last under this name."""
+        return next(started for started in reversed(self._started) if started.name == name)
+
+    def start(self, name: str, program: str, arguments: Sequence[str]) -> Started:
+        """Start a program of this Python's environment."""
+        log = self._logs / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [executable(program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
+        self._started.append(Started(name, process, log))
+        return self._started[-1]
+
+    def check(self) -> None:
+        """Make sure that nothing has died."""
+        for started in self._started:
+            if not started.is_alive:
+                raise FedTinyError(f"{started.name} ended by itself:\n{started.last_words()}")
+
+    def stop(self) -> None:
+        """End all, the last started first: politely, then by force with all that they started."""
+        families = [started.family() for started in self._started]
+        for started in reversed(self._started):
+            if started.is_alive:
+                started.process.terminate()
+        until = time.monotonic() + END_PATIENCE
+        for started in reversed(self._started):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                started.process.wait(max(0.1, until - time.monotonic()))
+        for started, family in zip(self._started, families, strict=True):
+            send(signal.SIGKILL, [*family, *started.family()])
+            started.process.wait()
+        self._started.clear()
+
+
+def descendants(ancestor: int) -> list[int]:
+    """A process and all below it, the eldest first."""
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False
+    )
+    parents = [tuple(map(int, line.split())) for line in listed.stdout.splitlines()]
+    found = [ancestor]
+    for known in found:
+        found += [child for child, parent in parents if parent == known]
+    return found
+
+
+def send(number: int, processes: Sequence[int]) -> None:
+    """Send a signal to those of these that are still there."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
+
+
+def executable(program: str) -> str:
+    """A program of the environment that runs this."""
+    beside = Path(sys.executable).parent / program
+    found = str(beside) if beside.exists() else shutil.which(program)
+    if not found:
+        raise FedTinyError(f"{program} is missing; it comes with: pip install 'fedtiny[flower]'")
+    return found
 
 
 @dataclass
