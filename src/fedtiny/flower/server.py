@@ -18,13 +18,12 @@ from fedtiny.federation.messages import Request
 from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
-from fedtiny.files import read_json
 from fedtiny.finish import finish
 from fedtiny.flower import messages
 from fedtiny.flower import settings as run_settings
 from fedtiny.flower.exchange import Exchange, Spool, failure
 from fedtiny.flower.messages import DONE, LACKS, Answer, NodeSpec, Question
-from fedtiny.flower.node_registry import Assignments, NodeRegistry, Say, recalled
+from fedtiny.flower.node_registry import NodeRegistry, Say
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.runs.display import Lines
 from fedtiny.runs.folder import RunFolder
@@ -68,7 +67,7 @@ class FlowerTransport:
 
     @property
     def devices(self) -> Sequence[int]:
-        return range(self.registry.assignments.size)
+        return range(self.registry.size)
 
     def present(self) -> Sequence[int]:
         return list(self._there())
@@ -141,7 +140,7 @@ class FlowerTransport:
 
     def _folded(self, asking: Asking) -> Outcome:
         """The replies, averaged in device order, one in memory at a time."""
-        assigned = self.registry.assignments.assigned
+        assigned = self.registry.assigned
         arrived = (
             Arrived(device, assigned[device].samples, data, len(data))
             for device, data in asking.spool.in_order()
@@ -155,7 +154,7 @@ class FlowerTransport:
         """Leave a device out; what it holds now is not known, so it gets all next time."""
         asking.failed[device] = why
         self._known.pop(device, None)
-        name, action = self.registry.assignments.name(device), asking.request.action
+        name, action = self.registry.name(device), asking.request.action
         self.registry.say(f"{name} is left out of '{action}': {why}")
 
     def state(self) -> dict[str, Any]:
@@ -184,7 +183,7 @@ class FlowerFleet:
 
     @property
     def samples(self) -> int:
-        return self.registry.assignments.samples if self.registry else 0
+        return self.registry.samples if self.registry else 0
 
     def share_out(self, data: DataSet, config: Config) -> Split:
         sharing = hold_back if self._own_data else share_out
@@ -194,11 +193,9 @@ class FlowerFleet:
         """Wait until every device has its node, or for as long as the settings say."""
         fleet = spec.config.fleet
         node_spec = NodeSpec(spec, self._own_data, data.shape, data.classes)
-        known = read_json(self.folder.nodes)["devices"] if self.folder.nodes.exists() else {}
         shares = () if self._own_data else [len(own) for own in split.devices.devices]
-        assignments = Assignments(fleet.devices, recalled(known), shares)
         self.registry = NodeRegistry(
-            self.grid, node_spec, assignments, self.settings, self.folder, self.say
+            self.grid, node_spec, self.settings, self.folder, self.say, shares
         )
         self.registry.present(expected=fleet.devices, least=fleet.min_replies)
         return FlowerTransport(self.registry)
