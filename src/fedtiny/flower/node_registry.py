@@ -101,7 +101,7 @@ class NodeRegistry:
         return self._seated(online)
 
     def _invite(self, online: list[int]) -> None:
-        """Ask strangers and who was late to join; nobody waits, who answers is let in at a later look."""
+        """Ask strangers and the late to join; nobody waits, who answers is let in at a later look."""
         invited = {node for exchange in self._invitations for node in exchange.awaited}
         seated = {assignment.node for assignment in self.assigned.values()}
         refused = {node for node, why in self.turned_away.items() if why != LATE}
@@ -163,8 +163,8 @@ class NodeRegistry:
 
     def _seated(self, online: Iterable[int]) -> dict[int, int]:
         """The devices whose node is there, and that node."""
-        nodes = {device: own.node for device, own in sorted(self.assigned.items())}
-        return {device: node for device, node in nodes.items() if node in set(online)}
+        there, assigned = set(online), sorted(self.assigned.items())
+        return {device: own.node for device, own in assigned if own.node in there}
 
     def _device(self, node: int, arrival: Arrival, online: Iterable[int]) -> int:
         """Give a node the device it claims, or the one it had, or the first that is free."""
