@@ -50,24 +50,7 @@ def reply_or_error(engine: Engine, task: Task, seed: int) -> Reply | FedTinyErro
         return error
 
 
-class SerialExecutor:
-    """One task after the other, in this process."""
-
-    def __init__(self, engine: Engine, seed: int) -> None:
-        self.engine = engine
-        self.seed = seed
-
-    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
-        return (reply_or_error(self.engine, task, self.seed) for task in tasks)
-
-    def account(self) -> dict[str, Any]:
-        return {"simulator": "reference"}
-
-    def close(self) -> None:
-        pass
-
-
-class _Workers:
+class _ReferenceExecutor:
     """Several tasks at once, each in a child process that has one copy of the model.
 
     Parent and children speak the wire format. The outcome of a task does not depend on who does
@@ -84,6 +67,18 @@ class _Workers:
         for worker in self._workers:
             worker.close()
         self._workers.clear()
+
+
+class SerialExecutor(_ReferenceExecutor):
+    """One task after the other, in this process: it has no children."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        super().__init__()
+        self.engine = engine
+        self.seed = seed
+
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
+        return (reply_or_error(self.engine, task, self.seed) for task in tasks)
 
 
 def _in_turn(work: Sequence[tuple[Worker, Task]]) -> Iterator[Reply | FedTinyError]:
@@ -105,7 +100,7 @@ def can_fork() -> bool:
     return hasattr(os, "fork") and os.uname().sysname == "Linux"
 
 
-class ForkExecutor(_Workers):
+class ForkExecutor(_ReferenceExecutor):
     """Children that were forked, so that each has the data of every device."""
 
     def __init__(
@@ -146,7 +141,7 @@ def _work(pipe: Connection, engine: Engine, spec: DeviceSpec, shards: Sequence[D
     serve(pipe, engine, spec, shards)
 
 
-class SubprocessExecutor(_Workers):
+class SubprocessExecutor(_ReferenceExecutor):
     """Native devices in processes of any Python that has fedtiny, perhaps without torch.
 
     A child gets the spec and the data of its own devices once, and requests in the wire format

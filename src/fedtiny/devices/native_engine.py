@@ -12,15 +12,7 @@ from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import (
-    MOMENTUM,
-    Adam,
-    Arrays,
-    Metrics,
-    RngKey,
-    finite,
-    optimizer,
-)
+from fedtiny.devices.engine import MOMENTUM, Adam, Arrays, Metrics, RngKey, finite, optimizer
 from fedtiny.errors import ModelError
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.native.model import NativeModel

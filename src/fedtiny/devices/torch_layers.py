@@ -117,6 +117,10 @@ class DeterministicAdaptivePool(nn.Module):
             across = _averaging(width, self.columns or width, wide)
             return (down @ wide @ across.T).to(x.dtype)
 
+    def answer_for(self, _: nn.Module, args: Any, named: dict[str, Any], __: Tensor) -> Any:
+        """As a hook of another layer: what this one gives in place of that one."""
+        return self(*args, **named)
+
 
 def _averaging(size: int, parts: int, like: Tensor) -> Tensor:
     """A row for each part of so many values: its share of each of them."""
@@ -140,13 +144,7 @@ def deterministic_pools(model: nn.Module) -> list[RemovableHandle]:
     """Let deterministic pools answer for a model's layers, which stay, until they are let go."""
     pools = {module: deterministic_pool(module) for module in model.modules()}
     return [
-        module.register_forward_hook(partial(_answer, pool), with_kwargs=True)
+        module.register_forward_hook(pool.answer_for, with_kwargs=True)
         for module, pool in pools.items()
         if pool
     ]
-
-
-def _answer(
-    pool: DeterministicAdaptivePool, _: nn.Module, args: Any, named: dict[str, Any], __: Any
-) -> Any:
-    return pool(*args, **named)

@@ -101,7 +101,7 @@ class NodeRegistry:
         return self._seated(online)
 
     def _invite(self, online: list[int]) -> None:
-        """Ask strangers and the late to join; nobody waits, who answers is let in at a later look."""
+        """Ask strangers and the late to join; nobody waits, they are let in at a later look."""
         invited = {node for exchange in self._invitations for node in exchange.awaited}
         seated = {assignment.node for assignment in self.assigned.values()}
         refused = {node for node, why in self.turned_away.items() if why != LATE}

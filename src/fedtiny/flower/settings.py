@@ -21,7 +21,6 @@ SECTION = "flower"
 PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # as Flower finds settings in --run-config
 
 PACKAGE = "fedtiny_app"
-SIMULATED = {"": ("simulator", "workers"), "fleet": ("fail_rate", "straggler_rate", "wire")}
 
 PYPROJECT = """\
 [build-system]
@@ -213,8 +212,8 @@ def _pyproject(config: Config, settings: FlowerSettings) -> str:
 def _without_simulation(config: Config) -> dict[str, Any]:
     """The config without what only simulated devices have."""
     found = configs.to_dict(config)
-    del found["gpu"]
-    for table, names in SIMULATED.items():
-        for name in names:
-            (found[table] if table else found).pop(name, None)
+    for name in ("gpu", "simulator", "workers"):
+        found.pop(name, None)
+    for name in ("fail_rate", "straggler_rate", "wire"):
+        found["fleet"].pop(name, None)
     return found

@@ -16,14 +16,7 @@ from fedtiny.config import ResolvedTrain
 from fedtiny.data import ImageSet
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import (
-    MOMENTUM,
-    Arrays,
-    Metrics,
-    RngKey,
-    finite,
-    optimizer,
-)
+from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, finite, optimizer
 from fedtiny.devices.gpu.image_store import COLUMNS, Images, ImageStore
 from fedtiny.devices.gpu.kernels import CapturedGraph, rounding
 from fedtiny.devices.gpu.network import Network, Placed, fetched

@@ -1,6 +1,5 @@
 """A federation on this machine, for a trial: a SuperLink and SuperNodes on the loopback address."""
 
-import contextlib
 import os
 import re
 import shutil
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -105,7 +104,7 @@ class Processes:
                 started.process.terminate()
         until = time.monotonic() + END_PATIENCE
         for started in reversed(self._started):
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 started.process.wait(max(0.1, until - time.monotonic()))
         for started, family in zip(self._started, families, strict=True):
             send(signal.SIGKILL, [*family, *started.family()])
@@ -128,7 +127,7 @@ def descendants(ancestor: int) -> list[int]:
 def send(number: int, processes: Sequence[int]) -> None:
     """Send a signal to those of these that are still there."""
     for process in processes:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(process, number)
 
 
@@ -225,19 +224,14 @@ def _environment(home: Path) -> dict[str, str]:
 def _add_part(federation: Federation, number: int, nodes: int, say: Say) -> None:
     key = federation.keys.node(number) if federation.keys else None
     if key:
-        register(federation, key)
+        public = key.with_suffix(".pub")
+        ran = federation.flwr("supernode", "register", str(public), NAME)
+        if ran.returncode:
+            raise FedTinyError(f"the SuperLink does not take {public}: {ran.stdout}{ran.stderr}")
     node_config = f'partition-id={number} num-partitions={nodes} name="node-{number}"'
     started = federation.add_node(number, node_config, key)
     known = ", its key is registered" if key else ""
     say(f"SuperNode {number} (process {started.process.pid}){known}")
-
-
-def register(federation: Federation, key: Path) -> None:
-    """Tell the SuperLink that it may trust a node."""
-    public = key.with_suffix(".pub")
-    ran = federation.flwr("supernode", "register", str(public), NAME)
-    if ran.returncode:
-        raise FedTinyError(f"the SuperLink does not take {public}: {ran.stdout}{ran.stderr}")
 
 
 def _write_config(home: Path, port: int, keys: Keys | None) -> None:
