@@ -1,5 +1,6 @@
 """Who does the devices' work: this process, its forks, or processes of another Python."""
 
+import json
 import os
 import signal
 import subprocess
@@ -199,7 +200,7 @@ class _Subprocess(Worker):
             raise FedTinyError(
                 f"{self.python} has fedtiny {theirs}, not {__version__}; install the same there"
             )
-        self.tell(spec.to_json().encode())
+        self.tell(json.dumps(spec.to_plain()).encode())
         self.tell(len(shards).to_bytes(8, "little"))
         for shard in shards:
             self.tell(shard.to_bytes())

@@ -5,6 +5,7 @@ it announces: a reply in the wire format, a failure that a user can mend, or a t
 """
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -162,11 +163,11 @@ def main() -> None:
     channel = _own_streams()
     with contextlib.suppress(*GONE):
         channel.send_bytes(DONE + __version__.encode())
-        text = channel.recv_bytes().decode()
+        plain = channel.recv_bytes()
         count = int.from_bytes(channel.recv_bytes(), "little")
         packed = [channel.recv_bytes() for _ in range(count)]
         try:
-            spec = DeviceSpec.from_json(text)
+            spec = DeviceSpec.from_plain(json.loads(plain))
             engine, shards = NativeEngine(spec), [DeviceData.from_bytes(each) for each in packed]
         except Exception as error:
             channel.send_bytes(trouble(error))

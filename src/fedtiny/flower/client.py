@@ -31,7 +31,12 @@ app = ClientApp()
 def shard_of(spec: NodeSpec, device: int, node: NodeConfig) -> DeviceData:
     """The device's data; its development set is the same for every message of a run."""
     if spec.own_data:
-        images = _own_set(spec, _path(node))
+        if "data" not in node:
+            raise DataError(
+                "this run takes nodes with data of their own: start them with "
+                "--node-config 'data=\"PATH\"'"
+            )
+        images = _own_set(spec, Path(str(node["data"])).expanduser())
         own = np.arange(len(images))
     else:
         part = _part(spec, node)
@@ -44,15 +49,6 @@ def claim(node: NodeConfig) -> int | None:
     """The device that a node wants to be, if it says so."""
     number = node.get("partition-id")
     return number if type(number) is int and number >= 0 else None
-
-
-def _path(node: NodeConfig) -> Path:
-    if "data" not in node:
-        raise DataError(
-            "this run takes nodes with data of their own: start them with "
-            "--node-config 'data=\"PATH\"'"
-        )
-    return Path(str(node["data"])).expanduser()
 
 
 def _part(spec: NodeSpec, node: NodeConfig) -> int:

@@ -2,11 +2,9 @@
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -19,8 +17,6 @@ AT_ONCE = 16  # messages in memory at a time, whatever the number of nodes
 PAUSE = 0.2  # seconds between two looks for replies
 UNAVAILABLE = 5  # Flower's code for a node that is gone
 LOST = (3, 4)  # its codes for a message or a reply that nobody has any more
-
-T = TypeVar("T")
 
 
 class Exchange:
@@ -42,8 +38,9 @@ class Exchange:
 
     def send(self, kind: str, contents: Mapping[int, RecordDict]) -> set[int]:
         """Send to each node what is meant for it; gives the nodes that could not be reached."""
-        lost = set()
-        for part in _parts(list(contents)):
+        nodes, lost = list(contents), set()
+        for start in range(0, len(nodes), AT_ONCE):
+            part = nodes[start : start + AT_ONCE]
             time_left = max(1.0, self._until - time.monotonic())
             messages = [Message(contents[node], node, kind, ttl=time_left) for node in part]
             ids = list(self._grid.push_messages(messages)) or [""] * len(part)
@@ -66,17 +63,12 @@ class Exchange:
 
     def arrived(self) -> Iterator[tuple[int, Message]]:
         """The replies that are there by now; this waits for none."""
-        for part in _parts(list(self._awaited)):
-            for reply in self._grid.pull_messages(part):
+        awaited = list(self._awaited)
+        for start in range(0, len(awaited), AT_ONCE):
+            for reply in self._grid.pull_messages(awaited[start : start + AT_ONCE]):
                 node = self._awaited.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     yield node, reply
-
-
-def _parts(items: Sequence[T]) -> Iterator[list[T]]:
-    rest = iter(items)
-    while part := list(islice(rest, AT_ONCE)):
-        yield part
 
 
 def failure(error: Error) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtiny.devices.gpu.layout import Layout
-from fedtiny.devices.gpu.stand_ins import keys, playable
+from fedtiny.devices.gpu.stand_ins import KeyedDropout, playable
 from fedtiny.devices.torch_layers import norms
 from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Mask
@@ -43,7 +43,7 @@ class Network:
         self.dtype = dtype
         self.module = playable(model).to(device)
         _check_norms(self.module)
-        self.keys = keys(self.module)
+        self.keys = [m.key for m in self.module.modules() if isinstance(m, KeyedDropout)]
         for name, counter in self.module.named_buffers():
             if name.endswith("num_batches_tracked"):
                 counter.data = counter.data.cpu()  # read by the host at every measurement

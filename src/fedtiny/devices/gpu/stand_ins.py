@@ -105,8 +105,3 @@ def only_keyed_draws(device: torch.device) -> Iterator[None]:
 def _generators(device: torch.device) -> list[Tensor]:
     cards = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return [torch.get_rng_state(), *cards]
-
-
-def keys(model: nn.Module) -> list[Tensor]:
-    """The keys of a model's dropouts."""
-    return [module.key for module in model.modules() if isinstance(module, KeyedDropout)]

@@ -90,12 +90,12 @@ def _write_authority_and_server(keys: Keys, hosts: Sequence[str], days: int) -> 
     )
     keys.authority.write_bytes(root.public_bytes(Encoding.PEM))
     keys.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
-    _write_secret(keys.key, _private(server, PrivateFormat.PKCS8))
+    _write_secret(keys.key, server, PrivateFormat.PKCS8)
 
 
 def _write_node(path: Path) -> None:
     key = _new_key()
-    _write_secret(path, _private(key, PrivateFormat.OpenSSH))
+    _write_secret(path, key, PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     path.with_suffix(".pub").write_bytes(public + b"\n")
 
@@ -104,13 +104,9 @@ def _new_key() -> Key:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def _private(key: Key, form: PrivateFormat) -> bytes:
-    return key.private_bytes(Encoding.PEM, form, NoEncryption())
-
-
-def _write_secret(path: Path, data: bytes) -> None:
+def _write_secret(path: Path, key: Key, form: PrivateFormat) -> None:
     path.touch(mode=0o600)
-    path.write_bytes(data)
+    path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
 
 
 def _name(common: str) -> x509.Name:
