@@ -175,12 +175,10 @@ class SubprocessExecutor(_ReferenceExecutor):
             raise
 
     def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
-        return _in_turn([(self._home(task.shard.device), task) for task in tasks])
-
-    def _home(self, device: int) -> Worker:
-        if device not in self._homes:
-            raise FedTinyError(f"no device process has the data of device {device}")
-        return self._homes[device]
+        strangers = {task.shard.device for task in tasks} - self._homes.keys()
+        if strangers:
+            raise FedTinyError(f"no device process has the data of device {min(strangers)}")
+        return _in_turn([(self._homes[task.shard.device], task) for task in tasks])
 
 
 class _Subprocess(Worker):

@@ -116,17 +116,12 @@ class GpuEngine:
             step = Step(
                 kind, network, rule, images, compiled, None if own else self._copy_in(tf32=True)
             )
-            if self.graphs and usual:
-                self._record(step)
+            if self.graphs and self.stream is not None and usual:
+                before = network.theta()
+                step.record(self.stream)
+                network.put(network.place(before))  # the warm-ups have spoilt its values
             self._steps[kind, images] = step
         return self._steps[kind, images]
-
-    def _record(self, step: Step) -> None:
-        """Record a step; its warm-ups spoil the network's values, which are then put back."""
-        assert self.stream is not None
-        before = step.network.theta()
-        step.record(self.stream)
-        step.network.put(step.network.place(before))
 
     def _recorded(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """A measurement that is done again and again, with one launch each where that can be.
