@@ -28,17 +28,15 @@ from fedtiny import methods, models
 from fedtiny.config import Config, FleetConfig, resolve_run
 from fedtiny.data.transforms import Preparation
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.link import Receiver
+from fedtiny.devices.node import Receiver
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.rounds import play_round
 from fedtiny.federation.server import Server
 from fedtiny.federation.wire import encode_reply
-from fedtiny.flower.assignments import Assignments
-from fedtiny.flower.messages import DONE, Answer, Arrival, Question
+from fedtiny.flower.messages import DONE, Answer, Arrival, NodeSpec, Question
 from fedtiny.flower.node_registry import NodeRegistry
-from fedtiny.flower.node_spec import NodeSpec
+from fedtiny.flower.server import FlowerTransport
 from fedtiny.flower.settings import FlowerSettings
-from fedtiny.flower.transport import FlowerTransport
 from fedtiny.models import ParamSpec
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.formatting import size
@@ -111,9 +109,7 @@ def measure(nodes: int, density: float, adjusting: bool) -> dict[str, float]:
     grid = TimedGrid(quick_nodes(theta.param_spec), {number + 1: {} for number in range(nodes)})
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
-        registry = NodeRegistry(
-            grid, spec, Assignments(nodes), FlowerSettings(), run, lambda line: None
-        )
+        registry = NodeRegistry(grid, spec, FlowerSettings(), run, lambda line: None)
         registry.present(expected=nodes, least=nodes)
         transport = FlowerTransport(registry)
         server = Server(config, transport, theta, coarse_pruned=True)

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedtiny.devices import torch_gradients
 from fedtiny.devices.torch_gradients import top_gradients
-from fedtiny.devices.torch_norms import norms
+from fedtiny.devices.torch_layers import norms
 from fedtiny.errors import ModelError
 from fedtiny.models import analyze
 from fedtiny.sparse.mask import Mask

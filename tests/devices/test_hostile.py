@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from fedtiny.devices.executors import ForkExecutor, SerialExecutor, can_fork
-from fedtiny.devices.link import Link
-from fedtiny.devices.simulator import Simulator
+from fedtiny.devices.simulator import Link, Simulator
 from fedtiny.devices.workers import DONE, Worker
 from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation.messages import Reply, Verb, train

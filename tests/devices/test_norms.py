@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedtiny.devices.torch_norms import (
+from fedtiny.devices.torch_layers import (
     frozen_statistics,
     measured_moments,
     measured_statistics,
 )
+from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.densities import uniform_noise
 
@@ -144,21 +145,21 @@ def pool_of(bench, size=3):
 def test_each_candidate_is_measured_as_if_alone():
     bench = lab()
     pool, shard = pool_of(bench), bench.shards[2]
-    rows = bench.engine.bn_statistics(shard, pool, batch_size=4, passes=1)
+    rows = bench.engine.bn_statistics(shard, pool, BnStatistics(4))
     assert {name: values.shape for name, values in rows.items()} == {
         name: (3, *shape) for name, shape in bench.param_spec.statistics.items()
     }
     for c in range(len(pool)):
         other = lab()
         alone = CandidatePool(pool.theta, pool.counts[c : c + 1])
-        row = other.engine.bn_statistics(shard, alone, batch_size=4, passes=1)
+        row = other.engine.bn_statistics(shard, alone, BnStatistics(4))
         assert all(np.array_equal(rows[name][c], row[name][0]) for name in rows)
 
 
 def test_a_device_measures_its_development_set_as_it_is_at_test_time():
     bench = lab(settings(selection={"development_ratio": 0.6}))
     pool, shard = pool_of(bench, size=1), bench.shards[2]
-    rows = bench.engine.bn_statistics(shard, pool, batch_size=128, passes=1)
+    rows = bench.engine.bn_statistics(shard, pool, BnStatistics(128))
     bench.engine.load(pool[0])
     pixels = torch.from_numpy(shard.data.images[shard.development])
     by_hand = moments(bench.model, bench.engine.transform.normalise(pixels))
@@ -170,7 +171,7 @@ def test_a_device_measures_its_development_set_as_it_is_at_test_time():
 def test_a_batch_is_never_larger_than_asked():
     bench, seen = lab(settings(selection={"development_ratio": 1.0})), []
     bench.model.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
-    bench.engine.bn_statistics(bench.shards[2], pool_of(bench, 1), batch_size=8, passes=1)
+    bench.engine.bn_statistics(bench.shards[2], pool_of(bench, 1), BnStatistics(8))
     assert seen == [7, 7, 7]  # 21 samples
 
 
@@ -180,7 +181,7 @@ def test_a_batch_is_never_larger_than_asked():
 def test_every_development_sample_is_measured_once(samples, batch_size):
     bench, seen = lab(settings(selection={"development_ratio": 1.0}), sizes=(samples, 9)), []
     bench.model.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
-    bench.engine.bn_statistics(bench.shards[0], pool_of(bench, 1), batch_size=batch_size, passes=1)
+    bench.engine.bn_statistics(bench.shards[0], pool_of(bench, 1), BnStatistics(batch_size))
     assert sum(seen) == samples
 
 
@@ -188,7 +189,7 @@ def test_every_development_sample_is_measured_once(samples, batch_size):
 def test_a_batch_of_one_is_never_measured(samples, batch_size):
     bench, seen = lab(settings(selection={"development_ratio": 1.0}), sizes=(samples, 9)), []
     bench.model.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
-    bench.engine.bn_statistics(bench.shards[0], pool_of(bench, 1), batch_size=batch_size, passes=1)
+    bench.engine.bn_statistics(bench.shards[0], pool_of(bench, 1), BnStatistics(batch_size))
     assert min(seen) > 1
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedtiny.devices.gpu.network import playable
+from fedtiny.devices.gpu.stand_ins import playable
 from fedtiny.devices.gpu.step import CompiledLoss
-from fedtiny.devices.torch_pooling import (
+from fedtiny.devices.torch_layers import (
     DeterministicAdaptivePool,
     deterministic_pool,
     deterministic_pools,

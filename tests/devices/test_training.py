@@ -16,9 +16,8 @@ from fedtiny.data import ImageSet
 from fedtiny.data.transforms import Preparation
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import RngKey
+from fedtiny.devices.engine import RngKey, optimizer
 from fedtiny.devices.node import answer
-from fedtiny.devices.optimizer import optimizer
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.errors import DataError, FedTinyError
 from fedtiny.federation.messages import Request, train

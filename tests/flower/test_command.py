@@ -24,11 +24,9 @@ from flwr.serverapp import ServerApp
 from fedtiny.cli.main import dispatch
 from fedtiny.config import Config, FleetConfig, resolve, to_dict
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.flower import folder
-from fedtiny.flower.folder import PACKAGE
-from fedtiny.flower.settings import FlowerSettings, parse_changes, read
+from fedtiny.flower.settings import PACKAGE, FlowerSettings, parse_changes, read, read_app
 from fedtiny.flower.trial import certificates, local
-from fedtiny.flower.trial.processes import Processes, descendants, executable
+from fedtiny.flower.trial.local import Processes, descendants, executable
 
 from ..runs.tiny import assert_one_sentence
 
@@ -189,7 +187,7 @@ def family_of_two(processes):
 
 
 def test_what_a_trial_started_is_stopped_with_all_below_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedtiny.flower.trial.processes.PATIENCE", 0.5)
+    monkeypatch.setattr("fedtiny.flower.trial.local.END_PATIENCE", 0.5)
     processes = Processes(tmp_path, os.environ)
     family = family_of_two(processes).family()
     processes.check()
@@ -296,7 +294,7 @@ def test_an_override_may_have_either_name_of_a_setting(apps_name, name, tmp_path
     order = ["flower", "up", "app", "--nodes", "2", "--run-config"]
     assert dispatch([*order, f'{name}="median" rounds=2']) == 0
     assert found.run_configs == [f'fleet.devices=2 {apps_name}="median" rounds=2']
-    told = folder.read(tmp_path / "app") | parse_changes(found.run_configs[0], {apps_name: ""})
+    told = read_app(tmp_path / "app") | parse_changes(found.run_configs[0], {apps_name: ""})
     assert read(told)[1].robustness.mean == "median"
 
 

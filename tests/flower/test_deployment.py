@@ -12,8 +12,7 @@ import time
 
 import pytest
 
-from fedtiny.flower import folder
-from fedtiny.flower.settings import FlowerSettings
+from fedtiny.flower.settings import FlowerSettings, write_app
 from fedtiny.flower.trial import certificates, local
 
 from ..runs.tiny import essence, tiny
@@ -37,7 +36,7 @@ class Run:
         told = " ".join([f'flower.run="{path}"', *settings])
         self.process = subprocess.Popen(
             federation.run_command(app, told),
-            env=federation.environment,
+            env=federation.processes.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -69,7 +68,7 @@ class Run:
 @pytest.fixture(scope="module")
 def app(tmp_path_factory):
     path = tmp_path_factory.mktemp("app")
-    folder.write(path, CONFIG, FlowerSettings(wait=120, timeout=300))
+    write_app(path, CONFIG, FlowerSettings(wait=120, timeout=300))
     return path
 
 

@@ -10,8 +10,7 @@ from flwr.clientapp import ClientApp
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.flower import exchange
-from fedtiny.flower.exchange import AT_ONCE, Exchange
-from fedtiny.flower.spool import Spool
+from fedtiny.flower.exchange import AT_ONCE, Exchange, Spool
 
 from .federation import Grid, federate, parts, tiny
 from .in_process import InProcessGrid

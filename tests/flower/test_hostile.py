@@ -3,7 +3,8 @@
 import pytest
 from flwr.app import Error
 
-from fedtiny.flower import node as device_side
+from fedtiny.federation import wire
+from fedtiny.flower import client as device_side
 
 from ..devices.test_hostile import GRADIENT_LIES, HOSTILE, LIES, REFUSED
 from ..runs.tiny import lines
@@ -36,7 +37,7 @@ def without(tmp_path_factory):
 
 def betrayed(monkeypatch, tmp_path, lie, change=lambda data: data):
     """The run in which the node lies in the first round."""
-    real = device_side.encode_reply
+    real = wire.encode_reply
 
     def encode_reply(reply, mask):
         if reply.device == HOSTILE and reply.theta is not None and not said:
@@ -45,7 +46,7 @@ def betrayed(monkeypatch, tmp_path, lie, change=lambda data: data):
         return real(reply, mask)
 
     said = []
-    monkeypatch.setattr(device_side, "encode_reply", encode_reply)
+    monkeypatch.setattr(wire, "encode_reply", encode_reply)
     path = federate(Grid(), CONFIG, tmp_path / "run")
     assert said
     return path

@@ -21,17 +21,17 @@ class NoTorch:
 
 sys.meta_path.insert(0, NoTorch())
 from flwr.app import RecordDict
-from fedtiny.flower import node
-from fedtiny.flower.memory import Memory
+from fedtiny.flower import client
+from fedtiny.flower.client import Memory
 from fedtiny.flower.messages import Question
 
 memory, told = Memory(RecordDict()), json.load(sys.stdin)
 for key, device, request, spec in told["questions"]:
     question = Question(key, device, bytes.fromhex(request), spec)
     if request:
-        print(node.respond(question, memory, told["node"]).reply.hex())
+        print(client.respond(question, memory, told["node"]).reply.hex())
     else:
-        print(node.arrive(question, memory, told["node"], 1).samples)
+        print(client.arrive(question, memory, {"name": "", **told["node"]}).samples)
 """
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedtiny.config.flat import nested
 from fedtiny.errors import ConfigError
-from fedtiny.flower.images import shard_of
+from fedtiny.flower.client import shard_of
 from fedtiny.flower.settings import read
 
 from ..runs.tiny import lines
@@ -81,7 +81,7 @@ def test_the_development_set_of_a_node_stays(tmp_path, monkeypatch):
         seen.append(shard_of(*arguments))
         return seen[-1]
 
-    monkeypatch.setattr("fedtiny.flower.node.shard_of", watched)
+    monkeypatch.setattr("fedtiny.flower.client.shard_of", watched)
     own_run(tmp_path, anna={"data": str(write_folder(tmp_path / "a"))})
     assert len(seen) >= 5, "it joins, selects twice, trains and measures"
     assert len({shard.development.tobytes() for shard in seen}) == 1

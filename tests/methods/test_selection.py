@@ -13,6 +13,7 @@ from fedtiny.federation.messages import Reply, bn_statistics, losses
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import ABSENT
+from fedtiny.federation.verbs import BnStatistics
 from fedtiny.federation.wire import Known, request_size
 from fedtiny.methods.fedtiny import FedTiny, pooled_variance
 from fedtiny.models.param_spec import ParamSpec
@@ -313,9 +314,7 @@ def test_the_winner_s_statistics_are_the_mean_of_what_each_device_measured():
     pool = bench.method.candidates(lab().server)
     best = bench.server.memory["selection"]["chosen"]
     weights = [len(shard.development) for shard in bench.shards]
-    rows = [
-        bench.engine.bn_statistics(shard, pool, batch_size=128, passes=1) for shard in bench.shards
-    ]
+    rows = [bench.engine.bn_statistics(shard, pool, BnStatistics(128)) for shard in bench.shards]
     for name in bench.param_spec.statistics:
         mean = np.average([row[name][best] for row in rows], axis=0, weights=weights)
         np.testing.assert_allclose(bench.server.theta.tensor(name), mean, rtol=1e-5, atol=1e-7)

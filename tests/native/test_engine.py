@@ -11,6 +11,7 @@ from fedtiny.data.augment import Transform
 from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.errors import FedTinyError
+from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool
 
 from ..devices.tiny import Lab, PlainNet, TinyNet, lab, seeded, settings
@@ -89,10 +90,10 @@ def test_selection_measures_the_same(both, passes, second_moment, batch_size):
     made, native = both
     sizes = np.array(list(made.param_spec.sizes.values()))
     pool = CandidatePool.cut(made.start, np.stack([sizes // 5, sizes // 2, sizes // 9]))
-    options = {"batch_size": batch_size, "passes": passes, "second_moment": second_moment}
+    how = BnStatistics(batch_size, passes, second_moment)
     for shard in made.shards:
-        expected = made.engine.bn_statistics(shard, pool, **options)
-        found = native.bn_statistics(shard, pool, **options)
+        expected = made.engine.bn_statistics(shard, pool, how)
+        found = native.bn_statistics(shard, pool, how)
         assert found.keys() == expected.keys()
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-6)

@@ -38,12 +38,11 @@ class Init:
     def carry_out(self) -> int:
         """Write the app."""
         _check_nodes(self.nodes)
-        from fedtiny.flower import folder
-        from fedtiny.flower.settings import FlowerSettings
+        from fedtiny.flower.settings import FlowerSettings, write_app
 
         config = configs.load(self.config) if self.config else Config()
         config = replace(config, fleet=replace(config.fleet, devices=self.nodes))
-        folder.write(self.folder, config, FlowerSettings())
+        write_app(self.folder, config, FlowerSettings())
         print(f"{quoted(self.folder)} is a Flower app; its README.md has the commands")
         print(f"try it here: fedtiny flower up {quoted(self.folder)} --nodes {self.nodes} --tls")
         return 0
@@ -125,10 +124,9 @@ class Up:
     def _checked_changes(self, app: Path) -> "Flat":
         """What --run-config and --nodes change of an app, refused before anything is started."""
         from fedtiny import methods, models
-        from fedtiny.flower import folder
-        from fedtiny.flower.settings import parse_changes, read_changed
+        from fedtiny.flower.settings import parse_changes, read_app, read_changed
 
-        told = folder.read(app)
+        told = read_app(app)
         changes = parse_changes(self.run_config, told)
         if "fleet.devices" in changes:
             raise ConfigError("--nodes is the number of devices; leave fleet.devices out")

@@ -1,6 +1,5 @@
 """What a device needs beside its own data: one record for every executor and for real devices."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,7 +26,7 @@ class DeviceSpec:
     graph: Graph | None = None
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain data."""
+        """As plain data, which JSON can hold."""
         return {
             "config": configs.to_dict(self.config),
             "param_spec": asdict(self.param_spec),
@@ -50,15 +49,6 @@ class DeviceSpec:
             )
         except (KeyError, TypeError, AttributeError, ConfigError) as error:
             raise WireError(f"this is not the spec of a device: {error}") from error
-
-    def to_json(self) -> str:
-        """As text."""
-        return json.dumps(self.to_plain())
-
-    @classmethod
-    def from_json(cls, text: str) -> "DeviceSpec":
-        """What such text says."""
-        return cls.from_plain(json.loads(text))
 
 
 def _tuples(value: Any) -> Any:

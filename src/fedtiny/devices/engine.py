@@ -1,16 +1,17 @@
-"""How a device computes: the verbs that every engine has."""
+"""How a device computes: the verbs and the optimizers that every engine has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.aliases import old_names
+from fedtiny.config import TrainConfig
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.errors import FedTinyError
-from fedtiny.federation import verbs
+from fedtiny.federation.verbs import BnStatistics
 from fedtiny.randomness import SERVER, generator
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
@@ -18,7 +19,6 @@ from fedtiny.sparse.vector import SparseVector
 
 __getattr__ = old_names(__name__)
 Metrics = dict[str, float]
-SecondMoment = verbs.SecondMoment
 Arrays = Mapping[str, NDArray[np.float32]]
 
 MOMENTUM = 0.1  # of running batch-norm statistics, if several passes are asked for
@@ -66,15 +66,7 @@ class Engine(Protocol):
         gradient of a filter that gives nothing.
         """
 
-    def bn_statistics(
-        self,
-        shard: DeviceData,
-        pool: CandidatePool,
-        *,
-        batch_size: int,
-        passes: int,
-        second_moment: SecondMoment,
-    ) -> Arrays:
+    def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         """Batch-norm statistics of each candidate on the development set, a row each.
 
         Beside `running_mean`, either `running_var` or, to be pooled exactly, `running_square`.
@@ -103,3 +95,32 @@ def finite(loss: float, rng_key: RngKey) -> float:
             f"{loss}; lower --train.lr"
         )
     return loss
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with decay added to the gradient."""
+
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Stochastic gradient descent with momentum; decay is added to the gradient."""
+
+    lr: float = 0.05
+    weight_decay: float = 5e-4
+    momentum: float = 0.9
+
+
+def optimizer(config: TrainConfig) -> Adam | Sgd:
+    """The optimizer that a config names; every local training starts it anew."""
+    chosen = Sgd() if config.optimizer == "sgd" else Adam()
+    if config.lr is not None:
+        chosen = replace(chosen, lr=config.lr)
+    if config.weight_decay is not None:
+        chosen = replace(chosen, weight_decay=config.weight_decay)
+    return chosen

@@ -1,5 +1,6 @@
 """Who does the devices' work: this process, its forks, or processes of another Python."""
 
+import json
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from fedtiny.devices.workers import Task as Task
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
 
-CHILD = "fedtiny.devices.remote_child"
+CHILD = "fedtiny.devices.workers"
 LAST_OUTPUT = 2000  # bytes of what a child printed before it died
 PATIENCE = 5  # seconds that a child may take to end
 
@@ -50,24 +51,7 @@ def reply_or_error(engine: Engine, task: Task, seed: int) -> Reply | FedTinyErro
         return error
 
 
-class SerialExecutor:
-    """One task after the other, in this process."""
-
-    def __init__(self, engine: Engine, seed: int) -> None:
-        self.engine = engine
-        self.seed = seed
-
-    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
-        return (reply_or_error(self.engine, task, self.seed) for task in tasks)
-
-    def account(self) -> dict[str, Any]:
-        return {"simulator": "reference"}
-
-    def close(self) -> None:
-        pass
-
-
-class _WorkerPool:
+class _ReferenceExecutor:
     """Several tasks at once, each in a child process that has one copy of the model.
 
     Parent and children speak the wire format. The outcome of a task does not depend on who does
@@ -84,6 +68,18 @@ class _WorkerPool:
         for worker in self._workers:
             worker.close()
         self._workers.clear()
+
+
+class SerialExecutor(_ReferenceExecutor):
+    """One task after the other, in this process: it has no children."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        super().__init__()
+        self.engine = engine
+        self.seed = seed
+
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
+        return (reply_or_error(self.engine, task, self.seed) for task in tasks)
 
 
 def _in_turn(work: Sequence[tuple[Worker, Task]]) -> Iterator[Reply | FedTinyError]:
@@ -105,7 +101,7 @@ def can_fork() -> bool:
     return hasattr(os, "fork") and os.uname().sysname == "Linux"
 
 
-class ForkExecutor(_WorkerPool):
+class ForkExecutor(_ReferenceExecutor):
     """Children that were forked, so that each has the data of every device."""
 
     def __init__(
@@ -146,7 +142,7 @@ def _work(pipe: Connection, engine: Engine, spec: DeviceSpec, shards: Sequence[D
     serve(pipe, engine, spec, shards)
 
 
-class SubprocessExecutor(_WorkerPool):
+class SubprocessExecutor(_ReferenceExecutor):
     """Native devices in processes of any Python that has fedtiny, perhaps without torch.
 
     A child gets the spec and the data of its own devices once, and requests in the wire format
@@ -179,12 +175,10 @@ class SubprocessExecutor(_WorkerPool):
             raise
 
     def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
-        return _in_turn([(self._home(task.shard.device), task) for task in tasks])
-
-    def _home(self, device: int) -> Worker:
-        if device not in self._homes:
-            raise FedTinyError(f"no device process has the data of device {device}")
-        return self._homes[device]
+        strangers = {task.shard.device for task in tasks} - self._homes.keys()
+        if strangers:
+            raise FedTinyError(f"no device process has the data of device {min(strangers)}")
+        return _in_turn([(self._homes[task.shard.device], task) for task in tasks])
 
 
 class _Subprocess(Worker):
@@ -204,7 +198,7 @@ class _Subprocess(Worker):
             raise FedTinyError(
                 f"{self.python} has fedtiny {theirs}, not {__version__}; install the same there"
             )
-        self.tell(spec.to_json().encode())
+        self.tell(json.dumps(spec.to_plain()).encode())
         self.tell(len(shards).to_bytes(8, "little"))
         for shard in shards:
             self.tell(shard.to_bytes())

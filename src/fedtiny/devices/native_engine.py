@@ -1,6 +1,6 @@
 """The native engine: a device that really is sparse, without torch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -12,9 +12,9 @@ from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, SecondMoment, finite
-from fedtiny.devices.optimizer import Adam, optimizer
+from fedtiny.devices.engine import MOMENTUM, Adam, Arrays, Metrics, RngKey, finite, optimizer
 from fedtiny.errors import ModelError
+from fedtiny.federation.verbs import BnStatistics
 from fedtiny.native.library import Options, Rates
 from fedtiny.native.model import NativeModel
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
@@ -53,15 +53,13 @@ class NativeEngine:
 
     def load(self, theta: Theta) -> None:
         if self._mask is None or theta.mask != self._mask:
-            self._prepare(theta.mask)
+            mask = theta.mask
+            kept = {layer: None if mask.is_full(layer) else mask.indices(layer) for layer in mask}
+            self._mask = None
+            self.model.prepare(self._options, kept)
+            self._mask = mask
         for name, place in theta.places.items():
             self.model.set(name, theta.vector[place])
-
-    def _prepare(self, mask: Mask) -> None:
-        kept = {layer: None if mask.is_full(layer) else mask.indices(layer) for layer in mask}
-        self._mask = None
-        self.model.prepare(self._options, kept)
-        self._mask = mask
 
     def _reserve(
         self, *, forward_batch: int = 0, top_count: int = 0, complete: bool = False
@@ -93,7 +91,8 @@ class NativeEngine:
     ) -> tuple[Metrics, Arrays]:
         self._candidates.forget()
         self._reserve(complete=sum_dense_gradients)
-        sums = self._empty_sums() if sum_dense_gradients else {}
+        sizes = self.param_spec.sizes if sum_dense_gradients else {}
+        sums = {name: np.zeros(size, dtype=np.float32) for name, size in sizes.items()}
         seed, losses = batches.dropout_seed(rng_key), []
         self.model.start(self._rates)
         for step, (samples, draws) in enumerate(
@@ -110,11 +109,6 @@ class NativeEngine:
             for name, total in sums.items()
         }
 
-    def _empty_sums(self) -> dict[str, Floats]:
-        return {
-            name: np.zeros(size, dtype=np.float32) for name, size in self.param_spec.sizes.items()
-        }
-
     def top_gradients(
         self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
@@ -129,24 +123,15 @@ class NativeEngine:
         found = self.model.top_gradients(images, labels, counts, seed=seed, epsilon=epsilon)
         return {name: SparseVector(sizes[name], *pair) for name, pair in found.items()}
 
-    def bn_statistics(
-        self,
-        shard: DeviceData,
-        pool: CandidatePool,
-        *,
-        batch_size: int,
-        passes: int,
-        second_moment: SecondMoment = "var",
-    ) -> Arrays:
+    def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         inputs = self.transform.normalise(shard.data.images[shard.development])
-        parts = np.array_split(inputs, batches.measuring_parts(len(inputs), batch_size))
+        parts = np.array_split(inputs, batches.measuring_parts(len(inputs), how.batch_size))
         self._reserve(forward_batch=max(len(part) for part in parts))
         rows = []
         for candidate in self._candidates.of(pool):
             self.load(candidate)
-            rows.append(
-                self._moments(parts) if second_moment == "square" else self._means(parts, passes)
-            )
+            exact = how.second_moment == "square"
+            rows.append(self._moments(parts) if exact else self._means(parts, how.passes))
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
     def _means(self, parts: list[Floats], passes: int) -> dict[str, Floats]:
@@ -191,16 +176,13 @@ class NativeEngine:
     def _measure(self, data: ImageSet, indices: NDArray[np.int64]) -> Metrics:
         """Mean loss and accuracy on some images."""
         loss, correct = 0.0, 0
-        for samples in self._forward_batches(indices):
+        size = max(self._options.forward_batch or 0, self.batch)
+        for start in range(0, len(indices), size):
+            samples = indices[start : start + size]
             images = self.transform.normalise(data.images[samples])
             score = self.model.forward(images, data.labels[samples])
             loss, correct = loss + score.loss, correct + score.correct
         return {"loss": loss / len(indices), "accuracy": correct / len(indices)}
-
-    def _forward_batches(self, indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        size = max(self._options.forward_batch or 0, self.batch)
-        for start in range(0, len(indices), size):
-            yield indices[start : start + size]
 
 
 def _rates(config: TrainConfig) -> Rates:

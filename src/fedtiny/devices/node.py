@@ -1,4 +1,4 @@
-"""One device: it runs the program of a request on its own data."""
+"""One device: it receives a request and runs its program on its own data."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,10 +14,27 @@ from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.errors import FedTinyError
 from fedtiny.federation import verbs
 from fedtiny.federation.messages import HOPELESS_LOSS, POOL_COUNTS, Reply, Request
+from fedtiny.federation.wire import decode_request
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
+
+
+class Receiver:
+    """The device's end of a link: it holds the mask and the theta that it was sent last."""
+
+    def __init__(self, mask: Mask | None = None, theta: Theta | None = None) -> None:
+        self.mask = mask
+        self.theta = theta
+
+    def receive(self, data: bytes, param_spec: ParamSpec) -> Request:
+        """The request, or a `MissingVersion` where it builds on what is not held here."""
+        request = decode_request(data, param_spec, self.mask, self.theta)
+        self.mask, self.theta = request.theta.mask, request.theta
+        return request
 
 
 @dataclass
@@ -101,13 +118,7 @@ def _top_gradients(verb: verbs.TopGradients, work: Work) -> None:
 
 @do.register
 def _bn_statistics(verb: verbs.BnStatistics, work: Work) -> None:
-    work.arrays |= work.engine.bn_statistics(
-        work.shard,
-        work.pool(),
-        batch_size=verb.batch_size,
-        passes=verb.passes,
-        second_moment=verb.second_moment,
-    )
+    work.arrays |= work.engine.bn_statistics(work.shard, work.pool(), verb)
     work.samples = len(work.shard.development)
 
 

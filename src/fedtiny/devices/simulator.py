@@ -1,4 +1,4 @@
-"""The reference simulator: every device on this machine."""
+"""The reference simulator: every device on this machine, behind a wire where bytes are counted."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,14 +6,59 @@ from typing import Any
 from fedtiny.config import Config
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.executors import Executor, Task
-from fedtiny.devices.link import Link
+from fedtiny.devices.node import Receiver
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.federation.messages import Request
+from fedtiny.federation import wire
+from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator, collect
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
-from fedtiny.federation.wire import Known
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
+
+
+class Link:
+    """Carries a request down and a reply up, and counts their bytes.
+
+    `known` is what the device holds, as far as the server knows: a mask or a theta that it has
+    is not sent again. A link that encodes really sends every message as bytes; another hands it
+    over as it is.
+    """
+
+    def __init__(self, *, encodes: bool) -> None:
+        self.encodes = encodes
+        self.known = wire.NOTHING_KNOWN
+        self.receiver = Receiver()
+
+    def down(self, request: Request) -> tuple[Request, int]:
+        """The request as the device receives it, and its bytes."""
+        known, self.known = self.known, wire.Known.of(request.theta)
+        if not self.encodes:
+            return request, wire.request_size(request, known)
+        param_spec, data = request.theta.param_spec, wire.encode_request(request, known)
+        try:
+            return self.receiver.receive(data, param_spec), len(data)
+        except wire.MissingVersion:
+            complete = wire.encode_request(request, wire.NOTHING_KNOWN)
+            return self.receiver.receive(complete, param_spec), len(data) + len(complete)
+
+    def up(self, reply: Reply, request: Request) -> tuple[Reply | bytes, int]:
+        """The reply as the server receives it, and its bytes."""
+        mask = request.theta.mask
+        if not self.encodes:
+            return reply, wire.reply_size(reply, mask)
+        data = wire.encode_reply(reply, mask)
+        return data, len(data)
+
+    def restore(self, known: wire.Known, theta: Theta) -> None:
+        """Go on where a run stopped with the server at this theta.
+
+        A device keeps what it holds while the server is away, as far as it is still of use.
+        """
+        self.known = known
+        self.receiver = Receiver(
+            theta.mask if known.mask == theta.mask.version else None,
+            theta if known.theta == theta.version else None,
+        )
 
 
 class Simulator:
@@ -80,7 +125,7 @@ class Simulator:
                 "--run-config 'flower.resume=true'"
             )
         for device, versions in state.items():
-            self.links[int(device)].restore(Known(*versions), theta)
+            self.links[int(device)].restore(wire.Known(*versions), theta)
 
     def close(self) -> None:
         self.executor.close()

@@ -18,11 +18,16 @@ from fedtiny.data.augment import Transform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import Arrays, Metrics, RngKey, SecondMoment, finite
-from fedtiny.devices.optimizer import Adam, optimizer
-from fedtiny.devices.torch_gradients import GradientSums, top_gradients
-from fedtiny.devices.torch_norms import least_epsilon, measured_moments, measured_statistics, norms
-from fedtiny.devices.torch_pooling import deterministic_pools
+from fedtiny.devices.engine import Adam, Arrays, Metrics, RngKey, finite, optimizer
+from fedtiny.devices.torch_gradients import top_gradients
+from fedtiny.devices.torch_layers import (
+    deterministic_pools,
+    least_epsilon,
+    measured_moments,
+    measured_statistics,
+    norms,
+)
+from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -72,7 +77,8 @@ class TorchEngine:
 
     @torch.no_grad()
     def load(self, theta: Theta) -> None:
-        self._set_mask(theta.mask)
+        if theta.mask is not self._mask:
+            self._set_mask(theta.mask)
         vector = torch.from_numpy(theta.vector.copy()).to(self.device)
         for name, tensor in self._tensors.items():
             values = vector[theta.places[name]]
@@ -85,12 +91,10 @@ class TorchEngine:
                 norm.num_batches_tracked.zero_()
 
     def _set_mask(self, mask: Mask) -> None:
-        if mask is self._mask:
-            return
-        sparse = [layer for layer in mask if not mask.is_full(layer)]
         self._positions = {
             layer: torch.from_numpy(mask.indices(layer).astype(np.int64)).to(self.device)
-            for layer in sparse
+            for layer in mask
+            if not mask.is_full(layer)
         }
         self._grad_masks = {}
         self._mask = mask
@@ -112,25 +116,28 @@ class TorchEngine:
         images, labels = self._data(shard.data)
         self._make_grad_masks()
         optimizer = _optimizer(self.model, self.config)
-        chosen = {"epochs": epochs, "most": self.config.batch_size}
-        losses, sums = [], GradientSums(self.prunable() if sum_dense_gradients else {})
+        planned = batches.training_batches(
+            shard, rng_key, self.transform, epochs=epochs, most=self.config.batch_size
+        )
+        summed = self.prunable() if sum_dense_gradients else {}
+        losses, sums = [], {name: torch.zeros_like(weight) for name, weight in summed.items()}
         self.model.train()
         with self._dropout(batches.dropout_seed(rng_key)):
-            for samples, draws in batches.training_batches(
-                shard, rng_key, self.transform, **chosen
-            ):
+            for samples, draws in planned:
                 batch = torch.from_numpy(samples).to(self.device)
                 inputs = self.transform.augment(images[batch], draws)
                 optimizer.zero_grad()
-                loss = F.cross_entropy(self.model(inputs), labels[batch])
-                loss.backward()
-                sums.add()
+                batch_loss = F.cross_entropy(self.model(inputs), labels[batch])
+                batch_loss.backward()
+                for name, weight in summed.items():
+                    if weight.grad is not None:
+                        sums[name] += weight.grad
                 self._mask_gradients()
                 optimizer.step()
-                losses.append(loss.detach())
-        return {
-            "loss": finite(float(torch.stack(losses).mean()) if losses else 0.0, rng_key)
-        }, sums.mean(len(losses))
+                losses.append(batch_loss.detach())
+        loss = float(torch.stack(losses).mean()) if losses else 0.0
+        means = {name: (total / max(len(losses), 1)).cpu().numpy() for name, total in sums.items()}
+        return {"loss": finite(loss, rng_key)}, means
 
     def prunable(self) -> dict[str, Tensor]:
         """The network's own tensors of prunable weights."""
@@ -168,24 +175,16 @@ class TorchEngine:
         with self._dropout(seed), least_epsilon(self.model, epsilon):
             return top_gradients(self.model, inputs, labels[batch], self._mask, counts)
 
-    def bn_statistics(
-        self,
-        shard: DeviceData,
-        pool: CandidatePool,
-        *,
-        batch_size: int,
-        passes: int,
-        second_moment: SecondMoment = "var",
-    ) -> Arrays:
+    def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         inputs, _ = self.inputs(shard.data, shard.development)
-        parts = inputs.tensor_split(batches.measuring_parts(len(inputs), batch_size))
+        parts = inputs.tensor_split(batches.measuring_parts(len(inputs), how.batch_size))
         rows = []
         for candidate in self._candidates.of(pool):
             self.load(candidate)
-            if second_moment == "square":
+            if how.second_moment == "square":
                 rows.append(measured_moments(self.model, parts))
             else:
-                rows.append(measured_statistics(self.model, parts, passes))
+                rows.append(measured_statistics(self.model, parts, how.passes))
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
     def losses(
@@ -199,11 +198,10 @@ class TorchEngine:
         return np.array(found, dtype=np.float32)
 
     def evaluate(self, shard: DeviceData) -> Metrics:
-        images, labels = self._data(shard.data)
         loss, correct = 0.0, 0
-        for batch in torch.from_numpy(shard.indices).to(self.device).split(EVALUATION_BATCH):
-            inputs = self.transform.normalise(images[batch])
-            batch_loss, batch_correct = self._measure(inputs, labels[batch])
+        for start in range(0, len(shard), EVALUATION_BATCH):
+            part = shard.indices[start : start + EVALUATION_BATCH]
+            batch_loss, batch_correct = self._measure(*self.inputs(shard.data, part))
             loss, correct = loss + batch_loss, correct + batch_correct
         return {"loss": loss / len(shard), "accuracy": correct / len(shard)}
 

@@ -1,100 +1,125 @@
 """The largest gradients of pruned weights, in memory for those alone (Alg. 2, line 12)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedtiny.devices.torch_norms import frozen_statistics
+from fedtiny.devices.torch_layers import changed, frozen_statistics
 from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.top import SLAB_PER_COUNT, TopBuffer
 from fedtiny.sparse.vector import SparseVector
 
-
-class Sink(Protocol):
-    """Takes a layer's weight gradient, a run of filters at a time, in order of position."""
-
-    @property
-    def slab_values(self) -> int:
-        """How many values a slab may hold; it has at least one filter."""
-
-    def take(self, first: int, slab: Tensor) -> None:
-        """Look at the gradients from this position on."""
-
-    def result(self) -> SparseVector:
-        """The largest of them."""
+SLAB = 1 << 22  # gradients that are looked at in one go
 
 
 class HostTop:
-    """Feeds a buffer of size a with what a layer's pruned weights get."""
+    """Feeds a buffer of size a with what a layer's pruned weights get.
+
+    Gradients come in slabs, a run of filters each, in order of position.
+    """
 
     def __init__(self, size: int, count: int, kept: Indices) -> None:
         self.buffer = TopBuffer(size, count)
         self.kept = kept
-        self.slab_values = SLAB_PER_COUNT * self.buffer.count
+        self.slab_values = SLAB_PER_COUNT * self.buffer.count  # at most, but for one filter
 
     def take(self, first: int, slab: Tensor) -> None:
+        """Look at the gradients from this position on."""
         here = slice(*np.searchsorted(self.kept, (first, first + slab.numel())))
         every = np.arange(slab.numel(), dtype=np.int32)
         pruned = np.delete(every, self.kept[here] - first)
         self.buffer.push(pruned + first, slab.reshape(-1).cpu().numpy()[pruned])
 
     def result(self) -> SparseVector:
+        """The largest of them, sorted by position."""
         return self.buffer.result()
 
 
+class DeviceTop:
+    """The same, found where the gradients are: slabs come in order, so ties go to the lower one."""
+
+    slab_values = SLAB
+
+    def __init__(self, size: int, count: int, kept: Indices, device: torch.device) -> None:
+        self.size = size
+        self.count = min(count, size - len(kept))
+        self.kept = kept
+        self._indices = torch.empty(0, dtype=torch.int64, device=device)
+        self._values = torch.empty(0, device=device)
+
+    def take(self, first: int, slab: Tensor) -> None:
+        values = slab.reshape(-1)
+        start, stop = np.searchsorted(self.kept, (first, first + len(values)))
+        pruned = torch.ones(len(values), dtype=torch.bool, device=values.device)
+        held = torch.from_numpy(self.kept[start:stop].astype(np.int64) - first)
+        pruned[held.to(values.device)] = False
+        best = _largest(values, pruned, self.count)
+        self._indices = torch.cat([self._indices, best + first])
+        self._values = torch.cat([self._values, values[best]])
+        if len(self._values) > self.count:
+            best = _largest(
+                self._values, torch.ones_like(self._values, dtype=torch.bool), self.count
+            )
+            self._indices, self._values = self._indices[best], self._values[best]
+
+    def result(self) -> SparseVector:
+        indices = self._indices.cpu().numpy().astype(np.int32)
+        return SparseVector(self.size, indices, self._values.cpu().numpy())
+
+
+def _largest(values: Tensor, allowed: Tensor, count: int) -> Tensor:
+    """Sorted positions of the largest magnitudes among those allowed, ties to the lower one."""
+    scores = values.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    scores = torch.where(allowed, scores, -1.0)
+    count = min(count, int(allowed.sum()))
+    if count == 0:
+        return torch.empty(0, dtype=torch.int64, device=values.device)
+    cut = scores.topk(count, sorted=False).values.min()
+    above = (scores > cut).nonzero().flatten()
+    ties = (scores == cut).nonzero().flatten()[: count - len(above)]
+    return torch.cat([above, ties]).sort().values
+
+
+Top = HostTop | DeviceTop
+
+
 def top_gradients(
-    model: nn.Module, inputs: Tensor, labels: Tensor, mask: Mask, counts: Mapping[str, int]
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    mask: Mask,
+    counts: Mapping[str, int],
+    top: Callable[[int, int, Indices], Top] = HostTop,
 ) -> dict[str, SparseVector]:
-    """The `counts[layer]` largest gradients of each layer's pruned weights on one batch."""
+    """The `counts[layer]` largest gradients of each layer's pruned weights on one batch.
+
+    This changes nothing. A frozen layer gives none: a weight grown there would stay zero for ever.
+    No weight gradient is computed by autograd. As the backward pass reaches a layer, its weight
+    gradient is made a slab of filters at a time and offered to the layer's top, so what is held is
+    O(a) and never the gradient of a layer.
+    """
     sizes = mask.param_spec.sizes
-    tops = {name: HostTop(sizes[name], a, mask.indices(name)) for name, a in counts.items()}
-    offer_gradients(model, inputs, labels, tops)
+    tops = {name: top(sizes[name], a, mask.indices(name)) for name, a in counts.items()}
+    trained = [name for name in tops if model.get_parameter(name).requires_grad]
+    if trained:
+        with ExitStack() as stack:
+            stack.enter_context(frozen_statistics(model))
+            stack.enter_context(changed(model.parameters(), "requires_grad", False))
+            for name in trained:
+                stack.enter_context(_tapped(model, name, tops[name]))
+            F.cross_entropy(model(inputs).float(), labels).backward()
     return {name: top.result() for name, top in tops.items()}
 
 
-def offer_gradients(
-    model: nn.Module, inputs: Tensor, labels: Tensor, sinks: Mapping[str, Sink]
-) -> None:
-    """Offer the weight gradients of some layers on one batch, and change nothing.
-
-    A frozen layer offers none: a weight grown there would stay zero for ever. No weight gradient is
-    computed by autograd. As the backward pass reaches a layer, its weight gradient is made a slab
-    of filters at a time and offered to the layer's sink, so what is held is O(a) and never the
-    gradient of a layer.
-    """
-    trained = {name: s for name, s in sinks.items() if model.get_parameter(name).requires_grad}
-    if not trained:
-        return
-    with ExitStack() as stack:
-        stack.enter_context(frozen_statistics(model))
-        stack.enter_context(_frozen_parameters(model))
-        for name, sink in trained.items():
-            stack.enter_context(_tapped(model, name, sink))
-        F.cross_entropy(model(inputs).float(), labels).backward()
-
-
 @contextmanager
-def _frozen_parameters(model: nn.Module) -> Iterator[None]:
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
-
-
-@contextmanager
-def _tapped(model: nn.Module, name: str, sink: Sink) -> Iterator[None]:
-    """Feed a layer's sink when the backward pass gets to the layer."""
+def _tapped(model: nn.Module, name: str, top: Top) -> Iterator[None]:
+    """Feed a layer's top when the backward pass gets to the layer."""
     layer = model.get_submodule(name.removesuffix(".weight"))
     calls = 0
 
@@ -106,7 +131,7 @@ def _tapped(model: nn.Module, name: str, sink: Sink) -> Iterator[None]:
         if not output.requires_grad:
             output = output.requires_grad_().clone()
         features = args[0].detach()
-        output.register_hook(lambda gradient: _feed(sink, layer, features, gradient))
+        output.register_hook(lambda gradient: _feed(top, layer, features, gradient))
         return output
 
     handle = layer.register_forward_hook(tap)
@@ -117,12 +142,12 @@ def _tapped(model: nn.Module, name: str, sink: Sink) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _feed(sink: Sink, layer: nn.Module, features: Tensor, gradient: Tensor) -> None:
+def _feed(top: Top, layer: nn.Module, features: Tensor, gradient: Tensor) -> None:
     filter_size = layer.weight[0].numel()  # type: ignore[index]
-    filters = max(1, sink.slab_values // filter_size)
+    filters = max(1, top.slab_values // filter_size)
     with torch.autocast(gradient.device.type, enabled=False):
         for start, slab in _slabs(layer, features.float(), gradient.float(), filters):
-            sink.take(start * filter_size, slab)
+            top.take(start * filter_size, slab)
 
 
 def _slabs(
@@ -176,23 +201,3 @@ def _padded(layer: Any, features: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     both_sides = layer._reversed_padding_repeated_twice
     return F.pad(features, both_sides, mode=mode), (0,) * len(layer.stride)
-
-
-class GradientSums:
-    """The full gradients of some weights, added up over batches: what PruneFL's devices hold."""
-
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        self.weights = weights
-        self.sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-
-    def add(self) -> None:
-        """Count the gradients of the batch just done, before they are masked."""
-        for name, total in self.sums.items():
-            gradient = self.weights[name].grad
-            if gradient is not None:
-                total += gradient
-
-    @torch.no_grad()
-    def mean(self, batches: int) -> dict[str, NDArray[np.float32]]:
-        """The mean over so many batches, by layer."""
-        return {name: (total / max(batches, 1)).cpu().numpy() for name, total in self.sums.items()}

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.torch_engine import TorchEngine
-from fedtiny.devices.torch_norms import norms
+from fedtiny.devices.torch_layers import changed, norms
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced, traced
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
+PASSES_ON = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
 LayerArrays = dict[str, NDArray[np.floating]]
 
 
@@ -68,14 +69,8 @@ class TorchPublicSet:
         self.engine.load(theta)
         self.engine.model.eval()
         weights = self.engine.prunable()
-        frozen = [weight for weight in weights.values() if not weight.requires_grad]
-        try:
-            for weight in frozen:
-                weight.requires_grad = True
+        with changed(weights.values(), "requires_grad", True):
             yield weights
-        finally:
-            for weight in frozen:
-                weight.requires_grad = False
 
     def _kept(self, weights: Iterable[str], *factors: Sequence[Tensor]) -> LayerArrays:
         """The product of some factors for kept weights; the rest never leaves the card."""
@@ -101,17 +96,7 @@ def _absolute_and_linear(model: nn.Module) -> nn.Module:
     for parameter in network.parameters():
         parameter.abs_()
     for norm in norms(network).values():
-        _pass_on(norm)
+        for name, value in PASSES_ON.items():
+            if (tensor := getattr(norm, name)) is not None:
+                tensor.fill_(value)
     return network
-
-
-def _pass_on(norm: nn.Module) -> None:
-    for name, value in (
-        ("weight", 1.0),
-        ("bias", 0.0),
-        ("running_mean", 0.0),
-        ("running_var", 1.0),
-    ):
-        tensor = getattr(norm, name)
-        if tensor is not None:
-            tensor.fill_(value)

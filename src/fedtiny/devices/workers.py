@@ -5,25 +5,24 @@ it announces: a reply in the wire format, a failure that a user can mend, or a t
 """
 
 import contextlib
+import json
+import os
+import signal
+import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import IO, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import IO
 
+from fedtiny import __version__
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Engine
-from fedtiny.devices.link import Receiver
-from fedtiny.devices.node import answer
+from fedtiny.devices.node import Receiver, answer
 from fedtiny.errors import FedTinyError, ReplyError, WireError
+from fedtiny.federation import wire
 from fedtiny.federation.messages import Reply, Request
-from fedtiny.federation.wire import (
-    NOTHING_KNOWN,
-    Known,
-    decode_reply,
-    encode_reply,
-    encode_request,
-)
 from fedtiny.models.param_spec import ParamSpec
 
 DONE, FAILED, BROKEN = b"\0", b"\1", b"\2"
@@ -40,24 +39,8 @@ class Task:
     request: Request
 
 
-class Pipe(Protocol):
-    """Carries whole messages between two processes."""
-
-    def send_bytes(self, buf: bytes, /) -> None:
-        """Send a message; an OSError if the other end is gone."""
-
-    def recv_bytes(self) -> bytes:
-        """The next message; an EOFError or OSError if the other end is gone."""
-
-    def close(self) -> None:
-        """No more messages either way."""
-
-
-PARENT_ENDS: set[Pipe] = set()  # a child that kept one open would outlive its parent
-
-
 class Channel:
-    """A pipe over two byte streams: a mark, the length (u64, little-endian), the bytes."""
+    """A connection over two byte streams: a mark, the length (u64, little-endian), the bytes."""
 
     def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
         self.reader = reader
@@ -85,20 +68,24 @@ class Channel:
                 stream.close()
 
 
+Pipe = Connection | Channel
+PARENT_ENDS: set[Pipe] = set()  # a child that kept one open would outlive its parent
+
+
 class Worker:
     """The parent's end of a child that does a task at a time; it knows what the child holds."""
 
     def __init__(self, pipe: Pipe, param_spec: ParamSpec) -> None:
         self.pipe = pipe
         self.param_spec = param_spec
-        self.known = NOTHING_KNOWN
+        self.known = wire.NOTHING_KNOWN
         PARENT_ENDS.add(pipe)
 
     def start(self, task: Task) -> None:
         """Give the child a task."""
         number = task.shard.device.to_bytes(4, "little")
-        self.tell(number + encode_request(task.request, self.known))
-        self.known = Known.of(task.request.theta)
+        self.tell(number + wire.encode_request(task.request, self.known))
+        self.known = wire.Known.of(task.request.theta)
 
     def finish(self, task: Task) -> Reply | FedTinyError:
         """What came of the task that the child was given last."""
@@ -106,7 +93,7 @@ class Worker:
         if isinstance(found, FedTinyError):
             return found
         try:
-            return decode_reply(found, self.param_spec, task.request.theta.mask)
+            return wire.decode_reply(found, self.param_spec, task.request.theta.mask)
         except WireError as error:
             return ReplyError(str(error))
 
@@ -141,31 +128,20 @@ class Worker:
 
 def serve(pipe: Pipe, engine: Engine, spec: DeviceSpec, shards: Sequence[DeviceData]) -> None:
     """A child's life: do tasks until the parent goes away."""
-    child = _Child(engine, spec, {shard.device: shard for shard in shards})
-    with contextlib.suppress(*GONE):
-        while True:
-            pipe.send_bytes(child.outcome(pipe.recv_bytes()))
+    own, receiver = {shard.device: shard for shard in shards}, Receiver()
 
-
-@dataclass
-class _Child:
-    """The child's side."""
-
-    engine: Engine
-    spec: DeviceSpec
-    shards: Mapping[int, DeviceData]
-    link: Receiver = field(default_factory=Receiver)
-
-    def outcome(self, task: bytes) -> bytes:
+    def outcome(task: bytes) -> bytes:
         try:
-            return DONE + self._reply(self.shards[int.from_bytes(task[:4], "little")], task[4:])
+            shard = own[int.from_bytes(task[:4], "little")]
+            request = receiver.receive(task[4:], spec.param_spec)
+            reply = answer(engine, request, shard, spec.config.seed)
+            return DONE + wire.encode_reply(reply, request.theta.mask)
         except Exception as error:
             return trouble(error)
 
-    def _reply(self, shard: DeviceData, data: bytes) -> bytes:
-        request = self.link.receive(data, self.spec.param_spec)
-        reply = answer(self.engine, request, shard, self.spec.config.seed)
-        return encode_reply(reply, request.theta.mask)
+    with contextlib.suppress(*GONE):
+        while True:
+            pipe.send_bytes(outcome(pipe.recv_bytes()))
 
 
 def trouble(error: Exception) -> bytes:
@@ -173,3 +149,41 @@ def trouble(error: Exception) -> bytes:
     if isinstance(error, FedTinyError):
         return FAILED + str(error).encode()
     return BROKEN + "".join(traceback.format_exception(error)).encode()
+
+
+def main() -> None:
+    """The life of a device in a process of its own, without torch (see `SubprocessExecutor`).
+
+    It is given a spec and the data of its devices on its standard input, says that it is ready, and
+    answers on its standard output until its input ends.
+    """
+    from fedtiny.devices.native_engine import NativeEngine
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = _own_streams()
+    with contextlib.suppress(*GONE):
+        channel.send_bytes(DONE + __version__.encode())
+        plain = channel.recv_bytes()
+        count = int.from_bytes(channel.recv_bytes(), "little")
+        packed = [channel.recv_bytes() for _ in range(count)]
+        try:
+            spec = DeviceSpec.from_plain(json.loads(plain))
+            engine, shards = NativeEngine(spec), [DeviceData.from_bytes(each) for each in packed]
+        except Exception as error:
+            channel.send_bytes(trouble(error))
+            return
+        channel.send_bytes(DONE)
+        serve(channel, engine, spec, shards)
+
+
+def _own_streams() -> Channel:
+    """Standard input and output, kept from anyone who prints."""
+    reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(sys.stderr.fileno(), 1)
+    return Channel(reader, writer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,19 +1,22 @@
-"""Messages to many nodes and their replies, a few at a time."""
+"""Messages to many nodes, a few at a time, and their replies, on disk until they are averaged."""
 
+import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
+
+from fedtiny.errors import RunError
+from fedtiny.federation.transport import ABSENT, STRAGGLER
+from fedtiny.flower.messages import told
 
 AT_ONCE = 16  # messages in memory at a time, whatever the number of nodes
 PAUSE = 0.2  # seconds between two looks for replies
 UNAVAILABLE = 5  # Flower's code for a node that is gone
 LOST = (3, 4)  # its codes for a message or a reply that nobody has any more
-
-T = TypeVar("T")
 
 
 class Exchange:
@@ -35,8 +38,9 @@ class Exchange:
 
     def send(self, kind: str, contents: Mapping[int, RecordDict]) -> set[int]:
         """Send to each node what is meant for it; gives the nodes that could not be reached."""
-        lost = set()
-        for part in _parts(list(contents)):
+        nodes, lost = list(contents), set()
+        for start in range(0, len(nodes), AT_ONCE):
+            part = nodes[start : start + AT_ONCE]
             time_left = max(1.0, self._until - time.monotonic())
             messages = [Message(contents[node], node, kind, ttl=time_left) for node in part]
             ids = list(self._grid.push_messages(messages)) or [""] * len(part)
@@ -59,14 +63,58 @@ class Exchange:
 
     def arrived(self) -> Iterator[tuple[int, Message]]:
         """The replies that are there by now; this waits for none."""
-        for part in _parts(list(self._awaited)):
-            for reply in self._grid.pull_messages(part):
+        awaited = list(self._awaited)
+        for start in range(0, len(awaited), AT_ONCE):
+            for reply in self._grid.pull_messages(awaited[start : start + AT_ONCE]):
                 node = self._awaited.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     yield node, reply
 
 
-def _parts(items: Sequence[T]) -> Iterator[list[T]]:
-    rest = iter(items)
-    while part := list(islice(rest, AT_ONCE)):
-        yield part
+def failure(error: Error) -> str:
+    """Why a message that Flower reports an error for has no answer."""
+    if error.code in (*LOST, UNAVAILABLE):
+        return STRAGGLER if error.code in LOST else ABSENT
+    return f"its ClientApp failed: {told(error.reason or f'code {error.code}')}"
+
+
+class Spool:
+    """A folder of replies by device, so that a server never holds them all in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._devices: set[int] = set()
+
+    @classmethod
+    @contextmanager
+    def within(cls, folder: Path) -> Iterator["Spool"]:
+        """An empty spool, gone in the end; what a killed server left there goes too."""
+        shutil.rmtree(folder, ignore_errors=True)
+        with _told(folder):
+            folder.mkdir(parents=True)
+        try:
+            yield cls(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def put(self, device: int, reply: bytes) -> None:
+        """Keep the reply of a device."""
+        with _told(self._folder):
+            self._place(device).write_bytes(reply)
+        self._devices.add(device)
+
+    def in_order(self) -> Iterator[tuple[int, bytes]]:
+        """Every reply in the order of devices, one in memory at a time."""
+        for device in sorted(self._devices):
+            yield device, self._place(device).read_bytes()
+
+    def _place(self, device: int) -> Path:
+        return self._folder / f"{device}.reply"
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot keep replies in {folder}: {error.strerror}") from error

@@ -6,14 +6,26 @@ wire format, or says what the node lacks or why it failed. Whatever a node sends
 that may lie.
 """
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedtiny.errors import WireError
+from fedtiny import __version__
+from fedtiny.config import RunConfig
+from fedtiny.devices.device_spec import DeviceSpec
+from fedtiny.devices.engine import Engine
+from fedtiny.devices.native_engine import NativeEngine
+from fedtiny.errors import FedTinyError, WireError
+from fedtiny.extras import require
 from fedtiny.federation.messages import Request
 from fedtiny.federation.verbs import KNOWN
+from fedtiny.models.param_spec import Shape
+from fedtiny.runs.inputs import build_model
 
 STYPE = "fedtiny.wire.v1"
 JOIN = "query.join"
@@ -38,9 +50,9 @@ class Question:
         """As Flower carries it."""
         found = RecordDict({"order": ConfigRecord({SPEC: self.spec_key, "device": self.device})})
         if self.spec:
-            found[SPEC] = _blob(self.spec.encode())
+            found[SPEC] = blob(self.spec.encode())
         if self.request:
-            found["request"] = _blob(self.request)
+            found["request"] = blob(self.request)
         return found
 
     @classmethod
@@ -66,7 +78,7 @@ class Answer:
             {"answer": ConfigRecord({"status": self.status, "words": self.text[:MAX_TEXT]})}
         )
         if self.reply:
-            found["reply"] = _blob(self.reply)
+            found["reply"] = blob(self.reply)
         return found
 
     @classmethod
@@ -118,7 +130,8 @@ def kind(request: Request) -> str:
     return f"query.{first.name}" if first.phase == "select" else first.phase
 
 
-def _blob(data: bytes) -> ArrayRecord:
+def blob(data: bytes) -> ArrayRecord:
+    """Bytes as Flower carries them."""
     return ArrayRecord({"data": Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)})
 
 
@@ -143,3 +156,71 @@ def _integer(record: Any, name: str) -> int:
     if type(value) is not int:
         raise WireError(f"a message lacks the number '{name}'")
     return value
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSpec:
+    """A run as a node must know it: its device, and whose images of which shape and classes."""
+
+    device: DeviceSpec
+    own_data: bool
+    shape: Shape
+    classes: tuple[str, ...]
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's settings."""
+        return self.device.config
+
+    def engine(self) -> Engine:
+        """How the device computes: natively, or in PyTorch."""
+        if self.device.graph:
+            return NativeEngine(self.device)
+        require("torch", extra="torch").set_num_threads(self.config.threads)
+        from fedtiny.devices.torch_engine import TorchEngine
+
+        return TorchEngine(build_model(self.config, self), self.device)
+
+    @cached_property
+    def text(self) -> str:
+        """The spec as JSON."""
+        plain = {
+            "fedtiny": __version__,
+            "own_data": self.own_data,
+            "shape": self.shape,
+            "classes": self.classes,
+            "device": self.device.to_plain(),
+        }
+        return json.dumps(plain)
+
+    @cached_property
+    def key(self) -> str:
+        """A short name for exactly this spec."""
+        return key_of(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeSpec) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @classmethod
+    def from_text(cls, text: str) -> "NodeSpec":
+        """The spec that such JSON says, if it is one of this version."""
+        plain: Mapping[str, Any] = json.loads(text)
+        if plain["fedtiny"] != __version__:
+            raise FedTinyError(
+                f"this node has fedtiny {__version__}, the server {plain['fedtiny']}; "
+                "install the same on both"
+            )
+        return cls(
+            DeviceSpec.from_plain(plain["device"]),
+            plain["own_data"],
+            tuple(plain["shape"]),
+            tuple(plain["classes"]),
+        )
+
+
+def key_of(text: str) -> str:
+    """A short name for the text of a spec."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedtiny.devices.gpu.dropout import NEXT, KeyedDropout, keys, with_keys
+from fedtiny.devices.engine import Adam
 from fedtiny.devices.gpu.image_store import Images
+from fedtiny.devices.gpu.stand_ins import NEXT, KeyedDropout, playable
 from fedtiny.devices.gpu.step import Kind, Step
-from fedtiny.devices.optimizer import Adam
 from fedtiny.errors import ModelError
 
 from ..tiny import TinyNet, lab, random_mask, seeded
@@ -82,17 +82,17 @@ class Nested(nn.Module):
 
 
 def test_every_dropout_of_a_model_gets_a_key_however_deep_it_lies():
-    model = with_keys(Nested())
+    model = playable(Nested())
     found = [module.p for module in model.modules() if isinstance(module, KeyedDropout)]
     assert found == [0.1, 0.2]
     assert not any(isinstance(module, nn.Dropout) for module in model.modules())
-    assert len(keys(model)) == 2
+    assert sum(isinstance(module, KeyedDropout) for module in model.modules()) == 2
     assert "drop.key" not in model.state_dict()
 
 
 @pytest.mark.parametrize("kind", [nn.Dropout1d, nn.Dropout2d, nn.Dropout3d])
 def test_a_dropout_of_channels_drops_whole_ones(kind):
-    model = with_keys(nn.Sequential(kind(0.4)))
+    model = playable(nn.Sequential(kind(0.4)))
     x = torch.ones(200, 30, 5) if kind is nn.Dropout1d else torch.ones(200, 30, 2, 3)
     dropped = (model(x) == 0).flatten(2)
     assert torch.equal(dropped.all(2), dropped.any(2))
@@ -103,7 +103,7 @@ def test_a_dropout_of_channels_drops_whole_ones(kind):
 @pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.FeatureAlphaDropout])
 def test_a_dropout_that_cannot_be_drawn_by_key_is_refused_clearly(kind):
     with pytest.raises(ModelError, match=rf"layer '1' is a {kind.__name__}, .* reference"):
-        with_keys(nn.Sequential(nn.Linear(2, 2), kind(0.5)))
+        playable(nn.Sequential(nn.Linear(2, 2), kind(0.5)))
 
 
 class Halved(nn.Dropout):
@@ -113,7 +113,7 @@ class Halved(nn.Dropout):
 
 def test_a_layer_that_only_looks_like_a_dropout_stays_what_it_was():
     own = Halved(0.5)
-    assert with_keys(nn.Sequential(own))[0] is own
+    assert type(playable(nn.Sequential(own))[0]) is type(own)
 
 
 class Twice(nn.Module):
@@ -126,7 +126,7 @@ class Twice(nn.Module):
 
 
 def test_a_dropout_with_two_names_is_replaced_at_both():
-    model = with_keys(Twice())
+    model = playable(Twice())
     assert isinstance(model.layers[1], KeyedDropout)
     assert model.layers[1] is model.drop
 

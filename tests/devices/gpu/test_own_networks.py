@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from fedtiny.devices.engine import Adam
 from fedtiny.devices.gpu import step as steps
-from fedtiny.devices.gpu.captured_graph import CapturedGraph
 from fedtiny.devices.gpu.image_store import Images
+from fedtiny.devices.gpu.kernels import CapturedGraph
 from fedtiny.devices.node import answer
-from fedtiny.devices.optimizer import Adam
 from fedtiny.errors import ModelError
 from fedtiny.federation.messages import (
     bn_statistics,

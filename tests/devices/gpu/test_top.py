@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtiny.devices.gpu.gradients import DeviceTop
-from fedtiny.devices.torch_gradients import HostTop
+from fedtiny.devices.torch_gradients import DeviceTop, HostTop
 from fedtiny.sparse.top import TopBuffer
 
 from .rig import CPU

@@ -5,10 +5,9 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from fedtiny.devices.engine import Adam, Sgd
 from fedtiny.devices.gpu.image_store import Images
-from fedtiny.devices.gpu.step import Kind, Step
-from fedtiny.devices.gpu.update import Update
-from fedtiny.devices.optimizer import Adam, Sgd
+from fedtiny.devices.gpu.step import Kind, Step, Update
 
 from ..tiny import TinyNet, lab, random_mask, seeded
 from .rig import CPU, network_of, noise, put

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 
 import numpy as np
@@ -13,26 +14,23 @@ from torch import Tensor
 
 from fedtiny.config import ResolvedTrain
 from fedtiny.data import ImageSet
-from fedtiny.data.transforms import Preparation
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, SecondMoment, finite
-from fedtiny.devices.gpu.captured_graph import CapturedGraph
-from fedtiny.devices.gpu.dropout import only_keyed_draws
-from fedtiny.devices.gpu.gradients import DeviceTop
+from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, finite, optimizer
 from fedtiny.devices.gpu.image_store import COLUMNS, Images, ImageStore
-from fedtiny.devices.gpu.kernels import rounding
+from fedtiny.devices.gpu.kernels import CapturedGraph, rounding
 from fedtiny.devices.gpu.network import Network, Placed, fetched
+from fedtiny.devices.gpu.stand_ins import only_keyed_draws
 from fedtiny.devices.gpu.step import Kind, Loss, Step
-from fedtiny.devices.optimizer import optimizer
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
-from fedtiny.devices.torch_gradients import offer_gradients
-from fedtiny.devices.torch_norms import (
+from fedtiny.devices.torch_gradients import DeviceTop, top_gradients
+from fedtiny.devices.torch_layers import (
     frozen_statistics,
     least_epsilon,
     measured_moments,
     measuring,
 )
+from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -43,7 +41,6 @@ class Shared:
     """What all lanes of a GPU have in common."""
 
     image_store: ImageStore
-    preparation: Preparation
     config: ResolvedTrain
     compiled_loss: Loss | None = None
     placing: Lock = field(default_factory=Lock)
@@ -111,33 +108,26 @@ class GpuEngine:
         """The step of this kind; it is made where it is not at hand, and recorded if that pays."""
         if (kind, images) not in self._steps:
             rule = optimizer(self.shared.config)
-            usual = kind.batch == self.batch  # other sizes are rare, and not worth preparing for
+            usual = kind.batch == self.batch  # others are rare, and each step holds an optimizer
             if not usual:
-                self._forget_odd_steps()
+                self._steps = {k: s for k, s in self._steps.items() if k[0].batch == self.batch}
             own = network is self.network
             compiled = self.shared.compiled_loss if usual and own else None
             step = Step(
                 kind, network, rule, images, compiled, None if own else self._copy_in(tf32=True)
             )
-            if self.graphs and usual:
-                self._record(step)
+            if self.graphs and self.stream is not None and usual:
+                before = network.theta()
+                step.record(self.stream)
+                network.put(network.place(before))  # the warm-ups have spoilt its values
             self._steps[kind, images] = step
         return self._steps[kind, images]
 
-    def _forget_odd_steps(self) -> None:
-        """Keep the steps of the usual size only: each holds an optimizer's state of its own."""
-        usual = {key: step for key, step in self._steps.items() if key[0].batch == self.batch}
-        self._steps = usual
-
-    def _record(self, step: Step) -> None:
-        """Record a step; its warm-ups spoil the network's values, which are then put back."""
-        assert self.stream is not None
-        before = step.network.theta()
-        step.record(self.stream)
-        step.network.put(step.network.place(before))
-
     def _recorded(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """A measurement that is done again and again, with one launch each where that can be."""
+        """A measurement that is done again and again, with one launch each where that can be.
+
+        What it gives must be fetched before the recording is let go.
+        """
         tf32 = self._copy_in(tf32=True)
         if not self.graphs or self.stream is None:
             return rounding(tf32)(work)
@@ -165,11 +155,11 @@ class GpuEngine:
 
     def _plan(self, shard: DeviceData, rng_key: RngKey, epochs: int, size: int) -> Tensor:
         """Every batch of a local training: samples and what is done to each image."""
-        images, preparation = self.shared.image_store[shard.data], self.shared.preparation
+        images = self.shared.image_store[shard.data]
         parts = [
             images.plan(samples, draws)
             for samples, draws in batches.training_epochs(
-                shard, rng_key, preparation, epochs=epochs, most=self.batch
+                shard, rng_key, images.preparation, epochs=epochs, most=self.batch
             )
         ]
         planned = np.concatenate([*parts, np.empty((0, COLUMNS), dtype=np.int32)])
@@ -187,23 +177,18 @@ class GpuEngine:
     def top_gradients(
         self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
-        images, preparation = self.shared.image_store[shard.data], self.shared.preparation
+        images = self.shared.image_store[shard.data]
         (samples, draws), seed = batches.gradient_batch(
-            shard, rng_key, preparation, most=self.batch
+            shard, rng_key, images.preparation, most=self.batch
         )
         network = self._in_fp32()
         plan = torch.from_numpy(images.plan(samples, draws)).to(network.device)
         network.set_keys(seed)
-        mask, sizes = network.mask, network.layout.param_spec.sizes
-        tops = {
-            name: DeviceTop(sizes[name], a, mask.indices(name), network.device)
-            for name, a in counts.items()
-        }
+        top = partial(DeviceTop, device=network.device)
         exactly = rounding(self._copy_in(tf32=False))  # whatever other lanes do
         with exactly, network.computing() as module, least_epsilon(module, epsilon):
             inputs, labels = images.cut(plan)
-            offer_gradients(module.train(), inputs, labels, tops)
-        return {name: top.result() for name, top in tops.items()}
+            return top_gradients(module.train(), inputs, labels, network.mask, counts, top)
 
     @property
     def exact(self) -> Network:
@@ -212,11 +197,12 @@ class GpuEngine:
         In bf16 answers tie and cost points of accuracy. And batch norm multiplies the gradient
         of an empty filter by up to 300, so that what ranks highest would mostly be rounding.
         """
-        if self.network.dtype == torch.float32:
-            return self.network
+        own = self.network
+        if own.dtype == torch.float32:
+            return own
         if self._exact is None:
-            self._exact = self.network.copy_in(torch.float32)
-        self._exact.reserve(self.network.capacity)
+            self._exact = Network(own.module, own.layout, own.device, torch.float32)
+        self._exact.reserve(own.capacity)
         return self._exact
 
     def _in_fp32(self) -> Network:
@@ -227,40 +213,29 @@ class GpuEngine:
         return exact
 
     @torch.no_grad()
-    def bn_statistics(
-        self,
-        shard: DeviceData,
-        pool: CandidatePool,
-        *,
-        batch_size: int,
-        passes: int,
-        second_moment: SecondMoment = "var",
-    ) -> Arrays:
+    def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         inputs, _ = self._plain(shard, shard.development)
-        parts = inputs.tensor_split(batches.measuring_parts(len(inputs), batch_size))
-        if second_moment == "square":
+        parts = inputs.tensor_split(batches.measuring_parts(len(inputs), how.batch_size))
+        if how.second_moment == "square":
             return self._moments(pool, parts)
-        momentum = None if passes == 1 else MOMENTUM
+        momentum = None if how.passes == 1 else MOMENTUM
         names, network = [*self.network.layout.param_spec.statistics], self.exact
 
         def measure() -> Tensor:
             with measuring(network.module, momentum):
-                for part in parts * passes:
+                for part in parts * how.passes:
                     network.module(part)
             return network.measured(names)
 
-        rows = self._of_each(pool, self._recorded(measure))
-        return self._by_name(rows.numpy(), names)
+        measured = self._recorded(measure)
+        rows = torch.stack([measured().clone() for _ in self._each(pool)]).cpu().numpy()
+        ends = np.cumsum([self.network.statistics[name].numel() for name in names])
+        return dict(zip(names, np.split(rows, ends[:-1], axis=1), strict=True)) if names else {}
 
     def _moments(self, pool: CandidatePool, parts: Sequence[Tensor]) -> Arrays:
         with rounding(self._copy_in(tf32=False)):
             rows = [measured_moments(self.exact.module, parts) for _ in self._each(pool)]
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-
-    def _by_name(self, rows: NDArray[np.float32], names: Sequence[str]) -> Arrays:
-        """Statistics of each candidate, a row each, by the name of the tensor."""
-        ends = np.cumsum([self.network.statistics[name].numel() for name in names])
-        return dict(zip(names, np.split(rows, ends[:-1], axis=1), strict=True)) if names else {}
 
     @torch.no_grad()
     def losses(
@@ -272,24 +247,11 @@ class GpuEngine:
         values = torch.from_numpy(joined).to(self.network.device)
         network = self.exact
         loss = self._recorded(lambda: _measure(network, inputs, labels)[0] / len(labels))
-
-        found = self._of_each(
-            pool, loss, lambda number: self.exact.measure(values[number], [*statistics])
-        )
-        return found.numpy().astype(np.float32)
-
-    def _of_each(
-        self,
-        pool: CandidatePool,
-        work: Callable[[], Tensor],
-        ready: Callable[[int], None] = lambda _: None,
-    ) -> Tensor:
-        """What some work gives for each candidate, a row each."""
-        rows = []
+        found = []
         for number in self._each(pool):
-            ready(number)
-            rows.append(work().clone())
-        return torch.stack(rows).cpu()  # before what was recorded for it is let go
+            network.measure(values[number], [*statistics])
+            found.append(loss().clone())
+        return torch.stack(found).cpu().numpy().astype(np.float32)
 
     def _each(self, pool: CandidatePool) -> Iterator[int]:
         """Compute with one candidate after the other."""

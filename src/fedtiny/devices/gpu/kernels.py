@@ -1,15 +1,16 @@
-"""Which kernels the libraries may take: switches of the whole process, changed and put back."""
+"""Which kernels run: switches of the process, fused functions, work recorded as a CUDA graph."""
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Condition
-from typing import Any
+from contextlib import contextmanager, suppress
+from threading import Condition, Lock
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch._inductor.config as inductor
 
 from fedtiny.config import GpuConfig
+from fedtiny.errors import ModelError
 
 cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
 SWITCHES: dict[str, tuple[Any, str]] = {
@@ -24,9 +25,12 @@ NEWER: dict[str, tuple[Any, str]] = {  # another way to say the first two, in ne
     "precision of recurrent layers": (getattr(cudnn, "rnn", None), "fp32_precision"),
 }
 Settings = dict[str, Any]
+T = TypeVar("T")
 
 _chosen: dict[object, Settings] = {}  # by those who still compute, the latest last
 _before: Settings = {}
+AHEAD = 4  # replays between two looks; more would fill the launch queue, on which the host spins
+_CAPTURING = Lock()
 
 
 def choose_kernels(config: GpuConfig, owner: object) -> "weakref.finalize[[object], object]":
@@ -68,13 +72,6 @@ class Rounding:
         if tf32 is None:
             yield
             return
-        self._enter(tf32)
-        try:
-            yield
-        finally:
-            self._leave()
-
-    def _enter(self, tf32: bool) -> None:
         with self._free:
             self._free.wait_for(lambda: not self._within or self._tf32 == tf32)
             if not self._within:
@@ -82,13 +79,14 @@ class Rounding:
                 self._before = cudnn.allow_tf32, matmul.allow_tf32
                 cudnn.allow_tf32 = matmul.allow_tf32 = tf32
             self._within += 1
-
-    def _leave(self) -> None:
-        with self._free:
-            self._within -= 1
-            if not self._within:
-                cudnn.allow_tf32, matmul.allow_tf32 = self._before
-                self._free.notify_all()
+        try:
+            yield
+        finally:
+            with self._free:
+                self._within -= 1
+                if not self._within:
+                    cudnn.allow_tf32, matmul.allow_tf32 = self._before
+                    self._free.notify_all()
 
 
 rounding = Rounding()
@@ -126,3 +124,70 @@ def _now() -> Settings:
 def _set(settings: Settings) -> None:
     for name, value in settings.items():
         setattr(*(SWITCHES | NEWER)[name], value)
+
+
+@contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Record what is done within; work that fails is what is told of, not the void recording."""
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        yield
+    except BaseException:
+        with suppress(RuntimeError):
+            graph.capture_end()
+        raise
+    graph.capture_end()
+
+
+@contextmanager
+def _capture_advice() -> Iterator[None]:
+    """Say what to do where work that runs cannot be recorded."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise ModelError(
+            "this network cannot be recorded as a CUDA graph; "
+            "use --gpu.no-graphs or --simulator reference"
+        ) from error
+
+
+class CapturedGraph(Generic[T]):
+    """Some work on a stream, whose tensors all stay in place, and what it gives.
+
+    The work is warmed up first, so that libraries have chosen and allocated. Any other thread
+    may compute meanwhile, but not record.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], T],
+        stream: torch.cuda.Stream,
+        warm_ups: int,
+        tf32: bool | None = None,
+    ) -> None:
+        self.stream = stream
+        self._work = work  # holds the tensors that the graph reads
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream), _CAPTURING, rounding(tf32):
+            for _ in range(warm_ups):
+                work()
+            stream.synchronize()
+            with _capture_advice(), _capturing(self._graph):
+                self.result = work()
+
+    def __call__(self) -> T:
+        """Put the work on the stream once more; its result lies where it lay before."""
+        self._graph.replay()
+        return self.result
+
+    def repeat(self, times: int) -> None:
+        """Do the work so many times; the host sleeps while the stream is well ahead of it."""
+        behind = torch.cuda.Event(blocking=True)
+        for done in range(times):
+            if done % AHEAD == 0:
+                behind.synchronize()
+                behind = torch.cuda.Event(blocking=True)
+                behind.record(self.stream)
+            self._graph.replay()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -120,15 +121,14 @@ class Layout:
     @cached_property
     def dense_order(self) -> tuple[Slots, Slots]:
         """Which of a theta's dense values are trained, and which are statistics."""
-        sizes = self.param_spec.dense_sizes
-        ends = dict(zip(sizes, np.cumsum([*sizes.values()]), strict=True))
-        starts = {name: int(end) - sizes[name] for name, end in ends.items()}
+        nothing, sizes = np.empty(0, dtype=np.int64), self.param_spec.dense_sizes
+        starts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+        runs = {name: np.arange(starts[name], starts[name] + size) for name, size in sizes.items()}
         trained = [*self.own, *(name for name in self.weights if name in self.param_spec.dense)]
-        return self._run(trained, starts), self._run([*self.statistics], starts)
-
-    def _run(self, names: list[str], starts: Mapping[str, int]) -> Slots:
-        runs = [np.arange(starts[n], starts[n] + self.param_spec.dense_sizes[n]) for n in names]
-        return np.concatenate([*runs, np.empty(0, dtype=np.int64)]).astype(np.int64)
+        return (
+            np.concatenate([nothing, *(runs[name] for name in trained)]),
+            np.concatenate([nothing, *(runs[name] for name in self.statistics)]),
+        )
 
 
 def _parameters(model: nn.Module) -> set[str]:

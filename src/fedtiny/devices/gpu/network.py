@@ -1,6 +1,5 @@
 """A network whose values live in a few static buffers."""
 
-import copy
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,11 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedtiny.devices.gpu.dropout import keys, with_keys
 from fedtiny.devices.gpu.layout import Layout
-from fedtiny.devices.gpu.stand_ins import replaced
-from fedtiny.devices.torch_norms import norms
-from fedtiny.devices.torch_pooling import deterministic_pool
+from fedtiny.devices.gpu.stand_ins import KeyedDropout, playable
+from fedtiny.devices.torch_layers import norms
 from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -46,7 +43,7 @@ class Network:
         self.dtype = dtype
         self.module = playable(model).to(device)
         _check_norms(self.module)
-        self.keys = keys(self.module)
+        self.keys = [m.key for m in self.module.modules() if isinstance(m, KeyedDropout)]
         for name, counter in self.module.named_buffers():
             if name.endswith("num_batches_tracked"):
                 counter.data = counter.data.cpu()  # read by the host at every measurement
@@ -55,19 +52,13 @@ class Network:
         )
         self._dense_slots = torch.from_numpy(layout.dense_slots).to(device)
         self.flat = torch.zeros(layout.slots, dtype=dtype, device=device)
-        self.statistics = self._statistics()
-        self._replace(self._weights())
+        buffers = dict(self.module.named_buffers())
+        self.statistics = {name: buffers[name] for name in layout.statistics}
+        self._replace({name: layout.view(name, self.flat) for name in layout.weights})
         self._mask: Mask | None = None
         self._placed: Placed | None = None
         self.vector, self.slots = torch.empty(0), torch.empty(0, dtype=torch.int64)
         self.reserve(0)
-
-    def _statistics(self) -> dict[str, Tensor]:
-        state = dict(self.module.named_buffers())
-        return {name: state[name] for name in self.layout.statistics}
-
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: self.layout.view(name, self.flat) for name in self.layout.weights}
 
     def _replace(self, tensors: dict[str, Tensor]) -> None:
         """Let the module compute on these tensors."""
@@ -148,10 +139,6 @@ class Network:
         self.measure(dense[self._measured], [*self.layout.statistics])
         self.spread()
 
-    def copy_in(self, dtype: torch.dtype) -> "Network":
-        """Another network like this one that computes in another precision."""
-        return Network(self.module, self.layout, self.device, dtype)
-
     @torch.no_grad()
     def follow(self, other: "Network") -> None:
         """Compute with the values of another network of the same layout, in this precision."""
@@ -228,12 +215,6 @@ class Network:
         mixed = np.random.SeedSequence(seed).generate_state(len(self.keys), np.uint64)
         for key, bits in zip(self.keys, mixed.view(np.int64).tolist(), strict=True):
             key.fill_(bits)
-
-
-def playable(model: nn.Module) -> nn.Module:
-    """A copy of the model whose dropout and adaptive pooling give the same when replayed."""
-    pooled = replaced(copy.deepcopy(model), lambda _, module: deterministic_pool(module))
-    return with_keys(pooled)
 
 
 def fetched(values: Tensor) -> Tensor:

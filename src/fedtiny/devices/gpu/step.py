@@ -9,18 +9,48 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedtiny.devices.gpu.captured_graph import CapturedGraph
-from fedtiny.devices.gpu.dropout import NEXT
+from fedtiny.devices.engine import Adam, Sgd
 from fedtiny.devices.gpu.image_store import COLUMNS, Images
-from fedtiny.devices.gpu.kernels import fused, rounding
-from fedtiny.devices.gpu.network import Network, playable, precision
-from fedtiny.devices.gpu.update import Update
-from fedtiny.devices.optimizer import Adam, Sgd
-from fedtiny.devices.torch_norms import frozen_statistics, norms
+from fedtiny.devices.gpu.kernels import CapturedGraph, fused, rounding
+from fedtiny.devices.gpu.network import Network, precision
+from fedtiny.devices.gpu.stand_ins import NEXT, playable
+from fedtiny.devices.torch_layers import frozen_statistics, norms
 from fedtiny.errors import ModelError
 
 PLANNED = 1024  # steps whose batches are planned at a time
 WARM_UPS = 3  # steps before one is recorded
+
+
+class Update:
+    """Adam or SGD as PyTorch computes them, on tensors that stay where they are.
+
+    The number of steps is a tensor too, so that a captured step counts on.
+    """
+
+    def __init__(self, rule: Adam | Sgd, vector: Tensor) -> None:
+        self.rule = rule
+        self.first = torch.zeros_like(vector)
+        self.second = torch.zeros_like(vector) if isinstance(rule, Adam) else torch.empty(0)
+        self.steps = torch.zeros(1, dtype=torch.float64, device=vector.device)
+
+    def reset(self) -> None:
+        """Begin a local training."""
+        for tensor in (self.first, self.second, self.steps):
+            tensor.zero_()
+
+    def __call__(self, vector: Tensor, gradient: Tensor) -> None:
+        gradient = gradient + self.rule.weight_decay * vector
+        self.steps += 1
+        if isinstance(self.rule, Sgd):
+            self.first.mul_(self.rule.momentum).add_(gradient)
+            vector.sub_(self.rule.lr * self.first)
+            return
+        first, second = self.rule.betas
+        self.first.lerp_(gradient, 1 - first)
+        self.second.mul_(second).add_((1 - second) * gradient * gradient)
+        scale = torch.sqrt(1 - second**self.steps).float()
+        size = (self.rule.lr / (1 - first**self.steps)).float()
+        vector.sub_(size * self.first / (self.second.sqrt() / scale + self.rule.eps))
 
 
 class CompiledLoss:
@@ -103,7 +133,9 @@ class Step:
         size = len(network.flat) if kind.sums else 0
         self.sums = torch.zeros(size, device=device)
         self.leaves = {n: t for n, t in network.tensors().items() if t.requires_grad}
-        self.gaps = [torch.zeros(n, dtype=network.dtype, device=device) for n in _gaps(network)]
+        self.gaps = [
+            torch.zeros(n, dtype=network.dtype, device=device) for n in network.layout.gaps()
+        ]
         self.idle = self._idle()
         self.moving = network.marked(self.idle) if self.idle else None
         self._cut = fused(self._batch) if compiled_loss else None
@@ -131,15 +163,12 @@ class Step:
         for part in batches.split(PLANNED):
             self.plan[: len(part)].copy_(part)
             self.next.zero_()
-            self._repeat(len(part))
-
-    def _repeat(self, times: int) -> None:
-        if self._captured:
-            self._captured.repeat(times)
-            return
-        with rounding(self.tf32):
-            for _ in range(times):
-                self.once()
+            if self._captured:
+                self._captured.repeat(len(part))
+                continue
+            with rounding(self.tf32):
+                for _ in range(len(part)):
+                    self.once()
 
     def once(self) -> None:
         """Take one step, operation by operation."""
@@ -181,7 +210,3 @@ class Step:
         """Record the step on this stream; the network's values are spoilt by it."""
         self.next.zero_()
         self._captured = CapturedGraph(self.once, stream, WARM_UPS, self.tf32)
-
-
-def _gaps(network: Network) -> list[int]:
-    return list(network.layout.gaps())

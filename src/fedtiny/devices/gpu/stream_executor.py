@@ -96,7 +96,12 @@ class StreamExecutor:
             yield
         except torch.OutOfMemoryError as error:
             lanes = max(card.lanes for card in self.cards)
-            raise FedTinyError(_out_of_memory(lanes)) from error
+            advice = (
+                f"{lanes} devices side by side; take fewer with --gpu.lanes"
+                if lanes > 1
+                else "one device at a time; take a smaller network or --simulator reference"
+            )
+            raise FedTinyError(f"the GPU's memory is full with {advice}") from error
 
     def account(self) -> dict[str, Any]:
         return {
@@ -156,10 +161,8 @@ class Card:
         return engines
 
     def _shared(self) -> Shared:
-        preparation = self.spec.preparation
         return Shared(
-            ImageStore(self.images, preparation, self.device, self.gpu.channels_last),
-            preparation,
+            ImageStore(self.images, self.spec.preparation, self.device, self.gpu.channels_last),
             self.spec.config.train,
             CompiledLoss(self.model, self.dtype) if self.gpu.compile and self.cuda else None,
         )
@@ -191,15 +194,3 @@ class Card:
     def max_memory(self) -> int:
         """The most bytes of the card that were taken at a time."""
         return torch.cuda.max_memory_reserved(self.device) if self.cuda else 0
-
-
-def _out_of_memory(lanes: int) -> str:
-    if lanes > 1:
-        return (
-            f"the GPU's memory is full with {lanes} devices side by side; "
-            "take fewer with --gpu.lanes"
-        )
-    return (
-        "the GPU's memory is full with one device at a time; "
-        "take a smaller network or --simulator reference"
-    )

@@ -2,7 +2,6 @@
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,27 +22,14 @@ Key = ec.EllipticCurvePrivateKey
 LONGEST_DAYS = 36500
 
 
-@dataclass(frozen=True)
 class Keys:
     """Where the keys of a federation lie."""
 
-    folder: Path
-    nodes: int
-
-    @property
-    def authority(self) -> Path:
-        """The certificate that every machine trusts."""
-        return self.folder / "ca.crt"
-
-    @property
-    def certificate(self) -> Path:
-        """The SuperLink's certificate."""
-        return self.folder / "server.pem"
-
-    @property
-    def key(self) -> Path:
-        """The SuperLink's private key."""
-        return self.folder / "server.key"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = folder / "ca.crt"  # the certificate that every machine trusts
+        self.certificate = folder / "server.pem"  # the SuperLink's, and its private key
+        self.key = folder / "server.key"
 
     def node(self, number: int) -> Path:
         """A node's private key; its public one ends in .pub."""
@@ -56,7 +42,7 @@ def make(folder: Path, hosts: Sequence[str], nodes: int, days: int = 365) -> Key
     The authority's own key is used once and kept nowhere: nobody can sign a second server.
     """
     _check(hosts, nodes, days)
-    keys = Keys(folder, nodes)
+    keys = Keys(folder)
     try:
         folder.mkdir(parents=True)
         _write_authority_and_server(keys, hosts, days)
@@ -104,12 +90,12 @@ def _write_authority_and_server(keys: Keys, hosts: Sequence[str], days: int) -> 
     )
     keys.authority.write_bytes(root.public_bytes(Encoding.PEM))
     keys.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
-    _write_secret(keys.key, _private(server, PrivateFormat.PKCS8))
+    _write_secret(keys.key, server, PrivateFormat.PKCS8)
 
 
 def _write_node(path: Path) -> None:
     key = _new_key()
-    _write_secret(path, _private(key, PrivateFormat.OpenSSH))
+    _write_secret(path, key, PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     path.with_suffix(".pub").write_bytes(public + b"\n")
 
@@ -118,13 +104,9 @@ def _new_key() -> Key:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def _private(key: Key, form: PrivateFormat) -> bytes:
-    return key.private_bytes(Encoding.PEM, form, NoEncryption())
-
-
-def _write_secret(path: Path, data: bytes) -> None:
+def _write_secret(path: Path, key: Key, form: PrivateFormat) -> None:
     path.touch(mode=0o600)
-    path.write_bytes(data)
+    path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
 
 
 def _name(common: str) -> x509.Name:

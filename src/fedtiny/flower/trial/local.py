@@ -2,12 +2,14 @@
 
 import os
 import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,21 +19,125 @@ import tomli_w
 from fedtiny.errors import FedTinyError
 from fedtiny.flower.trial import certificates
 from fedtiny.flower.trial.certificates import Keys
-from fedtiny.flower.trial.processes import Processes, Started, executable
 
+END_PATIENCE = 10.0  # seconds that a process may take to end by itself
+LAST_WORDS = 1000
 HOST = "127.0.0.1"
 NAME = "trial"  # what the trial's SuperLink is called in Flower's config
 PATIENCE = 60.0  # seconds that a SuperLink may take to start
 OLDEST = (1, 40)  # the first flwr whose SuperLink speaks HTTP on one port
-
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
 }
-
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Started:
+    """A process, and those that it has started in turn."""
+
+    name: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is still there."""
+        return self.process.poll() is None
+
+    def family(self) -> list[int]:
+        """The ids of the process and of all below it, the eldest first."""
+        return descendants(self.process.pid) if self.is_alive else []
+
+    def kill(self) -> None:
+        """End the process and all below it at once, without a chance to say anything."""
+        send(signal.SIGKILL, self.family())
+        self.process.wait()
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        said = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return said[-LAST_WORDS:].strip()
+
+
+class Processes:
+    """Everything that a trial has started."""
+
+    def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
+        self._logs = logs
+        self.environment = dict(environment)
+        self._started: list[Started] = []
+
+    def named(self, name: str) -> Started:
+        """The one that was started last under this name."""
+        return next(started for started in reversed(self._started) if started.name == name)
+
+    def start(self, name: str, program: str, arguments: Sequence[str]) -> Started:
+        """Start a program of this Python's environment."""
+        log = self._logs / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [executable(program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
+        self._started.append(Started(name, process, log))
+        return self._started[-1]
+
+    def check(self) -> None:
+        """Make sure that nothing has died."""
+        for started in self._started:
+            if not started.is_alive:
+                raise FedTinyError(f"{started.name} ended by itself:\n{started.last_words()}")
+
+    def stop(self) -> None:
+        """End all, the last started first: politely, then by force with all that they started."""
+        families = [started.family() for started in self._started]
+        for started in reversed(self._started):
+            if started.is_alive:
+                started.process.terminate()
+        until = time.monotonic() + END_PATIENCE
+        for started in reversed(self._started):
+            with suppress(subprocess.TimeoutExpired):
+                started.process.wait(max(0.1, until - time.monotonic()))
+        for started, family in zip(self._started, families, strict=True):
+            send(signal.SIGKILL, [*family, *started.family()])
+            started.process.wait()
+        self._started.clear()
+
+
+def descendants(ancestor: int) -> list[int]:
+    """A process and all below it, the eldest first."""
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False
+    )
+    parents = [tuple(map(int, line.split())) for line in listed.stdout.splitlines()]
+    found = [ancestor]
+    for known in found:
+        found += [child for child, parent in parents if parent == known]
+    return found
+
+
+def send(number: int, processes: Sequence[int]) -> None:
+    """Send a signal to those of these that are still there."""
+    for process in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
+
+
+def executable(program: str) -> str:
+    """A program of the environment that runs this."""
+    beside = Path(sys.executable).parent / program
+    found = str(beside) if beside.exists() else shutil.which(program)
+    if not found:
+        raise FedTinyError(f"{program} is missing; it comes with: pip install 'fedtiny[flower]'")
+    return found
 
 
 @dataclass
@@ -43,16 +149,11 @@ class Federation:
     keys: Keys | None
     processes: Processes
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What Flower's commands need to reach this federation."""
-        return self.processes.environment
-
     def flwr(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """A command of Flower's, to its end."""
         return subprocess.run(
             [executable("flwr"), *arguments],
-            env=self.environment,
+            env=self.processes.environment,
             capture_output=True,
             text=True,
             check=False,
@@ -60,7 +161,15 @@ class Federation:
 
     def start_link(self) -> Started:
         """Start the SuperLink, or start it again where it was, and wait until it listens."""
-        flags = _link_flags(self.home, self.port, self.keys)
+        place = ["--host", HOST, "--port", str(self.port)]
+        secure = ["--insecure"]
+        if self.keys:
+            secure = [
+                *("--ssl-ca-certfile", str(self.keys.authority)),
+                *("--ssl-certfile", str(self.keys.certificate)),
+                *("--ssl-keyfile", str(self.keys.key), "--enable-supernode-auth"),
+            ]
+        flags = [*secure, *place, "--database", str(self.home / "state.db")]
         link = self.processes.start("superlink", "flower-superlink", flags)
         _wait_for(link, self.port)
         return link
@@ -80,7 +189,7 @@ class Federation:
     def run(self, app: Path, run_config: str) -> bool:
         """Run an app to its end; gives whether it completed, which Flower's exit code does not."""
         command = self.run_command(app, run_config)
-        ran = subprocess.run(command, env=self.environment, check=False)
+        ran = subprocess.run(command, env=self.processes.environment, check=False)
         listed = self.flwr("list", NAME, "--format", "json")
         return ran.returncode == 0 and "finished:completed" in listed.stdout
 
@@ -97,7 +206,8 @@ def federation(home: Path, nodes: int, tls: bool, say: Say) -> Iterator[Federati
     try:
         found = Federation(home, port, keys, processes)
         link = found.start_link()
-        say(f"SuperLink at {HOST}:{port} (process {link.process.pid}), {_protection(keys)}")
+        secure = "TLS, nodes known by their keys" if keys else "no TLS, any node may join"
+        say(f"SuperLink at {HOST}:{port} (process {link.process.pid}), {secure}")
         for number in range(nodes):
             _add_part(found, number, nodes, say)
         yield found
@@ -114,30 +224,14 @@ def _environment(home: Path) -> dict[str, str]:
 def _add_part(federation: Federation, number: int, nodes: int, say: Say) -> None:
     key = federation.keys.node(number) if federation.keys else None
     if key:
-        register(federation, key)
+        public = key.with_suffix(".pub")
+        ran = federation.flwr("supernode", "register", str(public), NAME)
+        if ran.returncode:
+            raise FedTinyError(f"the SuperLink does not take {public}: {ran.stdout}{ran.stderr}")
     node_config = f'partition-id={number} num-partitions={nodes} name="node-{number}"'
     started = federation.add_node(number, node_config, key)
     known = ", its key is registered" if key else ""
     say(f"SuperNode {number} (process {started.process.pid}){known}")
-
-
-def register(federation: Federation, key: Path) -> None:
-    """Tell the SuperLink that it may trust a node."""
-    public = key.with_suffix(".pub")
-    ran = federation.flwr("supernode", "register", str(public), NAME)
-    if ran.returncode:
-        raise FedTinyError(f"the SuperLink does not take {public}: {ran.stdout}{ran.stderr}")
-
-
-def _link_flags(home: Path, port: int, keys: Keys | None) -> list[str]:
-    place = ["--host", HOST, "--port", str(port), "--database", str(home / "state.db")]
-    if keys is None:
-        return ["--insecure", *place]
-    return [
-        *("--ssl-ca-certfile", str(keys.authority)),
-        *("--ssl-certfile", str(keys.certificate), "--ssl-keyfile", str(keys.key)),
-        *("--enable-supernode-auth", *place),
-    ]
 
 
 def _write_config(home: Path, port: int, keys: Keys | None) -> None:
@@ -155,10 +249,6 @@ def _wait_for(link: Started, port: int) -> None:
                 return
         time.sleep(0.2)
     raise FedTinyError(f"the SuperLink did not start:\n{link.last_words()}")
-
-
-def _protection(keys: Keys | None) -> str:
-    return "TLS, nodes known by their keys" if keys else "no TLS, any node may join"
 
 
 def free_port() -> int:
