@@ -1,8 +1,15 @@
 """The settings of a run: what there is, what is allowed, what is meant by default."""
 
-from fedtiny.config.flat import to_dict
-from fedtiny.config.presets import resolve, resolve_run
-from fedtiny.config.resolved import ResolvedConfig, ResolvedPruning, ResolvedTrain, RunConfig
+from fedtiny.config.flat import dumps, from_dict, load, parse, to_dict
+from fedtiny.config.presets import (
+    ResolvedConfig,
+    ResolvedPruning,
+    ResolvedTrain,
+    RunConfig,
+    parse_size,
+    resolve,
+    resolve_run,
+)
 from fedtiny.config.settings import (
     Config,
     DataConfig,
@@ -14,8 +21,6 @@ from fedtiny.config.settings import (
     SelectionConfig,
     TrainConfig,
 )
-from fedtiny.config.sizes import parse_size
-from fedtiny.config.toml import dumps, from_dict, load, parse
 
 __all__ = [
     "Config",
