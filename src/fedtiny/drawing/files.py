@@ -6,7 +6,7 @@ from fedtiny.drawing import svg
 from fedtiny.drawing.canvas import Canvas
 from fedtiny.drawing.png import png
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.runs.folder import write_atomically
+from fedtiny.files import write_atomically
 
 
 def write(canvas: Canvas, title: str, stem: Path) -> tuple[list[Path], str]:

@@ -14,7 +14,7 @@ from fedtiny.experiments.cell import Cell
 from fedtiny.experiments.experiment import Axis, Experiment, FigureLayout, TableLayout
 from fedtiny.experiments.places import Coordinate, Place
 from fedtiny.experiments.results import Results
-from fedtiny.runs.folder import make_folder
+from fedtiny.files import make_folder
 
 ALL = "all"
 GRID_KEYS = {"methods": (str,), "density": (int, float), "seeds": (int,)}

@@ -21,8 +21,9 @@ from fedtiny.experiments.cell import Cell, require_same, settings_of, way_anew
 from fedtiny.experiments.machine import Machine
 from fedtiny.experiments.places import Place
 from fedtiny.experiments.quantities import Numbers
+from fedtiny.files import read_json
 from fedtiny.runs import metrics
-from fedtiny.runs.folder import RunFolder, read_json
+from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.split import load_split
 

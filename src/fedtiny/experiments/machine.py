@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedtiny.extras import own_code, require, version_of
-from fedtiny.runs.folder import RunFolder, read_json, write_json
+from fedtiny.files import read_json, write_json
+from fedtiny.runs.folder import RunFolder
 
 FILE = "machines.json"
 PACKAGES = ("fedtiny", "torch", "numpy")

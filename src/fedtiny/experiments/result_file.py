@@ -13,7 +13,7 @@ from fedtiny.experiments.finished import Finished, Found
 from fedtiny.experiments.machine import Machine
 from fedtiny.experiments.places import Place
 from fedtiny.experiments.quantities import QUANTITIES
-from fedtiny.runs.folder import read_json, write_json
+from fedtiny.files import read_json, write_json
 
 FORMAT = 1
 ANOTHER = "give another copy of it, or leave it out"

@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import JustifyMethod
 from rich.table import Table
 
+from fedtiny.files import write_atomically
 from fedtiny.runs import formatting
-from fedtiny.runs.folder import write_atomically
 
 BEST, SECOND = 0, 1
 HEADING = 8  # characters of a heading in a line of the terminal, if no word is longer

@@ -16,7 +16,7 @@ from fedtiny.experiments.results import Results
 from fedtiny.experiments.runner import unfinished
 from fedtiny.experiments.scale import Scale
 from fedtiny.experiments.suite import Suite
-from fedtiny.runs.folder import make_folder
+from fedtiny.files import make_folder
 
 CELLS = "cells"
 RESULTS = "results.json"

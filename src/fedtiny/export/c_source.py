@@ -17,7 +17,7 @@ from fedtiny.export.c_program import Program, program
 from fedtiny.export.c_tables import Table, table
 from fedtiny.export.c_text import comment, string
 from fedtiny.export.network import TinyModel, Values
-from fedtiny.runs.folder import make_folder, write_atomically
+from fedtiny.files import make_folder, write_atomically
 
 # The parts of the runtime that a step needs, in the order in which they come.
 PARTS = {

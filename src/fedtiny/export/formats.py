@@ -13,7 +13,7 @@ from fedtiny.export.c_source import flash_bytes, write_c
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
 from fedtiny.export.source import tiny_model, trained
-from fedtiny.runs.folder import make_folder, write_atomically
+from fedtiny.files import make_folder, write_atomically
 from fedtiny.runs.formatting import size
 
 Format = Literal["packed", "onnx", "torch", "c"]

@@ -18,9 +18,9 @@ from fedtiny.errors import ExportError, FedTinyError, ModelError
 from fedtiny.export import layers
 from fedtiny.export.layers import Tensors
 from fedtiny.export.network import TinyModel, Values
+from fedtiny.files import digest_of, with_text
 from fedtiny.graph.ir import UNTRUSTED, Graph
 from fedtiny.graph.records import MAX_NAME, is_name, nodes_of, packed_records
-from fedtiny.runs.digest import digest_of, with_text
 
 FORMAT = 1
 INPUT = ("mean", "std")

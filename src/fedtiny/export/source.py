@@ -21,11 +21,18 @@ from fedtiny.errors import ExportError, RunError
 from fedtiny.export import packed
 from fedtiny.export.lowered import lower
 from fedtiny.export.network import TinyModel
+from fedtiny.files import read_json, write_atomically
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
-from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically
-from fedtiny.runs.inputs import build_model, load_data, parameters
-from fedtiny.runs.user_inputs import check_data, check_model, own_inputs
+from fedtiny.runs.folder import RunFolder, way_on
+from fedtiny.runs.inputs import (
+    build_model,
+    check_data,
+    check_model,
+    load_data,
+    own_inputs,
+    parameters,
+)
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta
 
@@ -145,7 +152,7 @@ def trained(
     own = copy.deepcopy(model)
     config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
     replaced = config.model != asked.model
-    network = own if own and not replaced else build_model(config, data)
+    network = own if own and not replaced else build_model(config, data.shape, len(data.classes))
     return Trained(folder, config, data, network, graph)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from fedtiny.export.source import Trained
-from fedtiny.runs.folder import write_atomically, write_json
+from fedtiny.files import write_atomically, write_json
 from fedtiny.runs.inputs import model_width
 
 
@@ -31,7 +31,7 @@ def _recipe(run: Trained) -> dict[str, Any]:
             "name": run.config.model,
             "shape": list(run.data.shape),
             "classes": len(run.data.classes),
-            "width": model_width(run.config, run.data),
+            "width": model_width(run.config, run.data.shape, len(run.data.classes)),
         },
         "python": "fedtiny.models.build(**build).load_state_dict(safetensors.torch.load_file(...))",
         "input": {

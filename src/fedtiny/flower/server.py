@@ -10,8 +10,8 @@ from fedtiny.errors import FedTinyError
 from fedtiny.finish import finish
 from fedtiny.flower import settings as run_settings
 from fedtiny.flower.fleet import FlowerFleet
-from fedtiny.runs.display import Lines
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.reporter import Lines
 from fedtiny.runs.runner import resume, run
 
 app = ServerApp()

@@ -8,7 +8,7 @@ from fedtiny.config import Config
 from fedtiny.config.flat import flat, nested
 from fedtiny.report.run import Run
 from fedtiny.runs.folder import quoted, way_on
-from fedtiny.runs.user_inputs import as_arguments, own_inputs
+from fedtiny.runs.inputs import as_arguments, own_inputs
 
 NO_MATTER = ("workers", "gpu.cards", "gpu.lanes")
 """What changes how long a run takes, but not what it computes."""

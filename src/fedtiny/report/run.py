@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.errors import RunError
+from fedtiny.files import read_json
 from fedtiny.runs import metrics
-from fedtiny.runs.folder import RunFolder, read_json, way_on
+from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from fedtiny.drawing import files
 from fedtiny.errors import RunError
+from fedtiny.files import write_atomically
 from fedtiny.report import page
 from fedtiny.report.comparison import comparison_figures, groups
 from fedtiny.report.figure import Figure
 from fedtiny.report.figures import figures
 from fedtiny.report.run import Run, read
-from fedtiny.runs.folder import RunFolder, write_atomically
+from fedtiny.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The state of a run on disk, small because it is sparse."""
+"""The state of a run on disk, small because it is sparse, and whether a run can go on from it."""
 
 import json
 from typing import Any
@@ -8,18 +8,29 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save
 
-from fedtiny.errors import RunError
+from fedtiny.errors import FedTinyError, RunError
 from fedtiny.federation.server import Server
-from fedtiny.files import write_atomically
+from fedtiny.files import digest_of, read_json, with_text, write_atomically
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.runs.digest import digest_of, with_text
-from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.integrity import IncompleteRunError
+from fedtiny.runs import metrics
+from fedtiny.runs.folder import RunFolder, quoted
+from fedtiny.runs.split import load_split
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
 FORMAT = 1
 METHOD_ARRAY = "method."
+
+
+class IncompleteRunError(RunError):
+    """A run that has lost what it needs to go on; `trouble` is without the way out."""
+
+    def __init__(self, trouble: str, folder: RunFolder) -> None:
+        super().__init__(
+            f"{trouble}; put back a copy of it, or run its config again with: "
+            f"fedtiny run {quoted(folder.config)}"
+        )
+        self.trouble = trouble
 
 
 def save_checkpoint(folder: RunFolder, server: Server) -> None:
@@ -97,3 +108,25 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 def _damaged(folder: RunFolder) -> IncompleteRunError:
     return IncompleteRunError(f"{folder.checkpoint} is damaged", folder)
+
+
+def require_complete(folder: RunFolder) -> None:
+    """Refuse a run that has lost a file without which it cannot go on."""
+    try:
+        if folder.partition.exists():
+            load_split(folder)
+        if folder.checkpoint.exists():
+            read_json(folder.selection)
+        else:
+            _refuse_to_forget(folder)
+    except FedTinyError as error:
+        raise IncompleteRunError(str(error), folder) from error
+
+
+def _refuse_to_forget(folder: RunFolder) -> None:
+    """A run begins again only where it had not come to its first checkpoint."""
+    rounds = len(metrics.read(folder))
+    if rounds:
+        raise RunError(
+            f"{folder.checkpoint} is missing, and with it what {rounds} rounds have trained"
+        )

@@ -8,19 +8,7 @@ from pathlib import Path
 
 from fedtiny import config as configs
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.files import make_folder, read_json, write_atomically, write_json
-from fedtiny.runs.user_inputs import as_arguments, own_inputs
-
-__all__ = [
-    "LockedError",
-    "RunFolder",
-    "make_folder",
-    "quoted",
-    "read_json",
-    "way_on",
-    "write_atomically",
-    "write_json",
-]
+from fedtiny.runs.inputs import as_arguments, own_inputs
 
 
 class LockedError(RunError):

@@ -1,4 +1,4 @@
-"""Settings that only the run itself can settle: its processes, its density by memory."""
+"""Settings that only the run itself can settle: who computes, and what fits a device's memory."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -11,12 +11,27 @@ from fedtiny.cost import largest_density
 from fedtiny.cost.workload import CostInputs
 from fedtiny.data import DataSet
 from fedtiny.devices.executors import can_fork
-from fedtiny.errors import ConfigError
+from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
-from fedtiny.runs.user_inputs import check_config, check_data, check_model
+from fedtiny.federation.method import Method
+from fedtiny.graph.ir import Graph
+from fedtiny.models import Traced
+from fedtiny.models.param_spec import ParamSpec
+from fedtiny.native.fit import largest_fit
+from fedtiny.native.library import available
+from fedtiny.native.model import NativeModel
+from fedtiny.native.options import Options
+from fedtiny.runs.inputs import check_config, check_data, check_model
+from fedtiny.sparse.densities import uniform
 
 if TYPE_CHECKING:
     from torch import nn
+
+CROSSOVER = 0.3  # above this density dense PyTorch is faster on a CPU
+MAX_NOISE = 1.5  # a candidate's layer may keep so many times what its density says
+MAX_SWAPPED = 0.3  # share of a layer's kept weights that an adjustment may swap
+
+Backend = Literal["native", "torch"]
 
 
 def resolved(config: Config, data: DataSet | None, model: "nn.Module | None") -> RunConfig:
@@ -29,7 +44,8 @@ def resolved(config: Config, data: DataSet | None, model: "nn.Module | None") ->
     if model is not None:
         config = replace(config, model=CUSTOM + type(model).__name__)
     simulator = _simulator(config)
-    forking = can_fork() and not _gpu_in_use()
+    used_gpu = require("torch", extra="torch").cuda.is_initialized()
+    forking = can_fork() and not used_gpu  # a child process could not compute
     threads, workers = config.threads, config.workers
     if threads is None:
         threads = 1 if can_fork() else cores()
@@ -74,12 +90,6 @@ def has_gpu() -> bool:
     return available
 
 
-def _gpu_in_use() -> bool:
-    """Whether PyTorch has started on a GPU, after which a child process cannot compute."""
-    initialized: bool = require("torch", extra="torch").cuda.is_initialized()
-    return initialized
-
-
 def within_budget(config: RunConfig, data: DataSet, own: "nn.Module | None") -> RunConfig:
     """The config with the largest density that fits its memory budget, if it has one."""
     if config.memory_budget is None:
@@ -94,3 +104,103 @@ def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> CostI
     samples = len(data.train) // config.fleet.devices
     inputs: CostInputs = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
     return inputs if own is None else {**inputs, "model": own}
+
+
+def choose(
+    config: RunConfig,
+    method: Method,
+    model: "nn.Module",
+    param_spec: ParamSpec,
+    graph: Traced,
+) -> Backend:
+    """The backend of a run; native if it was asked for, or is possible and faster."""
+    if config.device_backend == "torch":
+        if config.device.python:
+            raise ConfigError("--device.python needs --device-backend native")
+        return "torch"
+    trouble = _trouble(config, method) or _misfit(model, param_spec, graph)
+    if config.device_backend == "native":
+        if trouble:
+            raise ConfigError(f"--device-backend native: {trouble}; use --device-backend torch")
+        return "native"
+    faster = method.density_limit(0) < CROSSOVER
+    if config.device.python and (trouble or not faster):
+        raise ConfigError(
+            "--device.python takes native devices, which this run would not have: "
+            + (trouble or "its density is so high that PyTorch is faster")
+        )
+    return "native" if faster and not trouble else "torch"
+
+
+def _trouble(config: RunConfig, method: Method) -> str:
+    """Why no device can be native, whatever the network, or nothing."""
+    if config.simulator == "gpu":
+        return "the GPU simulator computes in PyTorch"
+    if method.device_verbs:
+        return f"method '{method.name}' brings Python of its own, which needs PyTorch"
+    if not available():
+        return "fedtiny was installed without its native library, for want of a C++ compiler"
+    return ""
+
+
+def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Traced) -> str:
+    """Why native devices cannot play this network as PyTorch would, or nothing."""
+    try:
+        native = NativeModel(known(graph))
+    except FedTinyError as error:
+        return str(error)
+    for name in (*param_spec.prunable, *param_spec.dense):
+        if name not in native.tensors:
+            return f"the network never uses '{name}'"
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            return f"'{name}' is frozen (requires_grad is False), and native devices train all"
+    return ""
+
+
+def known(graph: Traced) -> Graph:
+    """The network as native devices take it; raises why it cannot be told."""
+    if isinstance(graph, Graph):
+        return graph
+    raise graph
+
+
+def planned(
+    asked: RunConfig, config: RunConfig, param_spec: ParamSpec, graph: Traced
+) -> tuple[RunConfig, RunConfig]:
+    """Both configs, with devices that fit their memory budget."""
+    if config.device_backend == "torch":
+        raise ConfigError(
+            "--memory-model device plans the memory of native devices, which this run has none of; "
+            "with --device-backend torch it chooses the density"
+        )
+    fitting = _fitted(config, param_spec, known(graph))
+    return replace(
+        asked, train=fitting.train, selection=fitting.selection, device=fitting.device
+    ), fitting
+
+
+def _fitted(config: RunConfig, param_spec: ParamSpec, graph: Graph) -> RunConfig:
+    """The config with the largest batch, and with it the storage, that fits a device's memory."""
+    counts = uniform(param_spec, config.density)
+    kept = {
+        layer: min(size, int(count * MAX_NOISE) + 1)
+        for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
+    }
+    options = Options(
+        batch=config.train.batch_size,
+        threads=config.threads,
+        storage=config.device.storage,
+        recompute=config.device.recompute,
+        optimizer=config.train.optimizer,
+        top_count=int(max(kept.values()) * MAX_SWAPPED),
+    )
+    chosen, _ = largest_fit(NativeModel(graph), options, kept, config.device_budget)
+    return replace(
+        config,
+        train=replace(config.train, batch_size=chosen.batch),
+        selection=replace(
+            config.selection, batch_size=min(config.selection.batch_size, chosen.batch)
+        ),
+        device=replace(config.device, storage=chosen.storage, recompute=chosen.recompute),
+    )

@@ -13,9 +13,8 @@ from fedtiny.data import DataSet, Partition
 from fedtiny.data.images import balanced_choice
 from fedtiny.data.partition import split as split_over_devices
 from fedtiny.errors import DataError, RunError
-from fedtiny.files import write_atomically
+from fedtiny.files import digest_of, write_atomically
 from fedtiny.randomness import generator
-from fedtiny.runs.digest import digest_of
 from fedtiny.runs.folder import RunFolder
 
 

@@ -1,31 +1,149 @@
-"""A reporter that tells trackers too, and trackers by name."""
+"""Trackers: a run's figures round by round, sent where their reader looks.
 
+Each tracker imports its package when it is made.
+"""
+
+import os
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from fedtiny import config as configs
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.extras import require
 from fedtiny.files import read_json, write_json
-from fedtiny.runs import display
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
-from fedtiny.runs.reporter import Reporter
-from fedtiny.runs.tracking.trackers import TRACKERS, Subject, Tracker
+from fedtiny.runs.reporter import Reporter, automatic
 from fedtiny.suggest import did_you_mean
 
 STATE = "trackers.json"
 
 
+@dataclass(frozen=True)
+class Subject:
+    """The run that is tracked.
+
+    `key` is the same whenever the run goes on; `rounds` is how many of its rounds the tracker has.
+    """
+
+    name: str
+    key: str
+    folder: Path
+    settings: Mapping[str, Any]
+    rounds: int
+
+
+class Tracker(Protocol):
+    """Writes figures down somewhere; may fail, which the run survives."""
+
+    def open(self, subject: Subject) -> None:
+        """A run begins or goes on."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """The figures of a round; the first is step 1."""
+
+    def close(self, summary: Mapping[str, float]) -> None:
+        """The run is over; the summary is empty where it was stopped."""
+
+
+class TensorBoard:
+    """Event files in the run folder; a resumed run adds one that takes over from the last."""
+
+    def __init__(self) -> None:
+        self.writing = require("torch.utils.tensorboard", extra="tensorboard")
+        self.writer: Any = None
+
+    def open(self, subject: Subject) -> None:
+        place = str(subject.folder / "tensorboard")
+        self.writer = self.writing.SummaryWriter(place, purge_step=subject.rounds + 1)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def close(self, summary: Mapping[str, float]) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+
+class Trackio:
+    """A local data base, in the project `fedtiny`; a resumed run goes on under its own name."""
+
+    def __init__(self) -> None:
+        self.trackio = require("trackio", extra="trackio")
+        self.run: Any = None
+
+    def open(self, subject: Subject) -> None:
+        self.run = self.trackio.init(
+            project="fedtiny",
+            name=f"{subject.name}-{subject.key}",
+            config=dict(subject.settings),
+            resume="allow",
+            embed=False,
+            auto_log_cpu=False,
+            auto_log_gpu=False,
+        )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.trackio.log(dict(values), step=step)
+
+    def close(self, summary: Mapping[str, float]) -> None:
+        if self.run is not None:
+            self.trackio.finish()
+
+
+class WeightsAndBiases:
+    """Figures by round in WANDB_PROJECT, or `fedtiny`; a resumed run goes on under the same id."""
+
+    def __init__(self) -> None:
+        self.wandb = require("wandb", extra="wandb")
+        self.run: Any = None
+
+    def open(self, subject: Subject) -> None:
+        self.run = self.wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "fedtiny"),
+            name=subject.name,
+            id=subject.key,
+            dir=str(subject.folder),
+            config=dict(subject.settings),
+            resume="allow",
+            settings=self.wandb.Settings(console="off", silent=True),
+        )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.run.log(dict(values), step=step)
+
+    def close(self, summary: Mapping[str, float]) -> None:
+        if self.run is not None:
+            self.run.summary.update(dict(summary))
+            self.run.finish()
+
+
+class Known(NamedTuple):
+    """A tracker that fedtiny brings, and the command that shows what it holds."""
+
+    kind: Callable[[], Tracker]
+    seen_with: str
+
+
+TRACKERS = {
+    "tensorboard": Known(TensorBoard, "tensorboard --logdir {run}"),
+    "trackio": Known(Trackio, "trackio show --project fedtiny"),
+    "wandb": Known(WeightsAndBiases, "wandb sync {run}/wandb/offline-* (if it was)"),
+}
+
+
 def reporting(names: Iterable[str]) -> Reporter:
     """The reporter that fits where the output goes, which also tells these trackers."""
     trackers = create(names)
-    shown = display.automatic()
+    shown = automatic()
     return Tracked(shown, trackers) if trackers else shown
 
 
