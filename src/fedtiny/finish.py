@@ -13,17 +13,17 @@ from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.runner import Result
 from fedtiny.runs.tracking import seen_with
 
-Hook = Callable[[Result], str]
-
 
 def finish(result: Result, *, report: bool = True, track: Iterable[str] = ()) -> None:
     """Call every hook and print its line; whatever happens, the run stays finished."""
-    hooks: dict[str, Hook] = {"report": report_page} if report else {}
-    hooks["packed model"] = packed_model
-    hooks |= {name: partial(tracked, name) for name in track}
+    hooks: dict[str, Callable[[], str]] = {}
+    if report:
+        hooks["report"] = partial(report_page, result)
+    hooks["packed model"] = partial(packed_model, result)
+    hooks |= {name: partial(seen_with, name, result.path) for name in track}
     for name, hook in hooks.items():
         try:
-            print(f"{name}: {hook(result)}")
+            print(f"{name}: {hook()}")
         except FedTinyError as error:
             print(f"no {name}: {error}")
         except Exception as error:
@@ -44,8 +44,3 @@ def packed_model(result: Result) -> str:
         f"{path} ({formatting.size(size)}, {size / dense:.2%} of dense); "
         f"classify with: fedtiny predict {quoted(path)} IMAGE"
     )
-
-
-def tracked(name: str, result: Result) -> str:
-    """How to see what a tracker holds."""
-    return seen_with(name, result.path)

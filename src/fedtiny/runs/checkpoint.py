@@ -117,16 +117,9 @@ def require_complete(folder: RunFolder) -> None:
             load_split(folder)
         if folder.checkpoint.exists():
             read_json(folder.selection)
-        else:
-            _refuse_to_forget(folder)
+        elif rounds := len(metrics.read(folder)):
+            raise RunError(
+                f"{folder.checkpoint} is missing, and with it what {rounds} rounds have trained"
+            )
     except FedTinyError as error:
         raise IncompleteRunError(str(error), folder) from error
-
-
-def _refuse_to_forget(folder: RunFolder) -> None:
-    """A run begins again only where it had not come to its first checkpoint."""
-    rounds = len(metrics.read(folder))
-    if rounds:
-        raise RunError(
-            f"{folder.checkpoint} is missing, and with it what {rounds} rounds have trained"
-        )

@@ -1,5 +1,6 @@
 """How numbers and tables of a run are put for a reader; shared by the live display and inspect."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,10 @@ def headline(config: Config) -> str:
     )
 
 
-def density_line(config: Config) -> str:
-    """How the density meets a memory budget, in one line."""
-    return f"density {config.density:.4g}: the largest that fits {config.memory_budget}"
-
-
-def memory_line(config: Config) -> str:
-    """How native devices meet their memory budget, in one line."""
+def budget_line(config: Config) -> str:
+    """How a run meets its memory budget, in one line."""
+    if config.memory_model != "device" or config.device_backend != "native":
+        return f"density {config.density:.4g}: the largest that fits {config.memory_budget}"
     recomputing = ", recomputing" if config.device.recompute else ""
     return (
         f"devices fit {config.memory_budget}: batches of {config.train.batch_size}, activations in "
@@ -61,13 +59,13 @@ def memory_line(config: Config) -> str:
 
 def selection_line(selection: dict[str, Any]) -> str:
     """The chosen candidate in one line."""
-    found = selection["selection"]
-    losses, chosen = found["losses"], found["chosen"]
+    choice = selection["selection"]
+    losses, chosen = choice["losses"], choice["chosen"]
     finite = [loss for loss in losses if loss is not None]
     return (
         f"chosen candidate {chosen + 1} of {len(losses)}: loss {losses[chosen]:.3f} "
         f"(pool {min(finite):.3f} to {max(finite):.3f}), "
-        f"density {found['densities'][chosen]:.4f}, "
+        f"density {choice['densities'][chosen]:.4f}, "
         f"{size(selection['bytes_down'])} down, {size(selection['bytes_up'])} up"
     )
 
@@ -102,9 +100,9 @@ def _missing(record: Record) -> str:
     reasons: dict[str, list[str]] = {}
     for device, why in record["failed"].items():
         reasons.setdefault(why, []).append(device)
-    told = "; ".join(f"{', '.join(devices)} {why}" for why, devices in reasons.items())
+    listed = "; ".join(f"{', '.join(devices)} {why}" for why, devices in reasons.items())
     outcome = "" if record["counted"] else " - too few replies, the round does not count"
-    return f"  (devices missing: {told}{outcome})"
+    return f"  (devices missing: {listed}{outcome})"
 
 
 def titled(title: str) -> Table:
@@ -166,10 +164,10 @@ def unused_settings(*configs: Config) -> list[str]:
     >>> unused_settings(Config(simulator="gpu", workers=4))
     ['without effect: --workers (the GPU simulator has no processes to share work with)']
     """
-    return list(dict.fromkeys(line for config in configs for line in _lines(config)))
+    return list(dict.fromkeys(line for config in configs for line in _unused(config)))
 
 
-def _lines(config: Config) -> list[str]:
+def _unused(config: Config) -> Iterator[str]:
     gpu = config.simulator == "gpu"
     reasons = {
         "workers": (gpu, "the GPU simulator has no processes to share work with"),
@@ -178,9 +176,7 @@ def _lines(config: Config) -> list[str]:
     }
     usual = flat(Config(workers=1))
     changed = [name for name, value in flat(config).items() if value != usual.get(name)]
-    found = []
     for start, (in_vain, why) in reasons.items():
         flags = [f"--{name.replace('_', '-')}" for name in changed if name.startswith(start)]
         if in_vain and flags:
-            found.append(f"without effect: {', '.join(flags)} ({why})")
-    return found
+            yield f"without effect: {', '.join(flags)} ({why})"

@@ -63,11 +63,8 @@ class Lines:
         if assembly.split.table.any():
             table = formatting.partition_table(assembly.split.table, assembly.data.classes)
             self.console.print(table, soft_wrap=False)
-        planned = config.memory_model == "device" and config.device_backend == "native"
         if config.memory_budget:
-            self._say(
-                formatting.memory_line(config) if planned else formatting.density_line(config)
-            )
+            self._say(formatting.budget_line(config))
         if config.simulator == "gpu" and not has_gpu():
             self._say(formatting.NO_GPU)
         for line in formatting.unused_settings(config):

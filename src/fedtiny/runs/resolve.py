@@ -1,7 +1,7 @@
 """Settings that only the run itself can settle: who computes, and what fits a device's memory."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedtiny import methods
 from fedtiny.config import Config, RunConfig, parse_size, resolve_run
@@ -168,20 +168,12 @@ def known(graph: Traced) -> Graph:
 def planned(
     asked: RunConfig, config: RunConfig, param_spec: ParamSpec, graph: Traced
 ) -> tuple[RunConfig, RunConfig]:
-    """Both configs, with devices that fit their memory budget."""
+    """Both configs, with the largest batch and its storage that fit a device's memory."""
     if config.device_backend == "torch":
         raise ConfigError(
             "--memory-model device plans the memory of native devices, which this run has none of; "
             "with --device-backend torch it chooses the density"
         )
-    fitting = _fitted(config, param_spec, known(graph))
-    return replace(
-        asked, train=fitting.train, selection=fitting.selection, device=fitting.device
-    ), fitting
-
-
-def _fitted(config: RunConfig, param_spec: ParamSpec, graph: Graph) -> RunConfig:
-    """The config with the largest batch, and with it the storage, that fits a device's memory."""
     counts = uniform(param_spec, config.density)
     kept = {
         layer: min(size, int(count * MAX_NOISE) + 1)
@@ -195,12 +187,11 @@ def _fitted(config: RunConfig, param_spec: ParamSpec, graph: Graph) -> RunConfig
         optimizer=config.train.optimizer,
         top_count=int(max(kept.values()) * MAX_SWAPPED),
     )
-    chosen, _ = largest_fit(NativeModel(graph), options, kept, config.device_budget)
-    return replace(
-        config,
-        train=replace(config.train, batch_size=chosen.batch),
-        selection=replace(
-            config.selection, batch_size=min(config.selection.batch_size, chosen.batch)
-        ),
-        device=replace(config.device, storage=chosen.storage, recompute=chosen.recompute),
-    )
+    chosen, _ = largest_fit(NativeModel(known(graph)), options, kept, config.device_budget)
+    measured = min(config.selection.batch_size, chosen.batch)
+    changes: dict[str, Any] = {
+        "train": replace(config.train, batch_size=chosen.batch),
+        "selection": replace(config.selection, batch_size=measured),
+        "device": replace(config.device, storage=chosen.storage, recompute=chosen.recompute),
+    }
+    return replace(asked, **changes), replace(config, **changes)

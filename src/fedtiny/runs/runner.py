@@ -145,7 +145,8 @@ def _finish(
 ) -> Result:
     assembly.engine.load(assembly.server.theta)
     assembly.engine.to("cpu")
-    write_atomically(folder.model, _model_file(assembly))
+    state = {name: value.contiguous() for name, value in assembly.model.state_dict().items()}
+    write_atomically(folder.model, require("safetensors.torch", extra="torch").save(state))
     selection = read_json(folder.selection)
     known = read_json(folder.result) if folder.result.exists() else {}
     if known.get("rounds") != assembly.server.round:
@@ -163,13 +164,6 @@ def _finish(
         network=assembly.model.eval(),
         graph=assembly.graph,
     )
-
-
-def _model_file(assembly: Assembly) -> bytes:
-    """The network's state dict."""
-    state = {k: v.contiguous() for k, v in assembly.model.state_dict().items()}
-    data: bytes = require("safetensors.torch", extra="torch").save(state)
-    return data
 
 
 def _new_folder(config: Config, out: Path | str | None) -> RunFolder:

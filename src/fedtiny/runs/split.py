@@ -114,17 +114,12 @@ def save_split(folder: RunFolder, split: Split) -> None:
 
 def load_split(folder: RunFolder) -> Split:
     """Read the split of a run."""
-    tensors = _read(folder)
-    devices = Partition.from_flat(tensors["indices"], tensors["offsets"])
-    checksum = tensors["seal"].tobytes() if "seal" in tensors else b""
-    return Split(tensors["public"], devices, tensors["table"], checksum)
-
-
-def _read(folder: RunFolder) -> dict[str, NDArray[Any]]:
     try:
         tensors: dict[str, NDArray[Any]] = load(folder.partition.read_bytes())
     except (OSError, SafetensorError) as error:
         raise RunError(f"{folder.partition} is missing or damaged") from error
     if not tensors.keys() >= {"public", "indices", "offsets", "table"}:
         raise RunError(f"{folder.partition} is not a partition")
-    return tensors
+    devices = Partition.from_flat(tensors["indices"], tensors["offsets"])
+    checksum = tensors["seal"].tobytes() if "seal" in tensors else b""
+    return Split(tensors["public"], devices, tensors["table"], checksum)

@@ -149,15 +149,14 @@ def reporting(names: Iterable[str]) -> Reporter:
 
 def create(names: Iterable[str]) -> dict[str, Tracker]:
     """The trackers of these names; a missing package says at once which extra brings it."""
-    return {name: _create(name) for name in dict.fromkeys(names)}
-
-
-def _create(name: str) -> Tracker:
-    if name not in TRACKERS:
-        hint = did_you_mean(name, TRACKERS)
-        raise ConfigError(f"no tracker '{name}' (known: {', '.join(TRACKERS)}){hint}")
-    require(name, extra=name)
-    return TRACKERS[name].kind()
+    trackers: dict[str, Tracker] = {}
+    for name in dict.fromkeys(names):
+        if name not in TRACKERS:
+            hint = did_you_mean(name, TRACKERS)
+            raise ConfigError(f"no tracker '{name}' (known: {', '.join(TRACKERS)}){hint}")
+        require(name, extra=name)
+        trackers[name] = TRACKERS[name].kind()
+    return trackers
 
 
 def seen_with(name: str, run: Path) -> str:
