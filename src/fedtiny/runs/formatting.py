@@ -120,22 +120,20 @@ def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> 
     for name in ("classes", "largest class") if many else names:
         shown.add_column(name, justify="right")
     for device, row in enumerate(table):
-        cells = [str((row > 0).sum()), str(row.max())] if many else [_count(c) for c in row]
+        cells = (
+            [str((row > 0).sum()), str(row.max())]
+            if many
+            else [str(c or "[dim]·[/dim]") for c in row]
+        )
         shown.add_row(str(device), str(row.sum()), *cells)
     return shown
-
-
-def _count(count: np.int64) -> str:
-    return str(count) if count else "[dim]·[/dim]"
 
 
 def layer_table(record: Record) -> Table:
     """Density by layer, drawn as bars, with what of it can reach the output; then of the model."""
     shown = titled("Density by layer")
-    shown.add_column("layer")
-    shown.add_column("density", justify="right")
-    shown.add_column("effective", justify="right")
-    shown.add_column("")
+    for name in ("layer", "density", "effective", ""):
+        shown.add_column(name, justify="right" if name in ("density", "effective") else "left")
     effective = record.get("effective_densities") or {}
     most = max(record["densities"].values(), default=1.0)
     for layer, density in record["densities"].items():

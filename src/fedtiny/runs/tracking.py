@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from fedtiny import config as configs
 from fedtiny.errors import ConfigError, RunError
@@ -126,18 +126,12 @@ class WeightsAndBiases:
             self.run.finish()
 
 
-class Known(NamedTuple):
-    """A tracker that fedtiny brings, and the command that shows what it holds."""
-
-    kind: Callable[[], Tracker]
-    seen_with: str
-
-
-TRACKERS = {
-    "tensorboard": Known(TensorBoard, "tensorboard --logdir {run}"),
-    "trackio": Known(Trackio, "trackio show --project fedtiny"),
-    "wandb": Known(WeightsAndBiases, "wandb sync {run}/wandb/offline-* (if it was)"),
+TRACKERS: dict[str, tuple[Callable[[], Tracker], str]] = {
+    "tensorboard": (TensorBoard, "tensorboard --logdir {run}"),
+    "trackio": (Trackio, "trackio show --project fedtiny"),
+    "wandb": (WeightsAndBiases, "wandb sync {run}/wandb/offline-* (if it was)"),
 }
+"""The trackers that fedtiny brings, each with the command that shows what it holds."""
 
 
 def reporting(names: Iterable[str]) -> Reporter:
@@ -155,13 +149,15 @@ def create(names: Iterable[str]) -> dict[str, Tracker]:
             hint = did_you_mean(name, TRACKERS)
             raise ConfigError(f"no tracker '{name}' (known: {', '.join(TRACKERS)}){hint}")
         require(name, extra=name)
-        trackers[name] = TRACKERS[name].kind()
+        kind, _ = TRACKERS[name]
+        trackers[name] = kind()
     return trackers
 
 
 def seen_with(name: str, run: Path) -> str:
     """The command that shows what a tracker holds of a run."""
-    return TRACKERS[name].seen_with.format(run=quoted(run))
+    _, command = TRACKERS[name]
+    return command.format(run=quoted(run))
 
 
 class Tracked:
