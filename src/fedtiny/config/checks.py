@@ -71,16 +71,17 @@ def check_types(settings: Any, where: str = "") -> None:
     """Refuse settings that hold what they cannot hold; `where` comes before their names."""
     for name, choices in _declared(settings.__class__):
         value = getattr(settings, name)
-        kind: Any = choices[0]
-        if not is_dataclass(kind):
-            if type(value) not in choices:
-                check_value(choices, value, f"{where}{name}")
-        elif isinstance(value, kind):
-            check_types(value, f"{where}{name}.")
-        else:
-            hint = "; " + FROM_DICT if isinstance(value, Mapping) else ""
-            wrong = f"'{where}{name}' must be a {kind.__name__}, got {_shown(value)}"
-            raise ConfigError(wrong + hint)
+        if is_dataclass(choices[0]):
+            _check_section(choices[0], value, f"{where}{name}")
+        elif type(value) not in choices:
+            check_value(choices, value, f"{where}{name}")
+
+
+def _check_section(kind: Any, value: Any, where: str) -> None:
+    if not isinstance(value, kind):
+        hint = "; " + FROM_DICT if isinstance(value, Mapping) else ""
+        raise ConfigError(f"'{where}' must be a {kind.__name__}, got {_shown(value)}{hint}")
+    check_types(value, f"{where}.")
 
 
 def check_value(choices: Choices, value: Any, where: str) -> None:

@@ -120,12 +120,8 @@ def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> 
     for name in ("classes", "largest class") if many else names:
         shown.add_column(name, justify="right")
     for device, row in enumerate(table):
-        cells = (
-            [str((row > 0).sum()), str(row.max())]
-            if many
-            else [str(c or "[dim]·[/dim]") for c in row]
-        )
-        shown.add_row(str(device), str(row.sum()), *cells)
+        cells = [(row > 0).sum(), row.max()] if many else [n or "[dim]·[/dim]" for n in row]
+        shown.add_row(*map(str, (device, row.sum(), *cells)))
     return shown
 
 
