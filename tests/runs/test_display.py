@@ -12,7 +12,7 @@ from rich.console import Console
 
 import fedtiny
 from fedtiny.errors import FedTinyError
-from fedtiny.runs import formatting
+from fedtiny.runs import display, formatting
 from fedtiny.runs.reporter import Lines, Live, Silent, automatic
 
 from .tiny import TINY, StopAfter, own_data, tiny
@@ -203,6 +203,10 @@ def test_a_stopped_run_gives_the_terminal_back(tmp_path):
     text = screen.file.getvalue()
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     assert "continue with: fedtiny resume" in text
+
+
+def test_the_place_that_the_docs_of_0_1_0_named_has_the_reporter_too():
+    assert display.automatic is automatic
 
 
 def test_the_reporter_fits_where_the_output_goes(monkeypatch):

@@ -25,14 +25,7 @@ from fedtiny.files import read_json, write_atomically
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
 from fedtiny.runs.folder import RunFolder, way_on
-from fedtiny.runs.inputs import (
-    build_model,
-    check_data,
-    check_model,
-    load_data,
-    own_inputs,
-    parameters,
-)
+from fedtiny.runs.inputs import build_model, check_inputs, load_data, own_inputs, parameters
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta
 
@@ -135,8 +128,7 @@ def trained(
 
     What tracing the network gave may be handed in.
     """
-    check_data(data)
-    check_model(model)
+    check_inputs(data, model)
     folder = RunFolder.open(Path(path))
     if not folder.result.exists():
         raise RunError(f"{path} is not finished; continue it with: {way_on(folder)}")

@@ -36,11 +36,11 @@ from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.inputs import build_model, check_network, fitting, load_images, parameters
 from fedtiny.runs.resolve import (
-    choose,
+    choose_backend,
     cost_inputs,
     has_gpu,
-    known,
-    planned,
+    known_graph,
+    plan_memory,
     resolved,
     within_budget,
 )
@@ -135,12 +135,12 @@ def assemble(
     param_spec = models.analyze(network, dataset.shape, graph)
     check_network(network, dataset)
     method.check(param_spec)
-    backend = choose(config, method, network, param_spec, graph)
+    backend = choose_backend(config, method, network, param_spec, graph)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     if planning:
-        asked, config = planned(asked, config, param_spec, graph)
+        asked, config = plan_memory(asked, config, param_spec, graph)
     preparation = Preparation.of(dataset, config.data.augment, config.data.cutout)
-    native = known(graph) if backend == "native" else None
+    native = known_graph(graph) if backend == "native" else None
     spec = DeviceSpec(config, param_spec, preparation, native)
     engine = TorchEngine(network, spec)
     shards = () if fleet else _shards(dataset, split, config)

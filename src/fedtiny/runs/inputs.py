@@ -122,17 +122,13 @@ def check_config(config: object) -> None:
         )
 
 
-def check_data(data: object) -> None:
-    """Refuse data that is no data set."""
+def check_inputs(data: object, model: object) -> None:
+    """Refuse data that is no data set, and a model whose layers cannot be seen."""
     if not isinstance(data, DataSet | None):
         raise DataError(
             f"data must be a data set as fedtiny.from_arrays and fedtiny.from_torch make them, got "
             f"{_sort(data)}; one that fedtiny knows is named in Config(data=DataConfig(name=...))"
         )
-
-
-def check_model(model: object) -> None:
-    """Refuse a model whose layers cannot be seen."""
     if model is None:
         return
     torch = require("torch", extra="torch")

@@ -21,7 +21,7 @@ from fedtiny.native.fit import largest_fit
 from fedtiny.native.library import available
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options
-from fedtiny.runs.inputs import check_config, check_data, check_model
+from fedtiny.runs.inputs import check_config, check_inputs
 from fedtiny.sparse.densities import uniform
 
 if TYPE_CHECKING:
@@ -37,15 +37,14 @@ Backend = Literal["native", "torch"]
 def resolved(config: Config, data: DataSet | None, model: "nn.Module | None") -> RunConfig:
     """The config with nothing left open: presets, processes, and what came through the API."""
     check_config(config)
-    check_data(data)
-    check_model(model)
+    check_inputs(data, model)
     if data is not None:
         config = replace(config, data=replace(config.data, name=CUSTOM + data.name))
     if model is not None:
         config = replace(config, model=CUSTOM + type(model).__name__)
     simulator = _simulator(config)
-    used_gpu = require("torch", extra="torch").cuda.is_initialized()
-    forking = can_fork() and not used_gpu  # a child process could not compute
+    gpu_in_use = require("torch", extra="torch").cuda.is_initialized()
+    forking = can_fork() and not gpu_in_use  # with a GPU in use, a child process cannot compute
     threads, workers = config.threads, config.workers
     if threads is None:
         threads = 1 if can_fork() else cores()
@@ -106,7 +105,7 @@ def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> CostI
     return inputs if own is None else {**inputs, "model": own}
 
 
-def choose(
+def choose_backend(
     config: RunConfig,
     method: Method,
     model: "nn.Module",
@@ -146,7 +145,7 @@ def _trouble(config: RunConfig, method: Method) -> str:
 def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Traced) -> str:
     """Why native devices cannot play this network as PyTorch would, or nothing."""
     try:
-        native = NativeModel(known(graph))
+        native = NativeModel(known_graph(graph))
     except FedTinyError as error:
         return str(error)
     for name in (*param_spec.prunable, *param_spec.dense):
@@ -158,14 +157,14 @@ def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Traced) -> str:
     return ""
 
 
-def known(graph: Traced) -> Graph:
+def known_graph(graph: Traced) -> Graph:
     """The network as native devices take it; raises why it cannot be told."""
     if isinstance(graph, Graph):
         return graph
     raise graph
 
 
-def planned(
+def plan_memory(
     asked: RunConfig, config: RunConfig, param_spec: ParamSpec, graph: Traced
 ) -> tuple[RunConfig, RunConfig]:
     """Both configs, with the largest batch and its storage that fit a device's memory."""
@@ -187,7 +186,7 @@ def planned(
         optimizer=config.train.optimizer,
         top_count=int(max(kept.values()) * MAX_SWAPPED),
     )
-    chosen, _ = largest_fit(NativeModel(known(graph)), options, kept, config.device_budget)
+    chosen, _ = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
     measured = min(config.selection.batch_size, chosen.batch)
     changes: dict[str, Any] = {
         "train": replace(config.train, batch_size=chosen.batch),
