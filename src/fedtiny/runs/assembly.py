@@ -33,17 +33,9 @@ from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
 from fedtiny.models import Traced
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
+from fedtiny.runs import resolve
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.inputs import build_model, check_network, fitting, load_images, parameters
-from fedtiny.runs.resolve import (
-    choose_backend,
-    cost_inputs,
-    has_gpu,
-    known_graph,
-    plan_memory,
-    resolved,
-    within_budget,
-)
 from fedtiny.runs.split import Split, checked, share_out, with_checksum
 
 if TYPE_CHECKING:
@@ -118,11 +110,11 @@ def assemble(
     from fedtiny.devices.torch_engine import TorchEngine
     from fedtiny.devices.torch_public import TorchPublicSet
 
-    asked = config if isinstance(config, RunConfig) else resolved(config, data, model)
+    asked = config if isinstance(config, RunConfig) else resolve.resolved(config, data, model)
     images = load_images(asked, data)
     dataset = fitting(images, asked)
     planning = asked.plans_memory
-    asked = asked if planning else within_budget(asked, dataset, model)
+    asked = asked if planning else resolve.within_budget(asked, dataset, model)
     method = methods.create(asked)
     config = method.resolve(asked, lambda: parameters(asked, dataset, model))
     sharing = fleet.share_out if fleet else share_out
@@ -135,12 +127,12 @@ def assemble(
     param_spec = models.analyze(network, dataset.shape, graph)
     check_network(network, dataset)
     method.check(param_spec)
-    backend = choose_backend(config, method, network, param_spec, graph)
+    backend = resolve.choose_backend(config, method, network, param_spec, graph)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     if planning:
-        asked, config = plan_memory(asked, config, param_spec, graph)
+        asked, config = resolve.plan_memory(asked, config, param_spec, graph)
     preparation = Preparation.of(dataset, config.data.augment, config.data.cutout)
-    native = known_graph(graph) if backend == "native" else None
+    native = resolve.known_graph(graph) if backend == "native" else None
     spec = DeviceSpec(config, param_spec, preparation, native)
     engine = TorchEngine(network, spec)
     shards = () if fleet else _shards(dataset, split, config)
@@ -152,7 +144,7 @@ def assemble(
     public = TorchPublicSet(engine, _public_shard(dataset, split), graph)
     server = Server(config, transport, engine.theta(), public)
     samples = fleet.samples if fleet else int(split.table.sum()) // len(split.table)
-    inputs = cost_inputs(asked, dataset, model) | {"samples": samples}
+    inputs = resolve.cost_inputs(asked, dataset, model) | {"samples": samples}
     if (config.model, config.parameters) == (asked.model, asked.parameters):
         inputs["graph"] = graph
     workload = Workload.of(asked, **inputs)
@@ -216,7 +208,7 @@ def _gpu_executor(spec: DeviceSpec, engine: "TorchEngine", data: DataSet) -> Exe
 
     from fedtiny.devices.gpu.stream_executor import StreamExecutor
 
-    kind, count = ("cuda", torch.cuda.device_count()) if has_gpu() else ("cpu", 1)
+    kind, count = ("cuda", torch.cuda.device_count()) if resolve.has_gpu() else ("cpu", 1)
     cards = count if spec.config.gpu.cards is None else spec.config.gpu.cards
     if kind == "cuda" and cards > count:
         raise ConfigError(f"--gpu.cards is {cards}, but this machine has {count}")

@@ -93,21 +93,17 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         signed = json.loads(signed_text)
         text, digest = signed["state"], signed["digest"]
         state = json.loads(text)
+        if digest != digest_of(tensors, text):
+            raise ValueError("the digest is that of something else")
     except OSError as error:
         raise RunError(f"cannot read {folder.checkpoint}: {error.strerror}") from error
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(folder) from error
-    if digest != digest_of(tensors, text):
-        raise _damaged(folder)
+        raise IncompleteRunError(f"{folder.checkpoint} is damaged", folder) from error
     if state["format"] != FORMAT:
         raise RunError(
             f"{folder.checkpoint} has format {state['format']}; this version reads {FORMAT}"
         )
     return tensors, state
-
-
-def _damaged(folder: RunFolder) -> IncompleteRunError:
-    return IncompleteRunError(f"{folder.checkpoint} is damaged", folder)
 
 
 def require_complete(folder: RunFolder) -> None:

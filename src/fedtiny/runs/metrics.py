@@ -30,20 +30,15 @@ def read(folder: RunFolder) -> list[Record]:
     records: list[Record] = []
     lines = folder.metrics.read_bytes().splitlines()
     for number, line in enumerate(lines, start=1):
-        record = _parsed(line)
-        if record is not None:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict) and isinstance(record.get("round"), int):
             records.append(record)
         elif number < len(lines):
             raise RunError(f"line {number} of {folder.metrics} is damaged")
     return records
-
-
-def _parsed(line: bytes) -> Record | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("round"), int) else None
 
 
 def keep_before(folder: RunFolder, round: int) -> list[Record]:
