@@ -16,10 +16,8 @@ from fedtiny.runs.tracking import seen_with
 
 def finish(result: Result, *, report: bool = True, track: Iterable[str] = ()) -> None:
     """Call every hook and print its line; whatever happens, the run stays finished."""
-    hooks: dict[str, Callable[[], str]] = {}
-    if report:
-        hooks["report"] = partial(report_page, result)
-    hooks["packed model"] = partial(packed_model, result)
+    hooks: dict[str, Callable[[], str]] = {"report": partial(_report, result)} if report else {}
+    hooks["packed model"] = partial(_packed_model, result)
     hooks |= {name: partial(seen_with, name, result.path) for name in track}
     for name, hook in hooks.items():
         try:
@@ -30,13 +28,13 @@ def finish(result: Result, *, report: bool = True, track: Iterable[str] = ()) ->
             print(f"no {name} ({type(error).__name__}: {error}); the run itself is complete")
 
 
-def report_page(result: Result) -> str:
+def _report(result: Result) -> str:
     """The page with the run's figures."""
     folder = RunFolder(result.path)
     return str(write_page([read(folder)], folder.report))
 
 
-def packed_model(result: Result) -> str:
+def _packed_model(result: Result) -> str:
     """The model as one small file."""
     path = pack_run(result.path, graph=result.graph)
     size, dense = path.stat().st_size, packed.read(path).dense_bytes
