@@ -12,6 +12,7 @@ from .markdown import ROOT
 
 PAPER_S, OWN = ("table1", "ablation"), ("granularity",)
 FILES = {name: ROOT / "results" / "mini" / f"{name}.json" for name in (*PAPER_S, *OWN)}
+FULL = ROOT / "results" / "paper" / "table1.json"
 TOLD_WITH_CODE = ("fedtiny-cifar10-resnet18-d0.001", "fl_pqsu-cifar10-resnet18-d0.001")
 PAGE = (ROOT / "docs" / "results.md").read_text()
 
@@ -25,16 +26,27 @@ def left_out(row):
     return "VGG11" in row and "| 0.001 |" not in row
 
 
-def made(names, folder, out):
+def made(names, folder, out, scale="mini", files=None):
     """The rows of the tables that the command makes from the files."""
     suite = Suite.load(folder)
-    files = tuple(FILES[name] for name in names)
-    sweep = Sweep(suite, suite.scale("mini"), suite.find(names), out, result_files=files)
+    files = files or tuple(FILES[name] for name in names)
+    sweep = Sweep(suite, suite.scale(scale), suite.find(names), out, result_files=files)
     return [row for e in sweep.experiments for row in rows(table.markdown(sweep.results(e)))]
 
 
 def test_every_file_is_shown():
-    assert sorted((ROOT / "results").rglob("*.json")) == sorted(FILES.values())
+    assert sorted((ROOT / "results").rglob("*.json")) == sorted([*FILES.values(), FULL])
+
+
+def at_full_scale(out):
+    """The rows of Table 1 that have a result at the paper's own scale."""
+    return [row for row in made(["table1"], None, out, "paper", (FULL,)) if "| - |" not in row]
+
+
+def test_what_was_run_at_the_paper_s_scale_is_shown(tmp_path):
+    found = at_full_scale(tmp_path)
+    assert any("| FedTiny |" in row for row in found)
+    assert {*found} <= {*rows(PAGE)}
 
 
 @pytest.mark.parametrize(
@@ -43,12 +55,13 @@ def test_every_file_is_shown():
 def test_the_tables_are_those_that_the_command_makes(tmp_path, names, folder):
     wanted = [row for row in made(names, folder, tmp_path) if not left_out(row)]
     assert any("0." in row for row in wanted)
-    assert [row for row in rows(PAGE) if row in wanted] == wanted
+    short = PAGE.partition("## At a short schedule")[2]
+    assert [row for row in rows(short) if row in wanted] == wanted
 
 
 def test_no_other_row_stands_on_the_page(tmp_path):
     every = made(PAPER_S, None, tmp_path) + made(OWN, ROOT / "examples/experiments", tmp_path)
-    assert {*rows(PAGE)} <= {*every}
+    assert {*rows(PAGE)} <= {*every, *at_full_scale(tmp_path)}
 
 
 @pytest.mark.parametrize("name", FILES)

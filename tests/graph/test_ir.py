@@ -127,11 +127,11 @@ def test_what_is_trusted_may_be_larger():
 
 
 def test_the_limits_are_those_of_the_native_library():
-    source = Path(fedtiny.__file__).parent / "native" / "csrc" / "graph.cpp"
-    text = source.read_text(encoding="utf-8")
-    shifts = {int(n) for n in re.findall(r"Index\{1\} << (\d+)", text)}
-    assert {1 << n for n in shifts} == {LIMITS.values, LIMITS.layer_weights}
-    assert f"count > {LIMITS.nodes}" in text
+    source = Path(fedtiny.__file__).parent / "native" / "csrc" / "limits.h"
+    found = re.findall(r"MAX_(\w+) = (Index\{1\} << )?(\d+)", source.read_text(encoding="utf-8"))
+    native = {name: 1 << int(n) if shifted else int(n) for name, shifted, n in found}
+    ours = (LIMITS.nodes, LIMITS.values, LIMITS.layer_weights)
+    assert (native["NODES"], native["VALUES"], native["WEIGHTS"]) == ours
 
 
 def test_all_but_tracing_does_without_torch():

@@ -14,9 +14,7 @@ namespace {
 std::mt19937_64 randomness;
 long calls = 0, refused = 0;
 
-int number(int low, int high) {
-  return std::uniform_int_distribution<int>(low, high)(randomness);
-}
+int number(int low, int high) { return std::uniform_int_distribution<int>(low, high)(randomness); }
 bool chance(double p) { return std::uniform_real_distribution<double>()(randomness) < p; }
 
 // Now and then a number that makes no sense.
@@ -25,7 +23,7 @@ int odd(int sane) {
   return chance(0.004) ? strange[number(0, 7)] : sane;
 }
 
-void told(int code) {
+void count_call(int code) {
   ++calls;
   if (code == 0) return;
   ++refused;
@@ -126,11 +124,11 @@ void prepare(Net& net) {
   }
   fedtiny_memory planned{}, taken{};
   const int ok = fedtiny_plan(net.handle, &o, net.kept.data(), &planned);
-  told(ok);
+  count_call(ok);
   const int ready = fedtiny_prepare(net.handle, &o, net.kept.data(), pointers.data());
-  told(ready);
+  count_call(ready);
   if (ready != 0) return;
-  told(fedtiny_taken(net.handle, &taken));
+  count_call(fedtiny_taken(net.handle, &taken));
   if (ok != 0 || taken.total > o.budget) std::abort();
   if (o.remove_dead == 0 && taken.total != planned.total) std::abort();
 }
@@ -144,8 +142,8 @@ void set_all(Net& net) {
       std::vector<float> values = floats(static_cast<std::size_t>(size));
       if (parameter == FEDTINY_RUNNING_VAR && chance(0.95))
         for (float& v : values) v = std::fabs(v);
-      told(fedtiny_set(net.handle, static_cast<int>(i), parameter, values.data(),
-                       chance(0.99) ? size : odd(5)));
+      count_call(fedtiny_set(net.handle, static_cast<int>(i), parameter, values.data(),
+                             chance(0.99) ? size : odd(5)));
     }
 }
 
@@ -153,69 +151,62 @@ void get_something(Net& net) {
   const int node = odd(number(0, static_cast<int>(net.nodes.size()) - 1));
   const int parameter = odd(number(0, 7));
   std::int64_t size = 0;
-  if (fedtiny_size(net.handle, node, parameter, &size) != 0) size = 3;
+  if (fedtiny_size(net.handle, node, parameter, &size) != 0)
+    size = 3;
   else if (parameter == FEDTINY_WEIGHT && net.kept[static_cast<std::size_t>(node)] >= 0)
     size = net.kept[static_cast<std::size_t>(node)];
   std::vector<double> doubles(static_cast<std::size_t>(size));
   std::vector<float> singles(static_cast<std::size_t>(size));
-  told(fedtiny_get(net.handle, node, parameter, doubles.data(), size));
-  told(fedtiny_get_gradient(net.handle, node, parameter, singles.data(), size));
+  count_call(fedtiny_get(net.handle, node, parameter, doubles.data(), size));
+  count_call(fedtiny_get_gradient(net.handle, node, parameter, singles.data(), size));
 }
 
 void run(Net& net) {
-  const int most = std::max(net.options.batch, net.options.forward_batch);
-  const int count = odd(number(1, std::min(20, std::max(1, most))));
+  const int max_batch = std::max(net.options.batch, net.options.forward_batch);
+  const int count = odd(number(1, std::min(20, std::max(1, max_batch))));
   const auto real = static_cast<std::size_t>(count > 0 && count <= 64 ? count : 0);
   const std::vector<float> images = floats(real * net.image);
   std::vector<std::int64_t> labels(real);
   const int classes = net.nodes.back().channels;
   for (std::int64_t& label : labels) label = odd(number(0, std::max(0, classes - 1)));
-  fedtiny_score score{};
-  const auto seed = randomness();
   std::vector<std::int32_t> indices(30);
-  std::vector<float> values(30);
-  fedtiny_wanted wanted{odd(number(0, static_cast<int>(net.nodes.size()) - 1)),
-                        odd(number(0, 30)), indices.data(), values.data(), nullptr};
-  if (wanted.count > 30) wanted.count = 30;
-  const float* data = chance(0.01) ? nullptr : images.data();
-  switch (number(0, 3)) {
-    case 0:
-      told(fedtiny_train(net.handle, data, labels.data(), count, seed, number(0, 1), nullptr, 0,
-                         &score));
-      break;
-    case 1:
-      told(fedtiny_measure(net.handle, data, labels.data(), count, seed, chance(0.5) ? 0.01 : odd(0),
-                           &wanted, odd(1) == 1, &score));
-      break;
-    case 2: {
-      std::vector<float> logits(real * static_cast<std::size_t>(std::max(1, classes)));
-      told(fedtiny_forward(net.handle, data, chance(0.5) ? labels.data() : nullptr, count,
-                           number(0, 1), logits.data(), &score));
-      break;
-    }
-    default: {
-      std::int64_t size = 0;
-      if (fedtiny_size(net.handle, wanted.node, FEDTINY_WEIGHT, &size) != 0) break;
-      std::vector<float> dense(static_cast<std::size_t>(size));
-      wanted.dense = dense.data();
-      told(fedtiny_train(net.handle, data, labels.data(), count, seed, 0, &wanted, 1, &score));
-      std::vector<float> gradient(real * net.image);
-      told(fedtiny_get_input_gradient(net.handle, gradient.data(),
-                                      static_cast<std::int64_t>(gradient.size())));
-    }
+  std::vector<float> values(30), dense, gradient(real * net.image);
+  std::vector<float> logits(real * static_cast<std::size_t>(std::max(1, classes)));
+  fedtiny_grad_query query{odd(number(0, static_cast<int>(net.nodes.size()) - 1)),
+                           odd(number(0, 30)), indices.data(), values.data(), nullptr};
+  if (query.count > 30) query.count = 30;
+  std::int64_t size = 0;
+  if (chance(0.3) && fedtiny_size(net.handle, query.node, FEDTINY_WEIGHT, &size) == 0) {
+    dense.resize(static_cast<std::size_t>(size));
+    query.dense = dense.data();
   }
+  fedtiny_pass pass{};
+  pass.mode = odd(number(0, 4));
+  pass.images = chance(0.01) ? nullptr : images.data();
+  pass.labels = chance(pass.mode < FEDTINY_MEASURE ? 0.5 : 0.99) ? labels.data() : nullptr;
+  pass.count = count;
+  pass.seed = randomness();
+  pass.epsilon = chance(0.5) ? 0.01 : odd(0);
+  pass.queries = chance(0.99) ? &query : nullptr;
+  pass.query_count = chance(0.5) ? 0 : odd(1) == 1;
+  pass.logits = chance(0.5) ? logits.data() : nullptr;
+  fedtiny_score score{};
+  count_call(
+      fedtiny_run(net.handle, chance(0.99) ? &pass : nullptr, chance(0.99) ? &score : nullptr));
+  count_call(fedtiny_get_input_gradient(net.handle, gradient.data(),
+                                        static_cast<std::int64_t>(gradient.size())));
 }
 
 void live_once() {
   Net net;
   net.nodes = random_nodes();
-  if (chance(0.02)) told(fedtiny_create(nullptr, 3, &net.handle));
+  if (chance(0.02)) count_call(fedtiny_create(nullptr, 3, &net.handle));
   const int made =
       fedtiny_create(net.nodes.data(), static_cast<int>(net.nodes.size()), &net.handle);
-  told(made);
+  count_call(made);
   if (made != 0) {
     fedtiny_score score{};
-    told(fedtiny_forward(net.handle, nullptr, nullptr, 1, 0, nullptr, &score));
+    count_call(fedtiny_run(net.handle, nullptr, &score));
     return;
   }
   const fedtiny_node& input = net.nodes[0];
@@ -226,7 +217,7 @@ void live_once() {
     prepare(net);
     set_all(net);
     const fedtiny_rates rates = {chance(0.05) ? NAN : 0.01, 0.9, 1e-4, 0.9, 0.999, 1e-8};
-    if (chance(0.9)) told(fedtiny_start(net.handle, &rates));
+    if (chance(0.9)) count_call(fedtiny_start(net.handle, &rates));
     for (int i = 0; i < 6; ++i) run(net);
     get_something(net);
   }
@@ -235,9 +226,9 @@ void live_once() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const long wanted = argc > 1 ? std::atol(argv[1]) : 1000;
+  const long goal = argc > 1 ? std::atol(argv[1]) : 1000;
   randomness.seed(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
-  while (calls < wanted) live_once();
+  while (calls < goal) live_once();
   std::printf("%ld calls, %ld refused\n", calls, refused);
   return 0;
 }

@@ -2,7 +2,17 @@
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint64,
+    c_void_p,
+)
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,11 +66,27 @@ class ScoreRecord(Structure):
 
 
 class GradQueryRecord(Structure):
-    """fedtiny_wanted."""
+    """fedtiny_grad_query."""
 
     _fields_ = (
         *_each(c_int32, "node", "count"),
         *_each(c_void_p, "indices", "values", "dense"),
+    )
+
+
+class PassRecord(Structure):
+    """fedtiny_pass."""
+
+    _fields_ = (
+        ("mode", c_int32),
+        ("query_count", c_int32),
+        ("queries", c_void_p),
+        ("images", c_void_p),
+        ("labels", c_void_p),
+        ("count", c_int64),
+        ("seed", c_uint64),
+        ("epsilon", c_double),
+        ("logits", c_void_p),
     )
 
 
@@ -75,9 +101,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "get_gradient": (_P, c_int32, c_int32, _P, c_int64),
     "get_input_gradient": (_P, _P, c_int64),
     "start": (_P, POINTER(RatesRecord)),
-    "train": (_P, _P, _P, c_int64, ctypes.c_uint64, c_int32, _P, c_int32, POINTER(ScoreRecord)),
-    "measure": (_P, _P, _P, c_int64, ctypes.c_uint64, c_double, _P, c_int32, POINTER(ScoreRecord)),
-    "forward": (_P, _P, _P, c_int64, c_int32, _P, POINTER(ScoreRecord)),
+    "run": (_P, POINTER(PassRecord), POINTER(ScoreRecord)),
 }
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Mapping
+from enum import IntEnum
 from math import prod
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedtiny.native.library import (
     MemoryRecord,
     NativeError,
     NodeRecord,
+    PassRecord,
     RatesRecord,
     ScoreRecord,
     library,
@@ -24,6 +26,16 @@ from fedtiny.native.options import Memory, Options, Rates, Score
 
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int32]
+
+
+class _Mode(IntEnum):
+    """fedtiny_mode: what a pass does."""
+
+    FORWARD = 0
+    OWN_STATISTICS = 1
+    MEASURE = 2
+    GRADIENTS = 3
+    TRAIN = 4
 
 
 class NativeModel:
@@ -153,9 +165,8 @@ class NativeModel:
         Each array of `dense` has the complete gradient of its layer added.
         """
         queries = [self._dense_record(name, sums) for name, sums in (dense or {}).items()]
-        array = (GradQueryRecord * len(queries))(*queries)
-        self._images = len(images)
-        return self._pass("train", images, labels, seed, update, array, len(array))
+        mode = _Mode.TRAIN if update else _Mode.GRADIENTS
+        return self._run(mode, images, labels, queries=_array(queries), seed=seed)
 
     def top_gradients(
         self,
@@ -175,17 +186,16 @@ class NativeModel:
             name: (np.empty(size, dtype=np.int32), np.empty(size, dtype=np.float32))
             for name, size in sizes.items()
         }
-        queries = (GradQueryRecord * len(found))(
-            *(
+        queries = _array(
+            [
                 GradQueryRecord(self._place(name)[0], len(i), i.ctypes.data, v.ctypes.data, None)
                 for name, (i, v) in found.items()
-            )
+            ]
         )
-        self._images = len(images)
-        self._pass("measure", images, labels, seed, epsilon, queries, len(queries))
+        self._run(_Mode.MEASURE, images, labels, queries=queries, seed=seed, epsilon=epsilon)
         return {
-            name: (indices[: query.count], values[: query.count])
-            for (name, (indices, values)), query in zip(found.items(), queries, strict=True)
+            name: (indices[: record.count], values[: record.count])
+            for (name, (indices, values)), record in zip(found.items(), queries, strict=True)
         }
 
     def forward(
@@ -196,17 +206,35 @@ class NativeModel:
         own_statistics: bool = False,
     ) -> Score:
         """Loss and right answers without training; with running statistics or the batch's own."""
-        return self._pass("forward", images, labels, own_statistics, None)
+        return self._run(_forward_mode(own_statistics), images, labels)
 
     def logits(self, images: Floats, *, own_statistics: bool = False) -> Floats:
-        """What the network gives for some images."""
+        """The network's outputs for some images."""
         values = np.empty((len(images), self.graph.shapes[-1][0]), dtype=np.float32)
-        self._pass("forward", images, None, own_statistics, values.ctypes.data)
+        self._run(_forward_mode(own_statistics), images, None, logits=values.ctypes.data)
         return values
 
-    def _pass(self, name: str, images: Floats, labels: Any, *arguments: Any) -> Score:
-        """Whatever computes with a batch; labels may be missing."""
-        shape, score = self.graph.shapes[0], ScoreRecord()
+    def _run(
+        self, mode: _Mode, images: Floats, labels: Any, *, queries: Any = None, **settings: Any
+    ) -> Score:
+        images, labels = self._checked(images, labels)
+        if mode >= _Mode.MEASURE:
+            self._images = len(images)
+        record = PassRecord(
+            mode=mode,
+            query_count=len(queries or ()),
+            queries=ctypes.cast(queries, ctypes.c_void_p),
+            images=images.ctypes.data,
+            labels=None if labels is None else labels.ctypes.data,
+            count=len(images),
+            **settings,
+        )
+        score = ScoreRecord()
+        self._call("run", ctypes.byref(record), ctypes.byref(score))
+        return Score(score.loss, score.correct)
+
+    def _checked(self, images: Floats, labels: Any) -> tuple[Floats, Any]:
+        shape = self.graph.shapes[0]
         images = np.ascontiguousarray(images, dtype=np.float32)
         if images.shape[1:] != shape:
             raise NativeError(f"images must be [N, {shape}], but have shape {images.shape}")
@@ -214,10 +242,7 @@ class NativeModel:
             labels = np.ascontiguousarray(labels, dtype=np.int64)
             if labels.shape != (len(images),):
                 raise NativeError(f"{len(images)} images need as many labels, not {labels.shape}")
-        answers = None if labels is None else labels.ctypes.data
-        batch = (images.ctypes.data, answers, len(images))
-        self._call(name, *batch, *arguments, ctypes.byref(score))
-        return Score(score.loss, score.correct)
+        return images, labels
 
     def _dense_record(self, name: str, sums: Floats) -> GradQueryRecord:
         if sums.dtype != np.float32 or sums.size != self.size(name) or not sums.flags.c_contiguous:
@@ -242,6 +267,14 @@ class NativeModel:
             if kept[self._place(name)[0]] == -1:
                 kept[self._place(name)[0]] = self.size(name)
         return kept
+
+
+def _forward_mode(own_statistics: bool) -> _Mode:
+    return _Mode.OWN_STATISTICS if own_statistics else _Mode.FORWARD
+
+
+def _array(queries: list[GradQueryRecord]) -> Any:
+    return (GradQueryRecord * len(queries))(*queries)
 
 
 def _memory(record: MemoryRecord) -> Memory:

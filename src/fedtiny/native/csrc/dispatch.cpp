@@ -8,10 +8,9 @@ extern const Kernels kernels_sse2, kernels_avx2, kernels_avx512;
 
 const Kernels* kernels_for(Index lanes) {
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0 &&
-                      __builtin_cpu_supports("avx512vl") != 0 &&
-                      __builtin_cpu_supports("avx512bw") != 0 &&
-                      __builtin_cpu_supports("avx512dq") != 0;
+  const bool avx512 =
+      avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+      __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0;
   if (avx512 && (lanes == 0 || lanes == kernels_avx512.lanes)) return &kernels_avx512;
   if (avx2 && (lanes == 0 || lanes == kernels_avx2.lanes)) return &kernels_avx2;
   if (lanes == 0 || lanes == kernels_sse2.lanes) return &kernels_sse2;

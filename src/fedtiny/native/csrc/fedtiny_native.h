@@ -1,6 +1,6 @@
 /* Training of sparse networks: the C interface.
  *
- * Every function that can fail gives 0, or 1 with the reason in fedtiny_last_error() (of this
+ * Every function that can fail returns 0, or 1 with the reason in fedtiny_last_error() (of this
  * thread). A network is not to be used by two threads at once. Nothing given is kept after a call.
  *
  * Order of calls: create, prepare (which takes the memory), set every parameter, then any of the
@@ -35,7 +35,7 @@ enum fedtiny_kind {
   FEDTINY_DROPOUT = 10
 };
 
-/* One step of a network; the first is its only input, the last gives its logits. */
+/* One step of a network; the first is its only input, the last returns its logits. */
 typedef struct {
   int32_t kind;
   int32_t first, second; /* the nodes that it reads, -1 for none */
@@ -52,13 +52,13 @@ typedef struct {
 enum fedtiny_optimizer { FEDTINY_SGD = 0, FEDTINY_ADAM = 1 };
 
 typedef struct {
-  int32_t batch;          /* most images of a training step */
-  int32_t forward_batch;  /* most images of a forward pass */
+  int32_t batch;         /* most images of a training step */
+  int32_t forward_batch; /* most images of a forward pass */
   int32_t threads;
-  int32_t lanes;          /* 0: the processor's own; else 4, 8 or 16, if it has them */
-  int32_t half;           /* 1: activations and their gradients are held in half precision */
-  int32_t recompute;      /* 1: what only batch norm reads is computed again, not held */
-  int32_t remove_dead;    /* 1: channels that cannot reach the output are left out */
+  int32_t lanes;       /* 0: the processor's own; else 4, 8 or 16, if it has them */
+  int32_t half;        /* 1: activations and their gradients are held in half precision */
+  int32_t recompute;   /* 1: what only batch norm reads is computed again, not held */
+  int32_t remove_dead; /* 1: channels that cannot reach the output are left out */
   int32_t optimizer;
   int32_t input_gradient; /* 1: the gradient of the images can be asked for */
   int32_t top_count;      /* most gradients of pruned weights asked of a layer */
@@ -81,8 +81,8 @@ enum fedtiny_parameter {
   FEDTINY_SHIFT = 3,
   FEDTINY_RUNNING_MEAN = 4,
   FEDTINY_RUNNING_VAR = 5,
-  FEDTINY_BATCH_MEAN = 6, /* of the last pass with statistics of its own; only to get */
-  FEDTINY_BATCH_VAR = 7,  /* not corrected for the number of samples; only to get */
+  FEDTINY_BATCH_MEAN = 6,   /* of the last pass with statistics of its own; only to get */
+  FEDTINY_BATCH_VAR = 7,    /* not corrected for the number of samples; only to get */
   FEDTINY_CORRECTED_VAR = 8 /* corrected; only to get */
 };
 
@@ -103,7 +103,28 @@ typedef struct {
   int32_t* indices; /* room for `count`; filled in order of position */
   float* values;
   float* dense; /* instead of the above: an array of the layer's size that is added to */
-} fedtiny_wanted;
+} fedtiny_grad_query;
+
+enum fedtiny_mode {
+  FEDTINY_FORWARD = 0,        /* without dropout, with running statistics */
+  FEDTINY_OWN_STATISTICS = 1, /* the same with the batch's own statistics */
+  FEDTINY_MEASURE = 2,        /* only the gradients asked for; nothing that is kept changes */
+  FEDTINY_GRADIENTS = 3,      /* gradients of the mean loss, and running statistics */
+  FEDTINY_TRAIN = 4           /* the same, and a step of the optimizer */
+};
+
+/* One pass over a batch. A forward pass may do without labels and score. */
+typedef struct {
+  int32_t mode;
+  int32_t query_count;
+  fedtiny_grad_query* queries; /* answered for the weights before the step */
+  const float* images;
+  const int64_t* labels;
+  int64_t count;
+  uint64_t seed;  /* keys dropout */
+  double epsilon; /* batch norm computes with this epsilon at least */
+  float* logits;  /* of a forward pass; may be left out */
+} fedtiny_pass;
 
 FEDTINY_API const char* fedtiny_last_error(void);
 FEDTINY_API const char* fedtiny_instructions(void);
@@ -135,22 +156,8 @@ FEDTINY_API int fedtiny_get_input_gradient(const fedtiny_network* network, float
 
 /* A fresh optimizer. */
 FEDTINY_API int fedtiny_start(fedtiny_network* network, const fedtiny_rates* rates);
-/* Gradients of the mean loss, running statistics, and (if `update`) a step of the optimizer.
- * `seed` keys dropout. The gradients of wanted layers are of the weights before the step. */
-FEDTINY_API int fedtiny_train(fedtiny_network* network, const float* images, const int64_t* labels,
-                              int64_t count, uint64_t seed, int32_t update,
-                              fedtiny_wanted* wanted, int32_t wanted_count, fedtiny_score* score);
-/* Only the wanted gradients: no parameter, statistic or gradient of a kept weight changes. Batch
- * norm computes with this epsilon at least. */
-FEDTINY_API int fedtiny_measure(fedtiny_network* network, const float* images,
-                                const int64_t* labels, int64_t count, uint64_t seed,
-                                double epsilon, fedtiny_wanted* wanted, int32_t wanted_count,
-                                fedtiny_score* score);
-/* Without dropout; with the batch's own statistics or the running ones. `labels` and `score`, or
- * `logits`, may be left out. */
-FEDTINY_API int fedtiny_forward(fedtiny_network* network, const float* images,
-                                const int64_t* labels, int64_t count, int32_t own_statistics,
-                                float* logits, fedtiny_score* score);
+FEDTINY_API int fedtiny_run(fedtiny_network* network, const fedtiny_pass* pass,
+                            fedtiny_score* score);
 
 #ifdef __cplusplus
 }

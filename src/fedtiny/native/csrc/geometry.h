@@ -2,7 +2,8 @@
 //
 // A piece is a block of images times a band of rows. For a band the rows of the input that it needs
 // lie in scratch as `stride` x `stride` interleaved planes a channel, so that every tap of a kernel
-// is a constant offset; the gradients of the output that the band's input rows need lie beside them.
+// is a constant offset; the gradients of the output that the band's input rows need lie beside
+// them. A linear layer is a convolution of one tap on planes of one value.
 #pragma once
 #include <algorithm>
 
@@ -15,18 +16,13 @@ inline Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 
 struct Axis {
   Index in, out, kernel, stride, padding;
-  Index reach_min, reach_max;  // of taps, in steps of the stride
-  Index back_min, back_max;    // of outputs that an input position feeds, in outputs
-  Index positions;             // outputs, or input positions over the stride if those are more
+  // Of taps, in steps of the stride; of outputs that an input position feeds, in outputs.
+  Index reach_min = floor_div(-padding, stride);
+  Index reach_max = floor_div(kernel - 1 - padding, stride);
+  Index back_min = std::min<Index>(0, -reach_max), back_max = std::max<Index>(0, -reach_min);
+  // Outputs, or input positions over the stride if those are more.
+  Index positions = std::max(out, ceil_div(in, stride));
 
-  Axis(Index in_, Index out_, Index kernel_, Index stride_, Index padding_)
-      : in(in_), out(out_), kernel(kernel_), stride(stride_), padding(padding_) {
-    reach_min = floor_div(-padding, stride);
-    reach_max = floor_div(kernel - 1 - padding, stride);
-    back_min = std::min<Index>(0, -reach_max);
-    back_max = std::max<Index>(0, -reach_min);
-    positions = std::max(out, ceil_div(in, stride));
-  }
   Index phase(Index tap) const { return tap - padding - stride * reach(tap); }
   Index reach(Index tap) const { return floor_div(tap - padding, stride); }
   Index reaches() const { return reach_max - reach_min; }
@@ -34,9 +30,9 @@ struct Axis {
 };
 
 constexpr Index SPARE = 4;  // vectors beside a row that a kernel may touch for nothing
-constexpr Index MOST_SCRATCH = Index{7} << 18;  // bytes of input rows: about a second-level cache
+constexpr Index MAX_SCRATCH = Index{7} << 18;  // bytes of input rows: about a second-level cache
 constexpr Index BAND_ROWS = 8;
-constexpr Index FEWEST_PIECES = 4;
+constexpr Index MIN_PIECES = 4;
 
 struct Geometry {
   Axis y, x;
@@ -47,9 +43,11 @@ struct Geometry {
   Index row_pitch, row_floats;                    // one channel's rows before they are stored
 
   Geometry(const Node& n, Index lanes_, Index blocks)
-      : y(n.in.height, n.out.height, n.kernel[0], n.stride[0], n.padding[0]),
-        x(n.in.width, n.out.width, n.kernel[1], n.stride[1], n.padding[1]),
-        channels(n.in.channels), filters(n.channels), lanes(lanes_) {
+      : y{n.in.height, n.out.height, n.kernel[0], n.stride[0], n.padding[0]},
+        x{n.in.width, n.out.width, n.kernel[1], n.stride[1], n.padding[1]},
+        channels(n.in.channels),
+        filters(n.channels),
+        lanes(lanes_) {
     in_pitch = (x.out + x.reaches()) * lanes;
     band = chosen_band(blocks, n.whole_inputs);
     bands = ceil_div(y.positions, band);
@@ -65,16 +63,29 @@ struct Geometry {
   }
 
   Index phases() const { return y.stride * x.stride; }
+  Index buckets() const { return channels * phases(); }
+  Index phase(Index tap_y, Index tap_x) const { return y.phase(tap_y) * x.stride + x.phase(tap_x); }
+
+  // Where a tap finds its input among a channel's rows in scratch, and the gradient of its output
+  // among a filter's.
+  Index tap_offset(Index tap_y, Index tap_x) const {
+    return phase(tap_y, tap_x) * in_phase + (y.reach(tap_y) - y.reach_min) * in_pitch +
+           (x.reach(tap_x) - x.reach_min) * lanes;
+  }
+  Index back_offset(Index tap_y, Index tap_x) const {
+    return (-y.reach(tap_y) - y.back_min) * out_pitch + (-x.reach(tap_x) - x.back_min) * lanes;
+  }
+  // From the gradient rows of a filter in scratch to the first of its outputs.
+  Index first_output() const { return -y.back_min * out_pitch - x.back_min * lanes; }
 
  private:
   // By all channels, whatever is left out: so leaving some out never takes more memory here.
   Index chosen_band(Index blocks, Index whole_channels) const {
     const Index row = sized(phases(), whole_channels, in_pitch, 4);
     Index rows = std::min(BAND_ROWS, y.positions);
-    while (rows > 1 && row * (rows + y.reaches()) > MOST_SCRATCH) --rows;
+    while (rows > 1 && row * (rows + y.reaches()) > MAX_SCRATCH) --rows;
     rows = ceil_div(y.positions, ceil_div(y.positions, rows));  // bands of one size
-    while (rows > 1 && blocks * ceil_div(y.positions, rows) < FEWEST_PIECES)
-      rows = ceil_div(rows, 2);
+    while (rows > 1 && blocks * ceil_div(y.positions, rows) < MIN_PIECES) rows = ceil_div(rows, 2);
     return rows;
   }
 };

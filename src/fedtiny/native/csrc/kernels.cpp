@@ -1,7 +1,6 @@
 // Compiled once for each instruction set, with FEDTINY_ISA naming it. Nothing here may use the
 // standard library's templates: the linker keeps one copy of those, and it must run anywhere.
-#include "gather_kernels.h"
-#include "gradient_kernels.h"
+#include "convolution_kernels.h"
 #include "plane_kernels.h"
 #include "row_kernels.h"
 
@@ -18,9 +17,8 @@ const Kernels FEDTINY_NAME(FEDTINY_ISA) = {
     L,
     FILTERS,
     load_rows,
-    load_gradient,
     store_rows,
-    emit_rows,
+    accumulate_grad,
     gather,
     weight_gradient,
     dense_gradient,
@@ -31,7 +29,6 @@ const Kernels FEDTINY_NAME(FEDTINY_ISA) = {
     mean_pool_backward,
     dropout,
     pack,
-    unpack,
     sum,
 };
 

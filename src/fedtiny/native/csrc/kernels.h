@@ -1,9 +1,9 @@
 // The work that is compiled once for each kind of processor.
 //
-// A stored tensor is [blocks of L images][channels][height][width][L]: each pixel of a channel is one
-// vector with a lane for each image. It is held as float or as half. What kernels compute with is
-// always float: rows are loaded from a tensor into scratch (through batch norm and ReLU, with zeros
-// around them), worked on there, and stored from there.
+// A stored tensor is [blocks of L images][channels][height][width][L]: each pixel of a channel is
+// one vector with a lane for each image. It is held as float or as half. What kernels compute with
+// is always float: rows are loaded from a tensor into scratch (through batch norm and ReLU, with
+// zeros around them), worked on there, and stored from there.
 #pragma once
 #include <cstdint>
 
@@ -12,60 +12,60 @@ namespace fedtiny {
 using Index = std::int64_t;
 
 // Load rows of one channel through x -> relu(scale * x + shift); outside the plane there are zeros.
+// With `value` they are of a gradient, through the batch norm that follows its tensor:
+// d -> scale * d + (slope * (value - mean) + shift), in the lanes that hold an image.
 struct LoadRows {
   const void* plane;
+  const void* value;
   Index height, width, row_stride;  // of the plane; row_stride in values
   Index first_row, rows, row_step;  // plane row of scratch row i: first_row + i * row_step
   Index first_column, columns, column_step;
-  float scale, shift;
+  float scale, shift, slope, mean;
+  Index lanes;
   Index ahead;  // values to what is loaded next, which is fetched meanwhile
   bool half, affine, relu;
 };
 
-// Load rows of the gradient of a convolution's output: through the batch norm that follows it,
-// dz = a * d + k1 + k2 * (z - mean) in the lanes that hold an image, or as it is.
-struct LoadGradient {
-  const void* gradient;
-  const void* value;
-  Index height, width, row_stride;
-  Index first_row, rows, first_column, columns;
-  Index lanes;
-  Index ahead;
-  float a, k1, k2, mean;
-  bool half, norm;
-};
-
-// Store rows with a bias added; give the sums that batch norm needs over lanes that hold an image,
-// of values less a pilot (one of them), so that a large mean costs no digits.
-struct StoreRows {
-  const float* rows;
-  Index pitch;
-  void* plane;
-  Index count, columns, row_stride;
-  Index lanes;
-  float bias;
-  bool half, sums;
-  bool stream;  // past the caches: for tensors that they cannot hold until they are read
+// Sums of values less a pilot (one of them), so that a large mean costs no digits.
+struct BatchSums {
   float sum, square, pilot;
 };
 
-// Hand a gradient to a tensor: pass it through ReLU's mask, give the sums of d and of
-// d * (z - mean) for the batch norms that the tensor went through, and add it to what is there.
-// Finishing, mask and sums are of all that was added.
-struct EmitRows {
-  const float* rows;  // or nothing, to finish what is there
+// Rows in scratch and how they lie in a plane.
+struct Rows {
+  const float* rows;
   Index pitch;
-  void* gradient;
   Index count, columns, row_stride;
-  const void* mask;  // kept where relu'(mask_scale * mask + mask_shift) is 1
-  float mask_scale, mask_shift;
-  int terms;
-  const void* term[2];
-  float mean[2];
-  Index ahead;
-  bool half, add, finish;
-  bool stream;  // where nothing is added
+};
+
+// Store rows with a bias added; if asked for, return the sums that batch norm needs over lanes that
+// hold an image.
+struct StoreRows : Rows {
+  void* plane;
+  Index lanes = 0;
+  float bias = 0;
+  bool half = false, sums = false;
+  bool stream = false;  // past the caches: for tensors that they cannot hold until they are read
+};
+
+// Sums of d, and of d * (z - mean) for each batch norm that a tensor went through.
+struct GradSums {
   float sum, product[2];
+};
+
+// Add rows (or none, to finish what is there) to the gradient of a tensor, through ReLU's mask, and
+// return the sums for the batch norms that the tensor went through. Finishing, mask and sums are of
+// all that was added.
+struct AccumulateGrad : Rows {
+  void* gradient;
+  const void* mask = nullptr;  // kept where relu'(mask_scale * mask + mask_shift) is 1
+  float mask_scale = 1, mask_shift = 0;
+  int terms = 0;
+  const void* term[2] = {};
+  float mean[2] = {};
+  Index ahead = 0;
+  bool half = false, add = false, finish = false;
+  bool stream = false;  // if nothing is added
 };
 
 // rows[r][c] = sum of weights[j] * x[offsets[j] + r * x_pitch + c * L]
@@ -117,19 +117,25 @@ struct Combine {
 };
 
 // Which rows or columns each pooled one covers, and by how much its mean is divided.
-struct Windows {
-  Index count;
-  const std::int32_t* begin;
-  const std::int32_t* end;
-  const std::int32_t* divisor;
+struct PoolAxis {
+  Index in, out, kernel, stride, padding;
+  bool adaptive, count_padding;
+
+  Index first(Index o) const { return adaptive ? o * in / out : o * stride - padding; }
+  Index last(Index o) const {
+    if (adaptive) return ((o + 1) * in + out - 1) / out;
+    return first(o) + kernel < in + padding ? first(o) + kernel : in + padding;
+  }
+  Index begin(Index o) const { return first(o) < 0 ? 0 : first(o); }
+  Index end(Index o) const { return last(o) < in ? last(o) : in; }
+  Index divisor(Index o) const { return count_padding ? last(o) - first(o) : end(o) - begin(o); }
 };
 
 struct Pool {
-  const float* values;  // the plane that is pooled
-  const float* gradient;
+  PoolAxis y, x;
+  const float* values;    // the plane that is pooled
+  const float* gradient;  // of the pooled plane
   float* out;  // pooled plane; in the backward pass the gradient of the whole plane, zeroed
-  Index width;
-  Windows rows, columns;
 };
 
 struct Dropout {
@@ -140,11 +146,11 @@ struct Dropout {
   float probability;
 };
 
-// Between images [n][size] and one lane vector a value.
+// Images that lie `stride` values apart, one in each lane; lanes without one hold zeros.
 struct Pack {
-  float* lanes_side;
-  float* image_side;
-  Index size, image_stride, images;
+  const float* images;
+  Index count, stride, size;
+  float* rows;
 };
 
 struct Kernels {
@@ -152,9 +158,8 @@ struct Kernels {
   Index lanes;
   Index dense_filters;  // how many filters dense_gradient does best at once
   void (*load_rows)(const LoadRows&, float* out);
-  void (*load_gradient)(const LoadGradient&, float* out);
-  void (*store_rows)(StoreRows&);
-  void (*emit_rows)(EmitRows&);
+  BatchSums (*store_rows)(const StoreRows&);
+  GradSums (*accumulate_grad)(const AccumulateGrad&);
   void (*gather)(const Gather&);
   void (*weight_gradient)(const WeightGradient&);
   void (*dense_gradient)(const DenseGradient&);
@@ -165,7 +170,6 @@ struct Kernels {
   void (*mean_pool_backward)(const Pool&);
   void (*dropout)(const Dropout&);
   void (*pack)(const Pack&);
-  void (*unpack)(const Pack&);
   float (*sum)(const float* rows, Index pitch, Index count, Index columns);
 };
 

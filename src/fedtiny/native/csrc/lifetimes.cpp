@@ -1,7 +1,8 @@
-// When each tensor is needed, and a place for each such that no two that are needed at once overlap.
+// When each tensor is needed, and a place for each such that no two that are needed at once
+// overlap.
 #include <algorithm>
-#include <numeric>
 
+#include "operations.h"
 #include "plan.h"
 
 namespace fedtiny {
@@ -19,29 +20,26 @@ struct Clock {
   Index end() const { return 2 * ops + 1; }
 };
 
-bool reads_values_again(const Op& op, const View& view, const std::vector<Node>& nodes) {
-  if (op.kind == OpKind::Combine) return false;
-  if (op.kind == OpKind::Convolution || op.kind == OpKind::Linear) return true;
-  return view.relu || view.norm >= 0 ||
-         nodes[static_cast<std::size_t>(op.node)].kind == FEDTINY_MAX_POOL;
+bool reads_values_again(const Op& op, const View& view) {
+  return op.operation->rereads_input || (op.operation != &operations::combine && !view.plain());
 }
 
 Index last_forward(const Program& p, int tensor, const Clock& clock) {
   if (tensor == p.output) return clock.loss();
-  const Tensor& t = p.tensor(tensor);
+  const Tensor& t = p.tensors[tensor];
   return t.readers.empty() ? t.producer : t.readers.back();
 }
 
-Index last_use(const Program& p, int tensor, const Clock& clock, const std::vector<Node>& nodes) {
-  const Tensor& t = p.tensor(tensor);
-  const Op& producer = p.op(t.producer);
+Index last_use(const Program& p, int tensor, const Clock& clock) {
+  const Tensor& t = p.tensors[tensor];
+  const Op& producer = p.ops[t.producer];
   Index last = last_forward(p, tensor, clock);
   if (t.norm >= 0 && !t.dropped) last = clock.backward(t.producer);
-  if (producer.kind == OpKind::Combine && producer.relu)
+  if (producer.relu)
     last = std::max(last, clock.backward(producer.finished ? t.readers.front() : t.producer));
   for (const int r : t.readers)
-    for (const View& view : p.op(r).in)
-      if (view.tensor == tensor && reads_values_again(p.op(r), view, nodes))
+    for (const View& view : p.ops[r].in)
+      if (view.tensor == tensor && reads_values_again(p.ops[r], view))
         last = std::max(last, clock.backward(r));
   return last;
 }
@@ -70,35 +68,26 @@ Index packed(std::vector<Span> spans) {
 
 Index tensor_bytes(const Options& o, const Shape& shape, Index images) {
   const Index bytes = sized(o.blocks(images), shape.size(), o.lanes, o.value_bytes());
-  return ceil_div(bytes, 64) * 64;
+  return ceil_div(bytes, ALIGNMENT) * ALIGNMENT;
 }
 
 Index recomputed_at(const Program& p, int producer, const Clock& clock) {
   for (int i = 0; i < clock.ops; ++i)
-    for (const int again : p.op(i).recomputes)
+    for (const int again : p.ops[i].recomputes)
       if (again == producer) return clock.backward(i);
   return clock.end();
 }
 
-Placement empty_placement(const Program& p) {
-  Placement placement;
-  placement.values.assign(p.tensors.size(), NOWHERE);
-  placement.again.assign(p.tensors.size(), NOWHERE);
-  placement.gradients.assign(static_cast<std::size_t>(p.gradient_buffers), NOWHERE);
-  return placement;
-}
-
 void add_gradients(const Program& p, const Options& o, Index images, const Clock& clock,
                    Placement& placement, std::vector<Span>& spans) {
-  std::vector<Span> buffers(placement.gradients.size());
-  for (std::size_t b = 0; b < buffers.size(); ++b)
-    buffers[b] = {&placement.gradients[b], 0, clock.end(), 0};
-  for (std::size_t t = 0; t < p.tensors.size(); ++t) {
+  placement.gradients = Table<Index>(p.gradient_buffers);
+  Table<Span> buffers;
+  for (Index& place : placement.gradients) buffers.push_back({&place, 0, clock.end(), 0});
+  for (int t = 0; t < p.tensors.count(); ++t) {
     const Tensor& tensor = p.tensors[t];
     if (tensor.gradient_buffer < 0) continue;
-    Span& span = buffers[static_cast<std::size_t>(tensor.gradient_buffer)];
-    const bool output = static_cast<int>(t) == p.output;
-    const Index first = output ? clock.loss() : clock.backward(tensor.readers.back());
+    Span& span = buffers[tensor.gradient_buffer];
+    const Index first = t == p.output ? clock.loss() : clock.backward(tensor.readers.back());
     const Index last = t == 0 ? clock.end() : clock.backward(tensor.producer);
     span.bytes = tensor_bytes(o, tensor.shape, images);
     span.begin = std::min(span.begin, first);
@@ -109,33 +98,28 @@ void add_gradients(const Program& p, const Options& o, Index images, const Clock
 
 }  // namespace
 
-Placement Plan::training(const Program& p, Index images) const {
+Placement placement_of(const Program& p, const Options& o, Index images, bool training) {
   const Clock clock{static_cast<int>(p.ops.size())};
-  Placement placement = empty_placement(p);
+  Placement placement;
+  placement.values = placement.again = Table<Index>(p.tensors.count());
   std::vector<Span> spans;
-  for (std::size_t t = 0; t < p.tensors.size(); ++t) {
+  for (int t = 0; t < p.tensors.count(); ++t) {
     const Tensor& tensor = p.tensors[t];
-    const Index bytes = tensor_bytes(options, tensor.shape, images);
-    spans.push_back({&placement.values[t], bytes, tensor.producer,
-                     last_use(p, static_cast<int>(t), clock, *nodes)});
-    if (tensor.dropped)
+    const Index bytes = tensor_bytes(o, tensor.shape, images);
+    const Index end = training ? last_use(p, t, clock) : last_forward(p, t, clock);
+    spans.push_back({&placement.values[t], bytes, tensor.producer, end});
+    if (training && tensor.dropped)
       spans.push_back({&placement.again[t], bytes, recomputed_at(p, tensor.producer, clock),
                        clock.backward(tensor.producer)});
   }
-  add_gradients(p, options, images, clock, placement, spans);
+  if (training) add_gradients(p, o, images, clock, placement, spans);
   placement.bytes = packed(std::move(spans));
   return placement;
 }
 
-Placement Plan::forward(const Program& p, Index images) const {
-  const Clock clock{static_cast<int>(p.ops.size())};
-  Placement placement = empty_placement(p);
-  std::vector<Span> spans;
-  for (std::size_t t = 0; t < p.tensors.size(); ++t)
-    spans.push_back({&placement.values[t], tensor_bytes(options, p.tensors[t].shape, images),
-                     p.tensors[t].producer, last_forward(p, static_cast<int>(t), clock)});
-  placement.bytes = packed(std::move(spans));
-  return placement;
+Index activation_bytes(const Program& program, const Options& options) {
+  return std::max(placement_of(program, options, options.batch, true).bytes,
+                  placement_of(program, options, options.forward_batch, false).bytes);
 }
 
 }  // namespace fedtiny

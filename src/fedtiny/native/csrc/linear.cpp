@@ -1,108 +1,148 @@
 // Sparse linear layers: a convolution whose rows are the blocks of images.
-#include "network.h"
+#include "run.h"
 
 namespace fedtiny {
+namespace {
 
 constexpr Index NEURON_GROUP = 16;  // neurons of one piece of work
 
-// A linear layer's inputs as [block][input][lane] floats: where they lie, or a copy.
-const float* Network::linear_inputs(const Op& op) {
-  const View& view = op.in[0];
-  if (bytes_ == 4 && view.norm < 0 && !view.relu)
-    return reinterpret_cast<const float*>(value(view.tensor, 0));
-  const Shape& shape = program_.tensor(view.tensor).shape;
-  float* copy = at<float>(plan_.partials);
-  pool_.run(blocks_ * shape.channels, [&](Index, Index piece) {
-    const Index offset = piece * shape.plane() * lanes_;
-    kernels_.load_rows(view_rows(view, piece % shape.channels, offset), copy + offset);
-  });
-  return copy;
-}
+struct Linear : LayerRun {
+  using LayerRun::LayerRun;
+  const Index in_pitch = node.in.size() * lanes, out_pitch = node.channels * lanes;
 
-void Network::linear(const Op& op) {
-  const Layer& l = layer(op.node);
-  const Index inputs = node(op.node).in.size(), neurons = node(op.node).channels;
-  const float* x = linear_inputs(op);
-  pool_.run(ceil_div(neurons, NEURON_GROUP), [&](Index thread, Index group) {
-    float* rows = scratch(thread);
-    const Index end = std::min(neurons, (group + 1) * NEURON_GROUP);
-    for (Index f = group * NEURON_GROUP; f < end; ++f) {
-      const Index row = l.numbers[f], begin = l.row_begin[row];
-      kernels_.gather({x, inputs * lanes_, l.offsets + begin, l.weights + begin,
-                       l.row_begin[row + 1] - begin, rows, lanes_, lanes_, blocks_, 1});
-      StoreRows store{};
-      store.rows = rows;
-      store.pitch = lanes_;
-      store.plane = value(op.out, f * lanes_);
-      store.count = blocks_;
-      store.columns = 1;
-      store.row_stride = neurons * lanes_;
-      store.bias = l.bias != nullptr ? l.bias[row] : 0.0F;
-      store.half = bytes_ == 2;
-      kernels_.store_rows(store);
-    }
-  });
-}
-
-const float* Network::linear_gradients(const Op& op) {
-  if (bytes_ == 4) return reinterpret_cast<const float*>(gradient(op.out, 0));
-  const Index neurons = node(op.node).channels;
-  float* copy = at<float>(plan_.partials) + blocks_ * node(op.node).in.size() * lanes_;
-  pool_.run(blocks_, [&](Index, Index block) {
-    LoadGradient rows = gradient_rows(op.out, block, 0, block * neurons * lanes_);
-    rows.columns = rows.width = neurons;
-    kernels_.load_gradient(rows, copy + block * neurons * lanes_);
-  });
-  return copy;
-}
-
-void Network::linear_backward(int i) {
-  const Op& op = program_.op(i);
-  const Layer& l = layer(op.node);
-  const Index inputs = node(op.node).in.size(), neurons = node(op.node).channels;
-  const float* d = linear_gradients(op);
-  if (op.emission[0].needed) {
-    l.gather_back_weights(inputs);
-    const Shape shape = program_.tensor(op.in[0].tensor).shape;
-    pool_.run(shape.channels, [&](Index thread, Index channel) {
-      float* rows = scratch(thread);
-      EmitRows total{};
-      for (Index p = channel * shape.plane(); p < (channel + 1) * shape.plane(); ++p) {
-        const Index begin = l.back_begin[p];
-        kernels_.gather({d, neurons * lanes_, l.back_offsets + begin, l.back_weights + begin,
-                         l.back_begin[p + 1] - begin, rows, lanes_, lanes_, blocks_, 1});
-        EmitRows e = emission_of(i, 0, channel, p * lanes_);
-        e.rows = rows;
-        e.pitch = lanes_;
-        e.count = blocks_;
-        e.columns = 1;
-        e.row_stride = inputs * lanes_;
-        kernels_.emit_rows(e);
-        total.sum += e.sum;
-        total.product[0] += e.product[0];
-        total.product[1] += e.product[1];
-      }
-      keep_sums(total, 0, channel, shape.channels);
+  template <class Work>  // (thread, neuron)
+  void each_neuron(const Work& work) const {
+    run.pool.run(ceil_div(node.channels, NEURON_GROUP), [&](Index thread, Index group) {
+      const Index end = std::min<Index>(node.channels, (group + 1) * NEURON_GROUP);
+      for (Index f = group * NEURON_GROUP; f < end; ++f) work(thread, f);
     });
-    collect_sums(i, 0, 1);
   }
-  if (!pass_.keep_gradients) return;
-  const float* x = linear_inputs(op);
-  std::fill_n(l.gradient, l.kept, 0.0F);
-  if (l.bias != nullptr) std::fill_n(l.bias_gradient, node(op.node).whole_channels, 0.0F);
-  const float unscale = 1.0F / loss_scale_;
-  pool_.run(ceil_div(neurons, NEURON_GROUP), [&](Index, Index group) {
-    const Index end = std::min(neurons, (group + 1) * NEURON_GROUP);
-    for (Index f = group * NEURON_GROUP; f < end; ++f) {
-      const Index row = l.numbers[f];
-      const Index begin = l.row_begin[row], count = l.row_begin[row + 1] - begin;
-      kernels_.weight_gradient({x, inputs * lanes_, d + f * lanes_, neurons * lanes_, blocks_, 1,
-                                l.offsets + begin, count, l.gradient + begin});
-      for (Index j = begin; j < begin + count; ++j) l.gradient[j] *= unscale;
-      if (l.bias != nullptr)
-        l.bias_gradient[row] = unscale * kernels_.sum(d + f * lanes_, neurons * lanes_, blocks_, 1);
-    }
-  });
+
+  // What it reads as [block][input][lane] floats: where it lies, or a copy.
+  const float* inputs() const {
+    const View& view = op.in[0];
+    if (run.bytes == 4 && view.plain())
+      return reinterpret_cast<const float*>(run.value(view.tensor, 0));
+    float* copy = run.storage.partials;
+    run.each_plane(run.tensor(view).shape, [&](const Plane& plane) {
+      run.kernels.load_rows(run.view_rows(view, plane.channel, plane.offset), copy + plane.offset);
+    });
+    return copy;
+  }
+
+  const float* gradients() const {
+    if (run.bytes == 4) return reinterpret_cast<const float*>(run.gradient(op.out, 0));
+    float* copy = run.storage.partials + blocks * in_pitch;
+    run.pool.run(blocks, [&](Index thread, Index block) {
+      const Plane plane = {thread, block, block, 0, block * out_pitch};
+      run.kernels.load_rows(run.gradient_row(op.out, plane, node.channels), copy + plane.offset);
+    });
+    return copy;
+  }
+
+  void forward() const {
+    const float* x = inputs();
+    each_neuron([&](Index thread, Index f) {
+      float* rows = run.scratch(thread);
+      const Row r = row(f);
+      run.kernels.gather({x, in_pitch, l.offsets + r.begin, l.weight.values + r.begin, r.count,
+                          rows, lanes, lanes, blocks, 1});
+      StoreRows store =
+          run.stored({rows, lanes, blocks, 1, out_pitch}, run.value(op.out, f * lanes));
+      store.bias = l.bias.values != nullptr ? l.bias.values[r.number] : 0.0F;
+      run.kernels.store_rows(store);
+    });
+  }
+
+  void backward() const {
+    const float* d = gradients();
+    if (op.in[0].grad.needed) input_grad(d);
+    if (run.pass.learns()) weight_gradient(inputs(), d);
+  }
+
+  void input_grad(const float* d) const {
+    l.gather_back_weights();
+    const Shape shape = run.tensor(op.in[0]).shape;
+    run.pool.run(shape.channels, [&](Index thread, Index channel) {
+      GradSums total{};
+      for (Index p = channel * shape.plane(); p < (channel + 1) * shape.plane(); ++p) {
+        const GradSums sums = input_grad_at(p, channel, d, run.scratch(thread));
+        total.sum += sums.sum;
+        total.product[0] += sums.product[0];
+        total.product[1] += sums.product[1];
+      }
+      run.grad_sums(channel) = total;
+    });
+    run.collect_sums(op.in[0], 1);
+  }
+
+  GradSums input_grad_at(Index input, Index channel, const float* d, float* rows) const {
+    const Index begin = l.back_begin[input];
+    run.kernels.gather({d, out_pitch, l.back_offsets + begin, l.back_weights + begin,
+                        l.back_begin[input + 1] - begin, rows, lanes, lanes, blocks, 1});
+    return run.kernels.accumulate_grad(
+        run.input_grad({rows, lanes, blocks, 1, in_pitch}, op.in[0], channel, input * lanes));
+  }
+
+  void weight_gradient(const float* x, const float* d) const {
+    const float unscale = 1.0F / run.loss_scale;
+    std::fill_n(l.weight.gradient, l.kept, 0.0F);
+    if (l.bias.values != nullptr) std::fill_n(l.bias.gradient, node.whole_channels, 0.0F);
+    each_neuron([&](Index, Index f) {
+      const Row r = row(f);
+      float* gradient = l.weight.gradient + r.begin;
+      run.kernels.weight_gradient({x, in_pitch, d + f * lanes, out_pitch, blocks, 1,
+                                   l.offsets + r.begin, r.count, gradient});
+      for (Index j = 0; j < r.count; ++j) gradient[j] *= unscale;
+      if (l.bias.values != nullptr)
+        l.bias.gradient[r.number] = unscale * run.kernels.sum(d + f * lanes, out_pitch, blocks, 1);
+    });
+  }
+};
+
+Shape shape(Node& node) {
+  check_filters(node);
+  need(node.in.plane() == 1, node, "must read something flat");
+  for (int axis = 0; axis < 2; ++axis) {
+    node.kernel[axis] = node.stride[axis] = 1;
+    node.padding[axis] = 0;
+  }
+  return {node.channels, 1, 1};
 }
+
+Index scratch(const Node&, const Options& o, Index images) {
+  return o.blocks(images) * o.lanes * 2 + SPARE * o.lanes;
+}
+
+void forward(Run& run, const Op& op) { Linear(run, op).forward(); }
+void backward(Run& run, const Op& op) { Linear(run, op).backward(); }
+
+// Every input is a tap.
+FilterGradients filter_gradients(Run& run, const Op& op) {
+  const Linear linear(run, op);
+  const float *x = linear.inputs(), *d = linear.gradients();
+  const Index inputs = linear.node.filter_size();
+  Table<std::int32_t> taps(inputs);
+  for (Index i = 0; i < inputs; ++i) taps[i] = static_cast<std::int32_t>(i * run.lanes);
+  return [=](Index, Index first, Index filters, float* slab) {
+    linear.run.kernels.dense_gradient({x, inputs * linear.lanes, d + first * linear.lanes,
+                                       linear.out_pitch, linear.lanes, linear.blocks, 1, filters,
+                                       taps.data(), inputs, slab, inputs});
+  };
+}
+
+}  // namespace
+
+const Operation operations::linear = {
+    "linear",
+    1,
+    shape,
+    forward,
+    backward,
+    /*rereads_input=*/true,
+    /*leads_norm=*/false,
+    scratch,
+    filter_gradients,
+};
 
 }  // namespace fedtiny

@@ -1,8 +1,9 @@
 // SGD with momentum and Adam, with torch's constants and order of operations.
 #include <cmath>
-#include <cstring>
 
-#include "network.h"
+#include "operations.h"
+#include "storage.h"
+#include "thread_pool.h"
 
 namespace fedtiny {
 namespace {
@@ -17,61 +18,46 @@ void check_rates(const fedtiny_rates& r) {
     refuse("the betas of Adam must be from 0 to below 1");
 }
 
-struct Slice {
-  float *values, *first, *second;
-  const float* gradients;
-  Index count;
-};
-
-void sgd(const Slice& s, const fedtiny_rates& r, bool fresh) {
+void sgd(const Storage& s, const fedtiny_rates& r, Index begin, Index end) {
   const auto rate = static_cast<float>(r.learning_rate), decay = static_cast<float>(r.decay);
   const auto momentum = static_cast<float>(r.momentum);
-  for (Index i = 0; i < s.count; ++i) {
+  const bool fresh = s.optimizer.steps == 1;
+  for (Index i = begin; i < end; ++i) {
     const float gradient = s.gradients[i] + decay * s.values[i];
-    s.first[i] = fresh ? gradient : momentum * s.first[i] + gradient;
-    s.values[i] -= rate * s.first[i];
+    s.first_moment[i] = fresh ? gradient : momentum * s.first_moment[i] + gradient;
+    s.values[i] -= rate * s.first_moment[i];
   }
 }
 
-void adam(const Slice& s, const fedtiny_rates& r, Index step) {
+void adam(const Storage& s, const fedtiny_rates& r, Index begin, Index end) {
   const auto decay = static_cast<float>(r.decay), epsilon = static_cast<float>(r.epsilon);
   const auto fresh1 = static_cast<float>(1 - r.beta1), fresh2 = static_cast<float>(1 - r.beta2);
   const auto old2 = static_cast<float>(r.beta2);
-  const double correction1 = 1 - std::pow(r.beta1, static_cast<double>(step));
-  const double correction2 = 1 - std::pow(r.beta2, static_cast<double>(step));
-  const auto rate = static_cast<float>(r.learning_rate / correction1);
-  const auto root2 = static_cast<float>(std::sqrt(correction2));
-  for (Index i = 0; i < s.count; ++i) {
+  const auto step = static_cast<double>(s.optimizer.steps);
+  const auto rate = static_cast<float>(r.learning_rate / (1 - std::pow(r.beta1, step)));
+  const auto root2 = static_cast<float>(std::sqrt(1 - std::pow(r.beta2, step)));
+  for (Index i = begin; i < end; ++i) {
     const float gradient = s.gradients[i] + decay * s.values[i];
-    s.first[i] += fresh1 * (gradient - s.first[i]);
-    s.second[i] = old2 * s.second[i] + fresh2 * gradient * gradient;
-    s.values[i] -= rate * s.first[i] / (std::sqrt(s.second[i]) / root2 + epsilon);
+    s.first_moment[i] += fresh1 * (gradient - s.first_moment[i]);
+    s.second_moment[i] = old2 * s.second_moment[i] + fresh2 * gradient * gradient;
+    s.values[i] -= rate * s.first_moment[i] / (std::sqrt(s.second_moment[i]) / root2 + epsilon);
   }
 }
 
 }  // namespace
 
-void Network::start(const fedtiny_rates& rates) {
+void start_optimizer(Storage& s, const fedtiny_rates& rates) {
   check_rates(rates);
-  rates_ = rates;
-  steps_ = 0;
-  started_ = true;
-  const int states = plan_.options.optimizer == FEDTINY_ADAM ? 2 : 1;
-  for (int s = 0; s < states; ++s)
-    std::fill_n(at<float>(plan_.moments[s]), plan_.parameters, 0.0F);
+  s.optimizer = {rates, 0, true};
+  std::fill_n(s.first_moment, s.parameters, 0.0F);
+  std::fill_n(s.second_moment, s.parameters, 0.0F);
 }
 
-void Network::update() {
-  ++steps_;
-  pool_.run(ceil_div(plan_.parameters, SHARE), [&](Index, Index piece) {
-    const Index first = piece * SHARE;
-    const Slice slice = {at<float>(plan_.values) + first, at<float>(plan_.moments[0]) + first,
-                         at<float>(plan_.moments[1]) + first, at<float>(plan_.gradients) + first,
-                         std::min(SHARE, plan_.parameters - first)};
-    if (plan_.options.optimizer == FEDTINY_ADAM)
-      adam(slice, rates_, steps_);
-    else
-      sgd(slice, rates_, steps_ == 1);
+void update_parameters(Storage& s, ThreadPool& pool) {
+  const auto step = s.options.optimizer == FEDTINY_ADAM ? adam : sgd;
+  ++s.optimizer.steps;
+  pool.run(ceil_div(s.parameters, SHARE), [&](Index, Index piece) {
+    step(s, s.optimizer.rates, piece * SHARE, std::min((piece + 1) * SHARE, s.parameters));
   });
 }
 

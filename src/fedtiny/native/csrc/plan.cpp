@@ -1,82 +1,133 @@
 #include "plan.h"
 
+#include "operations.h"
+
 namespace fedtiny {
 namespace {
 
-constexpr Index FEWEST_LANES = 8;  // narrower kernels lack fused multiply-add
+constexpr Index MIN_LANES = 8;                  // narrower kernels lack fused multiply-add
 constexpr Index PARTIAL_GOAL = Index{1} << 20;  // floats of weight gradients summed in pieces
-constexpr Index MOST_CHUNKS = 32;
+constexpr Index MAX_CHUNKS = 32;
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool SANITIZED = true;
+#else
+constexpr bool SANITIZED = false;
+#endif
 
-// Hands out places one after the other; under a sanitizer with forbidden ground between them.
+// Hands out arrays one after the other; under a sanitizer with forbidden ground between them.
 class Tally {
  public:
-  Index take(Index count, Index bytes_each) {
-    const Index place = next_;
-    next_ += ceil_div(sized(count, bytes_each), ALIGNMENT) * ALIGNMENT;
+  explicit Tally(char* start) : start_(start) {}
+  template <class T>
+  T* take(Index count) {
+    char* place = start_ + total_;
+    total_ += ceil_div(sized(count, sizeof(T)), ALIGNMENT) * ALIGNMENT;
     if (SANITIZED) {
-      gaps_.push_back(next_);
-      next_ += ALIGNMENT;
+      gaps_.push_back(start_ + total_);
+      total_ += ALIGNMENT;
     }
-    return place;
+    return reinterpret_cast<T*>(place);
   }
-  Index total() const { return next_; }
-  const std::vector<Index>& gaps() const { return gaps_; }
+  Index total() const { return total_; }
+  std::vector<char*> gaps() const { return gaps_; }
 
  private:
-  Index next_ = 0;
-  std::vector<Index> gaps_;
+  char* start_;
+  Index total_ = 0;
+  std::vector<char*> gaps_;
 };
 
-void place_lists(LayerPlan& layer, const Node& node, const Options& o, Tally& tally) {
-  const bool convolution = node.kind == FEDTINY_CONVOLUTION;
-  const Index phases = convolution ? node.stride[0] * node.stride[1] : 1;
-  const Index inputs = convolution ? node.in.channels : node.in.size();
-  layer.positions = tally.take(layer.kept, 4);
-  layer.row_begin = tally.take(node.whole_channels + 1, 4);
-  layer.offsets = tally.take(layer.kept, 4);
-  layer.back_begin = tally.take(phases * inputs + 1, 4);
-  layer.back_offsets = tally.take(layer.kept, 4);
-  layer.back_index = tally.take(layer.kept, 4);
-  layer.back_weights = tally.take(layer.kept, 4);
-  if (convolution) {
-    layer.pieces = sized(o.blocks(o.batch), geometry_of(node, o).bands);
-    const Index goal = PARTIAL_GOAL / std::max<Index>(1, layer.kept + node.whole_channels);
-    layer.chunks = std::min({layer.pieces, std::max<Index>(2, goal), MOST_CHUNKS});
+Index parameter_count(const Node& node, Index kept) {
+  if (node.is_layer()) return kept + (node.bias != 0 ? node.whole_channels : 0);
+  return node.is_norm() ? 2 * node.whole_channels : 0;
+}
+
+void place_parameters(Layout& layout, const Nodes& nodes, Tally& tally, bool adam) {
+  for (const Node& node : nodes)
+    layout.parameters += parameter_count(node, layout.layers[node.place].kept);
+  layout.values = tally.take<float>(layout.parameters);
+  layout.gradients = tally.take<float>(layout.parameters);
+  layout.first_moment = layout.second_moment = tally.take<float>(layout.parameters);
+  if (adam) layout.second_moment = tally.take<float>(layout.parameters);
+  Index used = 0;
+  const auto take = [&](Index count) {
+    const Parameter parameter = {layout.values + used, layout.gradients + used};
+    used += count;
+    return parameter;
+  };
+  for (const Node& node : nodes) {
+    Layer& layer = layout.layers[node.place];
+    Norm& norm = layout.norms[node.place];
+    if (node.is_layer()) layer.weight = take(layer.kept);
+    if (node.is_layer() && node.bias != 0) layer.bias = take(node.whole_channels);
+    if (node.is_norm()) norm.weight = take(node.whole_channels);
+    if (node.is_norm()) norm.bias = take(node.whole_channels);
   }
 }
 
-void place_norm(NormPlan& norm, Index channels, Tally& tally) {
-  norm.running = tally.take(2 * channels, 4);
-  norm.statistics = tally.take(4 * channels, 8);
-  norm.coefficients = tally.take(6 * channels, 4);
+void place_lists(Layer& layer, const Node& node, const Options& o, Tally& tally) {
+  layer.geometry = geometry_of(node, o);
+  layer.positions = tally.take<std::int32_t>(layer.kept);
+  layer.row_begin = tally.take<std::int32_t>(node.whole_channels + 1);
+  layer.offsets = tally.take<std::int32_t>(layer.kept);
+  layer.back_begin = tally.take<std::int32_t>(layer.geometry->buckets() + 1);
+  layer.back_offsets = tally.take<std::int32_t>(layer.kept);
+  layer.back_index = tally.take<std::int32_t>(layer.kept);
+  layer.back_weights = tally.take<float>(layer.kept);
+  if (node.kind != FEDTINY_CONVOLUTION) return;
+  const Index pieces = sized(o.blocks(o.batch), layer.geometry->bands);
+  const Index goal = PARTIAL_GOAL / std::max<Index>(1, layer.kept + node.whole_channels);
+  layer.chunks = std::min({pieces, std::max<Index>(2, goal), MAX_CHUNKS});
 }
 
-Index plane_scratch(const Node& node) { return 2 * node.in.plane() + 2 * node.out.plane(); }
+void place_norm(Norm& norm, Index channels, Tally& tally) {
+  const auto spread = [channels](auto* first, std::initializer_list<decltype(&first)> arrays) {
+    for (auto** array : arrays) {
+      *array = first;
+      first += channels;
+    }
+  };
+  spread(tally.take<float>(2 * channels), {&norm.running_mean, &norm.running_var});
+  spread(tally.take<double>(4 * channels), {&norm.mean, &norm.var, &norm.sum, &norm.product});
+  spread(tally.take<float>(6 * channels),
+         {&norm.scale, &norm.shift, &norm.batch_mean, &norm.a, &norm.k1, &norm.k2});
+}
 
-// Floats of scratch that one thread needs for one node.
+// Floats that one thread needs for one node: planes as they are read and written, or its own.
 Index scratch_floats(const Node& node, const Options& o, Index images) {
-  Index floats = 2 * std::max(node.in.plane(), node.out.plane()) * o.lanes;
-  if (node.kind == FEDTINY_CONVOLUTION) {
-    const Geometry g = geometry_of(node, o);
-    floats = std::max(floats, g.in_floats + g.out_floats + g.row_floats + SPARE * o.lanes);
-  } else if (node.kind == FEDTINY_LINEAR) {
-    floats = std::max(floats, o.blocks(images) * o.lanes * 2 + SPARE * o.lanes);
-  } else {
-    floats = std::max(floats, plane_scratch(node) * o.lanes);
-  }
-  return floats;
-}
-
-// Floats that hold what a linear layer reads and the gradients of what it gives.
-Index linear_floats(const Node& node, const Options& o, Index images) {
-  return sized(o.blocks(images), node.in.size() + node.out.size(), o.lanes);
+  const Index in = node.in.plane() * o.lanes, out = node.out.plane() * o.lanes;
+  const auto own = operation_of(node).scratch;
+  return own == nullptr ? 2 * (in + out) : std::max(2 * std::max(in, out), own(node, o, images));
 }
 
 Index sum_floats(const Node& node, const Options& o, Index images) {
-  const Index channels = std::max(node.in.channels, node.out.channels);
-  Index pieces = o.blocks(images);
-  if (node.kind == FEDTINY_CONVOLUTION) pieces = sized(pieces, geometry_of(node, o).bands);
-  return sized(3, pieces, channels);
+  const Index bands = node.kind == FEDTINY_CONVOLUTION ? geometry_of(node, o).bands : 1;
+  return sized(3, o.blocks(images), bands, std::max(node.in.channels, node.out.channels));
+}
+
+// What operations use one after the other: as much as the one that needs most.
+void place_scratch(Layout& layout, const Nodes& nodes, const Options& o, Tally& tally) {
+  Index scratch = 0, sums = 0, partials = 0, slab = 0;
+  for (const Node& node : nodes) {
+    const Layer& layer = layout.layers[node.place];
+    for (const Index images : {o.batch, o.forward_batch}) {
+      scratch = std::max(scratch, scratch_floats(node, o, images));
+      sums = std::max(sums, sum_floats(node, o, images));
+      if (node.kind == FEDTINY_LINEAR)  // what it reads and the gradients of what it returns
+        partials =
+            std::max(partials, sized(o.blocks(images), node.in.size() + node.out.size(), o.lanes));
+    }
+    partials = std::max(partials, layer.chunks * (layer.kept + node.whole_channels));
+    if (node.is_layer()) slab = std::max(slab, sized(FILTER_GROUP, node.filter_size()));
+  }
+  layout.sums = tally.take<float>(sums);
+  layout.partials = tally.take<float>(partials);
+  layout.scratch_each = rounded_up(scratch);
+  layout.scratch = tally.take<float>(o.threads * layout.scratch_each);
+  layout.heaps = tally.take<char>(sized(o.threads, o.top_count, 8));
+  layout.slab_each = rounded_up(slab);
+  layout.slabs = tally.take<float>(o.threads * layout.slab_each);
+  layout.logits = tally.take<float>(nodes.back().out.channels * o.lanes);
 }
 
 }  // namespace
@@ -89,17 +140,17 @@ Options checked_options(const fedtiny_options& given) {
   Options o{};
   static_cast<fedtiny_options&>(o) = given;
   const auto flag = [](std::int32_t value) { return value == 0 || value == 1; };
-  if (o.batch < 1 || o.batch > (1 << 20)) refuse("a batch has 1 to 1048576 images");
-  if (o.forward_batch < 1 || o.forward_batch > (1 << 20))
+  if (o.batch < 1 || o.batch > MAX_BATCH) refuse("a batch has 1 to 1048576 images");
+  if (o.forward_batch < 1 || o.forward_batch > MAX_BATCH)
     refuse("a forward batch has 1 to 1048576 images");
-  if (o.threads < 1 || o.threads > 1024) refuse("there are 1 to 1024 threads");
+  if (o.threads < 1 || o.threads > MAX_THREADS) refuse("there are 1 to 1024 threads");
   if (!flag(o.half) || !flag(o.recompute) || !flag(o.remove_dead) || !flag(o.input_gradient))
     refuse("an option that is on or off must be 1 or 0");
   if (o.optimizer != FEDTINY_SGD && o.optimizer != FEDTINY_ADAM) refuse("no such optimizer");
   if (o.top_count < 0) refuse("the number of largest gradients must not be negative");
   if (o.budget < 0) refuse("a memory budget must not be negative");
   const Kernels* kernels = kernels_for(o.lanes);
-  if (o.lanes == 0 && o.batch <= kernels->lanes / 2 && kernels->lanes > FEWEST_LANES)
+  if (o.lanes == 0 && o.batch <= kernels->lanes / 2 && kernels->lanes > MIN_LANES)
     kernels = kernels_for(kernels->lanes / 2);  // half of the lanes would be idle
   if (o.lanes < 0 || kernels == nullptr)
     refuse("this processor has no kernels of " + std::to_string(o.lanes) + " lanes");
@@ -107,74 +158,27 @@ Options checked_options(const fedtiny_options& given) {
   return o;
 }
 
-Plan plan_of(const std::vector<Node>& nodes, const Program& program, const Options& options,
-             const std::vector<Index>& kept) {
-  Plan plan;
-  plan.nodes = &nodes;
-  plan.options = options;
-  plan.layers.resize(nodes.size());
-  plan.norms.resize(nodes.size());
-  Tally tally;
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const Node& node = nodes[i];
-    LayerPlan& layer = plan.layers[i];
-    const auto take = [&plan](Index count) {
-      const Index first = plan.parameters;
-      plan.parameters += count;
-      return first;
-    };
-    if (node.is_layer()) {
-      layer.kept = kept[i];
-      layer.first_value = take(layer.kept);
-      layer.first_bias = take(node.bias != 0 ? node.whole_channels : 0);
-    } else if (node.is_norm()) {
-      plan.norms[i].first_scale = take(node.whole_channels);
-      plan.norms[i].first_shift = take(node.whole_channels);
-    }
+Layout layout_of(const Nodes& nodes, const Options& options, const Table<Index>& kept,
+                 Index activation_bytes, char* start) {
+  Layout layout;
+  layout.layers = Table<Layer>(nodes.count());
+  layout.norms = Table<Norm>(nodes.count());
+  Tally tally(start);
+  for (const Node& node : nodes) layout.layers[node.place].kept = kept[node.place];
+  place_parameters(layout, nodes, tally, options.optimizer == FEDTINY_ADAM);
+  layout.memory.parameters = tally.total();
+  for (const Node& node : nodes) {
+    if (node.is_layer()) place_lists(layout.layers[node.place], node, options, tally);
+    if (node.is_norm()) place_norm(layout.norms[node.place], node.whole_channels, tally);
   }
-  plan.values = tally.take(plan.parameters, 4);
-  plan.gradients = tally.take(plan.parameters, 4);
-  plan.moments[0] = plan.moments[1] = tally.take(plan.parameters, 4);
-  if (options.optimizer == FEDTINY_ADAM) plan.moments[1] = tally.take(plan.parameters, 4);
-  plan.memory.parameters = tally.total();
-
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i].is_layer()) place_lists(plan.layers[i], nodes[i], options, tally);
-    if (nodes[i].is_norm()) place_norm(plan.norms[i], nodes[i].whole_channels, tally);
-  }
-  plan.memory.lists = tally.total() - plan.memory.parameters;
-
-  Index scratch = 0, sums = 0, partials = 0, linear = 0, slab = 0;
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const Node& node = nodes[i];
-    const LayerPlan& layer = plan.layers[i];
-    for (const Index images : {options.batch, options.forward_batch}) {
-      scratch = std::max(scratch, scratch_floats(node, options, images));
-      sums = std::max(sums, sum_floats(node, options, images));
-      if (node.kind == FEDTINY_LINEAR)
-        linear = std::max(linear, linear_floats(node, options, images));
-    }
-    partials = std::max(partials, layer.chunks * (layer.kept + node.whole_channels));
-    if (node.is_layer()) slab = std::max(slab, sized(FILTER_GROUP, node.filter_size()));
-  }
-  plan.sums = tally.take(sums, 4);
-  plan.partials = tally.take(std::max(partials, linear), 4);
-  plan.scratch_each = ceil_div(scratch, 16) * 16;
-  plan.scratch = tally.take(options.threads * plan.scratch_each, 4);
-  plan.heap_each = options.top_count;
-  plan.heaps = tally.take(options.threads * plan.heap_each, 8);
-  plan.slab_each = ceil_div(slab, 16) * 16;
-  plan.slabs = tally.take(options.threads * plan.slab_each, 4);
-  plan.logits = tally.take(nodes.back().out.channels * options.lanes, 4);
-  plan.memory.scratch = tally.total() - plan.memory.parameters - plan.memory.lists;
-
-  plan.activations = tally.total();
-  plan.memory.activations = std::max(plan.training(program, options.batch).bytes,
-                                     plan.forward(program, options.forward_batch).bytes);
-  tally.take(plan.memory.activations, 1);
-  plan.memory.total = tally.total();
-  plan.gaps = tally.gaps();
-  return plan;
+  layout.memory.lists = tally.total() - layout.memory.parameters;
+  place_scratch(layout, nodes, options, tally);
+  layout.memory.scratch = tally.total() - layout.memory.parameters - layout.memory.lists;
+  layout.memory.activations = activation_bytes;
+  layout.activations = tally.take<char>(activation_bytes);
+  layout.memory.total = tally.total();
+  layout.gaps = tally.gaps();
+  return layout;
 }
 
 }  // namespace fedtiny

@@ -1,6 +1,6 @@
 // What memory a network needs and where each array lies in it, worked out before any is taken.
 #pragma once
-#include <vector>
+#include <optional>
 
 #include "geometry.h"
 #include "program.h"
@@ -16,55 +16,66 @@ Options checked_options(const fedtiny_options& given);
 Geometry geometry_of(const Node& node, const Options& options);
 
 constexpr Index FILTER_GROUP = 12;  // filters whose whole gradient is held at once
-
-constexpr Index NOWHERE = -1;
 constexpr Index ALIGNMENT = 64;
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool SANITIZED = true;
-#else
-constexpr bool SANITIZED = false;
-#endif
+inline Index rounded_up(Index floats) { return ceil_div(floats, 16) * 16; }
 
-// Offsets in bytes from the start of the arena.
-struct LayerPlan {
-  Index kept = 0;
-  Index first_value = 0;  // among all parameters
-  Index first_bias = 0;
-  Index positions = NOWHERE, row_begin = NOWHERE, offsets = NOWHERE;
-  Index back_begin = NOWHERE, back_offsets = NOWHERE, back_index = NOWHERE, back_weights = NOWHERE;
-  Index pieces = 0, chunks = 0;
+struct Parameter {
+  float* values = nullptr;
+  float* gradient = nullptr;
 };
 
-struct NormPlan {
-  Index first_scale = 0, first_shift = 0;
-  Index running = NOWHERE;       // float mean, var
-  Index statistics = NOWHERE;    // double mean, var, sum of d, sum of d * (z - mean)
-  Index coefficients = NOWHERE;  // float scale, shift, mean, a, k1, k2
+// A convolution or linear layer. Weights, biases and row_begin are of the whole layer. The back
+// lists have the same weights by what they read (see lists.cpp).
+struct Layer {
+  std::optional<Geometry> geometry;
+  Index kept = 0, chunks = 0;  // chunks: parts that the gradient of the weights is summed in
+  Parameter weight, bias;
+  std::int32_t *positions, *row_begin, *offsets;
+  std::int32_t *back_begin, *back_offsets, *back_index;
+  float* back_weights;
+  const std::int32_t* numbers;  // in the whole layer, of each filter that is there
+
+  void gather_back_weights() const {
+    for (Index j = 0; j < back_begin[geometry->buckets()]; ++j)
+      back_weights[j] = weight.values[back_index[j]];
+  }
 };
 
+// Parameters, running and batch statistics are of the whole layer, the rest is of what is there.
+struct Norm {
+  Parameter weight, bias;
+  float *running_mean, *running_var;
+  double *mean, *var, *sum, *product;  // of the batch; of d, and of d * (z - mean)
+  float *scale, *shift, *batch_mean, *a, *k1, *k2;
+  const std::int32_t* numbers;  // in the whole layer, of each channel that is there
+};
+
+// Every array beside the activations, counted from a given start.
+struct Layout {
+  Table<Layer> layers;  // by node
+  Table<Norm> norms;
+  Index parameters = 0;  // number of trained values
+  float *values, *gradients;
+  float *first_moment, *second_moment;  // of SGD, one alone
+  float *sums, *partials, *logits;
+  float *scratch, *slabs;  // of each thread, one after the other
+  char* heaps;
+  Index scratch_each, slab_each;
+  char* activations;
+  fedtiny_memory memory{};
+  std::vector<char*> gaps;  // ground that nothing may touch
+};
+
+Layout layout_of(const Nodes& nodes, const Options& options, const Table<Index>& kept,
+                 Index activation_bytes, char* start);
+
+// Where tensors and gradients lie among the activations, in bytes: by tensor; by gradient buffer.
 struct Placement {
-  std::vector<Index> values, again, gradients;  // by tensor; by gradient buffer
+  Table<Index> values, again, gradients;
   Index bytes = 0;
 };
 
-struct Plan {
-  const std::vector<Node>* nodes = nullptr;
-  Options options{};
-  std::vector<LayerPlan> layers;
-  std::vector<NormPlan> norms;
-  Index parameters = 0;  // number of trained values
-  Index values = 0, gradients = 0, moments[2] = {0, 0};
-  Index sums = 0, partials = 0, scratch = 0, scratch_each = 0, heaps = 0, heap_each = 0;
-  Index slabs = 0, slab_each = 0, logits = 0;
-  Index activations = 0;
-  fedtiny_memory memory{};
-  std::vector<Index> gaps;  // ground that nothing may touch
-
-  Placement training(const Program& program, Index images) const;
-  Placement forward(const Program& program, Index images) const;
-};
-
-Plan plan_of(const std::vector<Node>& nodes, const Program& program, const Options& options,
-             const std::vector<Index>& kept);
+Placement placement_of(const Program& program, const Options& options, Index images, bool training);
+Index activation_bytes(const Program& program, const Options& options);
 
 }  // namespace fedtiny

@@ -1,72 +1,73 @@
-// Pooling, dropout, and moving images in and out of lanes.
+// Pooling, dropout, and images put into lanes.
 #pragma once
 #include "vectors.h"
 
 namespace fedtiny {
 namespace {
 
+// Calls `each` with the row, the column and the place of every pooled value.
+template <class Each>
+inline void each_window(const Pool& p, const Each& each) {
+  for (Index r = 0; r < p.y.out; ++r)
+    for (Index c = 0; c < p.x.out; ++c) each(r, c, (r * p.x.out + c) * L);
+}
+
+// Calls `each` with the place of every value that a window covers.
+template <class Each>
+inline void each_value(const Pool& p, Index r, Index c, const Each& each) {
+  const Index begin = p.x.begin(c), end = p.x.end(c), bottom = p.y.end(r);
+  for (Index y = p.y.begin(r); y < bottom; ++y)
+    for (Index x = begin; x < end; ++x) each((y * p.x.in + x) * L);
+}
+
 inline Vec window_maximum(const Pool& p, Index r, Index c) {
-  Vec best = load(p.values + (p.rows.begin[r] * p.width + p.columns.begin[c]) * L);
-  for (Index y = p.rows.begin[r]; y < p.rows.end[r]; ++y)
-    for (Index x = p.columns.begin[c]; x < p.columns.end[c]; ++x) {
-      const Vec v = load(p.values + (y * p.width + x) * L);
-      best = v > best ? v : best;
-    }
+  Vec best = load(p.values + (p.y.begin(r) * p.x.in + p.x.begin(c)) * L);
+  each_value(p, r, c, [&](Index at) {
+    const Vec v = load(p.values + at);
+    best = v > best ? v : best;
+  });
   return best;
 }
 
 void max_pool(const Pool& pool) {
   const Pool p = pool;
-  for (Index r = 0; r < p.rows.count; ++r)
-    for (Index c = 0; c < p.columns.count; ++c)
-      store(p.out + (r * p.columns.count + c) * L, window_maximum(p, r, c));
+  each_window(p, [&](Index r, Index c, Index at) { store(p.out + at, window_maximum(p, r, c)); });
 }
 
 // The first largest value of a window takes its gradient, as in torch.
 void max_pool_backward(const Pool& pool) {
   const Pool p = pool;
-  for (Index r = 0; r < p.rows.count; ++r)
-    for (Index c = 0; c < p.columns.count; ++c) {
-      const Vec best = window_maximum(p, r, c);
-      const Vec gradient = load(p.gradient + (r * p.columns.count + c) * L);
-      Ints open = first_lanes(L);
-      for (Index y = p.rows.begin[r]; y < p.rows.end[r]; ++y)
-        for (Index x = p.columns.begin[c]; x < p.columns.end[c]; ++x) {
-          const Index at = (y * p.width + x) * L;
-          const Ints here = open & (load(p.values + at) == best);
-          store(p.out + at, load(p.out + at) + keep(here, gradient));
-          open &= ~here;
-        }
-    }
+  each_window(p, [&](Index r, Index c, Index pooled) {
+    const Vec best = window_maximum(p, r, c);
+    const Vec gradient = load(p.gradient + pooled);
+    Ints open = first_lanes(L);
+    each_value(p, r, c, [&](Index at) {
+      const Ints here = open & (load(p.values + at) == best);
+      store(p.out + at, load(p.out + at) + keep(here, gradient));
+      open &= ~here;
+    });
+  });
 }
 
 inline Vec share(const Pool& p, Index r, Index c) {
-  return broadcast(1.0F / static_cast<float>(p.rows.divisor[r] * p.columns.divisor[c]));
+  return broadcast(1.0F / static_cast<float>(p.y.divisor(r) * p.x.divisor(c)));
 }
 
 void mean_pool(const Pool& pool) {
   const Pool p = pool;
-  for (Index r = 0; r < p.rows.count; ++r)
-    for (Index c = 0; c < p.columns.count; ++c) {
-      Vec total = {};
-      for (Index y = p.rows.begin[r]; y < p.rows.end[r]; ++y)
-        for (Index x = p.columns.begin[c]; x < p.columns.end[c]; ++x)
-          total += load(p.values + (y * p.width + x) * L);
-      store(p.out + (r * p.columns.count + c) * L, total * share(p, r, c));
-    }
+  each_window(p, [&](Index r, Index c, Index pooled) {
+    Vec total = {};
+    each_value(p, r, c, [&](Index at) { total += load(p.values + at); });
+    store(p.out + pooled, total * share(p, r, c));
+  });
 }
 
 void mean_pool_backward(const Pool& pool) {
   const Pool p = pool;
-  for (Index r = 0; r < p.rows.count; ++r)
-    for (Index c = 0; c < p.columns.count; ++c) {
-      const Vec gradient = load(p.gradient + (r * p.columns.count + c) * L) * share(p, r, c);
-      for (Index y = p.rows.begin[r]; y < p.rows.end[r]; ++y)
-        for (Index x = p.columns.begin[c]; x < p.columns.end[c]; ++x) {
-          float* at = p.out + (y * p.width + x) * L;
-          store(at, load(at) + gradient);
-        }
-    }
+  each_window(p, [&](Index r, Index c, Index pooled) {
+    const Vec gradient = load(p.gradient + pooled) * share(p, r, c);
+    each_value(p, r, c, [&](Index at) { store(p.out + at, load(p.out + at) + gradient); });
+  });
 }
 
 // SplitMix64 of a counter: each value's draw depends on its key and place alone.
@@ -92,13 +93,7 @@ void dropout(const Dropout& d) {
 void pack(const Pack& p) {
   for (Index i = 0; i < p.size; ++i)
     for (Index lane = 0; lane < L; ++lane)
-      p.lanes_side[i * L + lane] = lane < p.images ? p.image_side[lane * p.image_stride + i] : 0.0F;
-}
-
-void unpack(const Pack& p) {
-  for (Index lane = 0; lane < p.images; ++lane)
-    for (Index i = 0; i < p.size; ++i)
-      p.image_side[lane * p.image_stride + i] = p.lanes_side[i * L + lane];
+      p.rows[i * L + lane] = lane < p.count ? p.images[lane * p.stride + i] : 0.0F;
 }
 
 }  // namespace

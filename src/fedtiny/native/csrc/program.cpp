@@ -2,257 +2,210 @@
 
 #include <algorithm>
 
+#include "operations.h"
+
 namespace fedtiny {
 namespace {
 
-// What a node gives: one view, or the sum of two that is not written yet.
+// What a node returns: a view, or the sum of two that is not written yet; ReLU is of the sum.
 struct Value {
-  std::array<View, 2> terms;
-  int count = 1;
-  bool relu = false;  // of the sum
-  bool plain() const { return count == 1 && terms[0].norm < 0 && !terms[0].relu; }
+  std::vector<View> terms;
+  bool relu = false;
+  bool plain() const { return terms.size() == 1 && terms[0].norm < 0 && !relu; }
 };
 
 class Compiler {
  public:
-  explicit Compiler(const std::vector<Node>& nodes) : nodes_(nodes), values_(nodes.size()) {}
+  explicit Compiler(const Nodes& nodes) : nodes_(nodes), values_(nodes.count()) {}
 
   Program run() {
-    for (int i = 0; i < static_cast<int>(nodes_.size()); ++i) value(i) = compiled(i);
-    const int last = static_cast<int>(nodes_.size()) - 1;
-    write(last);
-    program_.output = value(last).terms[0].tensor;
+    for (const Node& node : nodes_) values_[node.place] = compiled(node);
+    write(nodes_.back());
+    program_.output = values_.back().terms[0].tensor;
     return std::move(program_);
   }
 
  private:
-  const Node& node(int i) const { return nodes_[static_cast<std::size_t>(i)]; }
-  Value& value(int i) { return values_[static_cast<std::size_t>(i)]; }
-
-  Value compiled(int i) {
-    switch (node(i).kind) {
-      case FEDTINY_INPUT: return whole(emit(OpKind::Input, i, {}, node(i).out));
-      case FEDTINY_CONVOLUTION: return whole(emit(OpKind::Convolution, i, read(i), node(i).out));
-      case FEDTINY_LINEAR: return whole(emit(OpKind::Linear, i, read(i), node(i).out));
-      case FEDTINY_BATCH_NORM: return normed(i);
-      case FEDTINY_RELU: return rectified(i);
-      case FEDTINY_ADD: return added(i);
-      case FEDTINY_FLATTEN: return flattened(i);
-      default: return whole(emit(OpKind::Plane, i, read(i), node(i).out));
+  Value compiled(const Node& node) {
+    switch (node.kind) {
+      case FEDTINY_INPUT: return append({&operation_of(node), node.place, {}}, node.out);
+      case FEDTINY_BATCH_NORM: return normed(node);
+      case FEDTINY_RELU: return rectified(node);
+      case FEDTINY_ADD: return added(node);
+      case FEDTINY_FLATTEN: return flattened(node);
+      default: return run(operation_of(node), node, node.out);
     }
   }
 
-  static Value whole(int tensor) {
-    Value v;
-    v.terms[0].tensor = tensor;
-    return v;
+  Value run(const Operation& operation, const Node& node, const Shape& shape) {
+    return append({&operation, node.place, {read(node)}}, shape);
   }
 
-  int emit(OpKind kind, int node, const View& in, const Shape& shape) {
-    Op op{};
-    op.kind = kind;
-    op.node = node;
-    op.in[0] = in;
-    return append(op, shape);
-  }
-
-  int append(Op op, const Shape& shape) {
-    const int place = static_cast<int>(program_.ops.size());
-    Tensor tensor{};
-    tensor.shape = shape;
-    tensor.producer = place;
-    tensor.norm = -1;
-    tensor.gradient = true;
+  Value append(Op op, const Shape& shape) {
     op.out = static_cast<int>(program_.tensors.size());
+    program_.tensors.push_back({shape, static_cast<int>(program_.ops.size())});
     program_.ops.push_back(op);
-    program_.tensors.push_back(tensor);
-    return op.out;
+    return {{View{op.out}}};
   }
 
   // The view of what a node reads, written first if it cannot be read as it is.
-  View read(int i) {
-    const int source = node(i).first;
-    const Value& v = value(source);
-    if (v.count > 1 || !(v.plain() || only_lazy_readers(source))) write(source);
-    return value(source).terms[0];
+  View read(const Node& node) {
+    const Value& v = values_[node.first];
+    if (v.terms.size() > 1 || !(v.plain() || only_read_by_views(nodes_[node.first])))
+      write(nodes_[node.first]);
+    View view = values_[node.first].terms[0];
+    view.relu = values_[node.first].relu;
+    return view;
   }
 
-  bool only_lazy_readers(int i) const {
-    return std::all_of(node(i).consumers.begin(), node(i).consumers.end(), [this](int c) {
-      const int kind = node(c).kind;
-      if (kind == FEDTINY_FLATTEN) return only_linear_readers(c);
-      return kind == FEDTINY_CONVOLUTION || kind == FEDTINY_LINEAR || kind == FEDTINY_MAX_POOL ||
-             kind == FEDTINY_MEAN_POOL || kind == FEDTINY_ADAPTIVE_POOL || kind == FEDTINY_DROPOUT;
+  template <class Condition>
+  bool all_consumers(const Node& node, Condition condition) const {
+    return std::all_of(node.consumers.begin(), node.consumers.end(),
+                       [&](int c) { return condition(nodes_[c]); });
+  }
+
+  bool only_read_by_views(const Node& node) const {
+    return all_consumers(node, [this](const Node& c) {
+      return c.kind == FEDTINY_FLATTEN ? only_linear_readers(c)
+                                       : operation_of(c).forward != nullptr;
     });
   }
 
-  bool only_linear_readers(int i) const {
-    return !node(i).consumers.empty() &&
-           std::all_of(node(i).consumers.begin(), node(i).consumers.end(),
-                       [this](int c) { return node(c).kind == FEDTINY_LINEAR; });
+  bool only_linear_readers(const Node& node) const {
+    return !node.consumers.empty() &&
+           all_consumers(node, [](const Node& c) { return c.kind == FEDTINY_LINEAR; });
   }
 
-  void write(int i) {
-    const Value v = value(i);
+  void write(const Node& node) {
+    const Value v = values_[node.place];
     if (v.plain()) return;
-    Op op{};
-    op.kind = OpKind::Combine;
-    op.node = i;
-    op.in = v.terms;
-    op.terms = v.count;
-    op.relu = v.count > 1 ? v.relu : v.terms[0].relu;
-    op.in[0].relu = op.in[1].relu = false;
-    value(i) = whole(append(op, node(i).out));
+    values_[node.place] = append({&operations::combine, node.place, v.terms, -1, v.relu}, node.out);
   }
 
-  bool read_once(int i) const { return node(i).consumers.size() == 1; }
+  bool read_once(int i) const { return nodes_[i].consumers.size() == 1; }
 
-  Value normed(int i) {
-    const int source = node(i).first;
-    Value v = value(source);
-    if (!v.plain() || !read_once(source) || !can_lead(v.terms[0].tensor))
-      v = whole(emit(OpKind::Plane, i, read(i), node(i).in));
-    program_.tensors[static_cast<std::size_t>(v.terms[0].tensor)].norm = i;
-    v.terms[0].norm = i;
+  Value normed(const Node& node) {
+    Value v = values_[node.first];
+    if (!v.plain() || !read_once(node.first) || !can_lead(program_.tensors[v.terms[0].tensor]))
+      v = run(operations::copy, node, node.in);
+    program_.tensors[v.terms[0].tensor].norm = node.place;
+    v.terms[0].norm = node.place;
     return v;
   }
 
-  // Whether batch norm can follow a tensor directly: its producer gives the sums.
-  bool can_lead(int tensor) const {
-    const Tensor& t = program_.tensor(tensor);
-    return program_.op(t.producer).kind == OpKind::Convolution && t.norm < 0;
+  // Whether batch norm can follow a tensor directly: its producer returns the sums.
+  bool can_lead(const Tensor& tensor) const {
+    return program_.ops[tensor.producer].operation->leads_norm && tensor.norm < 0;
   }
 
-  Value rectified(int i) {
-    const int source = node(i).first;
-    if (!value(source).plain() && !read_once(source)) write(source);
-    Value v = value(source);
-    (v.count > 1 ? v.relu : v.terms[0].relu) = true;
-    return v;
+  Value rectified(const Node& node) {
+    if (!values_[node.first].plain() && !read_once(node.first)) write(nodes_[node.first]);
+    return {values_[node.first].terms, true};
   }
 
-  Value added(int i) {
+  Value added(const Node& node) {
     Value sum;
-    const std::array<int, 2> sources = {node(i).first, node(i).second};
-    for (std::size_t t = 0; t < 2; ++t) {
-      const Value& v = value(sources[t]);
-      const bool fits = v.count == 1 && !v.terms[0].relu;
-      if (!fits || (!v.plain() && !read_once(sources[t]))) write(sources[t]);
-      sum.terms[t] = value(sources[t]).terms[0];
+    for (const int source : {node.first, node.second}) {
+      const Value& v = values_[source];
+      const bool fits = v.terms.size() == 1 && !v.relu;
+      if (!fits || (!v.plain() && !read_once(source))) write(nodes_[source]);
+      sum.terms.push_back(values_[source].terms[0]);
     }
-    sum.count = 2;
     return sum;
   }
 
-  Value flattened(int i) {
-    if (only_linear_readers(i)) {
-      const View view = read(i);
-      Value v;
-      v.terms[0] = view;
-      return v;
-    }
-    return whole(emit(OpKind::Plane, i, read(i), node(i).out));
+  Value flattened(const Node& node) {
+    if (!only_linear_readers(node)) return run(operations::copy, node, node.out);
+    const View view = read(node);
+    return {{view}, view.relu};
   }
 
-  const std::vector<Node>& nodes_;
-  std::vector<Value> values_;
+  const Nodes& nodes_;
+  Table<Value> values_;
   Program program_;
 };
 
-class Gradients {
- public:
-  Gradients(Program& program, bool input_gradient) : p_(program) {
-    p_.tensors[0].gradient = input_gradient;
+bool same_twice(const Op& op) { return op.in.size() == 2 && op.in[0].tensor == op.in[1].tensor; }
+
+int next_reader_before(const Tensor& t, int i) {
+  int found = -1;
+  for (const int r : t.readers)
+    if (r < i) found = std::max(found, r);
+  return found;
+}
+
+// A combination's terms have the gradient of its output. A term that went through batch norm has
+// no other reader. One that did not may share the buffer if what else is added to it comes after
+// the terms' producers have read theirs.
+bool may_share(const Program& p, int i, const View& view) {
+  const Op& here = p.ops[i];
+  if (view.norm >= 0) return true;
+  const Tensor& to = p.tensors[view.tensor];
+  if (to.gradient_buffer >= 0 || same_twice(here)) return false;
+  if (here.in.size() == 1) return to.readers.size() == 1;
+  const View& other = &view == &here.in[0] ? here.in[1] : here.in[0];
+  return other.norm >= 0 && p.tensors[other.tensor].producer > next_reader_before(to, i);
+}
+
+void plan_input_grad(Program& p, int i, View& view) {
+  const Op& here = p.ops[i];
+  Tensor& to = p.tensors[view.tensor];
+  InputGrad& grad = view.grad;
+  grad.needed = to.gradient;
+  if (!to.gradient) return;
+  grad.add = to.gradient_buffer >= 0;
+  grad.shared = here.operation == &operations::combine && may_share(p, i, view);
+  if (grad.shared) {
+    to.gradient_buffer = p.tensors[here.out].gradient_buffer;
+    return;
   }
+  if (!grad.add) to.gradient_buffer = p.gradient_buffers++;
+  Op& producer = p.ops[to.producer];
+  const bool comes_again = same_twice(here) && &view == &here.in[0];
+  if (producer.operation == &operations::combine && view.plain() && to.readers.front() == i &&
+      !comes_again)
+    grad.finishes = producer.finished = true;
+  if (grad.finishes) grad.normed = producer.normed_inputs();
+  if (view.norm >= 0) grad.normed = {{view.tensor, view.norm}};
+}
 
-  void run() {
-    collect_readers();
-    for (int i = static_cast<int>(p_.ops.size()) - 1; i >= 0; --i) visit(i);
+void plan_gradients(Program& p) {
+  const int last = static_cast<int>(p.ops.size()) - 1;
+  for (int i = 0; i <= last; ++i)
+    for (const View& view : p.ops[i].in) p.tensors[view.tensor].readers.push_back(i);
+  for (int i = last; i >= 0; --i) {
+    Tensor& out = p.tensors[p.ops[i].out];
+    if (out.gradient_buffer < 0 && out.gradient) out.gradient_buffer = p.gradient_buffers++;
+    for (View& view : p.ops[i].in) plan_input_grad(p, i, view);
   }
+}
 
- private:
-  Tensor& tensor(int i) { return p_.tensors[static_cast<std::size_t>(i)]; }
-  Op& op(int i) { return p_.ops[static_cast<std::size_t>(i)]; }
-
-  void collect_readers() {
-    for (int i = 0; i < static_cast<int>(p_.ops.size()); ++i)
-      for (int t = 0; t < terms(i); ++t)
-        tensor(op(i).in[static_cast<std::size_t>(t)].tensor).readers.push_back(i);
-  }
-
-  int terms(int i) { return op(i).kind == OpKind::Input ? 0 : op(i).terms; }
-
-  void visit(int i) {
-    Op& here = op(i);
-    Tensor& out = tensor(here.out);
-    if (out.gradient_buffer < 0 && out.gradient) out.gradient_buffer = p_.gradient_buffers++;
-    for (int t = 0; t < terms(i); ++t) hand_on(i, static_cast<std::size_t>(t));
-  }
-
-  void hand_on(int i, std::size_t t) {
-    Op& here = op(i);
-    Tensor& to = tensor(here.in[t].tensor);
-    Emission& emission = here.emission[t];
-    emission.needed = to.gradient;
-    if (!to.gradient) return;
-    emission.add = to.gradient_buffer >= 0;
-    if (here.kind == OpKind::Combine && may_share(i, t)) {
-      to.gradient_buffer = tensor(here.out).gradient_buffer;
-      here.shares_gradient[t] = true;
-      return;
-    }
-    if (!emission.add) to.gradient_buffer = p_.gradient_buffers++;
-    Op& producer = op(to.producer);
-    const bool same_twice = here.terms == 2 && here.in[0].tensor == here.in[1].tensor;
-    const bool seen_plain = here.in[t].norm < 0 && !here.in[t].relu;
-    if (producer.kind == OpKind::Combine && seen_plain && to.readers.front() == i &&
-        (!same_twice || t == 1)) {
-      emission.finishes = true;
-      producer.finished = true;
-    }
-  }
-
-  // A Combine's terms have the gradient of its output. A term that went through batch norm has no
-  // other reader. One that did not may share the buffer if what else is added to it comes after
-  // the terms' producers have read theirs.
-  bool may_share(int i, std::size_t t) {
-    const Op& here = op(i);
-    if (here.in[t].norm >= 0) return true;
-    const Tensor& to = tensor(here.in[t].tensor);
-    if (to.gradient_buffer >= 0 || here.in[0].tensor == here.in[1].tensor) return false;
-    if (here.terms == 1) return to.readers.size() == 1;
-    const View& other = here.in[1 - t];
-    return other.norm >= 0 && tensor(other.tensor).producer > next_reader_before(to, i);
-  }
-
-  static int next_reader_before(const Tensor& t, int i) {
-    int found = -1;
-    for (const int r : t.readers)
-      if (r < i) found = std::max(found, r);
-    return found;
-  }
-
-  Program& p_;
-};
-
-// Convolution outputs that only a Combine reads can be computed again when it is their turn.
+// Outputs of convolutions that only a combination reads can be computed again at their turn.
 void drop_what_can_be_recomputed(Program& p) {
   for (Tensor& t : p.tensors) {
-    if (t.norm < 0 || p.op(t.producer).kind != OpKind::Convolution) continue;
-    if (t.readers.size() != 1 || p.op(t.readers[0]).kind != OpKind::Combine) continue;
-    const Op& combine = p.op(t.readers[0]);
-    const int at = combine.finished ? p.tensor(combine.out).readers.front() : t.readers[0];
+    if (t.norm < 0 || !p.ops[t.producer].operation->leads_norm) continue;
+    if (t.readers.size() != 1 || p.ops[t.readers[0]].operation != &operations::combine) continue;
+    const Op& combination = p.ops[t.readers[0]];
+    const int at = combination.finished ? p.tensors[combination.out].readers.front() : t.readers[0];
     t.dropped = true;
-    p.ops[static_cast<std::size_t>(at)].recomputes.push_back(t.producer);
+    p.ops[at].recomputes.push_back(t.producer);
   }
 }
 
 }  // namespace
 
-Program program_of(const std::vector<Node>& nodes, bool recompute, bool input_gradient) {
+std::vector<NormedTensor> Op::normed_inputs() const {
+  std::vector<NormedTensor> found;
+  for (const View& view : in)
+    if (view.norm >= 0) found.push_back({view.tensor, view.norm});
+  return found;
+}
+
+Program program_of(const Nodes& nodes, const fedtiny_options& options) {
   Program program = Compiler(nodes).run();
-  Gradients(program, input_gradient).run();
-  if (recompute) drop_what_can_be_recomputed(program);
+  program.tensors[0].gradient = options.input_gradient != 0;
+  plan_gradients(program);
+  if (options.recompute != 0) drop_what_can_be_recomputed(program);
   return program;
 }
 

@@ -7,9 +7,9 @@
 namespace fedtiny {
 namespace {
 
-constexpr auto PATIENCE = std::chrono::microseconds(50);  // before a thread sleeps between jobs
+constexpr auto SPIN_TIME = std::chrono::microseconds(50);  // before a thread sleeps between jobs
 
-void breathe() {
+void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #else
@@ -18,7 +18,7 @@ void breathe() {
 }
 
 // Stores that pass the caches by are seen by all after this.
-void settle() {
+void fence_stores() {
 #if defined(__x86_64__)
   __builtin_ia32_sfence();
 #endif
@@ -27,72 +27,68 @@ void settle() {
 }  // namespace
 
 ThreadPool::~ThreadPool() {
-  if (!crew_) return;
-  if (owner_ != getpid()) {
-    crew_.release();  // threads do not survive a fork: there is nobody to dismiss
-    return;
-  }
+  if (workers_ == nullptr || owner_ != getpid()) return;
   {
-    const std::lock_guard<std::mutex> lock(crew_->mutex);
-    crew_->over = true;
+    const std::lock_guard<std::mutex> lock(workers_->mutex);
+    workers_->over = true;
   }
-  crew_->wake.notify_all();
-  for (std::thread& thread : crew_->threads) thread.join();
+  workers_->wake.notify_all();
+  for (std::thread& thread : workers_->threads) thread.join();
+  delete workers_;
 }
 
-void ThreadPool::hire() {
-  if (crew_) crew_.release();
-  crew_ = std::make_unique<Crew>();
+void ThreadPool::start_workers() {
+  workers_ = new Workers;
   owner_ = getpid();
   for (Index t = 1; t < threads_; ++t)
-    crew_->threads.emplace_back([crew = crew_.get(), t] { serve(*crew, t); });
+    workers_->threads.emplace_back([workers = workers_, t] { serve(*workers, t); });
 }
 
 void ThreadPool::run(Index pieces, const Work& work) {
   if (threads_ == 1 || pieces < 2) {
     for (Index i = 0; i < pieces; ++i) work(0, i);
-    settle();
+    fence_stores();
     return;
   }
-  if (!crew_ || owner_ != getpid()) hire();
-  Crew& crew = *crew_;
-  crew.pieces = pieces;
-  crew.work = &work;
-  crew.next = 0;
-  crew.busy = threads_ - 1;
+  if (workers_ == nullptr || owner_ != getpid()) start_workers();
+  Workers& workers = *workers_;
+  workers.pieces = pieces;
+  workers.work = &work;
+  workers.next = 0;
+  workers.busy = threads_ - 1;
   {
-    const std::lock_guard<std::mutex> lock(crew.mutex);
-    crew.round.fetch_add(1, std::memory_order_release);
+    const std::lock_guard<std::mutex> lock(workers.mutex);
+    workers.round.fetch_add(1, std::memory_order_release);
   }
-  crew.wake.notify_all();
-  take_pieces(crew, 0);
-  while (crew.busy.load(std::memory_order_acquire) > 0) breathe();
+  workers.wake.notify_all();
+  take_pieces(workers, 0);
+  while (workers.busy.load(std::memory_order_acquire) > 0) pause_briefly();
 }
 
-void ThreadPool::take_pieces(Crew& crew, Index thread) {
-  for (Index i = crew.next++; i < crew.pieces; i = crew.next++) (*crew.work)(thread, i);
-  settle();
+void ThreadPool::take_pieces(Workers& workers, Index thread) {
+  for (Index i = workers.next++; i < workers.pieces; i = workers.next++) (*workers.work)(thread, i);
+  fence_stores();
 }
 
-bool ThreadPool::wait_for_round(Crew& crew, Index seen) {
+bool ThreadPool::wait_for_round(Workers& workers, Index seen) {
   const auto since = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - since < PATIENCE) {
+  while (std::chrono::steady_clock::now() - since < SPIN_TIME) {
     for (int i = 0; i < 64; ++i) {
-      if (crew.round.load(std::memory_order_acquire) != seen) return true;
-      if (crew.over) return false;
-      breathe();
+      if (workers.round.load(std::memory_order_acquire) != seen) return true;
+      if (workers.over) return false;
+      pause_briefly();
     }
   }
-  std::unique_lock<std::mutex> lock(crew.mutex);
-  crew.wake.wait(lock, [&] { return crew.over || crew.round.load() != seen; });
-  return !crew.over;
+  std::unique_lock<std::mutex> lock(workers.mutex);
+  workers.wake.wait(lock, [&] { return workers.over || workers.round.load() != seen; });
+  return !workers.over;
 }
 
-void ThreadPool::serve(Crew& crew, Index thread) {
-  for (Index seen = 0; wait_for_round(crew, seen);) {
-    seen = crew.round.load(std::memory_order_acquire);
-    take_pieces(crew, thread);
-    crew.busy.fetch_sub(1, std::memory_order_acq_rel);
+void ThreadPool::serve(Workers& workers, Index thread) {
+  for (Index seen = 0; wait_for_round(workers, seen);) {
+    seen = workers.round.load(std::memory_order_acquire);
+    take_pieces(workers, thread);
+    workers.busy.fetch_sub(1, std::memory_order_acq_rel);
   }
 }
 

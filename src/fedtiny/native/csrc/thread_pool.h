@@ -5,7 +5,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -27,7 +26,7 @@ class ThreadPool {
   void run(Index pieces, const Work& work);
 
  private:
-  struct Crew {
+  struct Workers {
     std::vector<std::thread> threads;
     std::mutex mutex;
     std::condition_variable wake;
@@ -37,13 +36,13 @@ class ThreadPool {
     std::atomic<bool> over{false};
   };
 
-  void hire();
-  static void serve(Crew& crew, Index thread);
-  static void take_pieces(Crew& crew, Index thread);
-  static bool wait_for_round(Crew& crew, Index seen);
+  void start_workers();
+  static void serve(Workers& workers, Index thread);
+  static void take_pieces(Workers& workers, Index thread);
+  static bool wait_for_round(Workers& workers, Index seen);
 
   Index threads_;
-  std::unique_ptr<Crew> crew_;
+  Workers* workers_ = nullptr;  // not freed after a fork, which threads do not survive
   pid_t owner_ = 0;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"  // false alarms inside GCC 12's own header
@@ -34,6 +35,16 @@ constexpr int TILE = 8;
 typedef float Vec __attribute__((vector_size(4 * L), may_alias));
 typedef std::int32_t Ints __attribute__((vector_size(4 * L), may_alias));
 typedef std::uint16_t Half;
+
+// What a tensor is held as.
+template <bool HALF>
+using Stored = std::conditional_t<HALF, Half, float>;
+
+// A number that is known when compiled, to be handed to a lambda.
+template <auto VALUE>
+struct Constant {
+  constexpr operator decltype(VALUE)() const { return VALUE; }
+};
 
 inline Vec broadcast(float x) { return x - Vec{}; }
 
@@ -94,25 +105,27 @@ inline void sum_lanes_of_16(const float* v, float* out) {
 
 // Half precision. A value too large for it becomes the largest that it has, so that no gradient
 // turns into infinity; what is no number stays none.
-constexpr float LARGEST_HALF = 65504.0F;
+constexpr float MAX_HALF = 65504.0F;
 
 #if defined(__AVX512F__)
 inline Vec load(const Half* p) {
-  return reinterpret_cast<Vec>(_mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p))));
+  return reinterpret_cast<Vec>(
+      _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p))));
 }
 inline void store(Half* p, Vec v) {
-  const __m512 top = _mm512_set1_ps(LARGEST_HALF);
+  const __m512 top = _mm512_set1_ps(MAX_HALF);
   __m512 w = _mm512_min_ps(top, reinterpret_cast<__m512>(v));
-  w = _mm512_max_ps(_mm512_set1_ps(-LARGEST_HALF), w);
+  w = _mm512_max_ps(_mm512_set1_ps(-MAX_HALF), w);
   _mm256_store_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(w, _MM_FROUND_TO_NEAREST_INT));
 }
 #elif defined(__AVX2__)
 inline Vec load(const Half* p) {
-  return reinterpret_cast<Vec>(_mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(p))));
+  return reinterpret_cast<Vec>(
+      _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(p))));
 }
 inline void store(Half* p, Vec v) {
-  __m256 w = _mm256_min_ps(_mm256_set1_ps(LARGEST_HALF), reinterpret_cast<__m256>(v));
-  w = _mm256_max_ps(_mm256_set1_ps(-LARGEST_HALF), w);
+  __m256 w = _mm256_min_ps(_mm256_set1_ps(MAX_HALF), reinterpret_cast<__m256>(v));
+  w = _mm256_max_ps(_mm256_set1_ps(-MAX_HALF), w);
   _mm_store_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(w, _MM_FROUND_TO_NEAREST_INT));
 }
 #elif defined(__aarch64__)
@@ -120,43 +133,36 @@ inline Vec load(const Half* p) {
   return reinterpret_cast<Vec>(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))));
 }
 inline void store(Half* p, Vec v) {
-  float32x4_t w = vminq_f32(reinterpret_cast<float32x4_t>(v), vdupq_n_f32(LARGEST_HALF));
-  w = vmaxq_f32(w, vdupq_n_f32(-LARGEST_HALF));
+  float32x4_t w = vminq_f32(reinterpret_cast<float32x4_t>(v), vdupq_n_f32(MAX_HALF));
+  w = vmaxq_f32(w, vdupq_n_f32(-MAX_HALF));
   vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(w)));
 }
 #else
-inline float widened(Half h) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000U) << 16U;
-  std::uint32_t bits = static_cast<std::uint32_t>(h & 0x7FFFU) << 13U;
-  if ((h & 0x7C00U) == 0x7C00U) {
-    bits |= 0x7F800000U;
-    bits |= sign;
-    float special;
-    std::memcpy(&special, &bits, 4);
-    return special;
-  }
-  float magnitude;
-  std::memcpy(&magnitude, &bits, 4);
-  magnitude *= 0x1p112F;  // moves the exponent from half's bias to float's, subnormals too
-  std::memcpy(&bits, &magnitude, 4);
-  bits |= sign;
-  std::memcpy(&magnitude, &bits, 4);
-  return magnitude;
+inline float as_float(std::uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
 }
-inline Half narrowed(float x) {
+inline std::uint32_t as_bits(float x) {
   std::uint32_t bits;
   std::memcpy(&bits, &x, 4);
-  const std::uint32_t sign = (bits >> 16U) & 0x8000U;
-  bits &= 0x7FFFFFFFU;
+  return bits;
+}
+inline float widened(Half h) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000U) << 16U;
+  const std::uint32_t bits = static_cast<std::uint32_t>(h & 0x7FFFU) << 13U;
+  if ((h & 0x7C00U) == 0x7C00U) return as_float(bits | 0x7F800000U | sign);
+  // Moves the exponent from half's bias to float's, subnormals too.
+  return as_float(as_bits(as_float(bits) * 0x1p112F) | sign);
+}
+inline Half narrowed(float x) {
+  const std::uint32_t sign = (as_bits(x) >> 16U) & 0x8000U;
+  const std::uint32_t bits = as_bits(x) & 0x7FFFFFFFU;
   if (bits > 0x7F800000U) return static_cast<Half>(sign | 0x7E00U);
-  float magnitude;
-  std::memcpy(&magnitude, &bits, 4);
-  if (magnitude >= LARGEST_HALF) return static_cast<Half>(sign | 0x7BFFU);
-  if (magnitude < 0x1p-14F) {  // subnormal: adding one half aligns the mantissa, rounding to even
-    magnitude += 0.5F;
-    std::memcpy(&bits, &magnitude, 4);
-    return static_cast<Half>(sign | (bits - 0x3F000000U));
-  }
+  const float magnitude = as_float(bits);
+  if (magnitude >= MAX_HALF) return static_cast<Half>(sign | 0x7BFFU);
+  if (magnitude < 0x1p-14F)  // subnormal: adding one half aligns the mantissa, rounding to even
+    return static_cast<Half>(sign | (as_bits(magnitude + 0.5F) - 0x3F000000U));
   const std::uint32_t odd = (bits >> 13U) & 1U;
   return static_cast<Half>(sign | ((bits - 0x38000000U + 0xFFFU + odd) >> 13U));
 }

@@ -1,9 +1,64 @@
-// Weight gradients: at kept positions, and of whole filters for the largest gradients.
+// The convolution itself, sums of shifted rows, which linear layers use too; and weight gradients,
+// at kept positions and of whole filters.
 #pragma once
-#include "gather_kernels.h"
+#include "vectors.h"
 
 namespace fedtiny {
 namespace {
+
+// Covers one strip of columns with tiles of ROWS and then fewer rows.
+template <int ROWS, int COLUMNS, class Tile>
+inline void cover_strip(Index rows, Index row, Index column, const Tile& tile) {
+  for (; row + ROWS <= rows; row += ROWS) tile(Constant<ROWS>{}, Constant<COLUMNS>{}, row, column);
+  if constexpr (ROWS > 1)
+    if (row < rows) cover_strip<ROWS / 2, COLUMNS>(rows, row, column, tile);
+}
+
+// How many columns to do at once. A few too many may be done: scratch has room beside each row.
+inline int strip_width(Index columns) {
+  int width = TILE;
+  while (width > columns) width /= 2;
+  if (width < TILE && 4 * (2 * width - columns) <= 2 * width) width *= 2;
+  return width;
+}
+
+// Calls `tile` for pieces of at most TILE vectors that cover rows times columns.
+template <class Tile>
+inline void cover(Index rows, Index columns, const Tile& tile) {
+  for (Index column = 0; column < columns;) {
+    const int width = strip_width(columns - column);
+    switch (width) {
+      case 1: cover_strip<TILE, 1>(rows, 0, column, tile); break;
+      case 2: cover_strip<TILE / 2, 2>(rows, 0, column, tile); break;
+      case 4: cover_strip<TILE / 4, 4>(rows, 0, column, tile); break;
+      case 8: cover_strip<TILE / 8, 8>(rows, 0, column, tile); break;
+      default: cover_strip<1, TILE>(rows, 0, column, tile); break;
+    }
+    column += width;
+  }
+}
+
+template <int ROWS, int COLUMNS>
+inline void gather_tile(const Gather& g, const float* x, float* out) {
+  Vec sums[ROWS * COLUMNS] = {};
+  for (Index j = 0; j < g.count; ++j) {
+    const float* from = x + g.offsets[j];
+    const Vec weight = broadcast(g.weights[j]);
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS * COLUMNS; ++i)
+      sums[i] += weight * load(from + (i / COLUMNS) * g.x_pitch + (i % COLUMNS) * L);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < ROWS * COLUMNS; ++i)
+    store(out + (i / COLUMNS) * g.out_pitch + (i % COLUMNS) * g.out_step, sums[i]);
+}
+
+void gather(const Gather& g) {
+  cover(g.rows, g.columns, [&](auto rows, auto columns, Index row, Index column) {
+    gather_tile<rows, columns>(g, g.x + row * g.x_pitch + column * L,
+                               g.out + row * g.out_pitch + column * g.out_step);
+  });
+}
 
 constexpr Index RUN = 32;  // kept weights whose sums stay in the first-level cache
 
@@ -27,34 +82,16 @@ inline void weight_tile(const WeightGradient& g, const float* x, const float* d,
   }
 }
 
-template <int ROWS, int COLUMNS>
-inline void weight_strip(const WeightGradient& g, Index row, Index column,
-                         const std::int32_t* offsets, Index count, float* sums) {
-  for (; row + ROWS <= g.rows; row += ROWS)
-    weight_tile<ROWS, COLUMNS>(g, g.x + row * g.x_pitch + column * L,
-                               g.d + row * g.d_pitch + column * L, g.columns - column, offsets,
-                               count, sums);
-  if constexpr (ROWS > 1)
-    if (row < g.rows) weight_strip<ROWS / 2, COLUMNS>(g, row, column, offsets, count, sums);
-}
-
 void weight_gradient(const WeightGradient& g) {
   alignas(64) float sums[RUN * L];
   for (Index start = 0; start < g.count; start += RUN) {
     const Index count = g.count - start < RUN ? g.count - start : RUN;
-    const std::int32_t* offsets = g.offsets + start;
     std::memset(sums, 0, sizeof sums);
-    for (Index column = 0; column < g.columns;) {
-      const int width = strip_width(g.columns - column);
-      switch (width) {
-        case 1: weight_strip<TILE, 1>(g, 0, column, offsets, count, sums); break;
-        case 2: weight_strip<TILE / 2, 2>(g, 0, column, offsets, count, sums); break;
-        case 4: weight_strip<TILE / 4, 4>(g, 0, column, offsets, count, sums); break;
-        case 8: weight_strip<TILE / 8, 8>(g, 0, column, offsets, count, sums); break;
-        default: weight_strip<1, TILE>(g, 0, column, offsets, count, sums); break;
-      }
-      column += width;
-    }
+    cover(g.rows, g.columns, [&](auto rows, auto columns, Index row, Index column) {
+      weight_tile<rows, columns>(g, g.x + row * g.x_pitch + column * L,
+                                 g.d + row * g.d_pitch + column * L, g.columns - column,
+                                 g.offsets + start, count, sums);
+    });
     float found[RUN];
     for (Index j = 0; j < count; j += 16) sum_lanes_of_16(sums + j * L, found + j);
     for (Index j = 0; j < count; ++j) g.gradient[start + j] += found[j];

@@ -1,0 +1,107 @@
+// The largest gradients of pruned weights, in memory for those alone. The gradient of a layer never
+// exists as a whole: a few filters at a time are worked out and offered to a heap.
+#include <algorithm>
+#include <cmath>
+
+#include "run.h"
+
+namespace fedtiny {
+namespace {
+
+struct Entry {
+  float value;
+  std::int32_t index;
+  float magnitude() const { return std::isnan(value) ? INFINITY : std::fabs(value); }
+};
+static_assert(sizeof(Entry) == 8, "the plan counts eight bytes an entry");
+
+// Larger first; ties to the lower position.
+bool ahead(const Entry& a, const Entry& b) {
+  const float x = a.magnitude(), y = b.magnitude();
+  return x != y ? x > y : a.index < b.index;
+}
+
+// The best `room` of all that was offered; the worst of them is on top.
+class Heap {
+ public:
+  Heap(Entry* entries, Index room) : entries_(entries), room_(room) {}
+  Index size() const { return size_; }
+  void offer(const Entry& entry) {
+    if (size_ < room_) {
+      entries_[size_++] = entry;
+      std::push_heap(entries_, entries_ + size_, ahead);
+    } else if (room_ > 0 && ahead(entry, entries_[0])) {
+      std::pop_heap(entries_, entries_ + size_, ahead);
+      entries_[size_ - 1] = entry;
+      std::push_heap(entries_, entries_ + size_, ahead);
+    }
+  }
+
+ private:
+  Entry* entries_;
+  Index room_, size_ = 0;
+};
+
+void offer_pruned(Heap& heap, const float* slab, Index first, Index size, const std::int32_t* kept,
+                  const std::int32_t* kept_end) {
+  for (Index i = 0; i < size; ++i) {
+    const auto position = static_cast<std::int32_t>(first + i);
+    if (kept < kept_end && *kept == position) {
+      ++kept;
+      continue;
+    }
+    heap.offer({slab[i], position});
+  }
+}
+
+// The best of all heaps, which lie `room` entries apart, in order of position.
+void fill(fedtiny_grad_query& query, const Table<Heap>& heaps, Entry* entries, Index room) {
+  Entry* end = entries;
+  for (Index t = 0; t < heaps.count(); ++t) {
+    const Entry* from = entries + t * room;
+    end = std::copy(from, from + heaps[t].size(), end);
+  }
+  if (end - entries > query.count) {
+    std::nth_element(entries, entries + query.count, end, ahead);
+    end = entries + query.count;
+  }
+  std::sort(entries, end, [](const Entry& a, const Entry& b) { return a.index < b.index; });
+  query.count = static_cast<std::int32_t>(end - entries);
+  for (Index i = 0; i < query.count; ++i) {
+    query.indices[i] = entries[i].index;
+    query.values[i] = entries[i].value;
+  }
+}
+
+}  // namespace
+
+void answer_grad_query(Run& run, const Op& op, fedtiny_grad_query& query) {
+  const Storage& s = run.storage;
+  const Layer& l = s.layers[op.node];
+  const Index channels = run.node(op).channels, filter_size = run.node(op).filter_size();
+  const bool dense = query.dense != nullptr;
+  const float unscale = 1.0F / run.loss_scale;
+  const FilterGradients filter_gradients = op.operation->filter_gradients(run, op);
+  auto* entries = reinterpret_cast<Entry*>(s.heaps);
+  Table<Heap> heaps;
+  for (Index t = 0; t < s.options.threads; ++t)
+    heaps.emplace_back(entries + t * s.options.top_count, dense ? 0 : query.count);
+
+  run.pool.run(ceil_div(channels, FILTER_GROUP), [&](Index thread, Index group) {
+    const Index first = group * FILTER_GROUP, filters = std::min(FILTER_GROUP, channels - first);
+    const Index start = first * filter_size, size = filters * filter_size;
+    float* slab = s.slabs + thread * s.slab_each;
+    std::fill_n(slab, size, 0.0F);
+    filter_gradients(thread, first, filters, slab);
+    for (Index i = 0; i < size; ++i) slab[i] *= unscale;
+    if (dense) {
+      for (Index i = 0; i < size; ++i) query.dense[start + i] += slab[i];
+    } else {
+      offer_pruned(heaps[thread], slab, start, size, l.positions + l.row_begin[first],
+                   l.positions + l.row_begin[first + filters]);
+    }
+  });
+  if (!dense) fill(query, heaps, entries, s.options.top_count);
+}
+
+}  // namespace fedtiny

@@ -1,0 +1,127 @@
+#include "run.h"
+
+namespace fedtiny {
+namespace {
+
+constexpr Index STREAM_BYTES = Index{4} << 20;
+
+LoadRows whole_plane(const Shape& shape, Index lanes, bool half) {
+  LoadRows rows{};
+  rows.height = rows.rows = shape.height;
+  rows.width = rows.columns = shape.width;
+  rows.row_stride = shape.width * lanes;
+  rows.row_step = rows.column_step = 1;
+  rows.half = half;
+  return rows;
+}
+
+}  // namespace
+
+Run::Run(Storage& s, ThreadPool& p)
+    : storage(s),
+      pool(p),
+      kernels(*kernels_for(s.options.lanes)),
+      lanes(s.options.lanes),
+      bytes(s.options.value_bytes()) {}
+
+void Run::begin(const Pass& next) {
+  pass = next;
+  blocks = storage.options.blocks(pass.count);
+  if (pass.own_statistics()) storage.measured_images = pass.count;
+  if (placed_images != pass.count || placed_backward != pass.backward()) {
+    placement = placement_of(storage.program, storage.options, pass.count, pass.backward());
+    placed_images = pass.count;
+    placed_backward = pass.backward();
+  }
+  value_places = placement.values;
+}
+
+int Run::measured_norm(const Op& op) const {
+  return pass.own_statistics() && !recomputing ? output(op).norm : -1;
+}
+
+bool Run::streams(int tensor) const {
+  const Index values = blocks * storage.program.tensors[tensor].shape.size() * lanes;
+  return values * bytes >= STREAM_BYTES;
+}
+
+LoadRows Run::view_rows(const View& view, Index channel, Index offset) const {
+  LoadRows rows = whole_plane(tensor(view).shape, lanes, bytes == 2);
+  rows.plane = value(view.tensor, offset);
+  rows.relu = view.relu;
+  rows.affine = view.norm >= 0;
+  if (rows.affine) {
+    rows.scale = storage.norms[view.norm].scale[channel];
+    rows.shift = storage.norms[view.norm].shift[channel];
+  }
+  return rows;
+}
+
+LoadRows Run::gradient_rows(int tensor, Index block, Index channel, Index offset) const {
+  const Tensor& t = storage.program.tensors[tensor];
+  LoadRows rows = whole_plane(t.shape, lanes, bytes == 2);
+  rows.plane = gradient(tensor, offset);
+  if (t.norm < 0) return rows;
+  const Norm& norm = storage.norms[t.norm];
+  rows.value = value(tensor, offset);
+  rows.lanes = lanes_in(block);
+  rows.scale = norm.a[channel];
+  rows.shift = norm.k1[channel];
+  rows.slope = norm.k2[channel];
+  rows.mean = norm.batch_mean[channel];
+  return rows;
+}
+
+LoadRows Run::gradient_row(int tensor, const Plane& plane, Index columns) const {
+  const Index offset = plane.number * columns * lanes;
+  LoadRows row = gradient_rows(tensor, plane.block, plane.channel, offset);
+  row.rows = row.height = 1;
+  row.columns = row.width = columns;
+  return row;
+}
+
+void Run::unpack(const float* rows, Index block, float* images, Index count, Index stride) const {
+  for (Index lane = 0; lane < lanes_in(block); ++lane)
+    for (Index i = 0; i < count; ++i) images[lane * stride + i] = rows[i * lanes + lane];
+}
+
+AccumulateGrad Run::input_grad(const Rows& rows, const View& view, Index channel,
+                               Index offset) const {
+  AccumulateGrad grad{rows, gradient(view.tensor, offset)};
+  grad.half = bytes == 2;
+  grad.add = view.grad.add;
+  grad.finish = view.grad.finishes;
+  grad.stream = streams(view.tensor);
+  const bool relu = grad.finish ? storage.program.producer(view).relu : view.relu;
+  if (relu) grad.mask = value(view.tensor, offset);
+  if (view.norm >= 0) {
+    grad.mask_scale = storage.norms[view.norm].scale[channel];
+    grad.mask_shift = storage.norms[view.norm].shift[channel];
+  }
+  for (const NormedTensor& normed : view.grad.normed) {
+    grad.term[grad.terms] = value(normed.tensor, offset);
+    grad.mean[grad.terms++] = storage.norms[normed.norm].batch_mean[channel];
+  }
+  return grad;
+}
+
+void Run::accumulate_plane(const View& view, const Plane& plane, const float* rows) const {
+  const Rows row = one_row(rows, tensor(view).shape.plane());
+  grad_sums(plane.number) =
+      kernels.accumulate_grad(input_grad(row, view, plane.channel, plane.offset));
+}
+
+void Run::collect_sums(const View& view, Index pieces) const {
+  const Index channels = tensor(view).shape.channels;
+  for (std::size_t k = 0; k < view.grad.normed.size(); ++k) {
+    const Norm& norm = storage.norms[view.grad.normed[k].norm];
+    for (Index c = 0; c < channels; ++c)
+      for (Index piece = 0; piece < pieces; ++piece) {
+        const GradSums& sums = grad_sums(piece * channels + c);
+        norm.sum[c] += static_cast<double>(sums.sum);
+        norm.product[c] += static_cast<double>(sums.product[k]);
+      }
+  }
+}
+
+}  // namespace fedtiny

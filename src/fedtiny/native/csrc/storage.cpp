@@ -1,0 +1,116 @@
+#include "storage.h"
+
+#include <cmath>
+#include <cstdlib>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace fedtiny {
+namespace {
+
+// Counted from anywhere: only the sizes are of use.
+Layout planned(const Nodes& nodes, const Program& program, const Options& options,
+               const Table<Index>& kept) {
+  return layout_of(nodes, options, kept, activation_bytes(program, options),
+                   reinterpret_cast<char*>(ALIGNMENT));
+}
+
+// Zeroed, with room to be aligned.
+void* block_of(Index bytes) {
+  void* block = std::calloc(static_cast<std::size_t>(bytes + ALIGNMENT), 1);
+  if (block == nullptr) refuse("there is no memory for " + std::to_string(bytes) + " bytes");
+  return block;
+}
+
+char* aligned(void* block) {
+  const auto place = reinterpret_cast<std::uintptr_t>(block);
+  return reinterpret_cast<char*>((place + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+}
+
+}  // namespace
+
+Storage::Storage(const Nodes& given, const Options& chosen, const Table<Index>& kept,
+                 const std::int32_t* const* positions)
+    : options(chosen),
+      channels(chosen.remove_dead != 0 ? live_channels(given, kept, positions)
+                                       : all_channels(given)),
+      nodes(reduced_nodes(given, channels)),
+      program(program_of(nodes, chosen)),
+      block_(nullptr, std::free) {
+  const fedtiny_memory need = planned(nodes, program, options, kept).memory;
+  if (options.budget > 0 && need.total > options.budget)
+    refuse("this needs " + std::to_string(need.total) + " bytes, more than the budget of " +
+           std::to_string(options.budget));
+  block_.reset(block_of(need.total));
+  static_cast<Layout&>(*this) =
+      layout_of(nodes, options, kept, need.activations, aligned(block_.get()));
+#if defined(__SANITIZE_ADDRESS__)
+  for (char* gap : gaps) ASAN_POISON_MEMORY_REGION(gap, ALIGNMENT);
+#endif
+  for (const Node& node : nodes) {
+    layers[node.place].numbers = norms[node.place].numbers = channels[node.place].data();
+    if (node.is_layer())
+      build_lists(*this, node, positions != nullptr ? positions[node.place] : nullptr);
+  }
+}
+
+void Storage::check_count(int node, int parameter, Index given) const {
+  const Index size = parameter_size(nodes, node, parameter);
+  const Index count = parameter == FEDTINY_WEIGHT ? layers[node].kept : size;
+  if (given != count)
+    refuse("a parameter of " + std::to_string(count) + " values was given or asked with " +
+           std::to_string(given));
+}
+
+// Nothing for what a batch measured.
+float* Storage::values_of(int node, int parameter) const {
+  switch (parameter) {
+    case FEDTINY_WEIGHT: return layers[node].weight.values;
+    case FEDTINY_BIAS: return layers[node].bias.values;
+    case FEDTINY_SCALE: return norms[node].weight.values;
+    case FEDTINY_SHIFT: return norms[node].bias.values;
+    case FEDTINY_RUNNING_MEAN: return norms[node].running_mean;
+    case FEDTINY_RUNNING_VAR: return norms[node].running_var;
+    default: return nullptr;
+  }
+}
+
+void Storage::set(int node, int parameter, const float* from, Index count) {
+  check_count(node, parameter, count);
+  float* to = values_of(node, parameter);
+  for (Index i = 0; i < count; ++i) {
+    if (!std::isfinite(from[i])) refuse("a parameter has a value that is no finite number");
+    if (parameter == FEDTINY_RUNNING_VAR && from[i] < 0) refuse("a variance is not negative");
+  }
+  if (to == nullptr) refuse("the statistics of a batch cannot be set");
+  std::copy(from, from + count, to);
+}
+
+void Storage::get(int node, int parameter, double* to, Index count) const {
+  check_count(node, parameter, count);
+  const float* from = values_of(node, parameter);
+  if (from != nullptr) {
+    std::copy(from, from + count, to);
+    return;
+  }
+  const double* own = parameter == FEDTINY_BATCH_MEAN ? norms[node].mean : norms[node].var;
+  const auto samples = static_cast<double>(measured_images * nodes[node].out.plane());
+  const bool corrected = parameter == FEDTINY_CORRECTED_VAR && samples > 1;
+  const double factor = corrected ? samples / (samples - 1) : 1;
+  std::transform(own, own + count, to, [factor](double x) { return x * factor; });
+}
+
+void Storage::get_gradient(int node, int parameter, float* to, Index count) const {
+  check_count(node, parameter, count);
+  if (parameter > FEDTINY_SHIFT) refuse("statistics have no gradient");
+  const float* from = gradients + (values_of(node, parameter) - values);
+  std::copy(from, from + count, to);
+}
+
+fedtiny_memory planned_memory(const Nodes& nodes, const Options& options,
+                              const Table<Index>& kept) {
+  return planned(nodes, program_of(nodes, options), options, kept).memory;
+}
+
+}  // namespace fedtiny
