@@ -27,7 +27,7 @@ from fedtiny.config import Config, from_dict
 from fedtiny.data import DataSet, from_arrays, load
 from fedtiny.devices.executors import Task
 from fedtiny.errors import FedTinyError
-from fedtiny.experiments import machine
+from fedtiny.experiments.finished import this_machine
 from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.rounds import play_round, prepare
 from fedtiny.runs.assembly import Assembly, assemble
@@ -200,7 +200,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         "data": assembly.data.name,
         "density": arguments.density,
         "local_epochs": arguments.epochs,
-        **machine.here(shlex.join(["python", *sys.argv])),
+        **this_machine(shlex.join(["python", *sys.argv])),
         **account,
     }
 

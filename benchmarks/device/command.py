@@ -54,7 +54,9 @@ def _measured(settings: Settings) -> dict[str, Any]:
     )
     with progress:
         bar = progress.add_task("starting", total=measure.units(settings))
-        return measure.measure(settings, lambda what: progress.update(bar, advance=1, graph=what))
+        return measure.measure(
+            settings, lambda what: progress.update(bar, advance=1, description=what)
+        )
 
 
 def _print(settings: Settings, found: dict[str, Any]) -> None:

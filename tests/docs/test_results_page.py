@@ -31,7 +31,7 @@ def made(names, folder, out, scale="mini", files=None):
     suite = Suite.load(folder)
     files = files or tuple(FILES[name] for name in names)
     sweep = Sweep(suite, suite.scale(scale), suite.find(names), out, result_files=files)
-    return [row for e in sweep.experiments for row in rows(table.markdown(sweep.results(e)))]
+    return [row for e in sweep.experiments for row in rows(table.page(sweep.results(e)))]
 
 
 def test_every_file_is_shown():

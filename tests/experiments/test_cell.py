@@ -6,7 +6,7 @@ import pytest
 
 from fedtiny.config import Config, GpuConfig, from_dict, resolve
 from fedtiny.config.flat import flat, nested
-from fedtiny.experiments.cell import unlike
+from fedtiny.experiments.finished import unlike
 
 from ..runs.tiny import TINY, tiny
 

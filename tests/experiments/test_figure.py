@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fedtiny.drawing import palette
-from fedtiny.drawing.canvas import Box, Dot, Line, Words, text_width
+from fedtiny.drawing.canvas import Boxes, Dot, Line, Text, text_width
 from fedtiny.experiments import figure
 from fedtiny.experiments.suite import Suite
 
@@ -34,7 +34,7 @@ def shapes(canvas, kind):
 
 
 def texts(canvas):
-    return [words.text for words in shapes(canvas, Words)]
+    return [words.text for words in shapes(canvas, Text)]
 
 
 def everything(suite, name, scale):
@@ -69,10 +69,11 @@ def test_ours_and_the_papers_are_both_in_the_legend(paper_suite):
     assert written[2] == "FedAvg"
     assert written[9:12] == ["FedTiny", "paper", "ResNet18"]
     assert "VGG11" in written
-    keys, bars = shapes(drawn, Box)[:8], shapes(drawn, Box)[8:]
-    assert {key.width for key in keys} == {12}
-    (whole,) = {round(bar.height / value) for bar, value in zip(bars, (0.9,), strict=False)}
-    heights = sorted(round(bar.height / whole, 2) for bar in bars)
+    sizes = [(width, height) for s in shapes(drawn, Boxes) for _, _, width, height in s.boxes]
+    keys, bars = sizes[:8], [height for _, height in sizes[8:]]
+    assert {width for width, _ in keys} == {12}
+    full = round(bars[0] / 0.9)
+    heights = sorted(round(height / full, 2) for height in bars)
     assert heights == [0.44, 0.54, 0.6, 0.7, 0.9]
     hollow = [dot for dot in shapes(drawn, Dot) if dot.hollow and dot.tip]
     assert "FedTiny, paper: 0.6311" in [dot.tip for dot in hollow]
@@ -116,7 +117,7 @@ def test_an_axis_that_starts_at_zero_is_linear(tmp_path):
 
 def test_the_pool_figure_marks_the_best_pool_and_the_dense_model(paper_suite):
     drawn = figure.draw(everything(paper_suite, "pool_size", "mini"))
-    written, middle = shapes(drawn, Words), drawn.width / 2
+    written, middle = shapes(drawn, Text), drawn.width / 2
     assert [words.x < middle for words in written if words.text == "C*"] == [True] * 3 + [False] * 3
     assert [words.x > middle for words in written if words.text == "dense model"] == [True]
     levels = [s for s in shapes(drawn, Line) if s.dashed and s.width == 1.4 and s.color == "muted"]
@@ -126,7 +127,7 @@ def test_the_pool_figure_marks_the_best_pool_and_the_dense_model(paper_suite):
 @pytest.mark.parametrize("name", NAMES)
 def test_everything_lies_within_the_figure(paper_suite, name):
     drawn = figure.draw(everything(paper_suite, name, "smoke"))
-    for words in shapes(drawn, Words):
+    for words in shapes(drawn, Text):
         width = 0 if words.turned else text_width(words.text, words.size)
         start = {"start": 0, "middle": width / 2, "end": width}[words.anchor]
         assert words.x - start > -8, words.text

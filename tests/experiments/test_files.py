@@ -5,7 +5,7 @@ import pytest
 from fedtiny import shipped
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.experiments import experiment, scale
-from fedtiny.experiments.suite import Suite, shipped_folder
+from fedtiny.experiments.suite import Suite, printed, shipped_folder
 
 from ..docs.markdown import ROOT, blocks
 from .own import FIRST, SCALES, SECOND, write_suite
@@ -57,18 +57,22 @@ def test_named_variants_are_settings_with_a_label(read):
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("number = 1", "", "'number' must be a number"),
-        ("number = 1", "number = 1\ntitel = 3", "unknown key 'titel' .*did you mean 'title'"),
-        ("[table]", "[tabel]", "unknown key 'tabel' .*did you mean 'table'"),
+        ("number = 1", "", "lacks 'number', which must be a number"),
+        ("number = 1", "number = 1\ntitel = 3", "unknown name 'titel' .*did you mean 'title'"),
+        ("[table]", "[tabel]", "unknown name 'tabel' .*did you mean 'table'"),
         ("density = [0.01, 0.005]", "density = []", "axis 'density' has no value"),
         ("density = [0.01, 0.005]", "density = 0.01", "axis 'density' must be a list or a table"),
-        ('rows = ["density"', 'rows = ["densty"', "names no axis: 'densty' .*mean 'density'"),
-        ('"accuracy", "flops', '"acuracy", "flops', "unknown key 'acuracy' .*mean 'accuracy'"),
-        ('kind = "lines"', 'kind = "pie"', "'figure.kind' must be lines or bars, got 'pie'"),
-        ('x = "density"', "", "'figure.x' must be text"),
-        ('series = "method"', 'series = "model"', "'figure.series' names no axis: 'model'"),
-        ('["fedtiny"]', '["fedtany"]', "'order.method': unknown key 'fedtany' .*mean 'fedtiny'"),
-        ("[order]", "[order]\nmodel = [1]", "'order': unknown key 'model'"),
+        (
+            'rows = ["density"',
+            'rows = ["densty"',
+            "rows': unknown name 'densty' .*mean 'density'",
+        ),
+        ('"accuracy", "flops', '"acuracy", "flops', "unknown name 'acuracy' .*mean 'accuracy'"),
+        ('kind = "lines"', 'kind = "pie"', "'figure.kind': unknown name 'pie' .*lines, bars"),
+        ('x = "density"', "", "'figure' lacks 'x', which must be text"),
+        ('series = "method"', 'series = "model"', "'figure.series': unknown name 'model'"),
+        ('["fedtiny"]', '["fedtany"]', "'order.method': unknown name 'fedtany' .*mean 'fedtiny'"),
+        ("[order]", "[order]\nmodel = [1]", "'order': unknown name 'model'"),
         ("[base]", "[base]\n[base]", "Cannot declare"),
         ('rows = ["density", "method"]', 'rows = ["density"]', "'table' must name every axis once"),
         ('rows = ["density", "method"]', 'rows = ["density"]\ncolumns = ["method"]', "one value"),
@@ -109,7 +113,7 @@ def test_a_label_that_names_no_setting_is_refused(tmp_path):
     [
         ("rounds = 3", "round = 3", "scale 'tiny': unknown key 'round'; did you mean 'rounds'"),
         ("rounds = 3", "rounds = 0", "scale 'tiny': --rounds must be at least 1"),
-        ("[tiny.instead]", "[tiny.insted]", "unknown key 'insted' .*did you mean 'instead'"),
+        ("[tiny.instead]", "[tiny.insted]", "unknown name 'insted' .*did you mean 'instead'"),
         ('density = { "0.01" = 0.3', 'density = 1 #{ "0.01"', "'instead.density' must be a table"),
     ],
 )
@@ -148,7 +152,7 @@ def test_a_scale_that_is_not_there(suite):
 
 def test_an_own_suite_has_the_papers_scales_and_values_beside_its_own(suite):
     assert set(suite.scales) == {"tiny", "rare", "smoke", "mini", "paper"}
-    assert suite.paper.value("fedtiny-cifar10-resnet18-d0.01", "accuracy", "x").number == 0.8523
+    assert printed(suite.paper, "fedtiny-cifar10-resnet18-d0.01", "accuracy", "x").number == 0.8523
 
 
 def test_an_experiment_is_found_by_name_and_by_its_place_in_the_paper(paper_suite):

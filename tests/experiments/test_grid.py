@@ -6,7 +6,8 @@ from fedtiny import methods
 from fedtiny.cli.compare import parse
 from fedtiny.config import Config, PruningConfig
 from fedtiny.errors import ConfigError
-from fedtiny.experiments.compare import Cell, Grid, load
+from fedtiny.experiments.compare import Grid, load
+from fedtiny.experiments.places import Cell
 
 from ..runs.tiny import TINY
 

@@ -5,8 +5,7 @@ import tomllib
 import pytest
 
 from fedtiny.errors import ConfigError
-from fedtiny.experiments import paper
-from fedtiny.experiments.suite import shipped_folder
+from fedtiny.experiments.suite import load_paper, printed, shipped_folder
 
 from .test_shipped import SUITE, places
 
@@ -15,7 +14,7 @@ PRINTED = DOCUMENT["printed"]
 
 
 def value(twin, quantity="accuracy", source="Table 1"):
-    return SUITE.paper.value(twin, quantity, source)
+    return printed(SUITE.paper, twin, quantity, source)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_a_table_and_its_repetition_agree():
     """Table 4 and 2 print again what Table 1 has; only the schedule table does not."""
     twice = {
         key: {found.number for found in values}
-        for key, values in SUITE.paper.printed.items()
+        for key, values in SUITE.paper.items()
         if len(values) > 1
     }
     differing = {twin for (twin, _), numbers in twice.items() if len(numbers) > 1}
@@ -120,4 +119,4 @@ def test_a_row_that_does_not_fit_is_named(tmp_path):
     path = tmp_path / "paper.toml"
     path.write_text('[printed.x]\ncolumns = ["method", "accuracy"]\nrows = [["snip"]]\n')
     with pytest.raises(ConfigError, match=r"paper\.toml: x: .*does not have 2 columns"):
-        paper.load(path, SUITE.scales["paper"])
+        load_paper(path, SUITE.scales["paper"])

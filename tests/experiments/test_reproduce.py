@@ -296,7 +296,7 @@ def test_damaged_results_are_told_before_anything_runs(reproduce, made, no_runs)
 
 
 def test_what_is_no_results_file_is_told(reproduce, no_runs):
-    Path("README.md").write_text("# Words")
+    Path("README.md").write_text("# Text")
     for path in ("README.md", "."):
         code, _, err = reproduce("first", "--results", path)
         assert_one_sentence(code, err, f"{path} is not a results.json")

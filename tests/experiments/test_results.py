@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fedtiny.errors import RunError
-from fedtiny.experiments import result_file, table
+from fedtiny.experiments import table
+from fedtiny.experiments.results import read_file, scale_of
 
 from .own import sweep
 
@@ -22,7 +23,7 @@ def written(suite, made):
 
 
 def shown(order):
-    return table.markdown(order.results(order.experiments[0]))
+    return table.page(order.results(order.experiments[0]))
 
 
 def edit(path, change):
@@ -124,7 +125,7 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(RunError, match=complaint):
-            result_file.read(path)
+            read_file(path)
 
 
 SPOILT = {
@@ -165,7 +166,7 @@ def test_one_scale_at_a_time(written, tmp_path):
     _, path = written
     other = shutil.copy(path, tmp_path / "mini.json")
     edit(other, lambda d: d.update(scale="mini"))
-    assert result_file.scale_of([path]) == "tiny"
-    assert result_file.scale_of([]) is None
+    assert scale_of([path]) == "tiny"
+    assert scale_of([]) is None
     with pytest.raises(RunError, match=r"of one scale only.*mini\.json is of mini"):
-        result_file.scale_of([path, other])
+        scale_of([path, other])

@@ -8,7 +8,6 @@ from rich.console import Console
 
 from fedtiny.config import Config
 from fedtiny.experiments import compare, table
-from fedtiny.experiments import sheet as sheets
 from fedtiny.experiments.compare import COMPARISON, places
 from fedtiny.experiments.finished import Finished
 from fedtiny.experiments.results import Results
@@ -52,14 +51,14 @@ def marked(rank):
 
 
 def test_the_best_two_of_each_density_are_ranked_and_the_dense_one_is_not():
-    assert marked(sheets.BEST) == [("0.05", "snip"), ("0.01", "fedtiny")]
-    assert marked(sheets.SECOND) == [("0.05", "fedtiny"), ("0.01", "fl_pqsu")]
+    assert marked(table.BEST) == [("0.05", "snip"), ("0.01", "fedtiny")]
+    assert marked(table.SECOND) == [("0.05", "fedtiny"), ("0.01", "fl_pqsu")]
 
 
 def test_a_single_method_is_best_and_there_is_no_second():
-    assert sheets.ranks([0.7]) == [sheets.BEST]
-    assert sheets.ranks([None, 0.0]) == [None, sheets.BEST]
-    assert sheets.ranks([]) == []
+    assert table.ranks([0.7]) == [table.BEST]
+    assert table.ranks([None, 0.0]) == [None, table.BEST]
+    assert table.ranks([]) == []
 
 
 def shown(form, rows=ROWS):
@@ -67,7 +66,7 @@ def shown(form, rows=ROWS):
 
 
 def on_terminal(sheet):
-    return sheets.terminal(sheet, width=120)
+    return table.terminal(sheet, width=120)
 
 
 def accuracy_cells(table):
@@ -90,7 +89,7 @@ def test_the_terminal_shows_best_in_bold_and_second_underlined():
 @pytest.mark.parametrize("width", [120, 72, 70, 30])
 def test_no_figure_is_cut_however_narrow_the_terminal_is(width):
     out = io.StringIO()
-    Console(file=out, width=width, soft_wrap=True).print(sheets.terminal(table.sheet(ROWS), width))
+    Console(file=out, width=width, soft_wrap=True).print(table.terminal(table.sheet(ROWS), width))
     text = out.getvalue()
     assert "…" not in text
     assert all(f"{accuracy:.4f} ± 0.001" in text for accuracy in ACCURACIES.values())
@@ -114,7 +113,7 @@ def test_the_terminal_prints_every_row_and_no_markup():
 
 
 def test_markdown_marks_and_lines_up():
-    lines = shown(sheets.markdown).splitlines()
+    lines = shown(table.markdown).splitlines()
     assert len(lines) == 2 + len(ACCURACIES)
     assert {line.count("|") for line in lines} == {7 + 1}
     assert [line for line in lines if "**" in line] == [lines[4], lines[8]]
@@ -124,7 +123,7 @@ def test_markdown_marks_and_lines_up():
 
 
 def test_latex_marks_and_escapes():
-    text = shown(sheets.latex)
+    text = shown(table.latex)
     assert r"0.05 & snip & \textbf{0.9000 $\pm$ 0.001} & 1.000x" in text
     assert r"0.05 & fedtiny & \underline{0.8000 $\pm$ 0.001} &" in text
     assert r"0.01 & fl\_pqsu & \underline{0.6000 $\pm$ 0.001} &" in text
@@ -138,14 +137,14 @@ def test_latex_marks_and_escapes():
 
 def test_one_seed_shows_no_spread():
     single = results(seeds=1)
-    for text in (shown(sheets.markdown, single), shown(sheets.latex, single)):
+    for text in (shown(table.markdown, single), shown(table.latex, single)):
         assert "±" not in text
         assert "pm" not in text
 
 
 def test_csv_has_every_figure_in_full():
     exact = table.lines(results(share=1 / 3), compare.IN_FULL)
-    read = list(csv.DictReader(io.StringIO(sheets.csv_text(exact))))
+    read = list(csv.DictReader(io.StringIO(table.csv_text(exact))))
     assert list(read[0]) == [
         *("density", "method", "seeds", "accuracy", "spread", "flops", "flops_ratio", "memory"),
         *("bytes_round", "selection_bytes"),
@@ -157,9 +156,9 @@ def test_csv_has_every_figure_in_full():
 
 
 def test_every_form_is_written(tmp_path):
-    paths = compare.write(ROWS, tmp_path)
+    paths = table.write(ROWS, tmp_path, compare.IN_FULL)
     assert [path.name for path in paths] == ["table.csv", "table.md", "table.tex"]
-    assert paths[0].read_text() == sheets.csv_text(table.lines(ROWS, compare.IN_FULL))
-    assert paths[1].read_text(encoding="utf-8") == shown(sheets.markdown)
-    assert paths[2].read_text() == shown(sheets.latex)
+    assert paths[0].read_text() == table.csv_text(table.lines(ROWS, compare.IN_FULL))
+    assert paths[1].read_text(encoding="utf-8") == shown(table.markdown)
+    assert paths[2].read_text() == shown(table.latex)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in paths)

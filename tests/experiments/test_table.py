@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from fedtiny.experiments import sheet as sheets
 from fedtiny.experiments import table
 from fedtiny.experiments.finished import Finished
 from fedtiny.experiments.results import Results
@@ -52,7 +51,7 @@ def row(text, *words):
 
 
 def test_the_papers_values_stand_beside_ours(table1):
-    text = table.markdown(table1)
+    text = table.page(table1)
     assert row(text, "ResNet18", "FedAvg") == [
         *("ResNet18", "1", "FedAvg", "0.9000", "0.9048", "0.100x", "1x", "2.50", "90.91"),
     ]
@@ -62,7 +61,7 @@ def test_the_papers_values_stand_beside_ours(table1):
 
 
 def test_what_is_missing_is_shown_as_missing(table1):
-    text = table.markdown(table1)
+    text = table.page(table1)
     assert row(text, "VGG11", "0.001", "FedTiny")[3:] == [
         *("-", "0.5944", "-", "0.008x", "-", "4.71"),
     ]
@@ -71,7 +70,7 @@ def test_what_is_missing_is_shown_as_missing(table1):
 
 
 def test_a_page_can_hold_the_table_as_it_is(table1):
-    lines = table.markdown(table1).splitlines()
+    lines = table.page(table1).splitlines()
     assert lines[0] == "**Accuracy and cost of every method (Table 1)**"
     body = [line for line in lines if line.startswith("|")]
     assert len(body) == 2 + 44
@@ -92,7 +91,7 @@ def test_across_the_paper_stands_in_brackets(paper_suite):
         "fedtiny-cifar10-vgg11-d0.001": 0.6,
         "fedtiny-cifar10-vgg11-d0.001-order=forward": 0.7,
     }
-    text = table.markdown(results_of(paper_suite, "schedule", "mini", accuracies))
+    text = table.page(results_of(paper_suite, "schedule", "mini", accuracies))
     assert row(text, "Block (b) 3/30") == [
         *("Block (b) 3/30", "- (0.7883)", "- (0.7534)", "*0.6000* (0.6311)"),
     ]
@@ -102,20 +101,20 @@ def test_across_the_paper_stands_in_brackets(paper_suite):
 
 
 def test_figures_without_numbers_have_those_of_other_tables(paper_suite):
-    text = table.markdown(results_of(paper_suite, "noniid", "mini", {}))
+    text = table.page(results_of(paper_suite, "noniid", "mini", {}))
     assert row(text, "FedTiny") == ["FedTiny", "-", "-", "- (0.8523)", "-", "-"]
     assert "The paper's values are from Table 1." in text
 
 
 def test_stand_ins_are_named(paper_suite):
-    text = table.markdown(results_of(paper_suite, "small_data", "smoke", {}))
+    text = table.page(results_of(paper_suite, "small_data", "smoke", {}))
     stand_ins = "digits for CIFAR-10, ResNet18 (16 wide) for ResNet18, 0.1 for 0.01."
     assert f"In place of the paper's settings: {stand_ins}" in text
-    assert "In place" not in table.markdown(results_of(paper_suite, "small_data", "mini", {}))
+    assert "In place" not in table.page(results_of(paper_suite, "small_data", "mini", {}))
 
 
 def test_csv_has_every_figure_in_full(table1):
-    lines = list(csv.DictReader(io.StringIO(sheets.csv_text(table.lines(table1)))))
+    lines = list(csv.DictReader(io.StringIO(table.csv_text(table.lines(table1)))))
     assert len(lines) == 44
     (found,) = [line for line in lines if line["cell"] == "fedtiny-cifar10-resnet18-d0.001"]
     assert (found["model"], found["density"], found["seeds"]) == ("resnet18", "0.001", "2")
@@ -126,14 +125,14 @@ def test_csv_has_every_figure_in_full(table1):
 
 
 def test_latex_has_a_rule_between_sections(table1):
-    text = sheets.latex(table.sheet(table1))
+    text = table.latex(table.sheet(table1))
     assert text.count(r"\midrule") == 8
     assert r"ResNet18 & 0.001 & FedTiny & \underline{0.5400 $\pm$ 0.014} & 0.6311" in text
 
 
 def test_costs_need_no_run(paper_suite, tmp_path):
     order = sweep(paper_suite, tmp_path, ["pool_flops"], "mini")
-    text = table.markdown(order.results(order.experiments[0]))
+    text = table.page(order.results(order.experiments[0]))
     assert row(text, "0.01", "10")[2:] == ["9.03E10", "9.15E10", "6.77E11", "6.86E11"]
     assert row(text, "0.001", "100")[2:] == ["4.16E11", "3.42E11", "3.12E11", "3.56E11"]
     assert order.count(order.experiments[0]) == (3, 3)
@@ -142,7 +141,7 @@ def test_costs_need_no_run(paper_suite, tmp_path):
 
 def test_a_table_of_real_runs(suite, made):
     order = sweep(suite, made)
-    text = table.markdown(order.results(order.experiments[0]))
+    text = table.page(order.results(order.experiments[0]))
     assert "5 of 5 cells are finished, with 1 seed each." in text
     assert row(text, "0.3", "FedTiny")[3] == "0.8523"
     assert row(text, "1", "FedAvg")[4:] == ["1.000x", "1x"]

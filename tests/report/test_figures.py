@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedtiny.drawing import svg
-from fedtiny.drawing.canvas import FORMS, MARGIN, Boxes, Canvas, Dot, Line, Words
-from fedtiny.drawing.plot import AxisScale, ticks
-from fedtiny.drawing.png import png
+from fedtiny.drawing.canvas import FORMS, MARGIN, Boxes, Canvas, Dot, Line, Text
+from fedtiny.drawing.files import inline, png, standalone
+from fedtiny.drawing.plot import Axis, ticks
 from fedtiny.report import facts
 from fedtiny.report.facts import costs
 from fedtiny.report.figures import figures, partition
@@ -34,7 +33,7 @@ def drawn(run):
 
 
 def texts(figure):
-    return [shape.text for shape in figure.canvas.shapes if isinstance(shape, Words)]
+    return [shape.text for shape in figure.canvas.shapes if isinstance(shape, Text)]
 
 
 def tips(figure):
@@ -49,6 +48,10 @@ def test_the_accuracy_of_every_round_is_a_point(run, drawn):
         drawn["accuracy"].caption
     )
     assert any(text.startswith("worst device") for text in texts(drawn["accuracy"]))
+
+
+def test_lines_by_round_fill_their_axis_whatever_the_number_of_rounds(drawn):
+    assert len([text for text in texts(drawn["accuracy"]) if re.fullmatch(r"0\.\d+", text)]) > 2
 
 
 def test_higher_accuracy_lies_higher(run, drawn):
@@ -74,8 +77,8 @@ def test_devices_that_tell_nobody_of_their_images_have_no_partition(run):
     """Real ones with data of their own: the table of the run is all zeros."""
     private = replace(run, table=np.zeros_like(run.table))
     assert partition(private) is None
-    (devices,) = [fact for fact in facts.facts(private) if fact.name == "Devices"]
-    assert "images" not in devices.beside
+    ((_, _, beside),) = [fact for fact in facts.facts(private) if fact[0] == "Devices"]
+    assert "images" not in beside
 
 
 def test_a_row_of_blanks_is_drawn(run):
@@ -150,7 +153,7 @@ def test_figures_lie_within_their_canvas(drawn):
 
 def test_files_of_figures_are_whole(drawn):
     for figure in drawn.values():
-        root = ElementTree.fromstring(svg.standalone(figure.canvas, figure.title))
+        root = ElementTree.fromstring(standalone(figure.canvas, figure.title))
         assert root.attrib["aria-label"] == figure.title
         assert root.find("{http://www.w3.org/2000/svg}style") is not None
         data = png(figure.canvas)
@@ -169,13 +172,13 @@ def test_a_long_run_stays_small_on_the_page(run):
         run.records.append({**record, "round": t, "densities": densities})
     found = [f for drawn in figures(run).values() for f in drawn]
     assert {"layers", "accuracy"} <= {f.name for f in found}
-    assert sum(len(svg.inline(f.canvas, f.title)) for f in found) < 500_000
+    assert sum(len(inline(f.canvas, f.title)) for f in found) < 500_000
 
 
 def test_text_in_a_figure_is_escaped():
     canvas = Canvas()
-    canvas.add(Words(1, 2, "<b>&"), Dot(1, 2, 3, "ink", tip="</title><script>"))
-    text = svg.inline(canvas, '"><script>')
+    canvas.add(Text(1, 2, "<b>&"), Dot(1, 2, 3, "ink", tip="</title><script>"))
+    text = inline(canvas, '"><script>')
     assert "<script>" not in text
     assert "&lt;b&gt;&amp;" in text
     assert ElementTree.fromstring(text).attrib["aria-label"] == '"><script>'
@@ -189,16 +192,16 @@ def test_ticks_are_few_and_within(low, high):
 
 
 def test_a_scale_maps_its_ends_and_a_logarithm_its_middle():
-    assert AxisScale(0, 10, 100, 0).at(2.5) == 75
-    assert AxisScale(0.001, 0.1, 0, 100, log=True).at(0.01) == pytest.approx(50)
-    assert AxisScale(3, 3, 0, 100).at(3) == 50
+    assert Axis(0, 10, start=100, end=0).at(2.5) == 75
+    assert Axis(0.001, 0.1, log=True, end=100).at(0.01) == pytest.approx(50)
+    assert Axis(3, 3, end=100).at(3) == 50
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_marker_is_drawn_in_both_formats(form):
     canvas = Canvas(40, 40)
     canvas.add(Dot(20, 20, 6, "ink", form=form), Dot(20, 20, 3, "ink", hollow=True, form=form))
-    root = ElementTree.fromstring(svg.standalone(canvas, form))
+    root = ElementTree.fromstring(standalone(canvas, form))
     kind = "circle" if form == "circle" else "polygon"
     assert len(root.findall(f"{{http://www.w3.org/2000/svg}}{kind}")) == 2
     with Image.open(io.BytesIO(png(canvas))) as image:

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedtiny.report.html import Html, element, joined, table
+from fedtiny.report.page import Html, element, joined, table
 from fedtiny.report.run import read
 from fedtiny.report.write import write_page
 from fedtiny.runs import formatting
@@ -121,7 +121,7 @@ def test_several_runs_are_compared_first(several, tmp_path):
 def test_text_is_escaped_unless_it_is_html_already():
     assert element("p", "<b>", Html("<i>x</i>")) == "<p>&lt;b&gt;<i>x</i></p>"
     assert element("p", "", title='"') == '<p title="&quot;"></p>'
-    assert joined(("a<", Html("b<"))) == "a&lt;b<"
+    assert joined("a<", Html("b<")) == "a&lt;b<"
     assert '<td class="text">&lt;script&gt;' in table(("x",), [["<script>"]], left=("x",))
 
 

@@ -8,8 +8,7 @@ import tyro
 
 from fedtiny.cli.run import Arguments
 from fedtiny.config import Config, DataConfig, load, resolve
-from fedtiny.report.repeat import commands, flags
-from fedtiny.report.run import read
+from fedtiny.report.run import commands, flags, read
 from fedtiny.runs.folder import RunFolder
 
 from ..runs.tiny import TINY, tiny

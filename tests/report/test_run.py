@@ -6,8 +6,9 @@ import pytest
 
 from fedtiny.errors import RunError
 from fedtiny.report.figures import figures
-from fedtiny.report.run import number, numbers, open_runs, read
+from fedtiny.report.run import open_runs, read
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.metrics import number, numbers
 
 EVERY_FIGURE = {
     *("accuracy", "loss", "partition", "cost", "pool", "pool_layers"),

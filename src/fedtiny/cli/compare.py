@@ -9,8 +9,8 @@ from rich.console import Console
 from fedtiny.cli.main import config_file_first
 from fedtiny.config import Config
 from fedtiny.errors import DataError
-from fedtiny.experiments import compare, sheet, table
-from fedtiny.experiments.compare import Grid, load
+from fedtiny.experiments import table
+from fedtiny.experiments.compare import IN_FULL, Grid, load
 from fedtiny.experiments.runner import Runner, notices
 
 PROG = "fedtiny compare [CONFIG.toml]"
@@ -47,10 +47,10 @@ def command(arguments: list[str]) -> int:
         raise DataError(next(iter(account.without_data.values())))
     found = grid.results(out)
     account.failed |= found.damaged
-    console.print(sheet.terminal(table.sheet(found), console.width))
+    console.print(table.terminal(table.sheet(found), console.width))
     for line in account.lines():
         console.print(line, markup=False)
-    written = compare.write(found, out)
+    written = table.write(found, out, IN_FULL)
     console.print(f"written: {', '.join(str(path) for path in written)}", markup=False)
     return 1 if account.failed else 0
 

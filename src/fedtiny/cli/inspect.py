@@ -103,20 +103,10 @@ def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
 
 def _rounds(records: list[Record]) -> Table:
     table = formatting.titled("Rounds")
-    for name in ("round", "accuracy", "loss", "density", "swapped", "down", "up", "missing"):
+    for name in formatting.ROUND_HEADINGS:
         table.add_column(name, justify="right", no_wrap=name != "missing")
     for record in records:
-        accuracy = record["accuracy"]
-        table.add_row(
-            str(record["round"] + 1),
-            "" if accuracy is None else f"{accuracy:.4f}",
-            "" if accuracy is None else f"{record['loss']:.3f}",
-            f"{record['density']:.4f}",
-            str(record["mask_change"]),
-            formatting.size(record["bytes_down"]),
-            formatting.size(record["bytes_up"]),
-            ", ".join(record["failed"]) or "",
-        )
+        table.add_row(*formatting.round_cells(record))
     return table
 
 

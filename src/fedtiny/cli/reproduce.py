@@ -1,7 +1,7 @@
 """fedtiny reproduce."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +9,12 @@ import tyro
 from rich.console import Console
 
 from fedtiny.errors import ConfigError, RunError
-from fedtiny.experiments import result_file, sheet, table
+from fedtiny.experiments import table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Damaged
 from fedtiny.experiments.places import Filter
 from fedtiny.experiments.reporter import Clock
+from fedtiny.experiments.results import scale_of
 from fedtiny.experiments.runner import Account, Runner, notices
 from fedtiny.experiments.suite import ALL, Suite
 from fedtiny.experiments.sweep import Sweep
@@ -42,16 +43,7 @@ class Arguments:
     """Folder for runs, tables and figures."""
     seeds: tuple[int, ...] = (0,)
     """Seeds to run; tables show all that are finished."""
-    methods: tuple[str, ...] = ()
-    """Run these methods only."""
-    models: tuple[str, ...] = ()
-    """Run these networks only."""
-    datasets: tuple[str, ...] = ()
-    """Run these data sets only."""
-    density: tuple[float, ...] = ()
-    """Run these densities only, as the scale has them; dense methods run in any case."""
-    variants: tuple[str, ...] = ()
-    """Run these variants only: values on any other axis, as the table shows them."""
+    part: Annotated[Filter, tyro.conf.OmitArgPrefixes] = field(default_factory=Filter)
     minutes: float | None = None
     """Stop at the first checkpoint after so many minutes."""
     table_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -97,7 +89,7 @@ def parse(asked: Arguments) -> Sweep:
         raise ConfigError("--seeds needs at least one number, and none below 0")
     if asked.workers is not None and asked.workers < 1:
         raise ConfigError(f"--workers must be at least 1, got {asked.workers}")
-    suite, told = Suite.load(asked.folder), result_file.scale_of(asked.results)
+    suite, told = Suite.load(asked.folder), scale_of(asked.results)
     scale = asked.scale or told or DEFAULT_SCALE
     if told not in (None, scale):
         raise ConfigError(f"the result files are not of scale {scale}; leave --scale out")
@@ -107,7 +99,7 @@ def parse(asked: Arguments) -> Sweep:
         suite.find(asked.names or (ALL,)),
         asked.out,
         tuple(dict.fromkeys(asked.seeds)),
-        Filter(asked.methods, asked.models, asked.datasets, asked.variants, asked.density),
+        asked.part,
         asked.root,
         asked.workers,
         asked.results,
@@ -116,25 +108,18 @@ def parse(asked: Arguments) -> Sweep:
 
 def command_line(asked: Arguments, sweep: Sweep, *, here: bool = False) -> str:
     """The command that makes the same; with the paths of this machine if it is to go on here."""
-    parts = ["fedtiny", "reproduce", *asked.names, "--scale", sweep.scale.name]
-    if sweep.seeds != Arguments.seeds:
-        parts += ["--seeds", *map(str, sweep.seeds)]
-    for flag in ("methods", "models", "datasets", "density", "variants"):
-        values = getattr(asked, flag)
-        if values:
-            parts += [f"--{flag}", *map(str, values)]
-    if asked.root:
-        parts += ["--data.root", str(asked.root) if here else "DATA"]
-    if asked.folder:
-        parts += ["--folder", str(asked.folder) if here else "DIR"]
-    if here and asked.out != Arguments.out:
-        parts += ["--out", str(asked.out)]
-    if here and asked.workers is not None:
-        parts += ["--workers", str(asked.workers)]
-    if here and asked.keep_models:
-        parts += ["--keep-models"]
-    if here and asked.minutes is not None:
-        parts += ["--minutes", f"{asked.minutes:g}"]
+    flags = {"scale": sweep.scale.name, "seeds": sweep.seeds, **vars(asked.part)}
+    flags["data.root"] = asked.root if here else asked.root and "DATA"
+    flags["folder"] = asked.folder if here else asked.folder and "DIR"
+    if here:
+        flags |= {name: getattr(asked, name) for name in ("out", "workers", "keep_models")}
+        flags["minutes"] = asked.minutes
+    parts, usual = ["fedtiny", "reproduce", *asked.names], vars(Arguments())
+    for name, value in flags.items():
+        if value and value != usual.get(name):
+            values = value if isinstance(value, tuple) else () if value is True else (value,)
+            texts = (f"{one:g}" if isinstance(one, float) else str(one) for one in values)
+            parts += [f"--{name.replace('_', '-')}", *texts]
     return shlex.join(parts)
 
 
@@ -150,8 +135,8 @@ def _run(asked: Arguments, sweep: Sweep, console: Console) -> Account:
 def _write(sweep: Sweep, experiment: Experiment, command: str, console: Console) -> Damaged:
     """Print the table, and write it with results and figure; returns what is damaged."""
     results = sweep.results(experiment)
-    console.print(sheet.terminal(table.sheet(results), console.width))
-    for note in table.notes(results):
+    console.print(table.terminal(table.sheet(results), console.width))
+    for note in results.notes():
         console.print(note, markup=False)
     written, lacking = sweep.write(results, command)
     if lacking:

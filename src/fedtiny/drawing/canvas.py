@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import cos, pi, sin
 from typing import Literal
 
-TEXT = 13.0
+NORMAL = 13.0  # sizes of text
 SMALL = 12.0
 MARGIN = 14  # around a drawing that stands by itself
 LETTER = 0.6  # width of a letter, in sizes of the font
@@ -28,24 +28,12 @@ FORMS = ("circle", *CORNERS)
 
 
 @dataclass(frozen=True)
-class Box:
-    """A filled rectangle."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    color: str
-    opacity: float = 1.0
-
-
-@dataclass(frozen=True)
 class Boxes:
-    """Many rectangles of one color, each as x, y, width and height."""
+    """Filled rectangles of one color, each as x, y, width and height."""
 
     boxes: tuple[tuple[float, float, float, float], ...]
     color: str
-    opacity: float
+    opacity: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -82,21 +70,21 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Words:
+class Text:
     """A line of text; y is its baseline."""
 
     x: float
     y: float
     text: str
     anchor: Anchor = "start"
-    size: float = TEXT
+    size: float = NORMAL
     color: str = "muted"
     bold: bool = False
     turned: bool = False
     """Read from below."""
 
 
-Primitive = Box | Boxes | Line | Dot | Words
+Primitive = Boxes | Line | Dot | Text
 
 
 @dataclass
@@ -112,7 +100,7 @@ class Canvas:
         self.shapes.extend(shapes)
 
 
-def text_width(text: str, size: float = TEXT) -> float:
+def text_width(text: str, size: float = NORMAL) -> float:
     """About how wide a text is."""
     return LETTER * size * len(text)
 

@@ -1,29 +1,5 @@
 """Colors by role, for a light and for a dark page."""
 
-LIGHT = {
-    "ink": "#1a1f26",
-    "muted": "#5a6472",
-    "grid": "#e2e6eb",
-    "paper": "#ffffff",
-    "accent": "#1f5fd0",
-    "second": "#c2500a",
-    "third": "#0b7a6b",
-    "dense": "#a3acb8",
-    "good": "#0b7a6b",
-    "bad": "#c2500a",
-}
-DARK = {
-    "ink": "#e8ebef",
-    "muted": "#a2acb9",
-    "grid": "#2e3641",
-    "paper": "#171c23",
-    "accent": "#74a7ff",
-    "second": "#ffa561",
-    "third": "#4fd1bd",
-    "dense": "#667180",
-    "good": "#4fd1bd",
-    "bad": "#ffa561",
-}
 METHODS = {
     "FedTiny": ("#c8102e", "#ff6b81"),
     "FedAvg": ("#333333", "#d0d5db"),
@@ -39,8 +15,19 @@ METHODS = {
 ROLES = {label: f"series{number}" for number, label in enumerate(METHODS)}
 OTHERS = ("PruneFL", "SNIP", "LotteryFL", "FedTiny", "FedDST", "SynFlow", "Small model", "FL-PQSU")
 """Whose colors other series take, in turn."""
-LIGHT |= {ROLES[label]: light for label, (light, _) in METHODS.items()}
-DARK |= {ROLES[label]: dark for label, (_, dark) in METHODS.items()}
+COLORS = {
+    "ink": ("#1a1f26", "#e8ebef"),
+    "muted": ("#5a6472", "#a2acb9"),
+    "grid": ("#e2e6eb", "#2e3641"),
+    "paper": ("#ffffff", "#171c23"),
+    "accent": ("#1f5fd0", "#74a7ff"),
+    "second": ("#c2500a", "#ffa561"),
+    "third": ("#0b7a6b", "#4fd1bd"),
+    "dense": ("#a3acb8", "#667180"),
+    "good": ("#0b7a6b", "#4fd1bd"),
+    "bad": ("#c2500a", "#ffa561"),
+    **{ROLES[label]: colors for label, colors in METHODS.items()},
+}
 
 
 def series(label: str, number: int) -> str:
@@ -50,16 +37,16 @@ def series(label: str, number: int) -> str:
 
 def light(role: str) -> str:
     """A role's color on white."""
-    return LIGHT[role]
+    return COLORS[role][0]
 
 
 def rules() -> str:
     """The style rules of figures: each role as a fill and as a stroke, light and dark."""
-    return f"{_rules(LIGHT)}\n@media (prefers-color-scheme: dark) {{\n{_rules(DARK)}\n}}"
-
-
-def _rules(colors: dict[str, str]) -> str:
-    return "\n".join(
-        f".f-{role} {{ fill: {color}; }} .s-{role} {{ stroke: {color}; }}"
-        for role, color in colors.items()
+    light, dark = (
+        "\n".join(
+            f".f-{role} {{ fill: {colors[ground]}; }} .s-{role} {{ stroke: {colors[ground]}; }}"
+            for role, colors in COLORS.items()
+        )
+        for ground in (0, 1)
     )
+    return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"

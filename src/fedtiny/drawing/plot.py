@@ -1,11 +1,11 @@
 """Plots: where data lies on a canvas, the numbers around it, and lines through it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, log10
 from typing import Literal
 
-from fedtiny.drawing.canvas import SMALL, TEXT, Box, Canvas, Dot, Line, Point, Words, text_width
+from fedtiny.drawing.canvas import SMALL, Boxes, Canvas, Dot, Line, Point, Text, text_width
 
 STEPS = (1, 2, 2.5, 5, 10)
 LINE_HEIGHT = 18
@@ -27,10 +27,10 @@ def number_text(number: float) -> str:
     return f"{number:g}"
 
 
-def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
+def ticks(low: float, high: float, count: int = 5, integers: bool = False) -> list[float]:
     """About so many round numbers between two.
 
-    >>> ticks(0, 1), ticks(1, 16, whole=True)
+    >>> ticks(0, 1), ticks(1, 16, integers=True)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [5.0, 10.0, 15.0])
     """
     if high <= low:
@@ -38,7 +38,7 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
     rough = (high - low) / count
     power = 10 ** floor(log10(rough))
     step = next(power * step for step in STEPS if power * step >= rough * 0.999)
-    step = max(1, round(step)) if whole else step
+    step = max(1, round(step)) if integers else step
     first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
     return [round(number * step, 12) + 0.0 for number in range(first, last + 1)]
 
@@ -64,36 +64,34 @@ def padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class AxisScale:
-    """Numbers on one axis; a logarithmic one takes positive numbers only."""
+class Axis:
+    """What an axis spans and which numbers it shows; a logarithmic one takes positive ones only.
+
+    It lies between the pixels `start` and `end`, as a plot places it.
+    """
 
     low: float
     high: float
-    start: float
-    end: float
-    log: bool = False
-
-    def at(self, value: float) -> float:
-        """The pixel of a number."""
-        low, high, value = (
-            (log10(self.low), log10(self.high), log10(value))
-            if self.log
-            else (self.low, self.high, value)
-        )
-        share = (value - low) / (high - low) if high > low else 0.5
-        return self.start + share * (self.end - self.start)
-
-
-@dataclass(frozen=True)
-class PlotAxis:
-    """What an axis spans, which numbers it shows, and how they are written."""
-
-    low: float
-    high: float
-    numbers: Sequence[float]
+    numbers: Sequence[float] = ()
     title: str = ""
     log: bool = False
     text: Callable[[float], str] = number_text
+    turned: bool = False
+    """Read from below."""
+    start: float = 0.0
+    end: float = 0.0
+
+    def at(self, value: float) -> float:
+        """The pixel of a number."""
+        span = (self.low, self.high, value)
+        low, high, place = map(log10, span) if self.log else span
+        share = (place - low) / (high - low) if high != low else 0.5
+        return self.start + share * (self.end - self.start)
+
+
+def linear(low: float, high: float, title: str = "", integers: bool = False) -> Axis:
+    """An axis with round numbers; of whole ones a few more."""
+    return Axis(low, high, ticks(low, high, 6 if integers else 5, integers), title)
 
 
 class Plot:
@@ -102,27 +100,30 @@ class Plot:
     def __init__(
         self,
         canvas: Canvas,
-        x: PlotAxis,
-        y: PlotAxis,
+        x: Axis,
+        y: Axis,
         top: float,
         *,
         left: float = 0.0,
         right: float | None = None,
         height: float = HEIGHT,
+        grid: bool = True,
     ) -> None:
-        bottom = top + height
-        canvas.height = max(canvas.height, bottom + BELOW)
+        bottom, below = top + height, float(BELOW)
+        if x.turned:
+            below = 34 + max(text_width(x.text(number), SMALL) for number in x.numbers)
+        canvas.height = max(canvas.height, bottom + below)
         aside = 18 if y.title else 0
         numbers = max(text_width(y.text(number), SMALL) for number in y.numbers)
         end = (canvas.width if right is None else right) - RIGHT
         self.canvas = canvas
-        self.x = AxisScale(x.low, x.high, left + aside + 12 + numbers, end, x.log)
-        self.y = AxisScale(y.low, y.high, bottom, top + 4, y.log)
-        self._draw_y(y)
-        draw_x(canvas, self.x, bottom, x)
+        self.x = replace(x, start=left + aside + 12 + numbers, end=end)
+        self.y = replace(y, start=bottom, end=top + 4)
+        self._draw_y(grid)
+        self._draw_x(bottom, bottom + below - 7)
         if y.title:
             middle = (top + bottom + text_width(y.title, SMALL)) / 2
-            canvas.add(Words(left + 12, middle, y.title, size=SMALL, turned=True))
+            canvas.add(Text(left + 12, middle, y.title, size=SMALL, turned=True))
 
     def at(self, x: float, y: float) -> Point:
         """Where a point lies."""
@@ -133,23 +134,31 @@ class Plot:
         at = self.y.at(y)
         self.canvas.add(Line(((self.x.start, at), (self.x.end, at)), color, width, dashed))
 
-    def _draw_y(self, y: PlotAxis) -> None:
-        for number in y.numbers:
-            self.level(number, "grid")
+    def bar(self, x: float, width: float, low: float, high: float, color: str) -> None:
+        """A bar from one value to another, its middle and its width in pixels."""
+        top, bottom = sorted((self.y.at(low), self.y.at(high)))
+        self.canvas.add(Boxes(((x - width / 2, top, width, bottom - top),), color))
+
+    def _draw_y(self, grid: bool) -> None:
+        for number in self.y.numbers:
+            if grid:
+                self.level(number, "grid")
             at = self.y.at(number) + 4
-            self.canvas.add(Words(self.x.start - 7, at, y.text(number), "end", SMALL))
+            self.canvas.add(Text(self.x.start - 7, at, self.y.text(number), "end", SMALL))
 
-
-def draw_x(canvas: Canvas, scale: AxisScale, bottom: float, x: PlotAxis) -> None:
-    """Numbers below a plot, and what they are."""
-    canvas.add(Line(((scale.start, bottom), (scale.end, bottom)), "muted", 1))
-    for number in x.numbers:
-        at = scale.at(number)
-        canvas.add(
-            Line(((at, bottom), (at, bottom + 4)), "muted", 1),
-            Words(at, bottom + 17, x.text(number), "middle", SMALL),
-        )
-    canvas.add(Words((scale.start + scale.end) / 2, bottom + 35, x.title, "middle", SMALL))
+    def _draw_x(self, bottom: float, title: float) -> None:
+        """Numbers below the plot, and what they are."""
+        x = self.x
+        self.canvas.add(Line(((x.start, bottom), (x.end, bottom)), "muted", 1))
+        for number in x.numbers:
+            at = x.at(number)
+            self.canvas.add(
+                Line(((at, bottom), (at, bottom + 4)), "muted", 1),
+                Text(at + 4, bottom + 8, x.text(number), "end", SMALL, turned=True)
+                if x.turned
+                else Text(at, bottom + 17, x.text(number), "middle", SMALL),
+            )
+        self.canvas.add(Text((x.start + x.end) / 2, title, x.title, "middle", SMALL))
 
 
 Mark = Literal[
@@ -176,14 +185,14 @@ def legend(canvas: Canvas, keys: Sequence[Key], top: float = 0.0) -> float:
         if x + width > canvas.width + 14 and x > left:
             x, y = left, y + LINE_HEIGHT
         _draw_mark(canvas, key, x, y - 4)
-        canvas.add(Words(x + 23, y, key.name, size=TEXT, color="ink"))
+        canvas.add(Text(x + 23, y, key.name, color="ink"))
         x += width
     return y + 12
 
 
 def _draw_mark(canvas: Canvas, key: Key, x: float, y: float) -> None:
     if key.mark == "box":
-        canvas.add(Box(x + 2, y - 6, 12, 12, key.color))
+        canvas.add(Boxes(((x + 2, y - 6, 12, 12),), key.color))
         return
     if "line" in key.mark:
         canvas.add(Line(((x, y), (x + 16, y)), key.color, 3, "dashed" in key.mark))

@@ -1,6 +1,6 @@
 """An experiment of your own: methods x densities x seeds over one base config."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,10 @@ from fedtiny import config as configs
 from fedtiny import methods
 from fedtiny.config import Config
 from fedtiny.errors import ConfigError
-from fedtiny.experiments import finished, reading, sheet, table
-from fedtiny.experiments.cell import Cell
+from fedtiny.experiments import finished, reading
 from fedtiny.experiments.experiment import Axis, Experiment, FigureLayout, TableLayout
-from fedtiny.experiments.places import Coordinate, Place
+from fedtiny.experiments.places import Cell, Coordinate, Place
 from fedtiny.experiments.results import Results
-from fedtiny.files import make_folder
 
 ALL = "all"
 GRID_KEYS = {"methods": (str,), "density": (int, float), "seeds": (int,)}
@@ -24,7 +22,7 @@ COMPARISON = Experiment(
     "compare",
     "Comparison",
     (Axis("density", "density"), Axis("method", "method")),
-    TableLayout(("density", "method"), (), SHOWN, "method"),
+    TableLayout(("density", "method"), SHOWN, best_of="method"),
     FigureLayout("lines", "density", ("accuracy",), "method"),
 )
 
@@ -93,24 +91,17 @@ def places(runs: Iterable[Config]) -> list[Place]:
     return list(found.values())
 
 
-def write(found: Results, folder: Path) -> list[Path]:
-    """Write the table in every form; returns the paths."""
-    make_folder(folder)
-    return sheet.write(folder, table.sheet(found), table.lines(found, IN_FULL))
-
-
 def load(path: Path) -> Grid:
     """A grid from a TOML file: `methods`, `density` and `seeds` are lists, the rest is a config."""
     values = reading.read(path)
     try:
-        lists = {key: _list(key, values.pop(key)) for key in GRID_KEYS if key in values}
+        lists: dict[str, Any] = {}
+        for key, kinds in GRID_KEYS.items():
+            if key in values:
+                found = values.pop(key)
+                lists[key] = tuple(found) if isinstance(found, list) else (found,)
+                if not lists[key] or not all(type(item) in kinds for item in lists[key]):
+                    raise ConfigError(f"'{key}' must be a list of {kinds[-1].__name__}")
         return Grid(**lists, base=configs.from_dict(values))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _list(key: str, values: Any) -> tuple[Any, ...]:
-    items: Sequence[Any] = values if isinstance(values, list) else [values]
-    if not items or not all(type(item) in GRID_KEYS[key] for item in items):
-        raise ConfigError(f"'{key}' must be a list of {GRID_KEYS[key][-1].__name__}")
-    return tuple(items)

@@ -15,8 +15,10 @@ from fedtiny.experiments.scale import BEST_POOL
 
 REQUIRED = {"number": int, "title": str, "source": str, "axes": dict, "table": dict, "figure": dict}
 KEYS = {**REQUIRED, "notes": list, "trains": bool, "base": dict, "order": dict}
-TABLE_KEYS = {"rows": list, "columns": list, "values": list, "best_of": str}
+TABLE_KEYS = {"rows": list, "values": list, "columns": list, "best_of": str}
 FIGURE_KEYS = {"kind": str, "x": str, "y": list, "series": str, "panels": str}
+NAMES = {"kind": ("lines", "bars"), "values": QUANTITIES, "y": QUANTITIES}
+"""What the names in a layout are of, if not of axes."""
 SETTING = {"data": "data.name"}
 """Axes whose name is shorter than that of the setting."""
 
@@ -45,9 +47,9 @@ class TableLayout:
     """Which axes go down and across, which figures are shown, among what the best is marked."""
 
     rows: tuple[str, ...]
-    columns: tuple[str, ...]
     values: tuple[str, ...]
-    best_of: str | None
+    columns: tuple[str, ...] = ()
+    best_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,30 +102,28 @@ class Experiment:
 
 def load(path: Path) -> Experiment:
     """Read an experiment; what is wrong is named with the file."""
+    document = reading.read(path)
     try:
-        return _parsed(path.stem, reading.read(path))
+        return _parsed(path.stem, document)
     except ConfigError as error:
-        text = str(error)
-        raise ConfigError(text if str(path) in text else f"{path}: {text}") from error
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _parsed(name: str, document: Mapping[str, Any]) -> Experiment:
-    values = reading.table(document, KEYS, "the experiment")
-    for key, kind in REQUIRED.items():
-        require_kind(values.get(key), kind, f"'{key}'")
+    values = reading.table(document, KEYS, "the experiment", required=REQUIRED)
     axes = tuple(_axis(axis, value) for axis, value in values["axes"].items())
-    known = [axis.name for axis in axes]
-    found = Experiment(
-        name=name,
-        **{key: values[key] for key in ("number", "title", "source")},
-        notes=reading.texts(values.get("notes", []), "'notes'"),
-        trains=values.get("trains", True),
-        base=flattened(values.get("base", {})),
-        axes=axes,
-        order=_order(values.get("order", {}), axes),
-        table=_table(values["table"], known),
-        figure=_figure(values["figure"], known),
-    )
+    names = [axis.name for axis in axes]
+    table = _layout(values["table"], TABLE_KEYS, names, "table", ("rows", "values"))
+    figure = _layout(values["figure"], FIGURE_KEYS, names, "figure", ("kind", "x", "y"))
+    parts = {
+        "notes": tuple(map(str, values.get("notes", ()))),
+        "base": flattened(values.get("base", {})),
+        "axes": axes,
+        "order": _order(values.get("order", {}), axes),
+        "table": TableLayout(**table),
+        "figure": FigureLayout(**figure),
+    }
+    found = Experiment(name, **values | parts)
     for ok, complaint in _demands(found):
         if not ok:
             raise ConfigError(complaint)
@@ -163,19 +163,17 @@ def _is_numbers(axis: Axis) -> bool:
 
 
 def _axis(name: str, values: Any) -> Axis:
-    require_kind(values, (list, dict), f"axis '{name}'")
-    if not values:
+    if not require_kind(values, f"axis '{name}'", list, dict):
         raise ConfigError(f"axis '{name}' has no value")
     if isinstance(values, list):
         setting = SETTING.get(name, name)
         return Axis(name, setting, tuple(Choice(str(v), {setting: v}) for v in values))
-    return Axis(name, None, tuple(_variant(name, *item) for item in values.items()))
-
-
-def _variant(axis: str, name: str, values: Any) -> Choice:
-    require_kind(values, dict, f"variant '{name}' of axis '{axis}'")
-    settings = flattened({key: value for key, value in values.items() if key != "label"})
-    return Choice(name, settings, values.get("label", name))
+    variants = []
+    for variant, table in values.items():
+        settings = dict(require_kind(table, f"variant '{variant}' of axis '{name}'", dict))
+        label = settings.pop("label", variant)
+        variants.append(Choice(variant, flattened(settings), label))
+    return Axis(name, None, tuple(variants))
 
 
 def _order(values: Mapping[str, Any], axes: tuple[Axis, ...]) -> dict[str, tuple[str, ...]]:
@@ -183,43 +181,17 @@ def _order(values: Mapping[str, Any], axes: tuple[Axis, ...]) -> dict[str, tuple
     require_known(values, known, "'order'")
     order = {}
     for axis, listed in values.items():
-        order[axis] = tuple(str(value) for value in require_kind(listed, list, f"order.{axis}"))
+        order[axis] = tuple(map(str, require_kind(listed, f"order.{axis}", list)))
         require_known(order[axis], known[axis], f"'order.{axis}'")
     return order
 
 
-def _table(given: Any, axes: Sequence[str]) -> TableLayout:
-    values = reading.table(given, TABLE_KEYS, "'table'", "table.")
-    rows, columns = (
-        tuple(_one(name, axes, f"table.{key}") for name in values.get(key, []))
-        for key in ("rows", "columns")
-    )
-    best_of = _one(values["best_of"], axes, "table.best_of") if "best_of" in values else None
-    return TableLayout(rows, columns, _quantities(values.get("values"), "table.values"), best_of)
-
-
-def _figure(given: Any, axes: Sequence[str]) -> FigureLayout:
-    values = reading.table(given, FIGURE_KEYS, "'figure'", "figure.")
-    kind, x = values.get("kind"), require_kind(values.get("x"), str, "'figure.x'")
-    if kind not in ("lines", "bars"):
-        raise ConfigError(f"'figure.kind' must be lines or bars, got {kind!r}")
-    named = {
-        key: _one(values[key], axes, f"figure.{key}")
-        for key in ("series", "panels")
-        if key in values
-    }
-    y = _quantities(values.get("y"), "figure.y")
-    return FigureLayout(kind, _one(x, axes, "figure.x"), y, **named)
-
-
-def _one(name: Any, axes: Sequence[str], where: str) -> str:
-    """The name of an axis."""
-    if name not in axes:
-        raise ConfigError(f"'{where}' names no axis: '{name}' {reading.hint(str(name), axes)}")
-    return str(name)
-
-
-def _quantities(values: Any, where: str) -> tuple[str, ...]:
-    names = reading.texts(values, f"'{where}'")
-    require_known(names, QUANTITIES, f"'{where}'")
-    return names
+def _layout(
+    table: Any, kinds: Mapping[str, type], axes: Sequence[str], where: str, required: Sequence[str]
+) -> dict[str, Any]:
+    """How something is shown: in names of axes, quantities and kinds."""
+    found = reading.table(table, kinds, f"'{where}'", required=required)
+    for key, value in found.items():
+        names = value if isinstance(value, list) else [value]
+        require_known(names, NAMES.get(key, axes), f"'{where}.{key}'")
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in found.items()}

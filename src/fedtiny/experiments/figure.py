@@ -5,24 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedtiny.drawing import files, palette
-from fedtiny.drawing.canvas import FORMS, SMALL, Canvas, Line, Words, shortened, text_width
+from fedtiny.drawing.canvas import FORMS, SMALL, Canvas, Line, Text, shortened, text_width
 from fedtiny.drawing.plot import (
     BELOW,
     HEIGHT,
     LINE_HEIGHT,
-    AxisScale,
+    Axis,
     Key,
     Plot,
-    PlotAxis,
     legend,
+    linear,
     log_ticks,
     padded,
-    ticks,
 )
-from fedtiny.experiments import labels
-from fedtiny.experiments.marks import Shown, ShownSeries, draw_bars, draw_lines
+from fedtiny.experiments.marks import Shown, draw_bars, draw_lines
 from fedtiny.experiments.places import Coordinate, Place, along
-from fedtiny.experiments.quantities import QUANTITIES
+from fedtiny.experiments.quantities import QUANTITIES, axis_label, label, with_axis
 from fedtiny.experiments.results import Results
 from fedtiny.experiments.scale import DENSITY_OF_BEST_POOL, POOL
 
@@ -46,14 +44,13 @@ class Panel:
     quantities: tuple[str, ...]
     groups: Sequence[Coordinate]
     """What stands on the x axis."""
-    series: Sequence[ShownSeries]
+    series: Sequence[Shown]
 
     @property
     def values(self) -> list[float]:
         """Ours with their spread, and the paper's."""
-        shown = [value for one in self.series for value in one.values]
-        ours = [value.ours for value in shown if value.ours]
-        printed = [value.printed.number for value in shown if value.printed]
+        ours = [value for one in self.series for value in one.ours.values() if value]
+        printed = [value.number for one in self.series for value in one.printed.values()]
         return [*printed, *(v.mean - v.spread for v in ours), *(v.mean + v.spread for v in ours)]
 
 
@@ -75,31 +72,29 @@ def _panel(
     results: Results, title: str, places: Sequence[Place], quantities: tuple[str, ...]
 ) -> Panel:
     layout, groups = results.experiment.figure, along(places, results.experiment.figure.x)
-    order = [at.value for at in groups]
-
-    def shown(place: Place, quantity: str) -> Shown:
-        value = place.at[layout.x].value
-        x = float(value) if layout.kind == "lines" else order.index(value)
-        return Shown(x, results.ours(place, quantity), results.printed(place, quantity))
-
     if layout.series is None:
         named = [(QUANTITIES[name].label, name, places) for name in quantities]
     else:
         named = [
-            (labels.value(at.label), quantities[0], own)
+            (label(at.label), quantities[0], own)
             for at in along(results.places, layout.series)
             for own in [[p for p in places if p.at[layout.series].value == at.value]]
         ]
-    series = []
-    for number, (label, quantity, own) in enumerate(named):
-        color, form = palette.series(label, number), FORMS[number % len(FORMS)]
-        values = sorted((shown(place, quantity) for place in own), key=lambda value: value.x)
-        level = layout.x == "density" and bool(own) and all(p.dense for p in own)
-        if layout.kind == "bars":
-            series.append(ShownSeries(label, color, "diamond", values))
-        else:
-            name = labels.with_axis(layout.series or "", label)
-            series.append(ShownSeries(name, color, form, values, level))
+    lines, order, series = layout.kind == "lines", [at.value for at in groups], []
+    for number, (name, quantity, own) in enumerate(named):
+        at = {place.at[layout.x].value: place for place in own}
+        xs = {x if lines else order.index(x): x for x in at}
+        by_x = {float(x): at[xs[x]] for x in sorted(xs)}
+        printed = {x: results.printed(place, quantity) for x, place in by_x.items()}
+        shown = Shown(
+            with_axis(layout.series or "", name) if lines else name,
+            palette.series(name, number),
+            FORMS[number % len(FORMS)] if lines else "diamond",
+            {x: results.ours(place, quantity) for x, place in by_x.items()},
+            {x: value for x, value in printed.items() if value},
+            lines and layout.x == "density" and bool(own) and all(p.dense for p in own),
+        )
+        series.append(shown)
     return Panel(title, quantities, groups, series)
 
 
@@ -108,34 +103,31 @@ def write(results: Results, folder: Path) -> tuple[list[Path], str]:
     return files.write(draw(results), results.experiment.title, folder / "figure")
 
 
-def draw(results: Results) -> Canvas:
-    """The whole figure: title, one legend for all panels, and the panels in rows."""
-    shown, kind = panels(results), results.experiment.figure.kind
-    across, width = min(MAX_PANELS_A_ROW, len(shown)), PANEL[kind]
-    canvas = Canvas(across * width, 0)
-    done = f"{len(results.places) - results.missing} of {len(results.places)} cells finished"
-    canvas.add(
-        Words(4, 15, results.experiment.title, color="ink", bold=True, size=15),
-        Words(4, 15 + LINE_HEIGHT, f"scale {results.scale.name}, {done}", size=SMALL),
-    )
-    keys = [*(one.key(kind == "bars") for one in shown[0].series), PAPER[kind]]
-    top = legend(canvas, keys, LINE_HEIGHT + 22.0)
-    titled = results.experiment.figure.panels is not None
+def draw(results: Results, *, alone: bool = True) -> Canvas:
+    """One legend for all panels, and the panels in rows.
+
+    A figure that stands alone has a title and tells of the paper.
+    """
+    shown, layout = panels(results), results.experiment.figure
+    across, width = min(MAX_PANELS_A_ROW, len(shown)), PANEL[layout.kind]
+    canvas, top = Canvas(across * width, 0), 0.0
+    keys = [one.key(layout.kind == "bars") for one in shown[0].series]
+    if alone:
+        done = f"{len(results.places) - results.missing} of {len(results.places)} cells finished"
+        canvas.add(
+            Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
+            Text(4, 15 + LINE_HEIGHT, f"scale {results.scale.name}, {done}", size=SMALL),
+        )
+        keys, top = [*keys, PAPER[layout.kind]], LINE_HEIGHT + 22.0
+    top = legend(canvas, keys, top)
+    titled = layout.panels is not None
     above, values = TITLE if titled else GAP, [value for panel in shown for value in panel.values]
     for number, panel in enumerate(shown):
         row, column = divmod(number, across)
         left, under = column * width, top + row * (above + HEIGHT + BELOW + GAP)
-        canvas.add(Words(left + width / 2, under + 14, panel.title, "middle", color="ink"))
+        canvas.add(Text(left + width / 2, under + 14, panel.title, "middle", color="ink"))
         alike = values if titled else panel.values
         _draw_panel(results, panel, alike, canvas, left, left + width, under + above)
-    return canvas
-
-
-def draw_alone(results: Results) -> Canvas:
-    """The first panel alone with its legend, for a page that has its own title."""
-    canvas, panel = Canvas(height=0), panels(results)[0]
-    top = legend(canvas, [one.key(bars=False) for one in panel.series])
-    _draw_panel(results, panel, panel.values, canvas, 0, canvas.width, top)
     return canvas
 
 
@@ -153,8 +145,16 @@ def _draw_panel(
     beside = [v.mean for p in results.places if name and (v := results.ours(p, name))][:1]
     y = _y(panel.quantities, [*values, *beside], layout.kind == "bars")
     if layout.kind == "bars":
-        x = _groups(layout.x, [at.label for at in panel.groups], right - left)
-        draw_bars(Plot(canvas, x, y, top, left=left, right=right), panel.series, len(panel.groups))
+        names = [at.label for at in panel.groups]
+        room, places = (right - left - 60) / len(names), range(len(names))
+        x = Axis(
+            -0.5,
+            len(names) - 0.5,
+            places,
+            axis_label(layout.x),
+            text=lambda place: shortened(names[round(place)], room),
+        )
+        draw_bars(Plot(canvas, x, y, top, left=left, right=right), panel.series, len(names))
         return
     plot = Plot(canvas, _numbers(layout.x, panel, right - left), y, top, left=left, right=right)
     if layout.x == POOL:
@@ -162,49 +162,39 @@ def _draw_panel(
     for value in beside:
         plot.level(value, "muted", 1.4, dashed=True)
         text = QUANTITIES[name or ""].label.partition(",")[0]
-        canvas.add(Words(plot.x.start + 4, plot.y.at(value) + 14, text, size=SMALL))
+        canvas.add(Text(plot.x.start + 4, plot.y.at(value) + 14, text, size=SMALL))
     draw_lines(plot, panel.series)
 
 
-def _numbers(axis: str, panel: Panel, width: float) -> PlotAxis:
+def _numbers(axis: str, panel: Panel, width: float) -> Axis:
     """The very values of the runs (pools are too many), on a logarithmic axis if they allow it."""
     some = [one for one in panel.series if not one.level] or panel.series
-    values = sorted({value.x for one in some for value in one.values})
+    values = sorted({x for one in some for x in one.ours})
     log = values[0] > 0
     low, high = (values[0] / MARGIN, values[-1] * MARGIN) if log else padded(values)
-    scale = AxisScale(low, high, 0, width - 60, log)
+    scale = Axis(low, high, log=log, end=width - 60)
     shown: list[float] = []
     for number in log_ticks(low, high) if axis == POOL else values:
         room = text_width(f"{number:g}", SMALL) + 6
         if not shown or scale.at(number) - scale.at(shown[-1]) >= room:
             shown.append(number)
-    return PlotAxis(low, high, shown, labels.axis(axis), log)
+    return Axis(low, high, shown, axis_label(axis), log)
 
 
-def _groups(axis: str, names: Sequence[str], width: float) -> PlotAxis:
-    """A number for each group of bars, shown by its name."""
-    room = (width - 60) / len(names)
-
-    def text(number: float) -> str:
-        return shortened(names[round(number)], room)
-
-    return PlotAxis(-0.5, len(names) - 0.5, range(len(names)), labels.axis(axis), text=text)
-
-
-def _y(quantities: tuple[str, ...], values: Sequence[float], bars: bool) -> PlotAxis:
+def _y(quantities: tuple[str, ...], values: Sequence[float], bars: bool) -> Axis:
     """Accuracies linear; what lies far apart, or beside a reference, logarithmic."""
     shown = QUANTITIES[quantities[0]]
     title = shown.unit if len(quantities) > 1 else shown.label
     if quantities == ("accuracy",):
         low, high = padded(values or [0.0, 1.0])
         low, high = (0.0, 1.0) if bars else (max(0.0, low), min(1.0, high))
-        return PlotAxis(low, high, ticks(low, high), title)
+        return linear(low, high, title)
     low, high = min(values, default=1.0), max(values, default=1.0)
     if low > 0 and (high > WIDE * low if bars else shown.reference):
         low, high = low / MARGIN, high * MARGIN
-        return PlotAxis(low, high, log_ticks(low, high), title, log=True)
+        return Axis(low, high, log_ticks(low, high), title, log=True)
     low, high = 0.0 if bars else low, 1.08 * high
-    return PlotAxis(low, high, ticks(low, high), title)
+    return linear(low, high, title)
 
 
 def _mark_best_pools(plot: Plot, densities: set[float]) -> None:
@@ -213,5 +203,5 @@ def _mark_best_pools(plot: Plot, densities: set[float]) -> None:
         at = plot.x.at(DENSITY_OF_BEST_POOL / density)
         plot.canvas.add(
             Line(((at, plot.y.start), (at, plot.y.end)), "good", 1.2, dashed=True),
-            Words(at, plot.y.end - 5, "C*", "middle", SMALL, "good"),
+            Text(at, plot.y.end - 5, "C*", "middle", SMALL, "good"),
         )

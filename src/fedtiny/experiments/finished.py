@@ -1,38 +1,45 @@
 """What is known of finished runs: from their folders, or from the cost model alone."""
 
+import os
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Unpack
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Unpack
 
 from fedtiny import config as configs
 from fedtiny import cost
 from fedtiny.config import Config
-from fedtiny.config.flat import Flat
+from fedtiny.config.flat import Flat, flat
 from fedtiny.cost.images import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
 from fedtiny.errors import ConfigError, RunError
-from fedtiny.experiments import machine
-from fedtiny.experiments.cell import Cell, require_same, settings_of, way_anew
-from fedtiny.experiments.machine import Machine
-from fedtiny.experiments.places import Place
+from fedtiny.experiments.places import Cell, Place
 from fedtiny.experiments.quantities import Numbers
-from fedtiny.files import read_json
+from fedtiny.extras import own_code, require, version_of
+from fedtiny.files import read_json, write_json
 from fedtiny.runs import metrics
-from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.inputs import load_data
+from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
 
+HOW_IT_IS_COMPUTED = ("workers", "data.root", "device.python", "gpu.lanes", "gpu.cards")
+"""What may change from machine to machine without a change of what is computed."""
+CHOSEN_BY_THE_MACHINE = {"threads": None, "simulator": "auto", "device_backend": "auto"}
+"""Settings that a machine fills in if they are left open."""
 RESULT = ("accuracy", "loss", "density", "rounds", "seconds", "bytes_down", "bytes_up")
 COSTS = (
     *("flops_round", "flops_ratio", "flops_training", "selection_flops", "memory_paper"),
     *("selection_bytes_down", "selection_bytes_paper", "dense_model_bytes", "pool_size"),
 )
 """What is known of a run from its result, and from the cost model."""
+MACHINES = "machines.json"
+PACKAGES = ("fedtiny", "torch", "numpy")
+CPU_INFO = Path("/proc/cpuinfo")
+
+Machine = dict[str, Any]
 Found = dict[str, list["Finished"]]
 """Finished runs by their name but for the seed."""
 Damaged = dict[str, str]
@@ -57,18 +64,20 @@ def in_folders(
     found: Found = {}
     damaged: Damaged = {}
     for place in places:
-        runs = found[place.stem] = []
-        there = sorted(_seeds(place, cells))
-        for cell in (place.cell(seed) for seed in there if seeds is None or seed in seeds):
-            folder = RunFolder(cells / cell.name)
+        found[place.stem] = []
+        for seed in _seeds(place, cells):
+            if seeds is not None and seed not in seeds:
+                continue
+            cell = place.cell(seed)
+            folder, settings = RunFolder(cells / cell.name), settings_of(cell.config)
             try:
                 configs.load(folder.config)
-                run = _from_folder(cell, folder)
+                numbers, machines = measure(cell.config, folder), machines_of(folder)
             except (ConfigError, RunError) as error:
                 damaged[cell.name] = f"{error}; {way_anew(folder)}"
-            else:
-                require_same(cell, folder)
-                runs.append(run)
+                continue
+            require_same(cell, folder)
+            found[place.stem].append(Finished(cell.name, seed, settings, numbers, machines))
     return found, damaged
 
 
@@ -93,24 +102,20 @@ def _seeds(place: Place, cells: Path) -> list[int]:
     """Which seeds of a place have a result; names hold no character that means more than itself."""
     prefix = f"{place.stem}-s"
     names = (path.parent.name for path in cells.glob(f"{prefix}*/result.json"))
-    return [int(name.removeprefix(prefix)) for name in names if name.removeprefix(prefix).isdigit()]
-
-
-def _from_folder(cell: Cell, folder: RunFolder) -> Finished:
-    numbers, machines = measure(cell.config, folder), tuple(machine.noted(folder))
-    return Finished(cell.name, cell.config.seed, settings_of(cell.config), numbers, machines)
+    seeds = (name.removeprefix(prefix) for name in names)
+    return sorted(int(seed) for seed in seeds if seed.isdigit())
 
 
 def _costed(place: Place) -> Finished:
     config = place.config
+    inputs: CostInputs = {"samples": PAPER_SAMPLES}
     if config.data.name in IMAGES and config.data.name != "digits":
-        shape, classes = IMAGES[config.data.name]
-        samples = PAPER_SAMPLES
+        inputs["shape"], inputs["classes"] = IMAGES[config.data.name]
     else:
         data = load_data(config)
-        shape, classes = data.shape, len(data.classes)
-        samples = len(data.train) // config.fleet.devices
-    numbers = costs(config, shape=shape, classes=classes, samples=samples)
+        inputs["shape"], inputs["classes"] = data.shape, len(data.classes)
+        inputs["samples"] = len(data.train) // config.fleet.devices
+    numbers = costs(config, **inputs)
     return Finished(place.cell(0).name, 0, settings_of(config), numbers)
 
 
@@ -119,14 +124,22 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
 
     Bytes are those of all devices over the whole run, `bytes_round` what a device moved in a round
     on average (selection apart), `selection_bytes` what it moved in selection. Costs are those
-    of a device of mean size by the cost model; FLOPs and memory are of the costliest round.
+    of a device of mean size by the cost model; FLOPs and memory are of the costliest round. The
+    data itself is read only if its images are not known.
     """
     result, table = read_json(folder.result), load_split(folder).table
+    records, selection, rounds = metrics.read(folder), read_json(folder.selection), result["rounds"]
+    if len(records) != rounds:
+        raise RunError(f"{folder.metrics} is missing or tells {len(records)} of {rounds} rounds")
+    known = IMAGES.get(config.data.name)
+    shape = known[0] if known else load_data(configs.resolve(config)).shape
+    samples = int(table.sum()) // len(table)
+    moved = selection["bytes_down"] + selection["bytes_up"] if selection else 0
     return {
-        **costs(config, **_inputs(config, table)),
+        **costs(config, shape=shape, classes=table.shape[1], samples=samples),
         **{name: result[name] for name in RESULT},
-        "bytes_round": _bytes_a_round(folder, rounds=result["rounds"]),
-        "selection_bytes": _selection_bytes(folder, devices=len(table)),
+        "bytes_round": bytes_a_round(records),
+        "selection_bytes": float(moved) / len(table),
     }
 
 
@@ -136,26 +149,80 @@ def costs(config: Config, **inputs: Unpack[CostInputs]) -> dict[str, float]:
     return {name: found[name] for name in COSTS}
 
 
-def _inputs(config: Config, table: NDArray[np.int64]) -> CostInputs:
-    """What the cost model must know; the data itself is read only if its images are not known."""
-    samples = int(table.sum()) // len(table)
-    known = IMAGES.get(config.data.name)
-    shape = known[0] if known else load_data(configs.resolve(config)).shape
-    return {"shape": shape, "classes": table.shape[1], "samples": samples}
-
-
-def _bytes_a_round(folder: RunFolder, rounds: int) -> float:
-    records = metrics.read(folder)
-    if len(records) != rounds:
-        raise RunError(f"{folder.metrics} is missing or tells {len(records)} of {rounds} rounds")
+def bytes_a_round(records: Sequence[Record]) -> float:
+    """What a device that answered moved in a round, down and up, on the mean of all rounds."""
     return fmean(
         (record["bytes_down"] + record["bytes_up"]) / max(1, len(record["answered"]))
         for record in records
     )
 
 
-def _selection_bytes(folder: RunFolder, devices: int) -> float:
-    selection = read_json(folder.selection)
-    if not selection:
-        return 0.0
-    return float(selection["bytes_down"] + selection["bytes_up"]) / devices
+def settings_of(config: Config) -> Flat:
+    """All that must be set to make a run again; where its data lies is nobody's business."""
+    return {name: value for name, value in flat(config).items() if name not in HOW_IT_IS_COMPUTED}
+
+
+def differing(one: Flat, other: Flat) -> list[str]:
+    """Names of the settings that two runs do not share, but for those that change no result."""
+    names = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+    return [name for name in names if name not in HOW_IT_IS_COMPUTED]
+
+
+def unlike(config: Config, there: Config) -> list[str]:
+    """In what a run that is there differs from the one that is asked for."""
+    asked = flat(configs.resolve(config))
+    no_matter = {key for key, value in CHOSEN_BY_THE_MACHINE.items() if asked.get(key) == value}
+    if there.simulator == "reference":
+        no_matter |= {name for name in asked if name.startswith("gpu.")}
+    return [name for name in differing(asked, flat(there)) if name not in no_matter]
+
+
+def require_same(cell: Cell, folder: RunFolder) -> None:
+    """A folder with other settings must not pass for this run's."""
+    found = unlike(cell.config, configs.load(folder.config))
+    if found:
+        raise RunError(
+            f"{folder.path} holds a run with other settings ({', '.join(found)}); choose "
+            "another --out"
+        )
+
+
+def way_anew(folder: RunFolder) -> str:
+    """What to do about a run that can neither be read nor go on."""
+    return f"delete the folder {quoted(folder.path)}, and give the command again"
+
+
+def this_machine(command: str) -> Machine:
+    """On what a run is made: hardware, versions, and the command that was given."""
+    cuda = require("torch", extra="torch").cuda
+    cards = cuda.device_count() if cuda.is_initialized() else 0  # to ask would start them
+    return {
+        "command": command,
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "gpu": [cuda.get_device_name(number) for number in range(cards)],
+        "python": platform.python_version(),
+        **{package: version_of(package) for package in PACKAGES},
+        "code": own_code(),
+    }
+
+
+def _cpu() -> str:
+    if CPU_INFO.exists():
+        for line in CPU_INFO.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def note_machine(folder: RunFolder, machine: Machine) -> None:
+    """Add a machine to those that worked on a run."""
+    known = machines_of(folder)
+    if machine not in known:
+        write_json(folder.path / MACHINES, {"machines": [*known, machine]})
+
+
+def machines_of(folder: RunFolder) -> tuple[Machine, ...]:
+    """The machines that worked on a run, in order."""
+    path = folder.path / MACHINES
+    return tuple(read_json(path)["machines"]) if path.exists() else ()

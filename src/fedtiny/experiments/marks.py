@@ -1,35 +1,27 @@
 """What lies between the axes of an experiment's figure: lines or bars, ours and the paper's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from fedtiny.drawing.canvas import Box, Dot
+from fedtiny.drawing.canvas import Dot
 from fedtiny.drawing.plot import Key, Mark, Plot, Series, draw_series, draw_spread
-from fedtiny.experiments.paper import Printed
 from fedtiny.experiments.results import Value
+from fedtiny.experiments.suite import Printed
 
 GROUP = 0.84  # the share of the room that a full group of bars takes
-GAP = 0.08  # the share of a bar's room that is left free
+BAR = 0.92  # the share of a bar's room that it fills
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What is known at one x: ours, the paper's, or both."""
-
-    x: float
-    ours: Value | None
-    printed: Printed | None
-
-
-@dataclass(frozen=True)
-class ShownSeries:
-    """Values of one color, from left to right; a level has no x and goes across the plot."""
+    """A series of one color, by x from left to right; a level has no x and goes across the plot."""
 
     label: str
     color: str
     form: str
-    values: Sequence[Shown]
+    ours: Mapping[float, Value | None]
+    printed: Mapping[float, Printed]
     level: bool = False
 
     def key(self, bars: bool) -> Key:
@@ -37,21 +29,25 @@ class ShownSeries:
         mark: Mark = "box" if bars else "dashed line" if self.level else "line, dot"
         return Key(self.label, self.color, mark, self.form)
 
+    def draw_printed(self, plot: Plot, x: float, printed: Printed) -> None:
+        """The paper's value at a place of the canvas, hollow."""
+        at, tip = plot.y.at(printed.number), f"{self.label}, paper: {printed.text}"
+        plot.canvas.add(Dot(x, at, 4, self.color, True, tip, self.form))
 
-def draw_lines(plot: Plot, shown: Sequence[ShownSeries]) -> None:
+
+def draw_lines(plot: Plot, shown: Sequence[Shown]) -> None:
     """Lines over a setting: ours full, the paper's below them, dashed and hollow."""
     for one in shown:
-        printed = [(value.x, value.printed) for value in one.values if value.printed]
         if one.level:
-            for _, value in printed:
-                _draw_printed(plot, one, plot.x.end, value)
-        elif printed:
-            points = tuple((x, value.number) for x, value in printed)
+            for printed in one.printed.values():
+                one.draw_printed(plot, plot.x.end, printed)
+        elif one.printed:
+            points = tuple((x, printed.number) for x, printed in one.printed.items())
             paper = Series(f"{one.label}, paper", one.color, points, True, True, one.form)
             draw_series(plot, [paper])
     for one in shown:
-        for known, group in groupby(one.values, key=lambda value: value.ours is not None):
-            ours = [(value.x, value.ours) for value in group if value.ours]
+        for known, group in groupby(one.ours.items(), key=lambda item: item[1] is not None):
+            ours = [(x, value) for x, value in group if value]
             if known and one.level:
                 plot.level(ours[0][1].mean, one.color, 1.5, dashed=True)
             elif known:  # what is missing leaves a gap
@@ -61,27 +57,17 @@ def draw_lines(plot: Plot, shown: Sequence[ShownSeries]) -> None:
                 draw_series(plot, [line])
 
 
-def draw_bars(plot: Plot, shown: Sequence[ShownSeries], groups: int) -> None:
+def draw_bars(plot: Plot, shown: Sequence[Shown], groups: int) -> None:
     """Bars side by side in groups, the paper's values marked on them."""
-    width = GROUP / len(shown)
+    room = GROUP / len(shown)
+    width = plot.x.at(BAR * room) - plot.x.at(0)
     for group in range(groups):
-        present = [(one, value) for one in shown for value in one.values if value.x == group]
-        for turn, (one, value) in enumerate(present):
-            middle = group + (turn - (len(present) - 1) / 2) * width
-            _draw_bar(plot, one, value, middle, (1 - GAP) * width)
-
-
-def _draw_bar(plot: Plot, one: ShownSeries, value: Shown, middle: float, width: float) -> None:
-    left, x, right = (plot.x.at(at) for at in (middle - width / 2, middle, middle + width / 2))
-    if value.ours:
-        top = plot.y.at(value.ours.mean)
-        plot.canvas.add(Box(left, top, right - left, plot.y.start - top, one.color))
-        draw_spread(plot, x, value.ours.mean, value.ours.spread)
-    if value.printed:
-        _draw_printed(plot, one, x, value.printed)
-
-
-def _draw_printed(plot: Plot, one: ShownSeries, x: float, printed: Printed) -> None:
-    """The paper's value at a place of the canvas, hollow."""
-    at, tip = plot.y.at(printed.number), f"{one.label}, paper: {printed.text}"
-    plot.canvas.add(Dot(x, at, 4, one.color, True, tip, one.form))
+        present = [one for one in shown if group in one.ours]
+        for turn, one in enumerate(present):
+            x = plot.x.at(group + (turn - (len(present) - 1) / 2) * room)
+            ours, printed = one.ours[group], one.printed.get(group)
+            if ours:
+                plot.bar(x, width, plot.y.low, ours.mean, one.color)
+                draw_spread(plot, x, ours.mean, ours.spread)
+            if printed:
+                one.draw_printed(plot, x, printed)

@@ -7,13 +7,21 @@ from typing import Any
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat
 from fedtiny.errors import ConfigError
-from fedtiny.experiments import labels, reading
-from fedtiny.experiments.cell import Cell
+from fedtiny.experiments import reading
 from fedtiny.experiments.experiment import Axis, Choice, Experiment
+from fedtiny.experiments.quantities import label
 from fedtiny.experiments.scale import Scale
 
 NOT_VARIANTS = ("method", "model", "data", "density")
 """Axes that a filter has flags of their own for."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run, with the name of its run folder."""
+
+    config: Config
+    name: str
 
 
 @dataclass(frozen=True)
@@ -93,50 +101,52 @@ def _place(
 
 
 def _coordinate(axis: Axis, choice: Choice, settings: Flat) -> Coordinate:
+    """Where a choice stands; braces in a variant's label are filled in from the settings."""
     rank = axis.choices.index(choice)
     if axis.setting is not None:
         value = settings[axis.setting]
-        return Coordinate(value, labels.value(value), rank)
-    return Coordinate(choice.name, _filled(choice.label or choice.name, settings), rank)
-
-
-def _filled(label: str, settings: Flat) -> str:
-    """A label with its braces filled in from the settings, by the last part of their names."""
+        return Coordinate(value, label(value), rank)
+    text = choice.label or choice.name
     short = {name.rpartition(".")[2]: value for name, value in settings.items()}
     try:
-        return label.format_map(short)
+        return Coordinate(choice.name, text.format_map(short), rank)
     except (KeyError, ValueError, IndexError) as error:
-        raise ConfigError(f"the label '{label}' names no setting: {error}") from error
+        raise ConfigError(f"the label '{text}' names no setting: {error}") from error
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Only runs with one of these; nothing given means all.
+    """Only runs with one of these; nothing means all.
 
-    A name may be the paper's or, if the scale has another in its place, that one. A density is
-    the one that is run. A run that stays dense passes for any density.
+    A name may be the paper's or, if the scale has another in its place, that one. A run that stays
+    dense passes for any density.
     """
 
     methods: tuple[str, ...] = ()
+    """Run these methods only."""
     models: tuple[str, ...] = ()
+    """Run these networks only."""
     datasets: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ()
+    """Run these data sets only."""
     density: tuple[float, ...] = ()
+    """Run these densities only, as the scale has them; dense methods run in any case."""
+    variants: tuple[str, ...] = ()
+    """Run these variants only: values on any other axis, as the table shows them."""
 
     def of(self, places: Sequence[Place]) -> list[Place]:
-        """The places that pass; a word that no place has is an error."""
-        names = [_names(place) for place in places]
-        passing = [True] * len(places)
-        for kind, words in asdict(self).items():
-            wanted = [f"{word:g}" if kind == "density" else word for word in words]
-            known = dict.fromkeys(name for own in names for name in own[kind])
-            for word in wanted:
-                if word not in known:
-                    raise ConfigError(f"--{kind}: no cell has '{word}' {reading.hint(word, known)}")
-            for number, own in enumerate(names):
-                free = not wanted or (kind == "density" and places[number].dense)
-                passing[number] &= free or not set(wanted).isdisjoint(own[kind])
-        return [place for place, passes in zip(places, passing, strict=True) if passes]
+        """The places that pass; a name that no place has is an error."""
+        named = [(place, _names(place)) for place in places]
+        passing = list(places)
+        for kind, values in asdict(self).items():
+            asked = [f"{value:g}" if kind == "density" else value for value in values]
+            known = dict.fromkeys(name for _, names in named for name in names[kind])
+            for name in asked:
+                if name not in known:
+                    raise ConfigError(f"--{kind}: no cell has '{name}' {reading.hint(name, known)}")
+            having = [place for place, names in named if not set(asked).isdisjoint(names[kind])]
+            free = [place for place in places if kind == "density" and place.dense]
+            passing = [place for place in passing if not asked or place in having + free]
+        return passing
 
 
 def _names(place: Place) -> dict[str, list[str]]:

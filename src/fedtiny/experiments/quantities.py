@@ -1,11 +1,57 @@
-"""What can be shown of a run: how it is called, worked out and written."""
+"""How settings are called and what can be shown of a run: names, labels, numbers and their text."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fedtiny.runs import formatting
 
-MB = 1e6
+AXES = {"fleet.alpha": "alpha", "selection.pool_size": "pool size", "data": "data set"}
+NAMES = {
+    "fedavg": "FedAvg",
+    "fl_pqsu": "FL-PQSU",
+    "snip": "SNIP",
+    "synflow": "SynFlow",
+    "grasp": "GraSP",
+    "prunefl": "PruneFL",
+    "feddst": "FedDST",
+    "lotteryfl": "LotteryFL",
+    "small_model": "Small model",
+    "fedtiny": "FedTiny",
+    "resnet18": "ResNet18",
+    "vgg11": "VGG11",
+    "vgg11_small": "VGG11 small",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "cinic10": "CINIC-10",
+    "svhn": "SVHN",
+}
+
+
+def axis_label(name: str) -> str:
+    """The heading of an axis."""
+    return AXES.get(name, name)
+
+
+def label(value: Any) -> str:
+    """A value on an axis.
+
+    >>> label("fl_pqsu"), label(0.005), label(100)
+    ('FL-PQSU', '0.005', '100')
+    """
+    if isinstance(value, float | int):
+        return f"{value:g}"
+    return NAMES.get(value, str(value))
+
+
+def with_axis(name: str, text: str) -> str:
+    """A label that says enough by itself: a bare number gets the name of its axis.
+
+    >>> with_axis("fleet.alpha", "0.5"), with_axis("method", "SNIP")
+    ('alpha 0.5', 'SNIP')
+    """
+    return f"{axis_label(name)} {text}" if text[:1].isdigit() else text
+
 
 Numbers = Mapping[str, float]
 """Everything that is known of a finished run, by name."""
@@ -25,27 +71,26 @@ class Quantity:
     """A number of a run, and of the paper."""
 
     label: str
-    of: Callable[[Numbers], float]
+    name: str
     show: Callable[[float], str]
     unit: str = ""
+    share_of: str | None = None
+    """The number that it is a share of."""
     quoted: Callable[[str], str] | None = None
     """How the paper's own digits are written; default: like ours."""
     reference: str | None = None
     """A quantity that a figure draws beside this one, as a line."""
+
+    def of(self, numbers: Numbers) -> float:
+        """The quantity of a run."""
+        unit = numbers[self.share_of] if self.share_of else 1e6 if self.unit == "MB" else 1
+        return numbers[self.name] / unit
 
     def text(self, printed: float | str) -> str:
         """A value of the paper's."""
         if isinstance(printed, str) and self.quoted:
             return self.quoted(printed)
         return self.show(float(printed))
-
-
-def _megabytes(name: str) -> Callable[[Numbers], float]:
-    return lambda numbers: numbers[name] / MB
-
-
-def _plain(name: str) -> Callable[[Numbers], float]:
-    return lambda numbers: numbers[name]
 
 
 def _decimals(value: float) -> str:
@@ -56,37 +101,35 @@ def _size(value: float) -> str:
     return formatting.size(value) if value else ""
 
 
+_ratio = "{:.3f}x".format
 QUANTITIES = {
-    "accuracy": Quantity("accuracy", _plain("accuracy"), "{:.4f}".format),
-    "flops_ratio": Quantity(
-        "max FLOPs", _plain("flops_ratio"), "{:.3f}x".format, quoted="{}x".format
-    ),
-    "memory_mb": Quantity("memory, MB", _megabytes("memory_paper"), _decimals, "MB", quoted=str),
+    "accuracy": Quantity("accuracy", "accuracy", "{:.4f}".format),
+    "flops_ratio": Quantity("max FLOPs", "flops_ratio", _ratio, quoted="{}x".format),
+    "memory_mb": Quantity("memory, MB", "memory_paper", _decimals, "MB", quoted=str),
     "selection_share": Quantity(
         "selection / dense model",
-        lambda numbers: numbers["selection_bytes_paper"] / numbers["dense_model_bytes"],
+        "selection_bytes_paper",
         "{:.0%}".format,
+        share_of="dense_model_bytes",
     ),
     "selection_mb_paper": Quantity(
         "selection, MB (paper's way)",
-        _megabytes("selection_bytes_paper"),
+        "selection_bytes_paper",
         _decimals,
         "MB",
         reference="dense_mb",
     ),
-    "selection_mb": Quantity(
-        "selection, MB (fedtiny)", _megabytes("selection_bytes_down"), _decimals, "MB"
-    ),
-    "dense_mb": Quantity("dense model, MB", _megabytes("dense_model_bytes"), _decimals, "MB"),
+    "selection_mb": Quantity("selection, MB (fedtiny)", "selection_bytes_down", _decimals, "MB"),
+    "dense_mb": Quantity("dense model, MB", "dense_model_bytes", _decimals, "MB"),
     "selection_flops": Quantity(
-        "FLOPs of selection", _plain("selection_flops"), scientific, "FLOPs", quoted=str
+        "FLOPs of selection", "selection_flops", scientific, "FLOPs", quoted=str
     ),
     "flops_training": Quantity(
-        "FLOPs of a training round", _plain("flops_training"), scientific, "FLOPs", quoted=str
+        "FLOPs of a training round", "flops_training", scientific, "FLOPs", quoted=str
     ),
-    "flops": Quantity("FLOPs of a round", _plain("flops_round"), scientific, "FLOPs"),
-    "flops_share": Quantity("FLOPs", _plain("flops_ratio"), "{:.3f}x".format),
-    "memory": Quantity("memory", _plain("memory_paper"), formatting.size),
-    "bytes_round": Quantity("bytes", _plain("bytes_round"), formatting.size),
-    "selection_bytes": Quantity("select", _plain("selection_bytes"), _size),
+    "flops": Quantity("FLOPs of a round", "flops_round", scientific, "FLOPs"),
+    "flops_share": Quantity("FLOPs", "flops_ratio", _ratio),
+    "memory": Quantity("memory", "memory_paper", formatting.size),
+    "bytes_round": Quantity("bytes", "bytes_round", formatting.size),
+    "selection_bytes": Quantity("select", "selection_bytes", _size),
 }

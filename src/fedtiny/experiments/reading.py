@@ -9,7 +9,6 @@ from fedtiny.errors import ConfigError
 from fedtiny.suggest import did_you_mean
 
 KINDS = {str: "text", int: "a number", dict: "a table", list: "a list", bool: "true/false"}
-Types = type | tuple[type, ...]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -26,31 +25,28 @@ def hint(word: str, known: Iterable[str]) -> str:
     return f"(known: {', '.join(listed)}){did_you_mean(word, listed)}"
 
 
-def require_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
+def require_known(names: Iterable[Any], known: Iterable[str], where: str) -> None:
     """Refuse a name that says nothing."""
     listed = list(known)
     for name in names:
         if name not in listed:
-            raise ConfigError(f"{where}: unknown key '{name}' {hint(name, listed)}")
+            raise ConfigError(f"{where}: unknown name '{name}' {hint(str(name), listed)}")
 
 
-def require_kind(value: Any, kind: Types, where: str) -> Any:
+def require_kind(value: Any, where: str, *kinds: type) -> Any:
     """Refuse a value of the wrong kind."""
-    if not isinstance(value, kind):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        wanted = " or ".join(KINDS.get(one, one.__name__) for one in kinds)
-        raise ConfigError(f"{where} must be {wanted}, got {value!r}")
+    if not isinstance(value, kinds):
+        allowed = " or ".join(KINDS[kind] for kind in kinds)
+        raise ConfigError(f"{where} must be {allowed}, got {value!r}")
     return value
 
 
-def texts(value: Any, where: str) -> tuple[str, ...]:
-    """A list of texts."""
-    return tuple(require_kind(one, str, where) for one in require_kind(value, list, where))
-
-
-def table(values: Any, kinds: Mapping[str, Types], where: str, prefix: str = "") -> dict[str, Any]:
+def table(
+    values: Any, kinds: Mapping[str, type], where: str, *, required: Iterable[str] = ()
+) -> dict[str, Any]:
     """A table whose keys are known, each with a value of its kind."""
-    require_known(require_kind(values, dict, where), kinds, where)
-    return {
-        key: require_kind(value, kinds[key], f"'{prefix}{key}'") for key, value in values.items()
-    }
+    require_known(require_kind(values, where, dict), kinds, where)
+    for key in required:
+        if key not in values:
+            raise ConfigError(f"{where} lacks '{key}', which must be {KINDS[kinds[key]]}")
+    return {key: require_kind(value, f"'{key}'", kinds[key]) for key, value in values.items()}

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedtiny.experiments import machine
+from fedtiny.experiments.finished import note_machine, this_machine
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.metrics import Record
@@ -52,7 +52,7 @@ class CellReporter(Silent):
         self.checkpoint_every = assembly.config.checkpoint_every
         self.selecting = not assembly.server.coarse_pruned
         if self.command:
-            machine.note(folder, machine.here(self.command))
+            note_machine(folder, this_machine(self.command))
         if records:
             self._say(f"goes on after round {len(records)} of {self.rounds}")
         if self.status:

@@ -1,18 +1,31 @@
-"""An experiment's results: ours beside the paper's, place by place."""
+"""An experiment's results: ours beside the paper's, place by place, and the file that holds ours.
+
+`results.json` has everything that tables and figures are made of, small enough to be committed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from fedtiny.config import Config
+from fedtiny.config.aliases import current_settings
 from fedtiny.config.flat import flat
-from fedtiny.experiments import labels
+from fedtiny.errors import RunError
 from fedtiny.experiments.experiment import Experiment
-from fedtiny.experiments.finished import Damaged, Found
-from fedtiny.experiments.paper import NO_PAPER, Paper, Printed
+from fedtiny.experiments.finished import Damaged, Finished, Found, Machine, differing, settings_of
 from fedtiny.experiments.places import Place, in_order
-from fedtiny.experiments.quantities import QUANTITIES
+from fedtiny.experiments.quantities import QUANTITIES, label
 from fedtiny.experiments.scale import AS_IT_IS, POOL, Scale
+from fedtiny.experiments.suite import Paper, Printed, printed
+from fedtiny.files import read_json, write_json
+
+MISSING = "-"
+FORMAT = 1
+ANOTHER = "give another copy of it, or leave it out"
+KINDS = {"name": str, "seed": int, "settings": dict, "numbers": dict, "machines": list}
+"""What a cell of a result file holds."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,7 @@ class Results:
     places: Sequence[Place]
     found: Found
     scale: Scale = AS_IT_IS
-    paper: Paper = NO_PAPER
+    paper: Paper = field(default_factory=dict)
     damaged: Damaged = field(default_factory=dict)
 
     def ours(self, place: Place, quantity: str) -> Value | None:
@@ -46,7 +59,7 @@ class Results:
 
     def printed(self, place: Place, quantity: str) -> Printed | None:
         """What the paper prints for a place."""
-        return self.paper.value(place.twin, quantity, self.experiment.source)
+        return printed(self.paper, place.twin, quantity, self.experiment.source)
 
     @property
     def missing(self) -> int:
@@ -55,8 +68,12 @@ class Results:
 
     def notes(self) -> list[str]:
         """What a reader must know beside the figures."""
+        where = "in brackets" if self.experiment.table.columns else "beside"
+        missing = f" {MISSING} is not run yet." if self.missing else ""
+        scale = f"Scale {self.scale.name}: {self.scale.title}. {self._seeds()}"
         return [
-            f"Scale {self.scale.name}: {self.scale.title}. {self._seeds()}",
+            f"Ours, and the paper's {where}.{missing}",
+            scale.strip(),
             *self.experiment.notes,
             *self._stand_ins(),
             *self._elsewhere(),
@@ -78,17 +95,14 @@ class Results:
     def _stand_ins(self) -> list[str]:
         """Which settings are not the paper's; pool sizes follow from the density."""
         axes = [axis.setting for axis in self.experiment.axes if axis.setting not in (None, POOL)]
+        places = in_order(self.places, [axis.name for axis in self.experiment.axes])
         told: list[str] = []
         for setting in dict.fromkeys(("data.name", "model", "density", *axes)):
-            pairs = [(_named(p.config, setting), _named(p.asked, setting)) for p in self._sorted]
+            pairs = [(_named(p.config, setting), _named(p.asked, setting)) for p in places]
             told += dict.fromkeys(
                 f"{ours} for {theirs}" for ours, theirs in pairs if ours != theirs
             )
         return [f"In place of the paper's settings: {', '.join(told)}."] if told else []
-
-    @property
-    def _sorted(self) -> list[Place]:
-        return in_order(self.places, [axis.name for axis in self.experiment.axes])
 
     def _elsewhere(self) -> list[str]:
         """Which of the paper's values come from another table than this one."""
@@ -102,5 +116,97 @@ class Results:
 
 def _named(config: Config, setting: str) -> str:
     """A setting's value in words; a network with its width if it is not the usual one."""
-    name = labels.value(flat(config)[setting])
+    name = label(flat(config)[setting])
     return f"{name} ({config.width} wide)" if setting == "model" and config.width else name
+
+
+def write_file(path: Path, experiment: Experiment, scale: str, command: str, found: Found) -> None:
+    """Write the finished runs of an experiment."""
+    machines: list[Machine] = []
+    cells = []
+    for run in (run for runs in found.values() for run in runs):
+        machines += [machine for machine in run.machines if machine not in machines]
+        own = [machines.index(machine) for machine in run.machines]
+        cells.append({**vars(run), "machines": own})
+    document = {
+        "format": FORMAT,
+        "experiment": experiment.name,
+        "source": experiment.source,
+        "scale": scale,
+        "command": command,
+        "machines": machines,
+        "cells": cells,
+    }
+    write_json(path, document)
+
+
+def scale_of(paths: Sequence[Path]) -> str | None:
+    """The scale that result files were made at, which must be one."""
+    scales = {path: str(_document(path, ANOTHER)["scale"]) for path in paths}
+    if len(set(scales.values())) > 1:
+        told = ", ".join(f"{path} is of {scale}" for path, scale in scales.items())
+        raise RunError(f"result files of one scale only can be shown together: {told}")
+    return next(iter(scales.values()), None)
+
+
+def read_file(path: Path, way_out: str = ANOTHER) -> Found:
+    """The finished runs of a file, by their name but for the seed."""
+    document = _document(path, way_out)
+    found: Found = {}
+    for number, cell in enumerate(document["cells"]):
+        try:
+            run = _finished(cell, document["machines"])
+        except (TypeError, LookupError) as error:
+            raise RunError(
+                f"{path} is damaged: cell {number} is not as fedtiny writes one; {way_out}"
+            ) from error
+        found.setdefault(run.name.removesuffix(f"-s{run.seed}"), []).append(run)
+    return found
+
+
+def require_fit(
+    experiment: Experiment, places: Sequence[Place], found: Found, path: Path, way_out: str
+) -> None:
+    """Refuse a file whose runs are not the experiment's of today, or tell too little.
+
+    A setting that is younger than the result was as usual.
+    """
+    usual = settings_of(Config())
+    for place, run in ((p, run) for p in places for run in found.get(p.stem, ())):
+        unlike = differing(settings_of(place.cell(run.seed).config), usual | run.settings)
+        if unlike:
+            raise RunError(
+                f"{path} holds '{run.name}' with other settings ({', '.join(unlike)}) than the "
+                f"experiment has today; {way_out}"
+            )
+        for name in experiment.quantities:
+            try:
+                float(QUANTITIES[name].of(run.numbers))
+            except (KeyError, TypeError, ArithmeticError) as error:
+                told = f"{path} does not tell the {name} of '{run.name}'"
+                raise RunError(f"{told}; {way_out}") from error
+
+
+def _finished(cell: Any, machines: list[Machine]) -> Finished:
+    """A run as a file tells it, of which nothing is taken for granted."""
+    fits = all(isinstance(cell[key], kind) for key, kind in KINDS.items())
+    if not fits or cell["seed"] < 0 or not cell["name"].endswith(f"-s{cell['seed']}"):
+        raise TypeError("a value of another kind")
+    if not all(isinstance(number, int | float | None) for number in cell["numbers"].values()):
+        raise TypeError("a number that is none")
+    noted = tuple(machines[number] for number in cell["machines"])
+    settings = current_settings(cell["settings"], warns=False)
+    return Finished(cell["name"], cell["seed"], settings, cell["numbers"], noted)
+
+
+def _document(path: Path, way_out: str) -> dict[str, Any]:
+    if not path.exists():
+        raise RunError(f"there is no {path}")
+    try:
+        document = read_json(path)
+    except RunError as error:
+        raise RunError(f"{path} is not a results.json, or a damaged one; {way_out}") from error
+    lists = all(isinstance(document.get(key), list) for key in ("cells", "machines"))
+    if document.get("format") != FORMAT or "scale" not in document or not lists:
+        raise RunError(f"{path} is not a results.json that this version reads; {way_out}")
+    return document

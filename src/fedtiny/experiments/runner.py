@@ -13,7 +13,8 @@ from fedtiny import methods
 from fedtiny.config import Config, DataConfig
 from fedtiny.cost.network import named
 from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, can_retry
-from fedtiny.experiments.cell import Cell, require_same, way_anew
+from fedtiny.experiments.finished import require_same, way_anew
+from fedtiny.experiments.places import Cell
 from fedtiny.experiments.reporter import CellReporter, Clock, OutOfTimeError
 from fedtiny.files import read_json
 from fedtiny.models.param_spec import Shape
@@ -152,21 +153,17 @@ def usable(cells: Sequence[Cell], account: Account) -> list[Cell]:
     for cell in cells:
         config = configs.resolve(cell.config)
         if config.data not in images:
-            images[config.data] = _images(config, account)
+            try:
+                data = load_data(config)
+                images[config.data] = (data.shape, len(data.classes))
+            except DataError as error:
+                account.without_data[config.data.name] = str(error)
+                images[config.data] = None
         found = images[config.data]
         if found is not None:
             check_config(config, *found)
             ready.append(cell)
     return ready
-
-
-def _images(config: Config, account: Account) -> tuple[Shape, int] | None:
-    try:
-        data = load_data(config)
-    except DataError as error:
-        account.without_data[config.data.name] = str(error)
-        return None
-    return data.shape, len(data.classes)
 
 
 def check_config(config: Config, shape: Shape, classes: int) -> None:

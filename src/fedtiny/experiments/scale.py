@@ -30,37 +30,31 @@ class Scale:
 
     def config(self, settings: Flat) -> Config:
         """A run that the paper would make with these settings, as this scale makes it."""
-        return self._built(self._translated(settings))
+        found: Flat = {}
+        for name, value in settings.items():
+            other = self.instead.get(name, {}).get(str(value), value)
+            found |= other if isinstance(other, dict) else {name: other}
+        return self._built(found)
 
     def _built(self, settings: Flat) -> Config:
-        wanted = self.settings | settings
-        if methods.find(wanted.get("method", Config.method)).dense:
-            wanted["density"] = 1.0
-        wanted[POOL] = _pool(wanted)
-        values = {name: value for name, value in wanted.items() if value is not None}
+        every = self.settings | settings
+        if methods.find(every.get("method", Config.method)).dense:
+            every["density"] = 1.0
+        every[POOL] = _pool(every)
+        values = {name: value for name, value in every.items() if value is not None}
         return configs.resolve(configs.from_dict(nested(values)))
 
     def stem(self, config: Config) -> str:
         """A name by content: what is run, and all that differs from the scale's own settings."""
         settings = flat(config)
         usual = flat(self._built({name: settings[name] for name in NAMED_APART}))
-        extra = [
-            f"-{_short(name)}={value:g}" if isinstance(value, float) else f"-{_short(name)}={value}"
-            for name, value in sorted(settings.items())
-            if usual.get(name) != value
-        ]
-        gone = [f"-no-{_short(name)}" for name in sorted(usual.keys() - settings.keys())]
-        return (
-            f"{config.method}-{config.data.name}-{config.model}-d{config.density:g}"
-            f"{''.join(extra + gone)}"
-        )
-
-    def _translated(self, settings: Flat) -> Flat:
-        found: Flat = {}
-        for name, value in settings.items():
-            other = self.instead.get(name, {}).get(str(value), value)
-            found |= other if isinstance(other, dict) else {name: other}
-        return found
+        parts = [config.method, config.data.name, config.model, f"d{config.density:g}"]
+        for name, value in sorted(settings.items()):
+            if usual.get(name) != value:
+                text = f"{value:g}" if isinstance(value, float) else value
+                parts.append(f"{_short(name)}={text}")
+        parts += [f"no-{_short(name)}" for name in sorted(usual.keys() - settings.keys())]
+        return "-".join(parts)
 
 
 AS_IT_IS = Scale("", "", {}, {})
@@ -78,11 +72,11 @@ def load(path: Path) -> dict[str, Scale]:
     return scales
 
 
-def _parsed(name: str, given: Any) -> Scale:
-    values = reading.table(given, {"title": str, "config": dict, "instead": dict}, "the scale")
+def _parsed(name: str, table: Any) -> Scale:
+    values = reading.table(table, {"title": str, "config": dict, "instead": dict}, "the scale")
     instead = values.get("instead", {})
     for setting, pairs in instead.items():
-        reading.require_kind(pairs, dict, f"'instead.{setting}'")
+        reading.require_kind(pairs, f"'instead.{setting}'", dict)
     return Scale(name, values.get("title", name), flattened(values.get("config", {})), instead)
 
 

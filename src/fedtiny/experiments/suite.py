@@ -1,20 +1,34 @@
-"""All experiments, scales and the paper's values together."""
+"""Everything that can be reproduced: experiments, scales and the values that the paper prints."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedtiny import shipped
+from fedtiny.config.flat import flattened
 from fedtiny.errors import ConfigError
-from fedtiny.experiments import experiment, paper, reading, scale
+from fedtiny.experiments import experiment, reading, scale
 from fedtiny.experiments.experiment import Experiment
-from fedtiny.experiments.paper import Paper
 from fedtiny.experiments.places import Place, places
+from fedtiny.experiments.quantities import QUANTITIES
 from fedtiny.experiments.scale import PAPER, Scale
 
 ALL = "all"
 SCALES_FILE = "scales.toml"
 PAPER_FILE = "paper.toml"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A value that the paper prints, and where."""
+
+    source: str
+    number: float
+    text: str
+
+
+Paper = Mapping[tuple[str, str], Sequence[Printed]]
+"""What the paper prints of each run, by its name and a quantity; several tables may tell it."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +50,7 @@ class Suite:
         scales = scale.load(_file(own, SCALES_FILE))
         if PAPER not in scales:
             scales = scale.load(shipped_folder() / SCALES_FILE) | scales
-        values = paper.load(_file(own, PAPER_FILE), scales[PAPER])
-        return cls(tuple(experiments), scales, values)
+        return cls(tuple(experiments), scales, load_paper(_file(own, PAPER_FILE), scales[PAPER]))
 
     def find(self, names: Sequence[str]) -> list[Experiment]:
         """Experiments by name or by place in the paper, each once; `all` is all of them."""
@@ -77,3 +90,28 @@ def _squeezed(place: str) -> str:
 def _file(folder: Path, name: str) -> Path:
     own = folder / name
     return own if own.is_file() else shipped_folder() / name
+
+
+def printed(paper: Paper, twin: str, quantity: str, source: str) -> Printed | None:
+    """A run's value: the one in this table, else in any other."""
+    found = paper.get((twin, quantity), ())
+    own = (value for value in found if value.source == source)
+    return next(own, next(iter(found), None))
+
+
+def load_paper(path: Path, scale: Scale) -> Paper:
+    """Read every printed table; runs are named as the scale of the paper names them."""
+    found: dict[tuple[str, str], list[Printed]] = {}
+    for source, table in reading.read(path).get("printed", {}).items():
+        where, columns = f"{path}: {source}", table["columns"]
+        reading.require_known(table, ("where", "columns", "rows"), where)
+        for row in table["rows"]:
+            if len(row) != len(columns):
+                raise ConfigError(f"{where}: {row} does not have {len(columns)} columns")
+            values = dict(zip(columns, row, strict=True))
+            settings = {name: value for name, value in values.items() if name not in QUANTITIES}
+            twin = scale.stem(scale.config(flattened(table.get("where", {})) | settings))
+            for name in values.keys() - settings.keys():
+                value = Printed(source, float(values[name]), QUANTITIES[name].text(values[name]))
+                found.setdefault((twin, name), []).append(value)
+    return found

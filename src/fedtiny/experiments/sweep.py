@@ -3,20 +3,17 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 from fedtiny.config import Config
-from fedtiny.experiments import figure, finished, result_file, table
-from fedtiny.experiments.cell import Cell
+from fedtiny.experiments import figure, finished, table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Found
-from fedtiny.experiments.places import Filter, Place
-from fedtiny.experiments.results import Results
+from fedtiny.experiments.places import Cell, Filter, Place
+from fedtiny.experiments.results import ANOTHER, Results, read_file, require_fit, write_file
 from fedtiny.experiments.runner import unfinished
 from fedtiny.experiments.scale import Scale
 from fedtiny.experiments.suite import Suite
-from fedtiny.files import make_folder
 
 CELLS = "cells"
 RESULTS = "results.json"
@@ -66,13 +63,22 @@ class Sweep:
         """How many cells an experiment has, and how many of them are finished."""
         if not experiment.trains:
             return len(self.places(experiment)), len(self.places(experiment))
-        cells = len({cell.name for cell in self._every_cell(experiment)})
-        return cells, cells - len(self._lacking(experiment))
+        finished = self._finished(experiment)
+        return len(finished), sum(finished.values())
 
     def unfinished(self) -> list[Cell]:
         """The runs that were asked for and that a table of theirs still lacks."""
-        lacking = set().union(*(self._lacking(e) for e in self.experiments if e.trains))
+        parts = [self._finished(e).items() for e in self.experiments if e.trains]
+        lacking = {name for part in parts for name, finished in part if not finished}
         return [cell for cell in self.cells() if cell.name in lacking]
+
+    def _finished(self, experiment: Experiment) -> dict[str, bool]:
+        """The runs of an experiment: whether a folder or a result file tells of each, by name."""
+        cells = [place.cell(seed) for place in self.places(experiment) for seed in self.seeds]
+        lacking = {cell.name for cell in unfinished(cells, self.cells_folder)}
+        told = (runs for found in self._told(experiment) for runs in found.values())
+        lacking -= {run.name for runs in told for run in runs}
+        return {cell.name: cell.name not in lacking for cell in cells}
 
     def results(self, experiment: Experiment) -> Results:
         """All that is finished of an experiment, of whatever seed."""
@@ -87,45 +93,29 @@ class Sweep:
     def write(self, results: Results, command: str) -> tuple[list[Path], str]:
         """Write results, tables and figure; returns the paths, and why there is no PNG."""
         experiment, folder = results.experiment, self.folder(results.experiment)
-        make_folder(folder)
         path, places = folder / RESULTS, {place.stem for place in results.places}
         before = self._told_before(experiment).items()
         no_longer = {stem: runs for stem, runs in before if stem not in places}
-        result_file.write(path, experiment, self.scale.name, command, results.found | no_longer)
+        tables = table.write(results, folder)
+        write_file(path, experiment, self.scale.name, command, results.found | no_longer)
         drawn, lacking = figure.write(results, folder)
-        return [*table.write(results, folder), path, *drawn], lacking
-
-    @cached_property
-    def _files(self) -> list[tuple[Path, Found]]:
-        return [(path, result_file.read(path)) for path in self.result_files]
+        return [*tables, path, *drawn], lacking
 
     def _told(self, experiment: Experiment) -> list[Found]:
         """What result files tell of an experiment."""
-        for path, found in self._files:
-            self._require_fit(experiment, found, path, result_file.ANOTHER)
-        return [*(found for _, found in self._files), self._told_before(experiment)]
+        files = [self._read(experiment, path, ANOTHER) for path in self.result_files]
+        return [*files, self._told_before(experiment)]
 
     def _told_before(self, experiment: Experiment) -> Found:
         """What the results.json that is about to be replaced tells: it may outlive its runs."""
         path = self.folder(experiment) / RESULTS
-        if not experiment.trains or not path.exists():
-            return {}
-        found = result_file.read(path, MOVED)
-        self._require_fit(experiment, found, path, MOVED)
+        there = experiment.trains and path.exists()
+        return self._read(experiment, path, MOVED) if there else {}
+
+    def _read(self, experiment: Experiment, path: Path, way_out: str) -> Found:
+        found = read_file(path, way_out)
+        require_fit(experiment, self.places(experiment), found, path, way_out)
         return found
-
-    def _require_fit(self, experiment: Experiment, found: Found, path: Path, way_out: str) -> None:
-        result_file.require_fit(experiment, self.places(experiment), found, path, way_out)
-
-    def _every_cell(self, experiment: Experiment) -> list[Cell]:
-        """The runs of an experiment; places may share one."""
-        return [place.cell(seed) for place in self.places(experiment) for seed in self.seeds]
-
-    def _lacking(self, experiment: Experiment) -> set[str]:
-        """The runs of an experiment that neither a folder nor a result file tells of, by name."""
-        told = [run.name for f in self._told(experiment) for runs in f.values() for run in runs]
-        cells = unfinished(self._every_cell(experiment), self.cells_folder)
-        return {cell.name for cell in cells} - {*told}
 
     def _here(self, config: Config) -> Config:
         """A run with its data where it lies on this machine, wherever it was begun."""

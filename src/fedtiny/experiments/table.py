@@ -1,33 +1,81 @@
-"""An experiment as a table: ours beside the paper's."""
+"""An experiment as a table, ours beside the paper's: for a terminal, as CSV, Markdown, LaTeX."""
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
-from fedtiny.experiments import labels
-from fedtiny.experiments import sheet as sheets
-from fedtiny.experiments.places import Place, along, in_order
-from fedtiny.experiments.quantities import QUANTITIES
-from fedtiny.experiments.results import Results
-from fedtiny.experiments.sheet import Entry, Section, Sheet
+from rich.console import JustifyMethod
+from rich.table import Table
 
-MISSING = "-"
+from fedtiny.experiments.places import Place, along, in_order
+from fedtiny.experiments.quantities import QUANTITIES, axis_label, with_axis
+from fedtiny.experiments.results import MISSING, Results
+from fedtiny.files import make_folder, write_atomically
+from fedtiny.runs import formatting
+
+HEADING = 8  # characters of a heading in a line of the terminal, if no word is longer
+BEST, SECOND = 0, 1
 Ranks = dict[str, int | None]
+Marks = tuple[str, str]
+"""Around the best, and around the second best."""
+PLAIN: Marks = ("{}", "{}")
+RICH: Marks = ("[bold]{}[/bold]", "[underline]{}[/underline]")
+MARKDOWN: Marks = ("**{}**", "*{}*")
+LATEX: Marks = (r"\textbf{{{}}}", r"\underline{{{}}}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure as text; the best and the second best are marked, `beside` never is."""
+
+    text: str
+    rank: int | None = None
+    beside: str = ""
+
+    def marked(self, marks: Marks) -> str:
+        """The entry in a form that has these marks."""
+        text = self.text if self.rank is None else marks[self.rank].format(self.text)
+        return f"{text} {self.beside}" if self.beside else text
+
+
+Row = tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table, in sections; the columns named in `left` are words, the others figures."""
+
+    title: str
+    headings: tuple[str, ...]
+    sections: tuple[tuple[Row, ...], ...]
+    left: tuple[str, ...] = ()
+
+    def lines(self, marks: Marks) -> list[list[str]]:
+        """Every row as text."""
+        return [[e.marked(marks) for e in row] for section in self.sections for row in section]
 
 
 def sheet(results: Results) -> Sheet:
     """The table; the paper's values stand in columns of their own, or in brackets."""
-    experiment, layout = results.experiment, results.experiment.table
-    headings, rows = _across(results) if layout.columns else _down(results)
-    words = [a for a in layout.rows if any(isinstance(p.at[a].value, str) for p in results.places)]
+    experiment, axes = results.experiment, results.experiment.table.rows
+    headings, rows = _across(results) if experiment.table.columns else _down(results)
+    named = [a for a in axes if any(isinstance(p.at[a].value, str) for p in results.places)]
     title = f"{experiment.title} ({experiment.source})" if experiment.source else experiment.title
-    left = tuple(labels.axis(axis) for axis in words)
-    headings = (*(labels.axis(axis) for axis in layout.rows), *headings)
-    return Sheet(title, headings, _sections(rows, len(layout.rows)), left)
+    together = groupby(rows, key=lambda row: [entry.text for entry in row[: len(axes) - 1]])
+    return Sheet(
+        title,
+        (*map(axis_label, axes), *headings),
+        tuple(tuple(group) for _, group in together),
+        tuple(map(axis_label, named)),
+    )
 
 
-def _down(results: Results) -> tuple[tuple[str, ...], Section]:
+def _down(results: Results) -> tuple[list[str], list[Row]]:
     """A row for each place, and the paper's values in columns of their own."""
     layout, ranks, headings, rows = results.experiment.table, _ranks(results), [], []
     beside = [q for q in layout.values if any(results.printed(p, q) for p in results.places)]
@@ -41,10 +89,10 @@ def _down(results: Results) -> tuple[tuple[str, ...], Section]:
                 printed = results.printed(place, quantity)
                 row.append(Entry(printed.text if printed else ""))
         rows.append(tuple(row))
-    return tuple(headings), tuple(rows)
+    return headings, rows
 
 
-def _across(results: Results) -> tuple[tuple[str, ...], Section]:
+def _across(results: Results) -> tuple[list[str], list[Row]]:
     """Columns for an axis, with the paper's value in brackets behind ours."""
     layout, ranks, rows = results.experiment.table, _ranks(results), []
     (quantity,), (column,) = layout.values, layout.columns
@@ -55,27 +103,11 @@ def _across(results: Results) -> tuple[tuple[str, ...], Section]:
         row = [Entry(first.at[axis].label) for axis in layout.rows]
         for at in across:
             place = at_place.get((*first.where(*layout.rows), at.value))
-            row.append(_both(results, place, quantity, ranks) if place else Entry(""))
+            printed = results.printed(place, quantity) if place else None
+            ours = _ours(results, place, quantity, ranks) if place else Entry("")
+            row.append(replace(ours, beside=f"({printed.text})" if printed else ""))
         rows.append(tuple(row))
-    return tuple(labels.with_axis(column, at.label) for at in across), tuple(rows)
-
-
-def _ranks(results: Results) -> Ranks:
-    """The best and second best accuracy among those that differ on one axis only."""
-    best_of = results.experiment.table.best_of
-    if best_of is None:
-        return {}
-    others = [axis.name for axis in results.experiment.axes if axis.name != best_of]
-    groups: dict[tuple[Any, ...], list[Place]] = {}
-    for place in results.places:
-        if not place.dense:
-            groups.setdefault(place.where(*others), []).append(place)
-    ranks: Ranks = {}
-    for group in groups.values():
-        values = [results.ours(place, "accuracy") for place in group]
-        found = sheets.ranks(value.mean if value else None for value in values)
-        ranks |= {place.stem: rank for place, rank in zip(group, found, strict=True)}
-    return ranks
+    return [with_axis(column, at.label) for at in across], rows
 
 
 def _ours(results: Results, place: Place, quantity: str, ranks: Ranks) -> Entry:
@@ -89,30 +121,91 @@ def _ours(results: Results, place: Place, quantity: str, ranks: Ranks) -> Entry:
     return Entry(text + spread, ranks.get(place.stem))
 
 
-def _both(results: Results, place: Place, quantity: str, ranks: Ranks) -> Entry:
-    entry, printed = _ours(results, place, quantity, ranks), results.printed(place, quantity)
-    return Entry(entry.text, entry.rank, f"({printed.text})" if printed else "")
+def _ranks(results: Results) -> Ranks:
+    """The best and second best accuracy among those that differ on one axis only."""
+    best_of = results.experiment.table.best_of
+    if best_of is None:
+        return {}
+    others = [axis.name for axis in results.experiment.axes if axis.name != best_of]
+    groups: dict[tuple[Any, ...], list[Place]] = {}
+    for place in results.places:
+        if not place.dense:
+            groups.setdefault(place.where(*others), []).append(place)
+    found: Ranks = {}
+    for group in groups.values():
+        values = [results.ours(place, "accuracy") for place in group]
+        own = ranks(value.mean if value else None for value in values)
+        found |= {place.stem: rank for place, rank in zip(group, own, strict=True)}
+    return found
 
 
-def _sections(rows: Section, axes: int) -> tuple[Section, ...]:
-    """Rows that share all but the last of their axes stand together."""
-    groups = groupby(rows, key=lambda row: [entry.text for entry in row[: max(0, axes - 1)]])
-    return tuple(tuple(group) for _, group in groups)
+def ranks(values: Iterable[float | None]) -> list[int | None]:
+    """Which values are the best and the second best, as the paper marks them.
+
+    >>> ranks([0.1, None, 0.5, 0.3])
+    [None, None, 0, 1]
+    """
+    listed = list(values)
+    present = [place for place, value in enumerate(listed) if value is not None]
+    ordered = sorted(present, key=lambda place: -(listed[place] or 0.0))[:2]
+    return [ordered.index(place) if place in ordered else None for place in range(len(listed))]
 
 
-def markdown(results: Results) -> str:
-    """The table with its title and notes, to be pasted into a page."""
+def terminal(sheet: Sheet, width: int) -> Table:
+    """The table for a terminal of so many columns: best in bold, second underlined.
+
+    A figure is never cut: if room is short, columns stand closer, then lines are broken.
+    """
+    table = formatting.titled(sheet.title)
+    headings = [wrap(heading, HEADING, break_long_words=False) for heading in sheet.headings]
+    columns = zip(headings, *sheet.lines(PLAIN), strict=True)
+    widths = [max(map(len, (*heading, *texts))) for heading, *texts in columns]
+    close = sum(widths) + 2 * len(widths) + 1 > width
+    table.pad_edge, table.padding = False, (0, 0 if close else 1, 0, 0)
+    for name, heading, least in zip(sheet.headings, headings, widths, strict=True):
+        side: JustifyMethod = "left" if name in sheet.left else "right"
+        table.add_column("\n".join(heading), justify=side, no_wrap=True, min_width=least)
+    for section in sheet.sections:
+        for row in section:
+            ends = len(section) > 1 and row is section[-1]
+            table.add_row(*(entry.marked(RICH) for entry in row), end_section=ends)
+    return table
+
+
+def markdown(sheet: Sheet) -> str:
+    """The table in Markdown: best in bold, second in italics."""
+    rules = [":--" if heading in sheet.left else "--:" for heading in sheet.headings]
+    lines = [list(sheet.headings), rules, *sheet.lines(MARKDOWN)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def page(results: Results) -> str:
+    """The table in Markdown with its title and notes, to be pasted into a page."""
     made = sheet(results)
-    told = "".join(f"- {note}\n" for note in notes(results))
-    return f"**{made.title}**\n\n{sheets.markdown(made)}\n{told}"
+    told = "".join(f"- {note}\n" for note in results.notes())
+    return f"**{made.title}**\n\n{markdown(made)}\n{told}"
 
 
-def notes(results: Results) -> list[str]:
-    """What stands below the table."""
-    where = "in brackets" if results.experiment.table.columns else "beside"
-    missing = f" {MISSING} is not run yet." if results.missing else ""
-    told = (f"Ours, and the paper's {where}.{missing}", *results.notes())
-    return [note.strip() for note in told]
+def latex(sheet: Sheet) -> str:
+    """The table in LaTeX (booktabs): best in bold, second underlined."""
+
+    def line(cells: Iterable[str]) -> str:
+        text = " & ".join(cells)
+        for plain, escaped in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$")):
+            text = text.replace(plain, escaped)
+        return text + " \\\\\n"
+
+    columns = "".join("l" if heading in sheet.left else "r" for heading in sheet.headings)
+    sections = [
+        "".join(line(entry.marked(LATEX) for entry in row) for row in section)
+        for section in sheet.sections
+    ]
+    return (
+        rf"\begin{{tabular}}{{{columns}}}" + "\n\\toprule\n"
+        f"{line(sheet.headings)}\\midrule\n"
+        + "\\midrule\n".join(sections)
+        + "\\bottomrule\n\\end{tabular}\n"
+    )
 
 
 def lines(results: Results, quantities: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -137,6 +230,27 @@ def lines(results: Results, quantities: Sequence[str] = ()) -> list[dict[str, An
     return found
 
 
-def write(results: Results, folder: Path) -> list[Path]:
-    """Write the table in every form; returns the paths."""
-    return sheets.write(folder, sheet(results), lines(results), markdown(results))
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Every figure in full, for other programs."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def write(results: Results, folder: Path, quantities: Sequence[str] = ()) -> list[Path]:
+    """Write the table in every form; returns the paths.
+
+    In full are these quantities of ours, or the table's beside the paper's with all notes.
+    """
+    made = sheet(results)
+    texts = {
+        "table.csv": csv_text(lines(results, quantities)),
+        "table.md": markdown(made) if quantities else page(results),
+        "table.tex": latex(made),
+    }
+    make_folder(folder)
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    return [folder / name for name in texts]

@@ -1,21 +1,26 @@
 """Several runs side by side: accuracy over density, accuracy by round, and the paper's table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from fedtiny.config.flat import Flat, flat
 from fedtiny.drawing import palette
 from fedtiny.drawing.plot import Series
 from fedtiny.errors import FedTinyError
-from fedtiny.experiments import compare, figure, labels
-from fedtiny.experiments.cell import CHOSEN_BY_THE_MACHINE, HOW_IT_IS_COMPUTED
-from fedtiny.experiments.finished import Finished, Found, measure
-from fedtiny.experiments.quantities import Numbers
+from fedtiny.experiments import compare, figure
+from fedtiny.experiments.finished import (
+    CHOSEN_BY_THE_MACHINE,
+    Finished,
+    Found,
+    measure,
+    settings_of,
+)
+from fedtiny.experiments.quantities import Numbers, label
 from fedtiny.experiments.results import Results
-from fedtiny.report.charts import over_rounds
-from fedtiny.report.figure import Figure, points_of
-from fedtiny.report.run import Run, number
+from fedtiny.report.learning import Figure, over_rounds, points_of
+from fedtiny.report.run import Run
+from fedtiny.runs.metrics import number
 
 VARIED = ("method", "density", "seed")
 MAX_LINES = 9
@@ -25,28 +30,22 @@ MAX_LINES = 9
 class Group:
     """Runs that differ in method, density and seed alone."""
 
-    runs: tuple[Run, ...]
     settings: Flat
-    repeats: tuple[Run, ...] = ()
+    runs: list[Run] = field(default_factory=list)
+    repeats: list[Run] = field(default_factory=list)
     """Runs that another one of the group is already, to the seed: they count once."""
-
-    def having(self, run: Run) -> "Group":
-        """The group with one run more."""
-        if any(_varied(run) == _varied(other) for other in self.runs):
-            return replace(self, repeats=(*self.repeats, run))
-        return replace(self, runs=(*self.runs, run))
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
     """Runs that may stand in one table, together; finished ones are preferred to repeats."""
     found: list[Group] = []
     for run in sorted(runs, key=lambda run: not run.finished):
-        own = _shared(run)
-        same = next((number for number, group in enumerate(found) if group.settings == own), None)
-        if same is None:
-            found.append(Group((run,), own))
-        else:
-            found[same] = found[same].having(run)
+        settings = _shared(run)
+        group = next((other for other in found if other.settings == settings), Group(settings))
+        if not group.runs:
+            found.append(group)
+        known = [_varied(other) for other in group.runs]
+        (group.repeats if _varied(run) in known else group.runs).append(run)
     return found
 
 
@@ -64,10 +63,10 @@ def _varied(run: Run) -> tuple[object, ...]:
 
 
 def _shared(run: Run) -> Flat:
-    no_matter = (*VARIED, *HOW_IT_IS_COMPUTED, *CHOSEN_BY_THE_MACHINE)
+    no_matter = (*VARIED, *CHOSEN_BY_THE_MACHINE)
     return {
         name: value
-        for name, value in flat(run.config).items()
+        for name, value in settings_of(run.config).items()
         if name not in no_matter and not name.startswith("gpu.")
     }
 
@@ -118,7 +117,7 @@ def accuracy_over_density(group: Group) -> Figure | None:
     seeds = " with their standard deviation" if several else ""
     level = f" Dashed: dense, {fmean(value.mean for value in values):.4f}." if values else ""
     caption = f"Accuracy at the end over the target density, the mean over seeds{seeds}.{level}"
-    drawn = figure.draw_alone(results)
+    drawn = figure.draw(results, alone=False)
     return Figure("accuracy_over_density", "Accuracy over density", caption, drawn)
 
 
@@ -148,6 +147,6 @@ def _curve(kind: tuple[str, float], runs: Sequence[Run], place: int, by_method: 
     curves = [dict(points_of(run, "accuracy")) for run in runs]
     rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
     points = tuple((round, fmean(curve[round] for curve in curves)) for round in rounds)
-    label = labels.value(kind[0])
-    color = palette.series(label if by_method else "", place)
-    return Series(f"{label} {kind[1]:g}", color, points)
+    name = label(kind[0])
+    color = palette.series(name if by_method else "", place)
+    return Series(f"{name} {kind[1]:g}", color, points)

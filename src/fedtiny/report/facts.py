@@ -1,36 +1,36 @@
 """The headline of a run: its result in a few large numbers, and its costs beside a dense run's."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from fedtiny.experiments import labels
-from fedtiny.report.charts import Cost, share
-from fedtiny.report.run import Run, number
+from fedtiny.drawing.canvas import SMALL, Boxes, Canvas, Text, text_width
+from fedtiny.drawing.plot import Key, legend
+from fedtiny.experiments.finished import bytes_a_round
+from fedtiny.experiments.quantities import label
+from fedtiny.report.learning import Figure
+from fedtiny.report.run import Run
 from fedtiny.runs import formatting
+from fedtiny.runs.metrics import number
 
 FLOPS, MODEL = "FLOPs in a round", "Size of the model"
 DENSE_COSTS = ("flops", "memory_paper", "memory_device", "bytes_down", "bytes_up", "model_bytes")
+ROW, BAR = 66.0, 15.0  # pixels of a pair of bars, and of one of them
 
 
-@dataclass(frozen=True)
-class Fact:
-    """A large number, what it is, and a line that puts it into place."""
-
-    name: str
-    value: str
-    beside: str = ""
+Fact = tuple[str, str, str]
+"""What a large number is, the number, and a line that puts it into place."""
 
 
 def title(run: Run) -> str:
     """What was trained, in a few words."""
-    return f"{labels.value(run.config.method)}: {task(run)}"
+    return f"{label(run.config.method)}: {task(run)}"
 
 
 def task(run: Run) -> str:
     """The network and the data."""
     name = run.config.data.name
-    data = "the digits" if name == "digits" else labels.value(name)
-    return f"{labels.value(run.config.model)} on {data}"
+    data = "the digits" if name == "digits" else label(name)
+    return f"{label(run.config.model)} on {data}"
 
 
 def facts(run: Run) -> list[Fact]:
@@ -45,11 +45,11 @@ def _reached(run: Run) -> list[Fact]:
     )
     if accuracy is not None:
         told = "" if loss is None else f"test loss {loss:.3f}"
-        found.append(Fact("Accuracy", f"{accuracy:.4f}", told))
+        found.append(("Accuracy", f"{accuracy:.4f}", told))
     if density is not None:
         kept, every = (number(run.result, f"{name}_weights") for name in ("kept", "prunable"))
         told = f"{kept:,.0f} of {every:,.0f} weights" if kept and every else ""
-        found.append(Fact("Density", f"{density:.4f}", told))
+        found.append(("Density", f"{density:.4f}", told))
     return found
 
 
@@ -60,10 +60,10 @@ def _saved(run: Run) -> list[Fact]:
         told = (
             f"as it travels, {share(size.ours, size.dense)} of {formatting.size(size.dense)} dense"
         )
-        found.append(Fact("Model", formatting.size(size.ours), told))
+        found.append(("Model", formatting.size(size.ours), told))
     if flops := by_name.get(FLOPS):
         told = "of a dense round, on a device"
-        found.append(Fact("FLOPs", share(flops.ours, flops.dense), told))
+        found.append(("FLOPs", share(flops.ours, flops.dense), told))
     return found
 
 
@@ -74,14 +74,14 @@ def _effort(run: Run) -> list[Fact]:
     held = 0 if run.table is None else int(run.table.sum())  # real devices tell nobody of theirs
     images = f"{formatting.spread(fleet)}, {held:,} images" if held else ""
     found = [
-        Fact("Rounds", rounds, f"in {duration(seconds)}"),
-        Fact("Devices", str(fleet.devices), images),
+        ("Rounds", rounds, f"in {duration(seconds)}"),
+        ("Devices", str(fleet.devices), images),
     ]
     parts = (run.selection, *run.records)
     down, up = (sum(number(part, f"bytes_{way}") or 0 for part in parts) for way in ("down", "up"))
     if down or up:
         both = f"{formatting.size(down)} down, {formatting.size(up)} up, all devices"
-        found.append(Fact("Traffic", formatting.size(down + up), both))
+        found.append(("Traffic", formatting.size(down + up), both))
     return found
 
 
@@ -91,12 +91,53 @@ def duration(seconds: float) -> str:
     >>> duration(14.2), duration(200), duration(9000)
     ('14 s', '3 min 20 s', '2 h 30 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s"
+    return f"{total // 3600} h {total % 3600 // 60} min"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One cost of this run and of a dense one."""
+
+    name: str
+    ours: float
+    dense: float
+    text: Callable[[float], str]
+
+
+def pairs(shown: Sequence[Cost]) -> Canvas:
+    """Two bars for each cost, on a scale of its own that starts at zero."""
+    canvas = Canvas()
+    top = legend(canvas, [Key("this run", "accent"), Key("dense", "dense")])
+    canvas.height = top + ROW * len(shown)
+    for place, cost in enumerate(shown):
+        _draw_pair(canvas, cost, top + place * ROW)
+    return canvas
+
+
+def share(ours: float, dense: float) -> str:
+    """A cost as a share of another.
+
+    >>> share(1, 80), share(3, 2)
+    ('1.25%', '150%')
+    """
+    return f"{100 * ours / dense:.3g}%"
+
+
+def _draw_pair(canvas: Canvas, cost: Cost, top: float) -> None:
+    room = canvas.width - 8 - text_width("999 GFLOPs", SMALL) - 8
+    per_unit = room / max(cost.ours, cost.dense)
+    told = f"{share(cost.ours, cost.dense)} of dense"
+    canvas.add(Text(4, top + 16, cost.name, color="ink", bold=True))
+    canvas.add(Text(canvas.width - 4, top + 16, told, "end", color="ink"))
+    for place, (value, color) in enumerate(((cost.ours, "accent"), (cost.dense, "dense"))):
+        y, width = top + 23 + place * (BAR + 3), max(1.5, value * per_unit)
+        canvas.add(Boxes(((4, y, width, BAR),), color))
+        canvas.add(Text(4 + width + 6, y + 12, cost.text(value), size=SMALL))
 
 
 def costs(run: Run) -> list[Cost]:
@@ -110,14 +151,21 @@ def costs(run: Run) -> list[Cost]:
     down, up = dense["bytes_down"], dense["bytes_up"]
     moved = None if down is None or up is None else down + up
     size, model = formatting.size, number(run.result, "model_bytes")
-    wanted = (
+    known = (
         (FLOPS, highest("flops"), dense["flops"], flops_text),
         ("Memory (paper's count)", highest("memory_paper"), dense["memory_paper"], size),
         ("Memory (whole device)", highest("memory_device"), dense["memory_device"], size),
-        ("Bytes in a round", bytes_a_round(run), moved, size),
+        ("Bytes in a round", _bytes_a_round(run), moved, size),
         (MODEL, model, dense["model_bytes"], size),
     )
-    return [Cost(name, ours, other, text) for name, ours, other, text in wanted if ours and other]
+    return [Cost(name, ours, other, text) for name, ours, other, text in known if ours and other]
+
+
+def _bytes_a_round(run: Run) -> float | None:
+    try:
+        return bytes_a_round(run.records)
+    except (LookupError, TypeError, ValueError):
+        return None
 
 
 def flops_text(count: float) -> str:
@@ -129,11 +177,15 @@ def flops_text(count: float) -> str:
     return formatting.size(count).removesuffix("B").replace("k", "K") + "FLOPs"
 
 
-def bytes_a_round(run: Run) -> float | None:
-    """What a device that answered moved in a round, down and up, on the mean of all rounds."""
-    moved = [
-        ((number(record, "bytes_down") or 0) + (number(record, "bytes_up") or 0)) / len(answered)
-        for record in run.records
-        if (answered := record.get("answered"))
-    ]
-    return fmean(moved) if moved else None
+def cost(run: Run) -> Figure | None:
+    """FLOPs, memory and bytes of a device, beside those of a dense run."""
+    found = costs(run)
+    if not found:
+        return None
+    caption = (
+        "What training costs one device of mean size, beside federated averaging of the dense "
+        "network on the same data. FLOPs and memory are those of the costliest round, by the cost "
+        "model; bytes are counted messages, both ways, on the mean of all rounds; the model is "
+        "sized as it travels: kept values and coded positions."
+    )
+    return Figure("cost", "Cost beside a dense run", caption, pairs(found))

@@ -1,13 +1,15 @@
 """Every figure of a run."""
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
-from fedtiny.drawing.heat import Map, heat
-from fedtiny.report.charts import grown_and_dropped, pairs, pool_layers, pool_losses
-from fedtiny.report.facts import costs
-from fedtiny.report.figure import Figure, accuracy, density, layers_of, loss, rounds_of, short
-from fedtiny.report.run import Run, number, numbers, strings
+from fedtiny.drawing.canvas import Canvas
+from fedtiny.drawing.heat import Map, Values, heat
+from fedtiny.drawing.plot import Axis, Key, Plot, legend, number_text, ticks
+from fedtiny.report.facts import cost
+from fedtiny.report.learning import Figure, accuracy, density, loss
+from fedtiny.report.run import Run
+from fedtiny.report.selection import pool, pool_by_layer
+from fedtiny.runs.metrics import numbers, strings
 
 
 def figures(run: Run) -> dict[str, list[Figure]]:
@@ -49,77 +51,23 @@ def partition(run: Run) -> Figure | None:
     return Figure("partition", "Who has which images", caption, heat(shown))
 
 
-def _pool(run: Run) -> tuple[dict[int, float], int] | None:
-    """The losses of candidates by number from 0, and the chosen one."""
-    found = run.selection.get("selection")
-    losses = found.get("losses") if isinstance(found, dict) else None
-    chosen = number(found, "chosen")
-    if not isinstance(losses, list) or chosen is None:
-        return None
-    values = {place: number({"loss": loss}, "loss") for place, loss in enumerate(losses)}
-    known = {place: loss for place, loss in values.items() if loss is not None}
-    return (known, int(chosen)) if known else None
+def _by_round(
+    run: Run, layers: list[str], values: Values, ends: list[str], end_title: str, **look: Any
+) -> Canvas:
+    """Layers down, rounds across, and a text behind each layer."""
+    rows = [layer.removesuffix(".weight") for layer in layers]
+    rounds = [str(record["round"] + 1) for record in run.records]
+    return heat(Map(rows, values, rounds, "round", ends, end_title, form="{:.2g}", first=1, **look))
 
 
-def pool(run: Run) -> Figure | None:
-    """The loss of every candidate, the winner marked."""
-    found = _pool(run)
-    if not found:
-        return None
-    losses, chosen = found
-    least, most = min(losses.values()), max(losses.values())
-    lost = len(run.selection["selection"]["losses"]) - len(losses)
-    caption = (
-        f"Loss of each of {len(losses)} candidates on the devices' own data before training, "
-        f"from {least:.3f} to {most:.3f}; the least biased one is chosen."
-        + (f" {lost} more had no finite loss." if lost else "")
-    )
-    return Figure("pool", "The selection pool", caption, pool_losses(losses, chosen))
-
-
-def pool_by_layer(run: Run) -> Figure | None:
-    """How the chosen candidate spreads its weights over the layers."""
-    found, names = _pool(run), strings(run.selection.get("selection"), "layers")
-    densities = _pool_densities(run, names)
-    if not found or densities is None or found[1] >= len(densities):
-        return None
-    caption = (
-        "What a candidate is: a density for each layer. The bar spans all candidates, the dot is "
-        "the chosen one."
-    )
-    drawn = pool_layers([short(name) for name in names], densities.tolist(), found[1])
-    return Figure("pool_layers", "The chosen candidate by layer", caption, drawn)
-
-
-def _pool_densities(run: Run, names: list[str]) -> NDArray[np.float64] | None:
-    """By candidate and layer; nothing if counts or sizes are not known."""
-    sizes, selection = numbers(run.about, "layers"), run.selection.get("selection")
-    counts = selection.get("layer_counts") if isinstance(selection, dict) else None
-    try:
-        densities = np.array(counts, dtype=np.float64) / [sizes[name] for name in names]
-    except (KeyError, TypeError, ValueError):
-        return None
-    usable = densities.ndim == 2 and bool((densities > 0).any()) and np.isfinite(densities).all()
-    return densities if usable else None
-
-
-def cost(run: Run) -> Figure | None:
-    """FLOPs, memory and bytes of a device, beside those of a dense run."""
-    found = costs(run)
-    if not found:
-        return None
-    caption = (
-        "What training costs one device of mean size, beside federated averaging of the dense "
-        "network on the same data. FLOPs and memory are those of the costliest round, by the cost "
-        "model; bytes are counted messages, both ways, on the mean of all rounds; the model is "
-        "sized as it travels: kept values and coded positions."
-    )
-    return Figure("cost", "Cost beside a dense run", caption, pairs(found))
+def _layers_of(run: Run, key: str) -> list[str]:
+    """Every layer that is named in any round, in order."""
+    return list(dict.fromkeys(name for record in run.records for name in numbers(record, key)))
 
 
 def layer_densities(run: Run) -> Figure | None:
     """Density by layer and round."""
-    layers = layers_of(run, "densities")
+    layers = _layers_of(run, "densities")
     if not layers:
         return None
     by_round = [numbers(record, "densities") for record in run.records]
@@ -127,16 +75,13 @@ def layer_densities(run: Run) -> Figure | None:
     found = [value for row in values for value in row if value]
     wide = bool(found) and max(found) > 10 * min(found)
     last = [f"{by_round[-1].get(layer, 0):.4f}" for layer in layers]
-    shown = Map(
-        [short(layer) for layer in layers], values, rounds_of(run), "round", last, "at the end",
-        form="{:.2g}", first=1, log=wide,
-    )  # fmt: skip
     caption = (
         "Density of each prunable layer after each round; the stronger, the denser"
         f"{' (logarithmic)' if wide else ''}. A row of one shade kept its density: "
         "as much was grown as dropped."
     )
-    return Figure("layers", "Density by layer and round", caption, heat(shown))
+    drawn = _by_round(run, layers, values, last, "at the end", log=wide)
+    return Figure("layers", "Density by layer and round", caption, drawn)
 
 
 def adjustments(run: Run) -> Figure | None:
@@ -149,8 +94,25 @@ def adjustments(run: Run) -> Figure | None:
         f"{sum(grown.values()):,} weights were grown (above the line) and "
         f"{sum(dropped.values()):,} dropped (below) in all."
     )
-    drawn = grown_and_dropped(grown, dropped, run.records[-1]["round"] + 1)
+    drawn = _grown_and_dropped(grown, dropped, run.records[-1]["round"] + 1)
     return Figure("adjustments", "What adjustments grew and dropped", caption, drawn)
+
+
+def _grown_and_dropped(grown: dict[int, int], dropped: dict[int, int], rounds: int) -> Canvas:
+    """By round: grown weights above the line, dropped ones below."""
+    canvas = Canvas(height=0)
+    top = legend(canvas, [Key("grown", "good"), Key("dropped", "bad")])
+    high = 1.08 * max([*grown.values(), *dropped.values(), 1])
+    low = -1.08 * max([*dropped.values(), 0])
+    x = Axis(0.5, rounds + 0.5, ticks(1, rounds, 6, integers=True), "round")
+    y = Axis(low, high, ticks(low, high), text=lambda number: number_text(abs(number)))
+    plot = Plot(canvas, x, y, top)
+    width = max(1.5, 0.7 * (plot.x.end - plot.x.start) / rounds)
+    for counts, sign, color in ((grown, 1, "good"), (dropped, -1, "bad")):
+        for round, count in counts.items():
+            plot.bar(plot.x.at(round), width, 0, sign * count, color)
+    plot.level(0, "muted")
+    return canvas
 
 
 def _totals(run: Run, key: str) -> dict[int, int]:
@@ -162,7 +124,7 @@ def _totals(run: Run, key: str) -> dict[int, int]:
 
 def adjusted_layers(run: Run) -> Figure | None:
     """Which layers changed when, as a share of what they keep."""
-    layers, sizes = layers_of(run, "adjusted"), numbers(run.about, "layers")
+    layers, sizes = _layers_of(run, "adjusted"), numbers(run.about, "layers")
     ordered = [layer for layer in sizes if layer in layers]
     if not ordered:
         return None
@@ -173,15 +135,12 @@ def adjusted_layers(run: Run) -> Figure | None:
         f"{sum(numbers(record, 'adjusted').get(layer, 0) for record in run.records):,.0f}"
         for layer in ordered
     ]
-    shown = Map(
-        [short(layer) for layer in ordered], values, rounds_of(run), "round", totals, "swapped",
-        form="{:.2g}", first=1, color="third",
-    )  # fmt: skip
     caption = (
         "Which layers each adjustment changed, as a share of the weights that the layer keeps; "
         "at the right the number over the whole run. Layers that never changed are left out."
     )
-    return Figure("adjusted_layers", "Where the mask changed", caption, heat(shown))
+    drawn = _by_round(run, ordered, values, totals, "swapped", color="third")
+    return Figure("adjusted_layers", "Where the mask changed", caption, drawn)
 
 
 def _swapped(record: dict[str, object], layer: str, size: float) -> float | None:

@@ -1,27 +1,64 @@
 """The page: one HTML file that needs nothing else and runs no script."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from html import escape
 from importlib.resources import files
+from string import Template
 
 from fedtiny import config as configs
-from fedtiny.drawing import palette, svg
+from fedtiny.drawing import palette
+from fedtiny.drawing.files import inline
 from fedtiny.experiments import table as tables
+from fedtiny.experiments.table import BEST, Entry
 from fedtiny.report.comparison import Group, apart, comparison_figures, table_results
-from fedtiny.report.facts import Fact, facts, task, title
-from fedtiny.report.figure import Figure
+from fedtiny.report.facts import facts, task, title
 from fedtiny.report.figures import figures
-from fedtiny.report.html import Html, element, joined, sheet_table, table
-from fedtiny.report.repeat import commands
-from fedtiny.report.run import Run, number
+from fedtiny.report.learning import Figure
+from fedtiny.report.run import Run, commands
 from fedtiny.runs import formatting
+from fedtiny.runs.metrics import number
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-ROUND_HEADINGS = ("round", "accuracy", "loss", "density", "swapped", "down", "up", "s", "missing")
+
+class Html(str):
+    """Text that is HTML; only functions that escape what they are given make it."""
+
+    __slots__ = ()
+
+
+def element(name: str, *children: str, **attributes: str) -> Html:
+    """An element; `class_` stands for class.
+
+    >>> element("p", "1 < 2", element("b", "so"), class_="note")
+    '<p class="note">1 &lt; 2<b>so</b></p>'
+    """
+    told = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        for key, value in attributes.items()
+    )
+    return Html(f"<{name}{told}>{joined(*children)}</{name}>")
+
+
+def joined(*children: str) -> Html:
+    """One after the other; plain text among them is escaped."""
+    return Html("".join(c if isinstance(c, Html) else escape(c) for c in children))
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = ()) -> Html:
+    """A table that scrolls by itself if the screen is narrow; columns in `left` are words."""
+    sides = ["text" if heading in left else "number" for heading in headings]
+
+    def row(name: str, cells: Sequence[str], **attributes: str) -> Html:
+        pairs = zip(cells, sides, strict=True)
+        return element("tr", *(element(name, c, **attributes, class_=side) for c, side in pairs))
+
+    head = element("thead", row("th", headings, scope="col"))
+    body = element("tbody", *(row("td", cells) for cells in rows))
+    return element("div", element("table", head, body), class_="scroll", tabindex="0")
 
 
 def one_run(run: Run) -> Html:
     """The page of a run."""
-    heading = joined((element("h1", title(run)), element("p", formatting.headline(run.config))))
+    heading = joined(element("h1", title(run)), element("p", formatting.headline(run.config)))
     return _document(f"{title(run)} - {run.name}", heading, _run(run))
 
 
@@ -29,9 +66,8 @@ def several_runs(runs: Sequence[Run], groups: Sequence[Group]) -> Html:
     """The page of several runs: what they have in common first, then each by itself."""
     done = sum(run.finished for run in runs)
     heading = joined(
-        (element("h1", f"{len(runs)} runs side by side"), element("p", f"{done} of them finished"))
+        element("h1", f"{len(runs)} runs side by side"), element("p", f"{done} of them finished")
     )
-    parts = [_group(group, groups) for group in groups]
     each = [
         element(
             "details",
@@ -42,62 +78,58 @@ def several_runs(runs: Sequence[Run], groups: Sequence[Group]) -> Html:
         )
         for run in runs
     ]
-    single = _section("Each run by itself", *each)
-    return _document(f"{len(runs)} runs", heading, joined((*parts, single)))
+    parts = [_group(group, groups) for group in groups]
+    return _document(
+        f"{len(runs)} runs", heading, joined(*parts, _section("Each run by itself", *each))
+    )
 
 
 def _document(name: str, heading: Html, content: Html) -> Html:
-    style = (files("fedtiny.report") / "page.css").read_text(encoding="utf-8")
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
-        element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        Html('<meta name="color-scheme" content="light dark">'),
-        element("title", f"{name} - fedtiny"),
-        Html(f"<style>\n{style}\n{palette.rules()}\n</style>"),
+    page, style = (
+        (files("fedtiny.report") / f"page.{form}").read_text(encoding="utf-8")
+        for form in ("html", "css")
     )
-    body = element("body", element("header", heading), element("main", content))
-    return Html(f'<!doctype html>\n<html lang="en">{head}{body}</html>\n')
+    parts = {"style": f"{style}\n{palette.rules()}", "heading": heading, "content": content}
+    return Html(Template(page).substitute(parts, title=escape(name)))
 
 
 def _run(run: Run) -> Html:
-    sections = (
-        _section(name, element("div", *map(_figure, drawn), class_="figures"))
-        for name, drawn in figures(run).items()
+    large = (
+        element("div", element("dt", name), element("dd", value, class_="value"), element("dd", on))
+        for name, value, on in facts(run)
     )
     return joined(
-        (
-            _notes(run.missing),
-            element("dl", *map(_fact, facts(run)), class_="facts"),
-            *sections,
-            _rounds(run),
-            _repeat(run),
-        )
+        _notes(run.missing),
+        element("dl", *large, class_="facts"),
+        *(_section(name, _figures(drawn)) for name, drawn in figures(run).items()),
+        _rounds(run),
+        _repeat(run),
     )
 
 
 def _group(group: Group, groups: Sequence[Group]) -> Html:
     results, left_out = table_results(group)
-    drawn = [_figure(figure) for figure in comparison_figures(group)]
-    parts = [_notes(left_out), element("div", *drawn, class_="figures")]
+    parts = [_notes(left_out), _figures(comparison_figures(group))]
     if results.places:
+        made = tables.sheet(results)
+        rows = [[_entry(entry) for entry in row] for section in made.sections for row in section]
         told = (
             "Mean over seeds; best in bold, second underlined. FLOPs as a share of the dense "
             "network's and memory by the paper's count, both of the costliest round; bytes of a "
             "device in a round, and in selection."
         )
-        parts += [sheet_table(tables.sheet(results)), element("p", told, class_="caption")]
+        parts += [table(made.headings, rows, made.left), element("p", told, class_="caption")]
     if len(groups) == 1:
         return _section("Comparison", *parts)
     own = element("p", f"Here: {apart(group, groups)}.", class_="caption")
-    return _section(f"Comparison: {_what(group.runs[0])}", own, *parts)
+    run = group.runs[0]
+    return _section(f"Comparison: {task(run)}, {formatting.fleet_line(run.config)}", own, *parts)
 
 
-def _what(run: Run) -> str:
-    fleet = run.config.fleet
-    spread = formatting.spread(fleet)
-    return f"{task(run)}, {fleet.devices} devices, {spread}, {run.config.rounds} rounds"
+def _entry(entry: Entry) -> str:
+    if entry.rank is None:
+        return entry.text
+    return element("b" if entry.rank == BEST else "u", entry.text)
 
 
 def _in_a_word(run: Run) -> str:
@@ -117,64 +149,43 @@ def _notes(notes: Sequence[str]) -> Html:
     return element("aside", element("b", "What is missing"), element("ul", *listed), class_="notes")
 
 
-def _fact(fact: Fact) -> Html:
-    value = element("dd", fact.value, class_="value")
-    return element("div", element("dt", fact.name), value, element("dd", fact.beside))
-
-
-def _figure(figure: Figure) -> Html:
-    return element(
-        "figure",
-        element("h3", figure.title),
-        Html(svg.inline(figure.canvas, figure.title)),
-        element("figcaption", figure.caption),
-        data_figure=figure.name,
+def _figures(drawn: Iterable[Figure]) -> Html:
+    shown = (
+        element(
+            "figure",
+            element("h3", figure.title),
+            Html(inline(figure.canvas, figure.title)),
+            element("figcaption", figure.caption),
+            data_figure=figure.name,
+        )
+        for figure in drawn
     )
-
-
-def _rounds(run: Run) -> Html:
-    if not run.records:
-        return Html()
-    listed = table(ROUND_HEADINGS, (_round(record) for record in run.records), ("missing",))
-    return _folded(f"All {len(run.records)} rounds in numbers", listed)
+    return element("div", *shown, class_="figures")
 
 
 def _folded(name: str, content: Html) -> Html:
     return element("details", element("summary", name), content, class_="card")
 
 
-def _round(record: dict[str, object]) -> list[str]:
-    def told(key: str, form: str) -> str:
-        value = number(record, key)
-        return "" if value is None else format(value, form)
-
-    failed = record.get("failed")
-    moved = (number(record, f"bytes_{way}") for way in ("down", "up"))
-    return [
-        f"{(number(record, 'round') or 0) + 1:.0f}",
-        told("accuracy", ".4f"),
-        told("loss", ".3f"),
-        told("density", ".4f"),
-        told("mask_change", ",.0f"),
-        *("" if value is None else formatting.size(value) for value in moved),
-        told("seconds", ".1f"),
-        ", ".join(map(str, failed)) if isinstance(failed, dict) else "",
-    ]
+def _rounds(run: Run) -> Html:
+    if not run.records:
+        return Html()
+    rows = (formatting.round_cells(record) for record in run.records)
+    listed = table(formatting.ROUND_HEADINGS, rows, ("missing",))
+    return _folded(f"All {len(run.records)} rounds in numbers", listed)
 
 
 def _repeat(run: Run) -> Html:
     told = [
-        joined((element("h3", what), element("pre", element("code", command), class_="command")))
+        joined(element("h3", what), element("pre", element("code", command), class_="command"))
         for what, command in commands(run)
     ]
     settings = element("pre", element("code", configs.dumps(run.config)), tabindex="0")
-    versions = table(
-        ("what", "version"), ((key, str(value)) for key, value in run.versions.items()),
-        ("what", "version"),
-    )  # fmt: skip
+    headings, versions = ("what", "version"), run.versions.items()
+    listed = table(headings, ((key, str(value)) for key, value in versions), headings)
     return _section(
         "Repeat this run",
         element("div", *told, class_="card"),
         _folded("Every setting (config.toml)", settings),
-        _folded("Versions", versions),
+        _folded("Versions", listed),
     )

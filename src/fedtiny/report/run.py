@@ -1,8 +1,11 @@
-"""What a run folder holds, read without trust; what it lacks is said, not fatal."""
+"""What a run folder holds, read without trust, and the commands that repeat the run.
 
+What the folder lacks is said, not fatal.
+"""
+
+import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,13 +14,17 @@ from numpy.typing import NDArray
 
 from fedtiny import config as configs
 from fedtiny.config import Config
+from fedtiny.config.flat import flat, nested
 from fedtiny.errors import RunError
 from fedtiny.files import read_json
 from fedtiny.runs import metrics
-from fedtiny.runs.folder import RunFolder, way_on
+from fedtiny.runs.folder import RunFolder, quoted, way_on
+from fedtiny.runs.inputs import as_arguments, own_inputs
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
 
+NO_MATTER = ("workers", "gpu.cards", "gpu.lanes")
+"""What changes how long a run takes, but not what it computes."""
 T = TypeVar("T")
 
 
@@ -33,7 +40,7 @@ class Run:
     about: dict[str, Any]
     versions: dict[str, Any]
     table: NDArray[np.int64] | None
-    missing: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -66,40 +73,35 @@ def open_runs(paths: list[Path]) -> list[RunFolder]:
 def read(folder: RunFolder) -> Run:
     """Everything that the folder holds."""
     missing: list[str] = []
-    config = configs.load(folder.config)
-    none: list[Record] = []
-    records = _tried(lambda: metrics.read(folder), none, missing)
-    files = (folder.result, folder.selection, folder.about, folder.versions)
-    result, selection, about, versions = (_json(file, missing) for file in files)
-    table = None
-    if folder.partition.exists():
-        table = _tried(lambda: load_split(folder).table, None, missing)
-    missing += _gaps(folder, config, records, result, about)
-    return Run(folder, config, records, result, selection, about, versions, table, tuple(missing))
+
+    def tried(load: Callable[[], T], otherwise: T) -> T:
+        try:
+            return load()
+        except RunError as error:
+            missing.append(f"{error}; what it would show is left out.")
+            return otherwise
+
+    def plain(path: Path) -> dict[str, Any]:
+        return tried(lambda: read_json(path), {}) if path.exists() else {}
+
+    run = Run(
+        folder,
+        configs.load(folder.config),
+        tried(lambda: metrics.read(folder), []),
+        plain(folder.result),
+        plain(folder.selection),
+        plain(folder.about),
+        plain(folder.versions),
+        tried(lambda: load_split(folder).table, None) if folder.partition.exists() else None,
+    )
+    return replace(run, missing=(*missing, *_gaps(run)))
 
 
-def _json(path: Path, missing: list[str]) -> dict[str, Any]:
-    return _tried(lambda: read_json(path), {}, missing) if path.exists() else {}
-
-
-def _tried(load: Callable[[], T], otherwise: T, missing: list[str]) -> T:
-    try:
-        return load()
-    except RunError as error:
-        missing.append(f"{error}; what it would show is left out.")
-        return otherwise
-
-
-def _gaps(
-    folder: RunFolder,
-    config: Config,
-    records: list[Record],
-    result: dict[str, Any],
-    about: dict[str, Any],
-) -> list[str]:
-    gaps = []
-    if not result:
-        done = f"{len(records)} of {config.rounds} rounds"
+def _gaps(run: Run) -> list[str]:
+    """What a run lacks that is not finished, or that an older version made."""
+    folder, records, gaps = run.folder, run.records, []
+    if not run.finished:
+        done = f"{len(records)} of {run.config.rounds} rounds"
         gaps.append(f"The run is not finished ({done}); go on with: {way_on(folder)}")
     files = (folder.partition, folder.selection, folder.metrics, folder.versions)
     gaps += [
@@ -107,7 +109,7 @@ def _gaps(
         for file in files
         if not file.exists()
     ]
-    if not about:
+    if not run.about:
         gaps.append(
             "about.json is not there (runs of older versions have none): names of classes and "
             "the costs of a dense run are not known."
@@ -119,24 +121,37 @@ def _gaps(
     return gaps
 
 
-def number(values: Any, key: str) -> float | None:
-    """A finite number out of plain data, or nothing."""
-    value = values.get(key) if isinstance(values, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if isfinite(value) else None
+def commands(run: Run) -> list[tuple[str, str]]:
+    """Each with what it is for."""
+    folder, config = run.folder, run.config
+    known = [("Show it in the terminal", f"fedtiny inspect {quoted(folder.path)}")]
+    if not run.finished:
+        known.insert(0, ("Go on with it", way_on(folder)))
+    own = own_inputs(config)
+    if own:
+        config_file = f"fedtiny.config.load(Path({str(folder.config)!r}))"
+        call = f"fedtiny.run({config_file}, {as_arguments(own)})"
+        return [(f"Run it again (from Python, with your own {' and '.join(own)})", call), *known]
+    again = f"fedtiny run {quoted(folder.config)} --out NEW_FOLDER"
+    return [
+        ("Run it again, to the same bits on the same kind of machine", again),
+        ("The same, without the config file", shlex.join(["fedtiny", "run", *flags(config)])),
+        *known,
+    ]
 
 
-def numbers(values: Any, key: str) -> dict[str, float]:
-    """The finite numbers of a table within plain data, by name."""
-    table = values.get(key) if isinstance(values, dict) else None
-    if not isinstance(table, dict):
-        return {}
-    found = {str(name): number(table, name) for name in table}
-    return {name: value for name, value in found.items() if value is not None}
+def flags(config: Config) -> list[str]:
+    """The flags of `fedtiny run` that ask for this config, without what presets say anyway."""
+    asked = {name: value for name, value in flat(config).items() if name not in NO_MATTER}
+    chosen: dict[str, Any] = {}
+    for names in (("data.name",), ("rounds",), tuple(asked)):  # presets follow from the first two
+        preset = flat(configs.resolve(configs.from_dict(nested(chosen))))
+        chosen |= {k: asked[k] for k in names if k in asked and preset.get(k) != asked[k]}
+    return [word for name, value in chosen.items() for word in _flag(name, value)]
 
 
-def strings(values: Any, key: str) -> list[str]:
-    """The texts of a list within plain data."""
-    listed = values.get(key) if isinstance(values, dict) else None
-    return [str(item) for item in listed] if isinstance(listed, list) else []
+def _flag(name: str, value: Any) -> list[str]:
+    *sections, key = name.replace("_", "-").split(".")
+    if isinstance(value, bool):
+        return ["--" + ".".join([*sections, key if value else f"no-{key}"])]
+    return ["--" + ".".join([*sections, key]), str(value)]

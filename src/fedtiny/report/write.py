@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedtiny.drawing import files
-from fedtiny.errors import RunError
-from fedtiny.files import write_atomically
+from fedtiny.files import make_folder, write_atomically
 from fedtiny.report import page
 from fedtiny.report.comparison import comparison_figures, groups
-from fedtiny.report.figure import Figure
 from fedtiny.report.figures import figures
+from fedtiny.report.learning import Figure
 from fedtiny.report.run import Run, read
 from fedtiny.runs.folder import RunFolder
 
@@ -38,10 +37,7 @@ def write_report(folders: Sequence[RunFolder], out: Path | None = None) -> Writt
     place = out or _default(folders)
     beside = place.with_name(f"{place.stem}_figures")
     named = _named(runs)
-    try:
-        (beside if named else place.parent).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {beside}: {error.strerror}") from error
+    make_folder(beside if named else place.parent)
     write_page(runs, place)
     lacking = ""
     for name, figure in named.items():

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from fedtiny.config import Config, FleetConfig
 from fedtiny.config.flat import flat
-from fedtiny.runs.metrics import Record
+from fedtiny.runs.metrics import Record, number
 
 MAX_COLUMNS = 20
+ROUND_HEADINGS = ("round", "accuracy", "loss", "density", "swapped", "down", "up", "s", "missing")
 NO_GPU = "there is no GPU here: the GPU simulator computes on the CPU, slowly"
 
 
@@ -38,12 +39,17 @@ def spread(fleet: FleetConfig) -> str:
 
 def headline(config: Config) -> str:
     """A run in one line."""
-    fleet = config.fleet
     width = f" (width {config.width})" if config.width else ""
     return (
         f"{config.method}: {config.model}{width} to density {config.density:g} on "
-        f"{config.data.name}, {fleet.devices} devices, {spread(fleet)}, {config.rounds} rounds"
+        f"{config.data.name}, {fleet_line(config)}"
     )
+
+
+def fleet_line(config: Config) -> str:
+    """Who trains, and for how long."""
+    fleet = config.fleet
+    return f"{fleet.devices} devices, {spread(fleet)}, {config.rounds} rounds"
 
 
 def budget_line(config: Config) -> str:
@@ -86,6 +92,27 @@ def round_line(record: Record, rounds: int) -> str:
     parts.append(f"{size(record['bytes_down'])} down  {size(record['bytes_up'])} up")
     parts.append(f"{record['seconds']:.1f} s")
     return "  ".join(parts) + _missing(record)
+
+
+def round_cells(record: Record) -> list[str]:
+    """A round in the columns of `ROUND_HEADINGS`; what is not known is left blank."""
+
+    def told(key: str, form: str) -> str:
+        value = number(record, key)
+        return "" if value is None else format(value, form)
+
+    moved = (number(record, f"bytes_{way}") for way in ("down", "up"))
+    failed = record.get("failed")
+    return [
+        str(record["round"] + 1),
+        told("accuracy", ".4f"),
+        told("loss", ".3f"),
+        told("density", ".4f"),
+        told("mask_change", ",.0f"),
+        *("" if value is None else size(value) for value in moved),
+        told("seconds", ".1f"),
+        ", ".join(map(str, failed)) if isinstance(failed, dict) else "",
+    ]
 
 
 def gpu_line(result: dict[str, Any]) -> str:

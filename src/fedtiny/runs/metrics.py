@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 from fedtiny.cost import Workload, flops, memory, traffic
@@ -52,6 +53,29 @@ def keep_before(folder: RunFolder, round: int) -> list[Record]:
     text = "".join(json.dumps(record) + "\n" for record in records)
     write_atomically(folder.metrics, text.encode())
     return records
+
+
+def number(values: Any, key: str) -> float | None:
+    """A finite number out of plain data, or nothing."""
+    value = values.get(key) if isinstance(values, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isfinite(value) else None
+
+
+def numbers(values: Any, key: str) -> dict[str, float]:
+    """The finite numbers of a table within plain data, by name."""
+    table = values.get(key) if isinstance(values, dict) else None
+    if not isinstance(table, dict):
+        return {}
+    found = {str(name): number(table, name) for name in table}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def strings(values: Any, key: str) -> list[str]:
+    """The texts of a list within plain data."""
+    listed = values.get(key) if isinstance(values, dict) else None
+    return [str(item) for item in listed] if isinstance(listed, list) else []
 
 
 def about_record(assembly: Assembly) -> dict[str, Any]:
