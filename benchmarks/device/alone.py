@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 
 from fedtiny.errors import FedTinyError
-from fedtiny.resident import peak_resident_bytes
+from fedtiny.process import peak_resident_bytes
 
 from .contender import Contender
 from .task import Task
@@ -18,7 +18,7 @@ STEPS = 3
 def resident_bytes(task: Task, contender: Contender) -> int:
     """Peak resident size of a process that does nothing but a few training steps."""
     order = json.dumps({"task": asdict(task), "contender": asdict(contender)})
-    code = f"from fedtiny import shipped; shipped.load({FOLDER!r}, 'alone').main()"
+    code = f"from fedtiny.extras import shipped_module; shipped_module({FOLDER!r}, 'alone').main()"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, input=order, capture_output=True, text=True, check=False)
     if done.returncode:

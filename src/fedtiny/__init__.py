@@ -8,6 +8,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fedtiny import aliases as aliases  # lets modules be imported by their old names
+
 if TYPE_CHECKING:
     from fedtiny.config import Config
     from fedtiny.data import from_arrays, from_torch

@@ -1,6 +1,11 @@
 """Errors that tell a user what went wrong and what to do about it."""
 
-from fedtiny.deprecated import renamed
+import difflib
+from collections.abc import Iterable
+
+from fedtiny.aliases import old_names
+
+__getattr__ = old_names(__name__)
 
 
 class FedTinyError(Exception):
@@ -56,4 +61,13 @@ def can_retry(error: BaseException | None) -> bool:
     return not isinstance(error, FedTinyError) or error.retryable
 
 
-__getattr__ = renamed(__name__, StartAnewError=FedTinyError)
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, prefix: str = "") -> str:
+    """How a sentence about an unknown name ends: the closest known one, or nothing.
+
+    >>> did_you_mean("snup", ["snip", "fedavg"])
+    "; did you mean 'snip'?"
+    >>> did_you_mean("x", ["snip", "fedavg"])
+    ''
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean '{prefix}{near[0]}'?" if near else ""

@@ -7,11 +7,11 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from fedtiny import shipped
+from fedtiny import extras
 from fedtiny.errors import FedTinyError
 
 FOLDER = "benchmarks/device"
-measure, contender = (shipped.load(FOLDER, name) for name in ("measure", "contender"))
+measure, contender = (extras.shipped_module(FOLDER, name) for name in ("measure", "contender"))
 Task, Settings = measure.Task, measure.Settings
 DENSE, Contender, field = contender.DENSE, contender.Contender, contender.field
 interleaved, rows, units = measure.interleaved, measure.rows, measure.units
@@ -87,7 +87,7 @@ def test_the_papers_memory_shrinks_with_density(task):
 
 def test_a_native_process_loads_no_torch_and_is_lean(task):
     order = json.dumps({"task": asdict(task), "contender": asdict(NATIVE)})
-    load = f"from fedtiny import shipped; shipped.load({FOLDER!r}, 'alone').main()"
+    load = f"from fedtiny.extras import shipped_module; shipped_module({FOLDER!r}, 'alone').main()"
     code = f"import sys; {load}; exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], input=order, text=True, check=True)
     assert 10e6 < resident_bytes(task, NATIVE) < resident_bytes(task, DENSE[0])

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fedtiny import shipped
+from fedtiny import extras
 from fedtiny.native import library
 
 SMALLEST = {"--width": 8, "--batch-size": 4, "--rounds": 1, "--threads": 1}
@@ -23,7 +23,7 @@ def weighed(monkeypatch):
     def weigh(task, contender):
         return {"dense": 300, "masked": 400, "native": 50}[contender.backend]
 
-    measure = shipped.load("benchmarks/device", "measure")
+    measure = extras.shipped_module("benchmarks/device", "measure")
     monkeypatch.setattr(measure, "resident_bytes", weigh)
 
 
@@ -111,7 +111,7 @@ def test_without_torch(fedtiny, monkeypatch):
 
 
 def test_an_installation_without_the_benchmarks_says_so(fedtiny, monkeypatch, tmp_path):
-    monkeypatch.setattr(shipped, "ROOTS", (tmp_path,))
+    monkeypatch.setattr(extras, "ROOTS", (tmp_path,))
     monkeypatch.delitem(sys.modules, "fedtiny_benchmarks_device", raising=False)
     said = fedtiny(*TINY)
     assert (said.code, said.out) == (1, "")

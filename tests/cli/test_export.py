@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from fedtiny.cli.predict import shares_of
-from fedtiny.data.sources import digits
+from fedtiny.data import digits
 from fedtiny.export import numpy_model, packed
 from fedtiny.export.pictures import read_image
 from fedtiny.export.source import pack_run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedtiny import shipped
+from fedtiny import extras
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.experiments import experiment, scale
 from fedtiny.experiments.suite import Suite, printed, shipped_folder
@@ -172,7 +172,7 @@ def test_a_folder_without_experiments(tmp_path):
 def test_where_the_experiments_are(monkeypatch, tmp_path):
     assert (shipped_folder() / "table1.toml").is_file()
     installed, checkout = tmp_path / "installed", tmp_path / "checkout"
-    monkeypatch.setattr(shipped, "ROOTS", (installed, checkout))
+    monkeypatch.setattr(extras, "ROOTS", (installed, checkout))
     with pytest.raises(FedTinyError, match=f"'experiments' .* expected it in {installed}"):
         shipped_folder()
     for root in (checkout, installed):

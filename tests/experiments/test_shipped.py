@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedtiny.config.flat import flat
-from fedtiny.cost.images import IMAGES
+from fedtiny.cost.network import IMAGES
 from fedtiny.experiments.runner import check_config
 from fedtiny.experiments.suite import Suite
 

@@ -8,7 +8,6 @@ from fedtiny.graph.arithmetic import all_steps
 from fedtiny.graph.dead import remove_dead as without_dead
 from fedtiny.graph.ir import Kind
 from fedtiny.graph.weights import Lowered, Weights
-from fedtiny.sparse.effective import reachability
 
 from ..graph.building import Builder
 from .nets import DENSITIES, SHIPPED, assert_close, shipped, sparse
@@ -77,7 +76,7 @@ def test_what_is_dead_is_gone(name):
         lower(made.graph, made.theta, fold=True, remove_dead=dead) for dead in (False, True)
     )
     assert channels(less) < channels(whole)
-    useful = reachability(made.graph, made.theta.mask).counts
+    useful = made.theta.mask.reachability(made.graph).counts
     assert sum(useful.values()) < made.theta.mask.count, "the test needs something useless"
     assert kept(less) < kept(whole)
     for node in less.graph.nodes:

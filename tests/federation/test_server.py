@@ -1,7 +1,5 @@
 """The server asks the right devices and keeps account."""
 
-from importlib import import_module
-
 import pytest
 
 from fedtiny.errors import FedTinyError
@@ -141,25 +139,3 @@ def test_nobody_answering_for_simulated_trouble_is_an_outcome():
 def test_one_answer_is_enough_for_the_others_errors_to_pass():
     server = server_of(FakeTransport(answer=lambda k, request: "ink" if k else Reply(0, 1)))
     assert server.ask("train", PROGRAM).answered == (0,)
-
-
-@pytest.mark.parametrize(
-    ("module", "old", "new"),
-    [
-        ("fedtiny.federation.messages", "swap", "PruneAndGrow"),
-        ("fedtiny.cost.workload", "Given", "CostInputs"),
-        ("fedtiny.errors", "StartAnewError", "FedTinyError"),
-    ],
-)
-def test_names_of_the_version_before_still_work(module, old, new):
-    with pytest.warns(DeprecationWarning, match=rf"^{module}\.{old} is now {new}$"):
-        found = getattr(import_module(module), old)
-    assert found.__name__ == new
-    with pytest.raises(AttributeError, match=f"'{module}' has no attribute 'nothing'"):
-        _ = import_module(module).nothing
-
-
-def test_what_a_server_called_its_param_spec_before_still_works():
-    server = server_of(FakeTransport())
-    with pytest.warns(DeprecationWarning, match=r"server\.anatomy is now server\.param_spec"):
-        assert server.anatomy is server.param_spec

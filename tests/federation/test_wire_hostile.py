@@ -11,8 +11,7 @@ import pytest
 import fedtiny.federation.wire as wire
 from fedtiny.errors import WireError
 from fedtiny.federation.messages import Reply, Request, Verb
-from fedtiny.federation.wire import NOTHING_KNOWN, envelope
-from fedtiny.federation.wire.plain import MAX_TEXT_BYTES
+from fedtiny.federation.wire import MAX_TEXT_BYTES, NOTHING_KNOWN
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
@@ -43,7 +42,7 @@ REPLY = wire.encode_reply(
 
 
 def decode(data, param_spec=SMALL):
-    if data[5:6] == bytes([envelope.REPLY]):
+    if data[5:6] == bytes([wire.REPLY]):
         return wire.decode_reply(data, param_spec, Mask.full(param_spec))
     return wire.decode_request(data, param_spec)
 
@@ -53,17 +52,17 @@ def sealed(content):
 
 
 def head(kind, param_spec=SMALL):
-    return b"FTNY" + struct.pack("<BBI", envelope.FORMAT_VERSION, kind, param_spec.fingerprint)
+    return b"FTNY" + struct.pack("<BBI", wire.FORMAT_VERSION, kind, param_spec.fingerprint)
 
 
 def request_with(text=b'["a","m",[]]', body=b"", param_spec=SMALL, claimed=None):
     length = struct.pack("<I", len(text) if claimed is None else claimed)
-    return sealed(head(envelope.REQUEST, param_spec) + bytes(4) + length + text + body)
+    return sealed(head(wire.REQUEST, param_spec) + bytes(4) + length + text + body)
 
 
 def reply_with(text=b"{}", body=b"", param_spec=SMALL):
     length = struct.pack("<I", len(text))
-    return sealed(head(envelope.REPLY, param_spec) + bytes(16) + length + text + body)
+    return sealed(head(wire.REPLY, param_spec) + bytes(16) + length + text + body)
 
 
 @pytest.mark.parametrize("message", [REQUEST, REPLY], ids=["request", "reply"])
@@ -131,7 +130,7 @@ def test_mutations_behind_a_right_checksum(message):
         (b"PK\x03\x04" + bytes(40), "not a fedtiny message"),
         (b"FTNY\x09" + bytes(40), "format 9; this fedtiny speaks 2"),
         (b"FTNY\x01" + REQUEST[5:], "format 1; this fedtiny speaks 2: install the same"),
-        (sealed(head(envelope.REPLY)), "expected a request, got reply"),
+        (sealed(head(wire.REPLY)), "expected a request, got reply"),
         (sealed(head(77)), "expected a request, got kind 77"),
         (request_with(param_spec=anatomy_of(4)), "is for model"),
         (REQUEST[:-1] + bytes([REQUEST[-1] ^ 1]), "checksum"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedtiny.errors import WireError
 from fedtiny.federation.wire.indices import BITMAP, FULL, RICE, coded, coded_size, read_positions
-from fedtiny.federation.wire.reader import Reader
+from fedtiny.federation.wire.stream import Reader
 
 
 def code(positions, size):

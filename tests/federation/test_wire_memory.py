@@ -10,9 +10,8 @@ import pytest
 import fedtiny.federation.wire as wire
 from fedtiny.errors import WireError
 from fedtiny.federation.messages import Reply
-from fedtiny.federation.wire import envelope
+from fedtiny.federation.wire import MAX_TEXT_BYTES
 from fedtiny.federation.wire.indices import BITMAP, FULL, RICE
-from fedtiny.federation.wire.plain import MAX_TEXT_BYTES
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 
@@ -27,17 +26,17 @@ def anatomy_of(*sizes, dense=0):
 
 
 def message(kind, numbers, text, body, param_spec):
-    head = b"FTNY" + struct.pack("<BBI", envelope.FORMAT_VERSION, kind, param_spec.fingerprint)
+    head = b"FTNY" + struct.pack("<BBI", wire.FORMAT_VERSION, kind, param_spec.fingerprint)
     content = head + numbers + struct.pack("<I", len(text)) + text + body
     return content + zlib.crc32(content).to_bytes(4, "little")
 
 
 def request_with(param_spec, text=b'["a","m",[]]', body=b""):
-    return message(envelope.REQUEST, bytes(4), text, body, param_spec)
+    return message(wire.REQUEST, bytes(4), text, body, param_spec)
 
 
 def reply_with(param_spec, body):
-    return message(envelope.REPLY, bytes(16), b"{}", body, param_spec)
+    return message(wire.REPLY, bytes(16), b"{}", body, param_spec)
 
 
 def peak_memory(decode_it, *arguments):

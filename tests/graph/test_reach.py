@@ -13,7 +13,6 @@ from fedtiny import models
 from fedtiny.errors import ModelError
 from fedtiny.graph.trace import trace
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.sparse.effective import effective_density, reachability
 from fedtiny.sparse.mask import Mask
 
 from ..native.strategies import masks_of, smooth_networks
@@ -47,20 +46,20 @@ def chain():
 
 
 def counts(net, **layers):
-    found = reachability(net, mask_of(layers)).counts
+    found = mask_of(layers).reachability(net).counts
     return {name.removesuffix(".weight"): count for name, count in found.items()}
 
 
 def test_a_full_mask_is_all_effective():
     ones = one_by_one(np.ones((2, 2), int))
     assert counts(chain(), a=ones, b=ones) == {"a": 4, "b": 4}
-    assert effective_density(chain(), mask_of({"a": ones, "b": ones})) == 1
+    assert mask_of({"a": ones, "b": ones}).reachability(chain()).density == 1
 
 
 def test_what_reads_a_filter_that_nothing_feeds_is_useless():
     a, b = one_by_one([[1, 1], [0, 0]]), one_by_one([[1, 1], [0, 1]])
     assert counts(chain(), a=a, b=b) == {"a": 2, "b": 1}
-    assert effective_density(chain(), mask_of({"a": a, "b": b})) == 3 / 8
+    assert mask_of({"a": a, "b": b}).reachability(chain()).density == 3 / 8
 
 
 def test_what_writes_a_channel_that_nothing_reads_is_useless():
@@ -170,8 +169,8 @@ def test_a_description_of_another_network_is_refused():
 def test_a_layer_that_is_not_in_the_graph_reaches_nothing():
     ones = one_by_one(np.ones((2, 2), int))
     mask = mask_of({"a": ones, "b": ones, "elsewhere": ones})
-    assert reachability(chain(), mask).counts["elsewhere.weight"] == 0
-    assert not reachability(chain(), mask).useful("elsewhere.weight").any()
+    assert mask.reachability(chain()).counts["elsewhere.weight"] == 0
+    assert not mask.reachability(chain()).useful("elsewhere.weight").any()
 
 
 def network(name, width, shape):
@@ -215,19 +214,19 @@ def test_effective_is_at_most_kept_and_dropping_the_rest_changes_no_count(
 ):
     _, param_spec, graph = network(name, width, shape)
     mask = random_masks(param_spec, density)
-    reach = reachability(graph, mask)
+    reach = mask.reachability(graph)
     assert all(reach.counts[layer] <= kept for layer, kept in mask.counts.items())
     assert reach.density <= mask.density
     assert {n: int(reach.useful(n).sum()) for n in mask} == reach.counts
     left = only_useful(reach, mask)
-    assert reach.counts == dict(left.counts) == reachability(graph, left).counts
+    assert reach.counts == dict(left.counts) == left.reachability(graph).counts
     assert left.density == pytest.approx(reach.density)
 
 
 @pytest.mark.parametrize(("name", "width", "shape"), [n for n in NETWORKS if n[2][1] == 32])
 def test_of_a_full_mask_all_is_effective_where_images_are_large_enough(name, width, shape):
     _, param_spec, graph = network(name, width, shape)
-    assert effective_density(graph, Mask.full(param_spec)) == 1
+    assert Mask.full(param_spec).reachability(graph).density == 1
 
 
 @pytest.mark.parametrize("density", [0.3, 0.05, 0.01])
@@ -241,7 +240,7 @@ def test_dropping_useless_weights_changes_no_output_where_unfed_channels_are_zer
         if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
     mask = random_masks(param_spec, density)
-    reach = reachability(graph, mask)
+    reach = mask.reachability(graph)
     images = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
     expected = under(model, mask, images)
     found = under(model, only_useful(reach, mask), images)
@@ -259,7 +258,7 @@ def test_what_useless_weights_add_is_the_same_for_every_image(data):
     param_spec = ParamSpec(prunable, {}, (tuple(prunable),), (), "", "")
     mask = Mask(param_spec, {n: masks.get(n) for n in prunable})
     model = model.double().eval()
-    reach = reachability(trace(model, shape), mask)
+    reach = mask.reachability(trace(model, shape))
     images = torch.randn(4, *shape, dtype=torch.float64)
     added = under(model, mask, images) - under(model, only_useful(reach, mask), images)
     torch.testing.assert_close(added, added[:1].expand_as(added), rtol=0, atol=1e-8)
@@ -285,7 +284,7 @@ def positive_gradients(model, mask, shape):
 def test_a_weight_through_which_anything_flows_is_useful(name, width, shape, density):
     model, param_spec, graph = network(name, width, shape)
     mask = random_masks(param_spec, density)
-    reach = reachability(graph, mask)
+    reach = mask.reachability(graph)
     slopes = positive_gradients(model, mask, shape)
     assert all(reach.useful(layer)[slope != 0].all() for layer, slope in slopes.items())
 
@@ -296,7 +295,7 @@ def test_in_large_images_something_flows_through_every_useful_weight(density):
     shape = (1, 64, 64)
     model, param_spec, graph = network("resnet18", 6, shape)
     mask = random_masks(param_spec, density)
-    reach = reachability(graph, mask)
+    reach = mask.reachability(graph)
     slopes = positive_gradients(model, mask, shape)
     assert {layer: int((slope != 0).sum()) for layer, slope in slopes.items()} == reach.counts
     assert reach.density < mask.density
@@ -308,6 +307,6 @@ def test_a_whole_resnet18_is_followed_in_no_time():
     taken = []
     for _ in range(5):
         started = time.perf_counter()
-        assert effective_density(graph, mask) > 0.009
+        assert mask.reachability(graph).density > 0.009
         taken.append(time.perf_counter() - started)
     assert min(taken) < 0.05  # 2 ms on an idle core

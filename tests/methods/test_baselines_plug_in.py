@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from fedtiny import methods
+from fedtiny import aliases, methods
 from fedtiny.cli.main import dispatch
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.runs.reporter import Lines
@@ -151,7 +151,7 @@ def test_every_hook_is_documented():
     told = set(re.findall(r"^\| `(\w+)\(", DOCS.read_text(), re.MULTILINE))
     own = {name for name in vars(methods.Method) if not name.startswith("_")}
     attributes = {"dense", "reducer", "granularity", "schedule", "pruning_numbers", "device_verbs"}
-    attributes |= {"summary", "resolve"}
+    attributes |= {"summary", "resolve", *aliases.HOOKS}
     assert told == own - attributes
 
 

@@ -18,7 +18,6 @@ from fedtiny.methods.fedtiny import FedTiny
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.adjust import mask_changes
 from fedtiny.sparse.densities import budget
-from fedtiny.sparse.effective import reachability
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 from fedtiny.sparse.vector import SparseVector
@@ -291,7 +290,7 @@ def test_useless_weights_are_reclaimed_if_so_asked(reclaim):
     server = bench.server
     mask = random_mask(server.param_spec, 0.1)
     server.theta = Theta(mask, np.ones(length(mask), np.float32))
-    paths = reachability(server.public.graph, mask)
+    paths = mask.reachability(server.public.graph)
     values = server.theta.vector.copy()
     for layer in mask:  # so that by magnitude the useless ones would go last
         values[server.theta.places[layer]][~paths.useful(layer)] = 9

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import fedtiny
 from fedtiny.errors import FedTinyError
-from fedtiny.runs import display, formatting
+from fedtiny.runs import formatting
 from fedtiny.runs.reporter import Lines, Live, Silent, automatic
 
 from .tiny import TINY, StopAfter, own_data, tiny
@@ -206,7 +206,9 @@ def test_a_stopped_run_gives_the_terminal_back(tmp_path):
 
 
 def test_the_place_that_the_docs_of_0_1_0_named_has_the_reporter_too():
-    assert display.automatic is automatic
+    with pytest.warns(DeprecationWarning, match=r"fedtiny\.runs\.reporter"):
+        from fedtiny.runs.display import automatic as former
+    assert former is automatic
 
 
 def test_the_reporter_fits_where_the_output_goes(monkeypatch):

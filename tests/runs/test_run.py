@@ -22,7 +22,6 @@ from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.resolve import resolved
 from fedtiny.runs.split import load_split, save_split
-from fedtiny.sparse.effective import effective_density
 
 from .tiny import FILES, TINY, differences, lines, own_data, tiny, train
 
@@ -161,7 +160,7 @@ def test_effective_is_what_the_last_mask_lets_through(finished):
     load_checkpoint(RunFolder.open(finished.path), assembly.server)
     graph = trace(finished.network, assembly.data.shape)
     last, mask = finished.metrics[-1], assembly.server.theta.mask
-    assert last["effective_density"] == effective_density(graph, mask)
+    assert last["effective_density"] == mask.reachability(graph).density
     assert 0 < last["effective_density"] <= last["density"]
 
 

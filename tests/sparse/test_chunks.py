@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedtiny.sparse import mean as means
-from fedtiny.sparse.mean import WeightedMean
-from fedtiny.sparse.robust_mean import RobustMean, median
+from fedtiny.sparse.mean import RobustMean, WeightedMean, median
 
 
 @pytest.fixture(params=[1, 3])

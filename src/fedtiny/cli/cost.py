@@ -14,12 +14,11 @@ from fedtiny import config as configs
 from fedtiny import cost, methods
 from fedtiny.cli.main import config_file_first
 from fedtiny.config import Config, DataConfig, SelectionConfig
-from fedtiny.cost.images import IMAGES
 from fedtiny.cost.memory import MemoryModel
+from fedtiny.cost.network import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
-from fedtiny.errors import ConfigError
+from fedtiny.errors import ConfigError, did_you_mean
 from fedtiny.runs import formatting
-from fedtiny.suggest import did_you_mean
 
 PROG = "fedtiny cost [CONFIG.toml]"
 PAPER_DENSITIES: tuple[float, ...] = (0.01, 0.005, 0.001)
@@ -81,11 +80,20 @@ def command(arguments: list[str]) -> int:
         raise ConfigError(f"--samples must be at least 2, got {parsed.samples}")
     config, inputs = _config(parsed, base), _inputs(parsed, base)
     rows = _rows(parsed, config, parsed.density or densities, inputs)
-    layers = _layers(rows, config, inputs) if parsed.layers else []
+    layers: list[Row] = []
+    if parsed.layers:
+        shown = dict.fromkeys(row["density"] for row in rows if row["density"] is not None)
+        for density in shown:
+            layers += cost.layers(replace(config, density=density), **inputs)
     if parsed.json:
         print(json.dumps(_document(config, inputs, rows, layers), indent=1))
-    else:
-        _print(config, inputs, rows, layers)
+        return 0
+    console = Console(highlight=False)
+    console.print(_cost_table(rows))
+    if layers:
+        console.print(_layer_table(layers))
+    for line in (_settings(config, inputs), *_selections(rows), *_notes(rows)):
+        console.print(line, markup=False)
     return 0
 
 
@@ -151,25 +159,11 @@ def _at(config: Config, density: float) -> Config:
     return replace(config, density=1.0 if methods.find(config.method).dense else density)
 
 
-def _layers(rows: list[Row], config: Config, inputs: CostInputs) -> list[Row]:
-    densities = dict.fromkeys(row["density"] for row in rows if row["density"] is not None)
-    return [layer for d in densities for layer in cost.layers(replace(config, density=d), **inputs)]
-
-
 def _document(config: Config, inputs: CostInputs, rows: list[Row], layers: list[Row]) -> Row:
     settings = configs.to_dict(config)
     shared = {name: settings[name] for name in settings if name not in ("method", "density")}
     document = {"settings": shared, **inputs, "rows": rows}
     return document | ({"layers": layers} if layers else {})
-
-
-def _print(config: Config, inputs: CostInputs, rows: list[Row], layers: list[Row]) -> None:
-    console = Console(highlight=False)
-    console.print(_cost_table(rows))
-    if layers:
-        console.print(_layer_table(layers))
-    for line in (_settings(config, inputs), *_selections(rows), *_notes(rows)):
-        console.print(line, markup=False)
 
 
 def _settings(config: Config, inputs: CostInputs) -> str:
@@ -182,8 +176,10 @@ def _settings(config: Config, inputs: CostInputs) -> str:
 
 
 def _selections(rows: list[Row]) -> list[str]:
+    compares = "compares {} candidates".format
     return [
-        f"{row['method']} at density {_density(row)} first {_what_first(row)}: "
+        f"{row['method']} at density {_density(row)} first "
+        f"{compares(row['pool_size']) if row['pool_size'] else 'asks devices'}: "
         f"{_flops(row['selection_flops'])} FLOPs, "
         f"{formatting.size(row['selection_bytes_down'])} down, "
         f"{formatting.size(row['selection_bytes_up'])} up "
@@ -191,10 +187,6 @@ def _selections(rows: list[Row]) -> list[str]:
         for row in rows
         if row.get("selection_flops")
     ]
-
-
-def _what_first(row: Row) -> str:
-    return f"compares {row['pool_size']} candidates" if row["pool_size"] else "asks devices"
 
 
 def _notes(rows: list[Row]) -> list[str]:

@@ -6,7 +6,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fedtiny.export.formats import Order, Size, Written, all_sizes, export
+from fedtiny.export.formats import Order, Size, all_sizes, export
 from fedtiny.runs import formatting
 
 
@@ -14,16 +14,12 @@ def command(arguments: list[str]) -> int:
     """Parse and export."""
     model, written = export(tyro.cli(Order, prog="fedtiny export", args=arguments))
     console = Console(highlight=False, soft_wrap=True)
-    _tell(written, console)
-    console.print(size_table(all_sizes(model)), soft_wrap=False)
-    return 0
-
-
-def _tell(written: Written, console: Console) -> None:
     for path in written.files:
         console.print(f"wrote {path} ({formatting.size(path.stat().st_size)})", markup=False)
     if written.remark:
         console.print(written.remark, markup=False)
+    console.print(size_table(all_sizes(model)), soft_wrap=False)
+    return 0
 
 
 def size_table(sizes: Iterable[Size]) -> Table:

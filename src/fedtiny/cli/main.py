@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from fedtiny.errors import ConfigError, FedTinyError
-from fedtiny.suggest import did_you_mean
+from fedtiny.errors import ConfigError, FedTinyError, did_you_mean
 
 COMMANDS = {  # each is the function `command` of the module of its name
     "run": "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]",

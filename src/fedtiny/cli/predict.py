@@ -17,7 +17,7 @@ from fedtiny.export import numpy_model
 from fedtiny.export.numpy_model import NumpyModel
 from fedtiny.export.pictures import read_image
 from fedtiny.graph.weights import Floats
-from fedtiny.resident import peak_resident_bytes
+from fedtiny.process import peak_resident_bytes
 from fedtiny.runs import formatting
 
 

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from fedtiny.config.aliases import current_settings
 from fedtiny.config.checks import check_value, choices_of
 from fedtiny.config.settings import Config
-from fedtiny.errors import ConfigError
-from fedtiny.suggest import did_you_mean
+from fedtiny.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
 Flat = dict[str, Any]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal
 
+from fedtiny.aliases import old_attributes
 from fedtiny.config.checks import check_types, complaints
 from fedtiny.errors import ConfigError
 
@@ -40,6 +41,7 @@ class DataConfig(Settings):
     """Images per class of the public one-shot set that the server holds (D_s)."""
 
 
+@old_attributes
 @dataclass(frozen=True, eq=False)
 class FleetConfig(Settings):
     """The devices, and who takes part in a round."""
@@ -165,6 +167,7 @@ class GpuConfig(Settings):
     """GPUs to spread the devices over; default: all."""
 
 
+@old_attributes
 @dataclass(frozen=True, eq=False)
 class RobustnessConfig(Settings):
     """How far devices are trusted; every reply is checked in any case."""
@@ -180,6 +183,7 @@ class RobustnessConfig(Settings):
     """Most samples that a device may claim to have where the server cannot know."""
 
 
+@old_attributes
 @dataclass(frozen=True, eq=False)
 class Config(Settings):
     """One run."""

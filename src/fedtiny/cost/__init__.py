@@ -1,19 +1,179 @@
 """What training costs a device and the server: FLOPs, memory and bytes, without training."""
 
-from fedtiny.config import parse_size
-from fedtiny.cost.budget import DoesNotFit, largest_density
-from fedtiny.cost.network import Network
-from fedtiny.cost.summary import fitting_summary, layers, summary
-from fedtiny.cost.workload import CostInputs, Workload
+from collections.abc import Callable
+from dataclasses import replace
+from math import nextafter
+from typing import Any, Unpack
 
-__all__ = [
-    "CostInputs",
-    "DoesNotFit",
-    "Network",
-    "Workload",
-    "fitting_summary",
-    "largest_density",
-    "layers",
-    "parse_size",
-    "summary",
-]
+from fedtiny.config import Config
+from fedtiny.config import parse_size as parse_size
+from fedtiny.cost import flops, memory, traffic
+from fedtiny.cost.memory import MemoryModel, total
+from fedtiny.cost.network import Network as Network
+from fedtiny.cost.workload import CostInputs as CostInputs
+from fedtiny.cost.workload import Workload as Workload
+from fedtiny.errors import ConfigError, ModelError
+from fedtiny.federation.verbs import TRAINING
+from fedtiny.sparse.vector import VALUE_BYTES
+
+Summary = dict[str, Any]
+
+PLAIN = "fl_pqsu"  # trains a sparse network and does nothing else
+
+
+def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
+    """Every cost of one device, as plain data; nothing is trained.
+
+    FLOPs and memory are those of the costliest round, as in the paper; bytes those of a plain
+    round, and those of a round that brings a new mask and adjusts it.
+    """
+    work = Workload.of(config, **inputs)
+    return {
+        "method": config.method,
+        "model": config.model,
+        "density": config.density,
+        "kept_weights": work.kept,
+        "parameters": work.network.profile.parameters,
+        **_flops(work),
+        **_memory(work),
+        **_traffic(work),
+        "notes": notes(work),
+    }
+
+
+class DoesNotFit(ConfigError):  # noqa: N818
+    """A budget below what a method needs at the least."""
+
+    def __init__(self, config: Config, least: int, budget: int, memory_model: MemoryModel) -> None:
+        super().__init__(
+            f"{config.method} with {config.model} needs at least {least:,} bytes of memory "
+            f"(--memory-model {memory_model}), more than the budget of {budget:,}"
+        )
+        self.least = least
+
+
+def largest_density(
+    config: Config, budget: int, memory_model: MemoryModel = "paper", **inputs: Unpack[CostInputs]
+) -> float:
+    """The largest target density whose training fits into a budget of bytes: d_target.
+
+    The answer is exact to one weight: with one more kept, the model would not fit.
+    """
+    full = Workload.of(replace(config, density=1.0), **inputs)
+    weights, least = full.large.param_spec.prunable_count, full.least_kept
+
+    def needed(kept: int) -> int:
+        return total(full.at(_just_reaching(kept, weights)), memory_model)
+
+    if total(full, memory_model) <= budget:
+        return 1.0
+    if needed(least) > budget:
+        raise DoesNotFit(config, needed(least), budget, memory_model)
+    return _just_reaching(_last(lambda kept: needed(kept) <= budget, least, weights), weights)
+
+
+def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The last number for which something holds that holds at `low` and not at `high`."""
+    while high - low > 1:
+        midpoint = (low + high) // 2
+        low, high = (midpoint, high) if holds(midpoint) else (low, midpoint)
+    return low
+
+
+def _just_reaching(kept: int, weights: int) -> float:
+    """The density that leaves exactly so many weights, rounding notwithstanding."""
+    density = kept / weights
+    while density * weights < kept and density < 1:
+        density = nextafter(density, 1)
+    return density
+
+
+def fitting_summary(
+    config: Config,
+    budget: int | None = None,
+    memory_model: MemoryModel = "paper",
+    **inputs: Unpack[CostInputs],
+) -> Summary:
+    """Every cost, at the largest density that fits a budget if there is one.
+
+    Where none fits, or no small model is small enough, the density is None and a note says why.
+    """
+    try:
+        if budget is not None:
+            density = largest_density(config, budget, memory_model, **inputs)
+            config = replace(config, density=density)
+        return summary(config, **inputs)
+    except (DoesNotFit, ModelError) as error:
+        least = {"least_memory": error.least} if isinstance(error, DoesNotFit) else {}
+        none = {"method": config.method, "model": config.model, "density": None}
+        return none | {"notes": [str(error)]} | least
+
+
+def layers(config: Config, **inputs: Unpack[CostInputs]) -> list[Summary]:
+    """FLOPs by layer of plain sparse training at the config's density, for one image."""
+    work = Workload.of(replace(config, method=PLAIN), **inputs)
+    return [
+        {"density": config.density, "name": layer.name, "kept": layer.kept}
+        | dict.fromkeys(TRAINING, layer.forward)
+        | {"dense": layer.dense}
+        for layer in work.load.layers
+    ]
+
+
+def _flops(work: Workload) -> Summary:
+    costliest = flops.costliest_round(work)
+    items, dense = flops.of_round(work, costliest), flops.dense_round(work)
+    return {
+        "flops_round": sum(items.values()),
+        "flops_ratio": sum(items.values()) / dense,
+        "flops_training": flops.training(items),
+        "flops_exact": sum(items.values()) - flops.never_computed(work, costliest),
+        "flops_dense_round": dense,
+        "flops_items": items,
+        "selection_flops": flops.selection(work),
+        "server_flops": flops.server(work),
+    }
+
+
+def _memory(work: Workload) -> Summary:
+    return {
+        "memory_paper": memory.total(work, "paper"),
+        "memory_device": memory.total(work, "device"),
+        "memory_paper_items": memory.paper(work),
+        "memory_device_items": memory.device(work),
+    }
+
+
+def _traffic(work: Workload) -> Summary:
+    plain = traffic.training_round(work, work.plain_round)
+    rounds = [traffic.training_round(work, round, new_mask=True) for round in work.programs]
+    selection = traffic.selection(work)
+    return {
+        "bytes_down": plain.down,
+        "bytes_up": plain.up,
+        "bytes_adjusting_down": max(found.down for found in rounds),
+        "bytes_adjusting_up": max(found.up for found in rounds),
+        "selection_bytes_down": selection.down,
+        "selection_bytes_up": selection.up,
+        "selection_bytes": selection.down + selection.up,
+        "selection_bytes_paper": traffic.paper_selection(work),
+        "dense_model_bytes": VALUE_BYTES * work.large.profile.parameters,
+        "pool_size": work.candidates,
+    }
+
+
+def notes(work: Workload) -> list[str]:
+    """What a reader should know of these figures."""
+    found = []
+    if work.trouble:
+        found.append(f"'{work.config.method}' {work.trouble}: costed as plain sparse training")
+    if work.unknown_verbs:
+        names = ", ".join(work.unknown_verbs)
+        found.append(f"'{work.config.method}' asks for verbs whose costs are not known: {names}")
+    sparse = work.kept < work.network.param_spec.prunable_count
+    if sparse and not memory.paper_constant(work):
+        found.append(
+            "memory (paper): the constant in the paper's figures is known for ResNet18 and VGG11 "
+            "at their own width only; none is added here"
+        )
+    return found

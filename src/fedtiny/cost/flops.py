@@ -4,8 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from fedtiny.cost.workload import Workload
-from fedtiny.federation.device_load import DeviceLoad
-from fedtiny.federation.verbs import TRAINING, Items, Program, Train
+from fedtiny.federation.verbs import TRAINING, DeviceLoad, Items, Program, Train
 
 
 def dense_round(work: Workload) -> int:

@@ -50,7 +50,8 @@ def device(work: Workload) -> Items:
         + network.profile.fixed_activation_bytes,
     }
     beside = [_beside_training(work, program) for program in work.programs.values()]
-    return items | max(beside, key=_lasting)
+    # what is held until the reply counts; the slab of a gradient comes and goes
+    return items | max(beside, key=lambda held: sum(held.values()) - held.get("gradient_slab", 0))
 
 
 def _trained(work: Workload) -> int:
@@ -71,8 +72,3 @@ def _beside_training(work: Workload, program: Program) -> Items:
         for name, size in verb.memory(work.load).items():
             found[name] = max(size, found.get(name, 0))
     return found
-
-
-def _lasting(items: Items) -> int:
-    """What is held until the reply; the slab of a gradient comes and goes."""
-    return sum(size for name, size in items.items() if name != "gradient_slab")

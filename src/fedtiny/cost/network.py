@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedtiny import models
 from fedtiny.config import Config
+from fedtiny.data.hub import KNOWN
 from fedtiny.extras import require
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 
     from fedtiny.models.profile import Profile
 
-CIFAR10_SHAPE: Shape = (3, 32, 32)
-CIFAR10_CLASSES = 10
+IMAGES: dict[str, tuple[Shape, int]] = {
+    "digits": ((1, 8, 8), 10),
+    **{name: ((3, 32, 32), known.n_classes) for name, known in KNOWN.items()},
+}
+"""Shape (channels, height, width) and number of classes of the data sets known by name."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,10 +29,7 @@ def coded_mask(mask: Mask) -> Coded:
     sizes = mask.param_spec.sizes
     if isinstance(mask, CountedMask):
         return {layer: expected_coded_size(n, sizes[layer]) for layer, n in mask.counts.items()}
-    return {
-        layer: coded_size(None if mask.is_full(layer) else mask.indices(layer), size)
-        for layer, size in sizes.items()
-    }
+    return {layer: coded_size(mask.positions[layer], size) for layer, size in sizes.items()}
 
 
 def training_round(

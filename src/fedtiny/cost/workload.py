@@ -9,22 +9,14 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 import numpy as np
 
 from fedtiny import methods
+from fedtiny.aliases import old_names
 from fedtiny.config import Config, ResolvedConfig, resolve
-from fedtiny.cost.network import (
-    CIFAR10_CLASSES,
-    CIFAR10_SHAPE,
-    Network,
-    describe,
-    least_small,
-    named,
-)
-from fedtiny.deprecated import renamed
+from fedtiny.cost.network import IMAGES, Network, describe, least_small, named
 from fedtiny.errors import ConfigError
-from fedtiny.federation.device_load import DeviceLoad, LayerFlops
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
-from fedtiny.federation.verbs import Program, Train, Verb, typed
+from fedtiny.federation.verbs import DeviceLoad, LayerFlops, Program, Train, Verb, typed
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.densities import uniform
@@ -37,6 +29,7 @@ if TYPE_CHECKING:
     from fedtiny.models.profile import LayerProfile
 
 PAPER_SAMPLES = 5_000
+__getattr__ = old_names(__name__)
 
 
 class CostInputs(TypedDict, total=False):
@@ -49,9 +42,6 @@ class CostInputs(TypedDict, total=False):
     """A network of your own, in place of the one that the config names."""
     graph: Traced
     """What tracing the network gave, so that it is not traced again."""
-
-
-__getattr__ = renamed(__name__, Given=CostInputs)
 
 
 class CountedMask(Mask):
@@ -88,12 +78,21 @@ class Workload:
     @classmethod
     def of(cls, config: Config, **inputs: Unpack[CostInputs]) -> "Workload":
         """What a config asks of a device, at the same density in every layer."""
-        resolved = resolve(config)
-        return cls._with(resolved, _large(resolved, inputs), inputs.get("samples", PAPER_SAMPLES))
+        resolved, own, graph = resolve(config), inputs.get("model"), inputs.get("graph")
+        shape, classes = IMAGES["cifar10"]
+        shape, classes = inputs.get("shape", shape), inputs.get("classes", classes)
+        if own is None:
+            large = named(resolved, shape, classes, graph)
+        else:
+            large = describe(own, shape, classes, graph=graph)
+        return cls._with(resolved, large, inputs.get("samples", PAPER_SAMPLES))
 
     @classmethod
     def _with(cls, config: ResolvedConfig, large: Network, samples: int) -> "Workload":
-        method = _method(config)
+        try:
+            method = methods.create(config)
+        except ConfigError:  # one that is not installed: plain sparse training in its place
+            method = Method(config)
         built = method.resolve(config, lambda: large.profile.parameters)
         other = built.model != config.model
         network = named(built, large.shape, large.classes) if other else large
@@ -213,19 +212,3 @@ class Workload:
 def _without_values(mask: Mask) -> Theta:
     """Zeros, whose memory is never touched."""
     return Theta(mask, np.zeros(length(mask), np.float32))
-
-
-def _method(config: ResolvedConfig) -> Method:
-    """The method of a config; plain sparse training in place of one that is not installed."""
-    try:
-        return methods.create(config)
-    except ConfigError:
-        return Method(config)
-
-
-def _large(config: Config, inputs: CostInputs) -> Network:
-    shape, classes = inputs.get("shape", CIFAR10_SHAPE), inputs.get("classes", CIFAR10_CLASSES)
-    own, graph = inputs.get("model"), inputs.get("graph")
-    if own is None:
-        return named(config, shape, classes, graph)
-    return describe(own, shape, classes, graph=graph)

@@ -71,17 +71,11 @@ class Cache:
     def get(self, key: str, decode: Callable[[], Decoding]) -> ImageSet:
         """The images kept under this key, decoded first where they are missing or damaged."""
         entry = self.folder / key
-        found = read_entry(entry)
-        if found is None:
-            self._fill(entry, decode())
-            found = read_entry(entry)
-        if found is None:
-            raise DataError(f"the cache entry {entry} was changed by another process; run again")
-        return found
-
-    def _fill(self, entry: Path, decoding: Decoding) -> None:
+        if (found := read_entry(entry)) is not None:
+            return found
+        decoding = decode()
         try:
-            with self._staging(entry.name) as staging:
+            with self._staging(key) as staging:
                 write_entry(staging, decoding)
                 publish(staging, entry)
         except OSError as refused:
@@ -89,11 +83,17 @@ class Cache:
                 f"the cache {self.folder} cannot be written ({refused.strerror or refused}); "
                 "set FEDTINY_CACHE to a folder that can"
             ) from refused
+        if (found := read_entry(entry)) is not None:
+            return found
+        raise DataError(f"the cache entry {entry} was changed by another process; run again")
 
     @contextmanager
     def _staging(self, key: str) -> Iterator[Path]:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._sweep(key)
+        for leftover in self.folder.glob(f".{key}-*"):  # of processes that died long ago
+            with suppress(FileNotFoundError):
+                if leftover.stat().st_mtime < time.time() - ONE_DAY:
+                    shutil.rmtree(leftover, ignore_errors=True)
         staging = self.folder / f".{key}-{uuid.uuid4().hex}"
         staging.mkdir()
         try:
@@ -101,19 +101,18 @@ class Cache:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def _sweep(self, key: str) -> None:
-        """Remove what processes that died long ago left of this entry."""
-        for leftover in self.folder.glob(f".{key}-*"):
-            with suppress(FileNotFoundError):
-                if leftover.stat().st_mtime < time.time() - ONE_DAY:
-                    shutil.rmtree(leftover, ignore_errors=True)
-
 
 def publish(staging: Path, entry: Path) -> None:
     """Put a finished entry into its place, unless another process has put a complete one there."""
     if _moved(staging, entry) or read_entry(entry) is not None:
         return
-    _discard(entry)
+    aside = entry.with_name(f".{entry.name}-{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        entry.rename(aside)
+    if aside.is_dir():
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        aside.unlink(missing_ok=True)
     if not _moved(staging, entry) and read_entry(entry) is None:
         raise OSError(f"{entry} is in the way")
 
@@ -125,16 +124,6 @@ def _moved(staging: Path, entry: Path) -> bool:
         return False
     sync_folder(entry.parent)
     return True
-
-
-def _discard(entry: Path) -> None:
-    aside = entry.with_name(f".{entry.name}-{uuid.uuid4().hex}")
-    with suppress(FileNotFoundError):
-        entry.rename(aside)
-    if aside.is_dir():
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        aside.unlink(missing_ok=True)
 
 
 def write_entry(folder: Path, decoding: Decoding) -> None:

@@ -136,13 +136,6 @@ def get(name: str, root: str | Path | None = None) -> Path:
     if name not in KNOWN:
         raise DataError(f"the hub has no set called {name!r} here; it has {', '.join(KNOWN)}")
     known, folder = KNOWN[name], root_folder(root) / name
-    _download(known, folder)
-    for split in SPLITS:
-        split_files(folder.parent, name, split, known.config)
-    return folder
-
-
-def _download(known: KnownSet, folder: Path) -> None:
     hub = require("huggingface_hub", extra="hub")
     try:
         hub.snapshot_download(
@@ -157,3 +150,6 @@ def _download(known: KnownSet, folder: Path) -> None:
             f"{known.repository} could not be fetched from the hub ({reason}); "
             f"check the network, or copy its Parquet files into {folder}"
         ) from failed
+    for split in SPLITS:
+        split_files(folder.parent, name, split, known.config)
+    return folder

@@ -41,7 +41,12 @@ def decode(samples: Iterable[Encoded]) -> Iterator[tuple[Array, Array]]:
     while batch := list(islice(remaining, BATCH)):
         images = [pixels(sample) for sample in batch]
         shape = shape or images[0].shape
-        _check_one_size(images, batch, shape)
+        for image, sample in zip(images, batch, strict=True):
+            if image.shape != shape:
+                raise DataError(
+                    f"{sample.where} is {_size(image.shape)} where the first image is "
+                    f"{_size(shape)}; resize all images to one size"
+                )
         yield np.stack(images), np.array([sample.label for sample in batch], dtype=np.int64)
 
 
@@ -58,15 +63,6 @@ def pixels(sample: Encoded) -> Array:
     if deep:
         raise DataError(f"{sample.where} has more than 8 bits a channel; convert it to 8 bits")
     return rgb.transpose(2, 0, 1)
-
-
-def _check_one_size(images: list[Array], batch: list[Encoded], shape: tuple[int, ...]) -> None:
-    for image, sample in zip(images, batch, strict=True):
-        if image.shape != shape:
-            raise DataError(
-                f"{sample.where} is {_size(image.shape)} where the first image is {_size(shape)}; "
-                "resize all images to one size"
-            )
 
 
 def _size(shape: tuple[int, ...]) -> str:
@@ -94,13 +90,10 @@ def _samples(file: Path, n_classes: int) -> Iterator[Encoded]:
     with _opened(file) as table:
         columns = _columns(file, table.schema_arrow.names)
         batches = table.iter_batches(BATCH, columns=columns)
-        rows = (row for batch in batches for row in _rows(batch, columns))
+        lists = ([batch.column(name).to_pylist() for name in columns] for batch in batches)
+        rows = (row for columns in lists for row in zip(*columns, strict=True))
         for number, (image, label) in enumerate(rows):
             yield _checked(image, label, n_classes, f"row {number} of {file}")
-
-
-def _rows(batch: Any, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    return zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
 
 
 def _checked(image: Any, label: Any, n_classes: int, where: str) -> Encoded:

@@ -33,17 +33,11 @@ class ImageSet:
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self._check_images()
-        self._check_labels()
-
-    def _check_images(self) -> None:
         if self.images.ndim != 4 or 0 in self.images.shape:
             shape = list(self.images.shape)
             raise DataError(f"images must be a filled [N, C, H, W] array, but have shape {shape}")
         if self.images.dtype not in (np.uint8, np.float32):
             raise DataError(f"images must be uint8 or float32, but are {self.images.dtype}")
-
-    def _check_labels(self) -> None:
         if self.labels.shape != (len(self.images),):
             shape = list(self.labels.shape)
             raise DataError(f"{len(self.images)} images need as many labels, not shape {shape}")
@@ -95,10 +89,6 @@ class DataSet:
     crop_padding: int
 
     def __post_init__(self) -> None:
-        self._check_splits()
-        self._check_constants()
-
-    def _check_splits(self) -> None:
         train, test = self.train, self.test
         if train.classes != test.classes:
             raise DataError(f"train and test of {self.name} must have the same classes")
@@ -107,9 +97,7 @@ class DataSet:
                 f"train and test of {self.name} must be alike, but are "
                 f"{train.images.dtype} {train.shape} and {test.images.dtype} {test.shape}"
             )
-
-    def _check_constants(self) -> None:
-        channels = self.train.shape[0]
+        channels = train.shape[0]
         if len(self.mean) != channels or len(self.std) != channels:
             raise DataError(
                 f"{self.name} needs one mean and one std for each of {channels} channels"
@@ -167,16 +155,12 @@ def channel_statistics(images: Array) -> tuple[tuple[float, ...], tuple[float, .
     channels = images.shape[1]
     if images.dtype != np.uint8:
         return (0.0,) * channels, (1.0,) * channels
-    measured = [_mean_and_std(_histogram(images, channel)) for channel in range(channels)]
-    return tuple(mean for mean, _ in measured), tuple(std for _, std in measured)
-
-
-def _histogram(images: Array, channel: int) -> Array:
-    counts = np.zeros(256, dtype=np.int64)
+    counts = np.zeros((channels, 256), dtype=np.int64)
     for start in range(0, len(images), CHUNK):
-        values = images[start : start + CHUNK, channel].reshape(-1)
-        counts += np.bincount(values, minlength=256)
-    return counts
+        for channel in range(channels):
+            values = images[start : start + CHUNK, channel].reshape(-1)
+            counts[channel] += np.bincount(values, minlength=256)
+    return tuple(zip(*map(_mean_and_std, counts), strict=True))  # type: ignore[return-value]
 
 
 def _mean_and_std(counts: Array) -> tuple[float, float]:

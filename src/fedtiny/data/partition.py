@@ -78,20 +78,6 @@ def split(
     Where a draw leaves a device with fewer than ``minimum`` samples, it is filled up from the
     largest ones.
     """
-    _check(labels, devices, minimum)
-    draw = generator(seed, "partition")
-    if kind == "dirichlet":
-        drawn = _dirichlet(labels, devices, alpha, minimum, draw)
-    elif kind == "iid":  # parts that differ by one sample at most
-        drawn = np.array_split(draw.permutation(len(labels)), devices)
-    elif kind == "shards":
-        drawn = _shards(labels, devices, shards_per_device, draw)
-    else:
-        raise DataError(f"there is no partition {kind!r}; choose one of {', '.join(KINDS)}")
-    return Partition.of(_filled_up(drawn, minimum))
-
-
-def _check(labels: Array, devices: int, minimum: int) -> None:
     if devices < 1 or minimum < 1:
         raise DataError(
             "a partition needs 1 device or more and a minimum of 1 sample or more, "
@@ -102,6 +88,16 @@ def _check(labels: Array, devices: int, minimum: int) -> None:
             f"{devices} devices with {minimum} samples or more need {devices * minimum} samples, "
             f"but there are {len(labels)}; take fewer devices or a lower minimum"
         )
+    draw = generator(seed, "partition")
+    if kind == "dirichlet":
+        drawn = _dirichlet(labels, devices, alpha, minimum, draw)
+    elif kind == "iid":  # parts that differ by one sample at most
+        drawn = np.array_split(draw.permutation(len(labels)), devices)
+    elif kind == "shards":
+        drawn = _shards(labels, devices, shards_per_device, draw)
+    else:
+        raise DataError(f"there is no partition {kind!r}; choose one of {', '.join(KINDS)}")
+    return Partition.of(_filled_up(drawn, minimum))
 
 
 def _dirichlet(
@@ -118,7 +114,9 @@ def _dirichlet(
         parts: list[list[Array]] = [[] for _ in range(devices)]
         for label in np.unique(labels):
             samples = draw.permutation(np.flatnonzero(labels == label))
-            shares = _usable(draw.dirichlet(np.full(devices, alpha)))
+            shares = draw.dirichlet(np.full(devices, alpha))
+            if not (np.isfinite(shares).all() and shares.sum() > 0):  # alpha is tiny
+                shares = np.full(devices, 1 / devices)
             cuts = np.rint(np.cumsum(shares)[:-1] * len(samples)).astype(np.int64)
             for part, cut in zip(parts, np.split(samples, cuts), strict=True):
                 part.append(cut)
@@ -126,12 +124,6 @@ def _dirichlet(
         if min(map(len, drawn)) >= minimum:
             break
     return drawn
-
-
-def _usable(shares: Array) -> Array:
-    """The drawn shares; even ones where a tiny alpha has drawn nothing but zeros."""
-    drawn = np.isfinite(shares).all() and shares.sum() > 0
-    return shares if drawn else np.full(len(shares), 1 / len(shares))
 
 
 def _shards(

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.aliases import old_names
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.errors import FedTinyError
 from fedtiny.federation import verbs
@@ -15,6 +16,7 @@ from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
+__getattr__ = old_names(__name__)
 Metrics = dict[str, float]
 SecondMoment = verbs.SecondMoment
 Arrays = Mapping[str, NDArray[np.float32]]

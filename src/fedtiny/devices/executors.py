@@ -67,7 +67,7 @@ class SerialExecutor:
         pass
 
 
-class _Workers:
+class _WorkerPool:
     """Several tasks at once, each in a child process that has one copy of the model.
 
     Parent and children speak the wire format. The outcome of a task does not depend on who does
@@ -105,7 +105,7 @@ def can_fork() -> bool:
     return hasattr(os, "fork") and os.uname().sysname == "Linux"
 
 
-class ForkExecutor(_Workers):
+class ForkExecutor(_WorkerPool):
     """Children that were forked, so that each has the data of every device."""
 
     def __init__(
@@ -146,7 +146,7 @@ def _work(pipe: Connection, engine: Engine, spec: DeviceSpec, shards: Sequence[D
     serve(pipe, engine, spec, shards)
 
 
-class SubprocessExecutor(_Workers):
+class SubprocessExecutor(_WorkerPool):
     """Native devices in processes of any Python that has fedtiny, perhaps without torch.
 
     A child gets the spec and the data of its own devices once, and requests in the wire format

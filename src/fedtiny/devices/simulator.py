@@ -8,9 +8,8 @@ from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.executors import Executor, Task
 from fedtiny.devices.link import Link
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.federation.collect import Arrived, collect
 from fedtiny.federation.messages import Request
-from fedtiny.federation.reply_validator import ReplyValidator
+from fedtiny.federation.reply_validator import Arrived, ReplyValidator, collect
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import Known
 from fedtiny.randomness import generator

@@ -18,7 +18,6 @@ from fedtiny.devices.torch_norms import norms
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced, traced
-from fedtiny.sparse.effective import effective_density
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -38,7 +37,7 @@ class TorchPublicSet:
         if not isinstance(self._graph, Graph):
             return None
         try:
-            effective_density(self._graph, Mask.full(self.engine.param_spec))
+            _ = Mask.full(self.engine.param_spec).reachability(self._graph).density
         except ModelError:
             return None
         return self._graph

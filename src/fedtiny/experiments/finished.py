@@ -12,7 +12,7 @@ from fedtiny import config as configs
 from fedtiny import cost
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat
-from fedtiny.cost.images import IMAGES
+from fedtiny.cost.network import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.experiments.places import Cell, Place

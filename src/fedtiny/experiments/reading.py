@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedtiny.errors import ConfigError
-from fedtiny.suggest import did_you_mean
+from fedtiny.errors import ConfigError, did_you_mean
 
 KINDS = {str: "text", int: "a number", dict: "a table", list: "a list", bool: "true/false"}
 

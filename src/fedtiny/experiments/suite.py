@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedtiny import shipped
+from fedtiny import extras
 from fedtiny.config.flat import flattened
 from fedtiny.errors import ConfigError
 from fedtiny.experiments import experiment, reading, scale
@@ -79,7 +79,7 @@ class Suite:
 
 def shipped_folder() -> Path:
     """The folder of the paper's experiments."""
-    return shipped.folder("experiments", SCALES_FILE)
+    return extras.shipped_folder("experiments", SCALES_FILE)
 
 
 def _squeezed(place: str) -> str:

@@ -16,7 +16,7 @@ from fedtiny.errors import ModelError
 from fedtiny.export.lowered import quantise
 from fedtiny.export.network import Values
 from fedtiny.federation.wire.indices import coded, read_positions
-from fedtiny.federation.wire.reader import Reader
+from fedtiny.federation.wire.stream import Reader
 from fedtiny.graph.ir import Graph, Kind
 from fedtiny.graph.weights import Floats, Lowered, Norm, Weights
 

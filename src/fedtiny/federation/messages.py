@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.deprecated import renamed
+from fedtiny.aliases import old_names
 from fedtiny.federation import verbs
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
@@ -21,7 +21,7 @@ bn_statistics = verbs.BnStatistics
 losses = verbs.Losses
 evaluate = verbs.Evaluate
 
-__getattr__ = renamed(__name__, swap=prune_and_grow)
+__getattr__ = old_names(__name__)
 
 Arrays = Mapping[str, NDArray[Any]]
 POOL_COUNTS = "pool.counts"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from fedtiny.aliases import old_hooks
 from fedtiny.config import Config, ResolvedConfig
 from fedtiny.federation.messages import POOL_COUNTS, Arrays
 from fedtiny.federation.transport import Outcome
@@ -35,6 +36,7 @@ class CoarseRequest:
         return len(self.arrays.get(POOL_COUNTS, ()))
 
 
+@old_hooks
 class Method:
     """Plain federated averaging; a method of pruning overrides the hooks in which it differs.
 
@@ -51,13 +53,18 @@ class Method:
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
     """Device-side Python of a third party's own; it runs on the reference engine only."""
 
+    def __init_subclass__(cls) -> None:
+        old_hooks(cls)
+
     def __init__(self, config: ResolvedConfig) -> None:
         self.config = config
 
     @cached_property
     def schedule(self) -> Schedule:
         """When the mask is adjusted, and by how much."""
-        return Schedule.of(self.config.pruning, self.granularity)
+        asked = self.config.pruning
+        granularity = self.granularity or asked.granularity
+        return Schedule(asked.delta_r, asked.r_stop, granularity, asked.order)
 
     def pruning_numbers(self, server: "Server") -> dict[str, int]:
         """The layers to adjust at the end of this round, with their a_t^l above zero."""

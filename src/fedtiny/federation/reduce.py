@@ -9,8 +9,7 @@ from fedtiny.config import RobustnessConfig
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.transport import Outcome, Traffic
 from fedtiny.sparse.mask import Mask
-from fedtiny.sparse.mean import Mean, Value, WeightedMean
-from fedtiny.sparse.robust_mean import RobustMean, median, trimmed
+from fedtiny.sparse.mean import Mean, RobustMean, Value, WeightedMean, median, trimmed
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedtiny.federation.messages import Reply, Request
-from fedtiny.federation.wire import reply_size
+from fedtiny.federation.wire import MAX_TEXT_BYTES, reply_size
 from fedtiny.federation.wire.indices import max_coded_size
-from fedtiny.federation.wire.plain import MAX_TEXT_BYTES
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta

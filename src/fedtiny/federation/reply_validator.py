@@ -1,6 +1,7 @@
 """Replies are not trusted: each is held against what was asked before it counts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -9,15 +10,27 @@ from numpy.typing import NDArray
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
-from fedtiny.federation.reduce import HOLDERS
+from fedtiny.federation.reduce import HOLDERS, reducer_for
 from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
+from fedtiny.federation.transport import Outcome, Traffic
 from fedtiny.federation.wire import decode_reply
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.vector import SparseVector, is_position_list
+from fedtiny.sparse.vector import is_position_list
 
 LARGEST = float(np.finfo(np.float32).max)
 NEVER_NEGATIVE = ("running_var", "running_square")
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What came of a request to a device: its reply, encoded or not, or why there is none."""
+
+    device: int
+    max_samples: int
+    """The most that the device can honestly stand for."""
+    content: Reply | bytes | FedTinyError
+    size: int
 
 
 class ReplyValidator:
@@ -46,15 +59,14 @@ class ReplyValidator:
         if size > self.limit:
             raise ReplyError(f"it has {size} bytes, and no honest reply has more than {self.limit}")
 
-    def accepted(
-        self, content: Reply | bytes | FedTinyError, size: int, device: int, max_samples: int
-    ) -> Reply:
+    def accepted(self, arrived: Arrived) -> Reply:
         """The reply that came from a device, if it counts; the error says why it does not."""
+        content = arrived.content
         if isinstance(content, FedTinyError):
             raise content
-        self.check_length(size)
+        self.check_length(arrived.size)
         reply = content if isinstance(content, Reply) else self.decoded(content)
-        self.check(reply, device, max_samples)
+        self.check(reply, arrived.device, arrived.max_samples)
         return reply
 
     def decoded(self, data: bytes) -> Reply:
@@ -115,8 +127,14 @@ class ReplyValidator:
             most = requested.get(layer, sizes[layer])
             if gradient.size != sizes[layer] or len(gradient) > most:
                 raise ReplyError(f"it has {len(gradient)} gradients of {layer}, not up to {most}")
-            _check_gradient(layer, gradient)
-            if layer in requested and _any_kept(mask, layer, gradient.indices):
+            if not is_position_list(gradient.indices, gradient.size):
+                raise ReplyError(
+                    f"a gradient of {layer} is out of range, out of order or there twice"
+                )
+            if gradient.values.shape != gradient.indices.shape or not _fits(gradient.values):
+                raise ReplyError(f"a gradient of {layer} is NaN or infinite")
+            kept = np.isin(gradient.indices, mask.indices(layer), assume_unique=True)
+            if layer in requested and kept.any():
                 raise ReplyError(f"it has the gradient of a kept weight of {layer}")
 
     def _check_arrays(self, arrays: Arrays) -> None:
@@ -124,15 +142,16 @@ class ReplyValidator:
         _check_names("the array", arrays, requested, None if self._open else requested)
         for name, array in ((name, np.asarray(own)) for name, own in arrays.items()):
             if name in requested and (array.shape != requested[name] or array.dtype != np.float32):
-                raise ReplyError(
-                    f"the array {name} is {_kind(array)}, not {requested[name]} float32"
-                )
-            if not _fits_float32(array):
+                found = f"{array.shape} {array.dtype}"
+                raise ReplyError(f"the array {name} is {found}, not {requested[name]} float32")
+            if not _fits(array):
                 raise ReplyError(f"the array {name} holds NaN, infinity or what is as good as that")
             if name.endswith(NEVER_NEGATIVE) and (array < 0).any():
                 raise ReplyError(f"a variance in {name} is negative")
-        if "losses" in requested:
-            _check_losses(arrays["losses"])
+        if "losses" in requested and (arrays["losses"] < 0).any():
+            raise ReplyError("a candidate's loss is negative")
+        if "losses" in requested and (arrays["losses"] >= HOPELESS_LOSS).all():
+            raise ReplyError("no candidate has a finite loss on it; lower --train.lr")
 
     def _check_metrics(self, metrics: Mapping[str, float]) -> None:
         requested = dict.fromkeys(self._parts.metrics)
@@ -155,6 +174,30 @@ class ReplyValidator:
         self._first = like
 
 
+def collect(
+    arrived: Iterable[Arrived],
+    validator: ReplyValidator,
+    failed: Mapping[int, str],
+    traffic: Traffic,
+) -> Outcome:
+    """Validate what comes, in device order, and average what is honest, one reply at a time.
+
+    `failed` are the devices that nothing came from; `traffic` is what was counted before.
+    """
+    request, robustness = validator.request, validator.config.robustness
+    replies = reducer_for(validator.reducer, robustness, request.theta)
+    left_out = dict(failed)
+    for one in arrived:
+        traffic += Traffic(up=one.size)
+        try:
+            reply = validator.accepted(one)
+        except FedTinyError as error:
+            left_out[one.device] = str(error)
+        else:
+            replies.add(reply)
+    return replies.outcome(dict(sorted(left_out.items())), traffic)
+
+
 def _check_names(
     what: str,
     found: Mapping[str, object],
@@ -169,34 +212,8 @@ def _check_names(
         raise ReplyError(f"it has {what} {min(unasked)}, which nobody asked for")
 
 
-def _check_losses(losses: NDArray[np.generic]) -> None:
-    """A cross-entropy is never negative, and one candidate of a pool is always of some use."""
-    if (losses < 0).any():  # type: ignore[operator]
-        raise ReplyError("a candidate's loss is negative")
-    if (losses >= HOPELESS_LOSS).all():  # type: ignore[operator]
-        raise ReplyError("no candidate has a finite loss on it; lower --train.lr")
-
-
-def _check_gradient(layer: str, gradient: SparseVector) -> None:
-    if not is_position_list(gradient.indices, gradient.size):
-        raise ReplyError(f"a gradient of {layer} is out of range, out of order or there twice")
-    if gradient.values.shape != gradient.indices.shape or not _fits_float32(gradient.values):
-        raise ReplyError(f"a gradient of {layer} is NaN or infinite")
-
-
-def _any_kept(mask: Mask, layer: str, indices: NDArray[np.int32]) -> bool:
-    """Whether any of these sorted positions is one of a kept weight."""
-    if mask.is_full(layer):
-        return len(indices) > 0
-    return bool(np.isin(indices, mask.indices(layer), assume_unique=True).any())
-
-
-def _fits_float32(values: NDArray[np.generic]) -> bool:
+def _fits(values: NDArray[np.generic]) -> bool:
     """Whether all values are finite, and stay so as float32."""
     if values.dtype.kind not in "iuf":
         return False
     return values.dtype.kind != "f" or bool((np.abs(values) <= LARGEST).all())
-
-
-def _kind(array: NDArray[np.generic]) -> str:
-    return f"{array.shape} {array.dtype}"

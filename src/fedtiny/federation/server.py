@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedtiny.aliases import old_attributes
 from fedtiny.config import Config
-from fedtiny.deprecated import warn_renamed
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Arrays, Request
 from fedtiny.federation.public import PublicSet
@@ -15,6 +15,7 @@ from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
 
 
+@old_attributes
 @dataclass
 class Server:
     """The state of a run, all of which a checkpoint holds, and the transport to the devices.
@@ -38,12 +39,6 @@ class Server:
         """The parameter spec of the model in training."""
         return self.theta.param_spec
 
-    @property
-    def anatomy(self) -> ParamSpec:
-        """What `param_spec` was called before."""
-        warn_renamed("server.anatomy", "server.param_spec")
-        return self.param_spec
-
     def ask(
         self,
         action: str,
@@ -66,7 +61,10 @@ class Server:
         self.traffic += outcome.traffic
         self.failed |= outcome.failed
         if not outcome.answered and not set(outcome.failed.values()) <= {ABSENT, STRAGGLER}:
-            raise FedTinyError(_nobody_answered(action, self.round, outcome))
+            reasons = [f"device {k}: {why}" for k, why in outcome.failed.items()][:3]
+            raise FedTinyError(
+                f"no device answered '{action}' in round {self.round} ({'; '.join(reasons)})"
+            )
         return outcome
 
     def enough(self, outcome: Outcome) -> bool:
@@ -88,8 +86,3 @@ class Server:
         draw = generator(self.config.seed, "participants", round=self.round)
         chosen = draw.choice(there, size=min(asked, len(there)), replace=False)
         return sorted(int(device) for device in chosen)
-
-
-def _nobody_answered(action: str, round: int, outcome: Outcome) -> str:
-    reasons = "; ".join(f"device {k}: {why}" for k, why in list(outcome.failed.items())[:3])
-    return f"no device answered '{action}' in round {round} ({reasons})"

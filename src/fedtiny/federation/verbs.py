@@ -4,11 +4,12 @@ A verb has its options (plain JSON on the wire, with its name), knows what an ho
 holds, and what it costs a device. What a device does for it is in `devices/node.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedtiny.federation.device_load import DeviceLoad
+from fedtiny.aliases import old_attributes
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.top import slab_values
 from fedtiny.sparse.vector import INDEX_BYTES, VALUE_BYTES
 
@@ -19,6 +20,44 @@ if TYPE_CHECKING:
 Items = dict[str, int]
 TRAINING = ("forward", "input_gradient", "weight_gradient")
 SecondMoment = Literal["var", "square"]
+
+
+@dataclass(frozen=True)
+class LayerFlops:
+    """A layer's share of a forward pass of one image, with `kept` of its weights and with all.
+
+    The gradient of its input takes as much, and so does that of its weights.
+    """
+
+    name: str
+    kept: int
+    forward: int
+    dense: int
+
+    @property
+    def weight(self) -> str:
+        """Name of the layer's weight in the state dict."""
+        return f"{self.name}.weight"
+
+
+@dataclass(frozen=True)
+class DeviceLoad:
+    """A device in training: its network, and how many images it has for what."""
+
+    layers: Sequence[LayerFlops]
+    """In the order that the network runs them."""
+    param_spec: ParamSpec
+    samples: int
+    batch: int
+    """Images of a mini-batch."""
+    development: int
+    """Images that measure candidates."""
+    candidates: int = 0
+
+    @property
+    def forward(self) -> int:
+        """A forward pass of one image."""
+        return sum(layer.forward for layer in self.layers)
 
 
 class Verb:
@@ -169,6 +208,7 @@ class TopGradients(_LargestGradients):
         reply.gradients |= self.counts
 
 
+@old_attributes
 @dataclass(frozen=True, eq=False)
 class BnStatistics(KnownVerb):
     """Measure the batch-norm statistics of every candidate (Alg. 1, line 5).

@@ -7,9 +7,8 @@ from typing import Any
 from flwr.app import Message
 
 from fedtiny.errors import FedTinyError, ReplyError
-from fedtiny.federation.collect import Arrived, collect
 from fedtiny.federation.messages import Request
-from fedtiny.federation.reply_validator import ReplyValidator
+from fedtiny.federation.reply_validator import Arrived, ReplyValidator, collect
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
 from fedtiny.flower import messages

@@ -3,7 +3,7 @@
 from importlib.metadata import EntryPoint, entry_points
 
 from fedtiny.config import ResolvedConfig
-from fedtiny.errors import ConfigError
+from fedtiny.errors import ConfigError, did_you_mean
 from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
 from fedtiny.methods.feddst import FedDST
@@ -15,7 +15,6 @@ from fedtiny.methods.prunefl import PruneFL
 from fedtiny.methods.small_model import SmallModel
 from fedtiny.methods.snip import SNIP
 from fedtiny.methods.synflow import SynFlow
-from fedtiny.suggest import did_you_mean
 
 BUILT_IN: tuple[type[Method], ...] = (
     FedAvg,
@@ -35,7 +34,8 @@ GROUP = "fedtiny.methods"
 
 def names() -> dict[str, str]:
     """Every method that can be asked for by name, with a line of description."""
-    return {name: _first_line(method) for name, method in _known().items()}
+    descriptions = {name: method.__doc__ or "" for name, method in _known().items()}
+    return {name: text.strip().partition("\n")[0] for name, text in descriptions.items()}
 
 
 def find(name: str) -> type[Method]:
@@ -82,7 +82,3 @@ def _loaded(point: EntryPoint) -> type[Method]:
 def _described(point: EntryPoint) -> str:
     package = f" of package '{point.dist.name}'" if point.dist else ""
     return f"the method '{point.name} = {point.value}'{package}"
-
-
-def _first_line(method: type[Method]) -> str:
-    return (method.__doc__ or "").strip().partition("\n")[0]

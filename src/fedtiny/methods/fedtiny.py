@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import FleetConfig
 from fedtiny.errors import FedTinyError, ModelError
 from fedtiny.federation.messages import HOPELESS_LOSS, pool_arrays
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
-from fedtiny.federation.verbs import BnStatistics, Losses, Program, SecondMoment, TopGradients
+from fedtiny.federation.verbs import BnStatistics, Losses, Program, SecondMoment, TopGradients, Verb
 from fedtiny.graph.ir import Graph
 from fedtiny.methods.at_start import prune_uniformly
 from fedtiny.models.param_spec import ParamSpec
@@ -20,7 +19,6 @@ from fedtiny.randomness import generator
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.densities import Counts, uniform_noise
-from fedtiny.sparse.effective import reachability
 
 Statistics = Mapping[str, NDArray[np.float32]]
 SMALLEST_SHARE = 1e-8  # of one device in a mean, for a hopeless loss to show in it
@@ -92,19 +90,14 @@ class FedTiny(Method):
         """Average the devices' batch-norm statistics (Alg. 1, lines 2 to 13)."""
         if self.config.selection.kind == "vanilla":
             return {}
-        verb, arrays = self._measuring, pool_arrays(pool.counts)
-        outcome = server.ask("select", (verb,), theta=pool.theta, arrays=arrays)
-        _require_enough(server, outcome)
-        return pooled_variance(outcome.arrays) if verb.second_moment == "square" else outcome.arrays
+        found = _asked(server, self._measuring, pool)
+        return pooled_variance(found) if self._measuring.second_moment == "square" else found
 
     def _global_losses(
         self, server: Server, pool: CandidatePool, statistics: Statistics
     ) -> NDArray[np.float32]:
         """Average the devices' losses of every candidate (Alg. 1, lines 14 to 28)."""
-        arrays = pool_arrays(pool.counts, statistics)
-        outcome = server.ask("select", (Losses(),), theta=pool.theta, arrays=arrays)
-        _require_enough(server, outcome)
-        scores = outcome.arrays["losses"]
+        scores = _asked(server, Losses(), pool, statistics)["losses"]
         finite = scores < HOPELESS_LOSS * SMALLEST_SHARE
         if not finite.any():
             raise FedTinyError(
@@ -123,7 +116,7 @@ class FedTiny(Method):
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""
         numbers = self.pruning_numbers(server)
         mask = server.theta.mask
-        useful = reachability(_graph(server), mask).useful if self._reclaims else None
+        useful = mask.reachability(_graph(server)).useful if self._reclaims else None
         server.theta, _ = grow_and_drop(server.theta, outcome.gradients, numbers, useful)
 
     @property
@@ -165,13 +158,18 @@ def _graph(server: Server) -> Graph:
     return graph
 
 
-def _require_enough(server: Server, outcome: Outcome) -> None:
-    if not server.enough(outcome):
-        raise _too_few(server.config.fleet, len(outcome.answered))
+def _asked(
+    server: Server, verb: Verb, pool: CandidatePool, statistics: Statistics | None = None
+) -> Statistics:
+    """What enough devices measure of a pool.
 
-
-def _too_few(fleet: FleetConfig, answered: int) -> FedTinyError:
-    """Simulated devices fail again when a run goes on; real ones may be back."""
+    If too few answer: simulated devices fail again when a run goes on; real ones may be back.
+    """
+    arrays = pool_arrays(pool.counts, statistics)
+    outcome = server.ask("select", (verb,), theta=pool.theta, arrays=arrays)
+    if server.enough(outcome):
+        return outcome.arrays
+    fleet, answered = server.config.fleet, len(outcome.answered)
     trouble = (
         f"only {answered} devices answered the selection, fewer than --fleet.min-replies "
         f"{fleet.min_replies}"
@@ -183,13 +181,13 @@ def _too_few(fleet: FleetConfig, answered: int) -> FedTinyError:
     }
     lower = " or ".join(f"--fleet.{name}" for name, there in hindrances.items() if there)
     if fleet.fail_rate or fleet.straggler_rate:
-        return FedTinyError(
+        raise FedTinyError(
             f"{trouble}; start anew with a lower {lower}, or with another --seed, which failures "
             "follow",
             retryable=False,
         )
     or_lower = f", or start anew with a lower {lower}" if lower else ""
-    return FedTinyError(f"{trouble}; continue the run when more devices are there{or_lower}")
+    raise FedTinyError(f"{trouble}; continue the run when more devices are there{or_lower}")
 
 
 def _record(pool: CandidatePool, scores: NDArray[np.float32], best: int) -> dict[str, Any]:

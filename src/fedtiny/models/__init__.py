@@ -3,17 +3,18 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedtiny.errors import ModelError
+from fedtiny.aliases import old_names
+from fedtiny.errors import ModelError, did_you_mean
 from fedtiny.extras import require
 from fedtiny.graph.ir import Graph
 from fedtiny.models.param_spec import ParamSpec, Shape
-from fedtiny.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
 
 __all__ = ["ModelKind", "ParamSpec", "Traced", "analyze", "build", "kind", "names", "traced"]
 
+__getattr__ = old_names(__name__)
 Traced = Graph | ModelError
 """The graph of a network, or why it cannot be told."""
 

@@ -13,7 +13,6 @@ from fedtiny.federation.verbs import Evaluate
 from fedtiny.files import append_line, plain, write_atomically
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder
-from fedtiny.sparse.effective import reachability
 from fedtiny.sparse.vector import VALUE_BYTES
 
 Record = dict[str, Any]
@@ -138,7 +137,7 @@ def _effective(assembly: Assembly) -> Record:
     graph = server.public.graph if server.public else None
     if graph is None:
         return {"effective_density": None, "effective_densities": None}
-    reach = reachability(graph, server.theta.mask)
+    reach = server.theta.mask.reachability(graph)
     return {"effective_density": reach.density, "effective_densities": reach.densities}
 
 

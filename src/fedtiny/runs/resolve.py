@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedtiny import methods
 from fedtiny.config import Config, RunConfig, parse_size, resolve_run
 from fedtiny.config.aliases import CUSTOM
-from fedtiny.cores import cores
 from fedtiny.cost import largest_density
 from fedtiny.cost.workload import CostInputs
 from fedtiny.data import DataSet
@@ -21,6 +20,7 @@ from fedtiny.native.fit import largest_fit
 from fedtiny.native.library import available
 from fedtiny.native.model import NativeModel
 from fedtiny.native.options import Options
+from fedtiny.process import cores
 from fedtiny.runs.inputs import check_config, check_inputs
 from fedtiny.sparse.densities import uniform
 

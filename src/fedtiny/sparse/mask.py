@@ -8,12 +8,16 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtiny.aliases import old_attributes
+from fedtiny.graph.ir import Graph
+from fedtiny.graph.reach import Reachability
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.vector import is_position_list
 
 Indices = NDArray[np.int32]
 
 
+@old_attributes
 class Mask:
     """Which weights of a model are kept: m in the paper.
 
@@ -68,6 +72,11 @@ class Mask:
         kept = self._kept[layer]
         return np.arange(self.param_spec.sizes[layer], dtype=np.int32) if kept is None else kept
 
+    @property
+    def positions(self) -> Mapping[str, Indices | None]:
+        """Sorted flat positions of the kept weights by layer; None of a layer that keeps all."""
+        return self._kept
+
     def kept(self, layer: str) -> int:
         """Number of kept weights of a layer: n^l in the paper."""
         positions = self._kept[layer]
@@ -101,6 +110,10 @@ class Mask:
         """Kept share by layer: d^l in the paper."""
         sizes = self.param_spec.sizes
         return MappingProxyType({name: n / sizes[name] for name, n in self.counts.items()})
+
+    def reachability(self, graph: Graph) -> Reachability:
+        """What the mask leaves of the ways through a network: its effective density, by layer."""
+        return Reachability(graph, self._kept, self.param_spec.sizes)
 
     @cached_property
     def version(self) -> int:

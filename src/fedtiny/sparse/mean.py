@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.cores import cores
+from fedtiny.process import cores
 from fedtiny.sparse.vector import SparseVector
 
 CHUNK = 1 << 15  # values that stay in a core's cache
@@ -15,19 +16,6 @@ LARGE = 1 << 20  # values that are worth several threads
 THREADS = min(4, cores())
 
 Value = NDArray[Any] | SparseVector
-
-
-class Mean(Protocol):
-    """Makes one of many devices' named values."""
-
-    def add(self, values: Mapping[str, Value], weight: float) -> None:
-        """Count one device's values in."""
-
-    def dense(self) -> dict[str, NDArray[np.float32]]:
-        """The means of arrays."""
-
-    def sparse(self) -> dict[str, SparseVector]:
-        """The means of sparse vectors."""
 
 
 class WeightedMean:
@@ -60,7 +48,11 @@ class WeightedMean:
             self._add(name, value, weight)
         self.weight += weight
         if self._holders is not None:
-            held = {k: _ones(v) for k, v in values.items() if isinstance(v, SparseVector)}
+            held = {
+                name: SparseVector(value.size, value.indices, np.ones_like(value.values))
+                for name, value in values.items()
+                if isinstance(value, SparseVector)
+            }
             self._holders.add(held, weight)
 
     def result(self) -> dict[str, Value]:
@@ -75,7 +67,10 @@ class WeightedMean:
         """The means of sparse vectors."""
         means = {name: s.mean(self.weight) for name, s in self._sparse_sums.items()}
         shares = self._holders.sparse() if self._holders is not None else {}
-        return {name: _over(mean, shares[name]) if shares else mean for name, mean in means.items()}
+        for name, share in shares.items():
+            mean = means[name]
+            means[name] = SparseVector(mean.size, mean.indices, mean.values / share.values)
+        return means
 
     def _add(self, name: str, value: Value, weight: float) -> None:
         if isinstance(value, SparseVector):
@@ -83,7 +78,12 @@ class WeightedMean:
             return
         if name not in self._sums:
             self._sums[name] = np.full(np.shape(value), -0.0)  # 0.0 would change the sign of -0.0
-        _add_weighted(self._sums[name], np.asarray(value), weight)
+        sums, values = self._sums[name].reshape(-1), np.asarray(value).reshape(-1)
+
+        def add(chunk: slice) -> None:
+            sums[chunk] += np.multiply(values[chunk], weight, dtype=np.float64)
+
+        in_chunks(sums.size, add)
 
 
 def in_chunks(size: int, work: Callable[[slice], None]) -> None:
@@ -100,24 +100,6 @@ def in_chunks(size: int, work: Callable[[slice], None]) -> None:
     with ThreadPoolExecutor(THREADS, thread_name_prefix="chunks") as pool:
         for _ in pool.map(through, (chunks[first::THREADS] for first in range(THREADS))):
             pass
-
-
-def _ones(vector: SparseVector) -> SparseVector:
-    return SparseVector(vector.size, vector.indices, np.ones_like(vector.values))
-
-
-def _over(mean: SparseVector, share: SparseVector) -> SparseVector:
-    """A mean over all devices as one over the share of them that holds a value."""
-    return SparseVector(mean.size, mean.indices, mean.values / share.values)
-
-
-def _add_weighted(total: NDArray[np.float64], value: NDArray[Any], weight: float) -> None:
-    sums, values = total.reshape(-1), value.reshape(-1)
-
-    def add(chunk: slice) -> None:
-        sums[chunk] += np.multiply(values[chunk], weight, dtype=np.float64)
-
-    in_chunks(sums.size, add)
 
 
 def _divided(total: NDArray[np.float64], weight: float) -> NDArray[np.float32]:
@@ -182,3 +164,98 @@ def _united(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
     first = np.ones(len(merged), dtype=np.bool_)
     np.not_equal(merged[1:], merged[:-1], out=first[1:])
     return merged[first]
+
+
+Cut = Callable[[int], int]
+"""How many of n values are left out at each end; fewer than half."""
+
+
+def median(count: int) -> int:
+    """All but the middle one or two.
+
+    >>> [median(count) for count in (1, 2, 3, 4, 5)]
+    [0, 0, 1, 1, 2]
+    """
+    return (count - 1) // 2
+
+
+def trimmed(share: float) -> Cut:
+    """A share, rounded up, so that one of few is left out too.
+
+    >>> [trimmed(0.1)(count) for count in (1, 2, 3, 10, 11, 30)]
+    [0, 0, 1, 1, 2, 3]
+    """
+    return lambda count: min(ceil(round(share * count, 9)), median(count))
+
+
+class RobustMean:
+    """A mean of the middle values; every device counts the same, whatever its weight.
+
+    It holds what every device gave until the end. Sums are in float64 and in the order of size,
+    so that not even the order of the devices matters. Of a sparse vector a missing entry is
+    zero, or is left out where only holders count.
+
+    >>> mean = RobustMean(median)
+    >>> for value in (1.0, 2.0, 1e30):
+    ...     mean.add({"x": np.array([value])}, weight=1)
+    >>> mean.dense()["x"].tolist()
+    [2.0]
+    """
+
+    def __init__(self, cut: Cut, holders_only: bool = False) -> None:
+        self.cut = cut
+        self.missing = np.float32(np.nan if holders_only else 0)
+        self._arrays: dict[str, list[NDArray[np.generic]]] = {}
+        self._vectors: dict[str, list[SparseVector]] = {}
+        self._shapes: dict[str, object] | None = None
+
+    def add(self, values: Mapping[str, Value], weight: float) -> None:
+        """Keep one device's values."""
+        self._shapes = checked_shapes(values, self._shapes)
+        for name, value in values.items():
+            if isinstance(value, SparseVector):
+                self._vectors.setdefault(name, []).append(value)
+            else:
+                self._arrays.setdefault(name, []).append(np.array(value))
+
+    def dense(self) -> dict[str, NDArray[np.float32]]:
+        """The middle of arrays."""
+        return {
+            name: self._of_rows([array.reshape(-1) for array in arrays]).reshape(arrays[0].shape)
+            for name, arrays in self._arrays.items()
+        }
+
+    def sparse(self) -> dict[str, SparseVector]:
+        """The middle of sparse vectors, at every position that any device has."""
+        return {name: self._of_vectors(vectors) for name, vectors in self._vectors.items()}
+
+    def _of_vectors(self, vectors: Sequence[SparseVector]) -> SparseVector:
+        indices = np.unique(np.concatenate([vector.indices for vector in vectors]))
+        rows = np.full((len(vectors), len(indices)), self.missing)
+        for row, vector in zip(rows, vectors, strict=True):
+            row[np.searchsorted(indices, vector.indices)] = vector.values
+        return SparseVector(vectors[0].size, indices, self._of_rows(list(rows)))
+
+    def _of_rows(self, rows: Sequence[NDArray[np.generic]]) -> NDArray[np.float32]:
+        """The middle of the devices' values at each place."""
+        found = np.empty(len(rows[0]), np.float32)
+
+        def find(chunk: slice) -> None:
+            found[chunk] = _robust_mean(np.stack([row[chunk] for row in rows], axis=1), self.cut)
+
+        in_chunks(len(found), find)
+        return found + np.float32(0)  # of zeros of either sign makes one
+
+
+def _robust_mean(values: NDArray[np.generic], cut: Cut) -> NDArray[np.float64]:
+    """The mean of each row without its extremes; NaN stands for no value."""
+    ordered = np.sort(values, axis=1)  # NaN goes to the end
+    counts = values.shape[1] - np.isnan(ordered).sum(axis=1)
+    found = np.empty(len(values))
+    for count in np.unique(counts).tolist():
+        left_out, own = cut(count), counts == count
+        found[own] = ordered[own, left_out : count - left_out].mean(axis=1, dtype=np.float64)
+    return found
+
+
+Mean = WeightedMean | RobustMean

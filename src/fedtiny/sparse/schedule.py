@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from math import cos, floor, pi
 from typing import Literal
 
-from fedtiny.config import ResolvedPruning
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 
@@ -20,16 +19,6 @@ class Schedule:
     r_stop: int
     granularity: Granularity = "block"
     order: Order = "backward"
-
-    @classmethod
-    def of(cls, settings: ResolvedPruning, granularity: Granularity | None = None) -> "Schedule":
-        """The schedule that a config asks for, all layers at a time where a method says so."""
-        return cls(
-            delta_r=settings.delta_r,
-            r_stop=settings.r_stop,
-            granularity=granularity or settings.granularity,
-            order=settings.order,
-        )
 
     def adjusts(self, round: int) -> bool:
         """Whether the mask is adjusted at the end of this round (Alg. 2, line 10)."""

@@ -8,12 +8,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.aliases import old_attributes
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Indices, Mask
 
 Floats = NDArray[np.float32]
 
 
+@old_attributes
 @dataclass(frozen=True, eq=False)
 class Theta:
     """A model's values under a mask: theta in the paper.

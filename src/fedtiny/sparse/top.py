@@ -81,16 +81,14 @@ class TopBuffer:
     def push(self, indices: NDArray[np.integer], values: NDArray[np.float32]) -> None:
         """Offer a slab of values at distinct positions not offered before."""
         if len(self._indices) == self.count:
-            above = ~(np.abs(values) < self._threshold())  # what is no number among them
+            threshold = np.fmin.reduce(np.abs(self._values), initial=np.inf)
+            above = ~(np.abs(values) < threshold)  # what is no number among them
             indices, values = indices[above], values[above]
         joined = np.concatenate([self._indices, indices.astype(np.int32, copy=False)])
         order = np.argsort(joined)
         joined, values = joined[order], np.concatenate([self._values, values])[order]
         best = largest(values, self.count)
         self._indices, self._values = joined[best], values[best]
-
-    def _threshold(self) -> float:
-        return float(np.fmin.reduce(np.abs(self._values), initial=np.inf))
 
     def result(self) -> SparseVector:
         """What is in the buffer, sorted by position."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.errors import WireError
-from fedtiny.federation.wire.reader import Reader, bytes_for
+from fedtiny.federation.wire.stream import Reader, Writer, bytes_for
 from fedtiny.sparse.mask import Indices
 
 FULL, BITMAP, RICE = 0, 1, 2
@@ -74,6 +74,15 @@ def coded(positions: Indices | None, size: int) -> Iterator[bytes]:
         yield _packed(positions, size)
     else:
         yield from _rice(_gaps(positions), form - RICE)
+
+
+def write_positions(out: Writer, positions: Indices | None, size: int) -> None:
+    """Coded positions of a layer; none is coded where bytes are only counted."""
+    if out.counting:
+        out.size += coded_size(positions, size)
+    else:
+        for part in coded(positions, size):
+            out.raw(part)
 
 
 def read_positions(reader: Reader, size: int) -> Indices | None:

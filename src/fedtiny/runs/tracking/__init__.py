@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedtiny import config as configs
-from fedtiny.errors import ConfigError, RunError
+from fedtiny.errors import ConfigError, RunError, did_you_mean
 from fedtiny.extras import require
 from fedtiny.files import read_json, write_json
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.reporter import Reporter, automatic
-from fedtiny.suggest import did_you_mean
 
 STATE = "trackers.json"
 
