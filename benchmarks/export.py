@@ -25,8 +25,7 @@ import numpy as np
 
 from fedtiny.data.transforms import ArrayTransform, Preparation
 from fedtiny.export.c_source import write_c
-from fedtiny.export.lowered import lower
-from fedtiny.export.network import TinyModel
+from fedtiny.export.network import TinyModel, lower
 from fedtiny.export.onnx_file import onnx_bytes
 from fedtiny.export.packed import packed
 from fedtiny.extras import require

@@ -3,8 +3,8 @@
 import numpy as np
 
 from fedtiny.graph.ir import Graph
+from fedtiny.native.library import Options, Rates
 from fedtiny.native.model import NativeModel
-from fedtiny.native.options import Options, Rates
 
 from .contender import Contender, Step
 from .task import DECAY, LR, MOMENTUM, Task
@@ -19,7 +19,7 @@ def step(task: Task, contender: Contender) -> Step:
 def parameter_bytes(task: Task, contender: Contender) -> int:
     """Kept weights and dense tensors, their gradients and momentum; takes no memory."""
     model = NativeModel(Graph.from_plain(task.graph))
-    return model.plan(_options(task, contender), task.counts(contender.density)).parameters
+    return int(model.plan(_options(task, contender), task.counts(contender.density)).parameters)
 
 
 def _options(task: Task, contender: Contender) -> Options:
@@ -41,7 +41,7 @@ def _model(task: Task, contender: Contender) -> NativeModel:
     for name, positions in kept.items():
         model.set(name, draw.standard_normal(len(positions)) * 0.05)
     for name, size in task.dense.items():
-        if name in model.layers:
+        if name.removesuffix(".weight") in model.graph.weight_shapes:
             model.set(name, draw.standard_normal(size) * 0.05)
         else:
             is_one = name.endswith((".weight", ".running_var"))

@@ -13,7 +13,7 @@ from fedtiny import aliases as aliases  # lets modules be imported by their old 
 if TYPE_CHECKING:
     from fedtiny.config import Config
     from fedtiny.data import from_arrays, from_torch
-    from fedtiny.export.loading import load
+    from fedtiny.export.packed import load
     from fedtiny.runs.runner import Result, resume, run
 
 __version__ = "0.2.0"
@@ -24,7 +24,7 @@ _HOMES = {
     "Result": "fedtiny.runs.runner",
     "from_arrays": "fedtiny.data",
     "from_torch": "fedtiny.data",
-    "load": "fedtiny.export.loading",
+    "load": "fedtiny.export.packed",
     "resume": "fedtiny.runs.runner",
     "run": "fedtiny.runs.runner",
 }

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from fedtiny.cli.predict import shares_of
 from fedtiny.data import digits
 from fedtiny.export import numpy_model, packed
-from fedtiny.export.pictures import read_image
+from fedtiny.export.numpy_model import read_image
 from fedtiny.export.source import pack_run
 
 from ..bare import bare_python

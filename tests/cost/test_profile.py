@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedtiny import models
 from fedtiny.errors import ModelError
-from fedtiny.models.profile import profile
+from fedtiny.models.analysis import profile
 
 from .tiny import SHAPE, tiny_network
 

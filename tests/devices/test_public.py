@@ -15,7 +15,7 @@ from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.devices.torch_public import TorchPublicSet
 from fedtiny.models import analyze, build
-from fedtiny.models.resnet import ResidualBlock
+from fedtiny.models.networks import ResidualBlock
 from fedtiny.randomness import SERVER
 
 from .tiny import Smooth, TinyNet, graph_of, lab, random_mask, seeded, settings

@@ -16,7 +16,7 @@ from fedtiny.devices.torch_pooling import (
     deterministic_pool,
     deterministic_pools,
 )
-from fedtiny.models.vgg import vgg11
+from fedtiny.models.networks import vgg11
 
 from .tiny import TinyNet, lab
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.export.network import TinyModel
+from fedtiny.graph.arithmetic import Lowered, Norm, Weights
 from fedtiny.graph.operations import OPERATIONS
-from fedtiny.graph.weights import Lowered, Norm, Weights
 
 from ..graph import building
 
@@ -65,7 +65,7 @@ class Builder:
     def batch_norm(self, source, name):
         self.net.batch_norm(name, source)
         gamma, beta, mean = self.rng.standard_normal((3, self.channels[source])).astype(np.float32)
-        self.norms[name] = Norm(gamma, beta, mean, np.exp(mean), 1e-5)
+        self.norms[name] = Norm(gamma, beta, mean, np.exp(mean), epsilon=1e-5)
 
     def relu(self, source, _):
         self.net.relu(source)

@@ -8,8 +8,7 @@ from torch import nn
 
 from fedtiny import models
 from fedtiny.data.transforms import Preparation
-from fedtiny.export.lowered import lower
-from fedtiny.export.network import TinyModel
+from fedtiny.export.network import TinyModel, lower
 from fedtiny.graph.ir import Graph
 from fedtiny.graph.trace import trace
 from fedtiny.models import ParamSpec

@@ -8,10 +8,8 @@ from hypothesis import HealthCheck, given, settings
 
 from fedtiny.data.transforms import ArrayTransform, Preparation
 from fedtiny.export.c_source import write_c
-from fedtiny.export.lowered import quantise
-from fedtiny.export.network import TinyModel
-from fedtiny.graph.arithmetic import all_steps
-from fedtiny.graph.weights import Lowered, Weights
+from fedtiny.export.network import TinyModel, quantise
+from fedtiny.graph.arithmetic import Lowered, Weights, all_steps
 
 from ..graph.building import Builder
 from .c_networks import networks
@@ -32,8 +30,8 @@ def as_held(net, values):
 
 
 def _rounded(weights):
-    held = quantise(weights)
-    return replace(weights, values=held.values * held.scales[weights.filters])
+    held, scales = quantise(weights)
+    return replace(weights, values=held * scales[weights.filters])
 
 
 def logits(net, images):

@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given
 
-from fedtiny.export.c_plan import is_in_place, plan
-from fedtiny.export.c_program import program
+from fedtiny.export.c_program import is_in_place, plan, program
 
 from .c_networks import networks
 from .nets import SHIPPED, shipped, tiny_model
@@ -18,9 +17,8 @@ def planned(model):
 def extent(tensor):
     """The floats that a tensor's pixels lie in."""
     first = tensor.start + tensor.origin
-    last = (
-        (tensor.channels - 1) * tensor.plane + (tensor.rows - 1) * tensor.pitch + tensor.columns - 1
-    )
+    channels, rows, columns = tensor.shape
+    last = (channels - 1) * tensor.plane + (rows - 1) * tensor.pitch + columns - 1
     return range(first, first + last + 1)
 
 

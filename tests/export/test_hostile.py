@@ -17,9 +17,9 @@ from fedtiny.export.c_source import write_c
 from fedtiny.export.network import TinyModel
 from fedtiny.export.numpy_model import NumpyModel
 from fedtiny.files import digest_of
+from fedtiny.graph.arithmetic import Lowered, Weights
 from fedtiny.graph.ir import UNTRUSTED, Graph, Kind, Node
 from fedtiny.graph.trace import trace
-from fedtiny.graph.weights import Lowered, Weights
 
 from ..graph.building import Builder
 from .nets import shipped, tiny_model

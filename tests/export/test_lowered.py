@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from fedtiny.export.lowered import lower, quantise
-from fedtiny.graph.arithmetic import all_steps
-from fedtiny.graph.dead import remove_dead as without_dead
+from fedtiny.export.network import lower, quantise
+from fedtiny.graph.arithmetic import Lowered, Weights, all_steps
 from fedtiny.graph.ir import Kind
-from fedtiny.graph.weights import Lowered, Weights
+from fedtiny.graph.passes import remove_dead as without_dead
 
 from ..graph.building import Builder
 from .nets import DENSITIES, SHIPPED, assert_close, shipped, sparse
@@ -179,16 +178,16 @@ def test_eight_bits_are_at_most_half_a_step_away():
     rng = np.random.default_rng(0)
     indices = np.sort(rng.choice(4 * 90, 77, replace=False))
     weights = Weights((4, 10, 3, 3), indices, rng.standard_normal(77).astype(np.float32), None)
-    small = quantise(weights)
-    assert (small.values.dtype, small.scales.shape) == (np.int8, (4,))
-    again = small.values * small.scales[weights.filters]
-    assert np.all(np.abs(again - weights.values) <= 0.501 * small.scales[weights.filters])
+    small, scales = quantise(weights)
+    assert (small.dtype, scales.shape) == (np.int8, (4,))
+    again = small * scales[weights.filters]
+    assert np.all(np.abs(again - weights.values) <= 0.501 * scales[weights.filters])
     largest = np.array([np.abs(weights.values[weights.filters == f]).max() for f in range(4)])
-    np.testing.assert_allclose(small.scales * 127, largest, rtol=1e-6)
-    assert np.abs(small.values.astype(int)).max() == 127
+    np.testing.assert_allclose(scales * 127, largest, rtol=1e-6)
+    assert np.abs(small.astype(int)).max() == 127
 
 
 def test_a_filter_of_nothing_or_of_zeros_has_a_scale():
-    small = quantise(Weights((3, 2), np.array([0, 4]), np.float32([0, -2]), None))
-    np.testing.assert_array_equal(small.values, [0, -127])
-    np.testing.assert_allclose(small.scales, [1, 1, 2 / 127])
+    small, scales = quantise(Weights((3, 2), np.array([0, 4]), np.float32([0, -2]), None))
+    np.testing.assert_array_equal(small, [0, -127])
+    np.testing.assert_allclose(scales, [1, 1, 2 / 127])

@@ -12,7 +12,7 @@ from fedtiny import models
 from fedtiny.data.transforms import ArrayTransform
 from fedtiny.errors import ExportError
 from fedtiny.export import numpy_model, packed, torch_model
-from fedtiny.export.layers import layer_bytes
+from fedtiny.export.packed import layer_bytes
 from fedtiny.graph.ir import Graph
 
 from .nets import DENSITIES, SHIPPED, assert_close, shipped, sparse, tiny_model

@@ -13,7 +13,8 @@ from fedtiny import models
 from fedtiny.config import Config, DataConfig
 from fedtiny.data import DataSet, ImageSet
 from fedtiny.errors import ExportError, RunError
-from fedtiny.export import numpy_model, packed, torch_files
+from fedtiny.export import numpy_model, packed
+from fedtiny.export.formats import write_torch
 from fedtiny.export.source import Trained, pack_run, tiny_model, trained
 from fedtiny.files import write_json
 from fedtiny.runs.folder import RunFolder
@@ -42,7 +43,7 @@ def finished(tmp_path):
         data = DataSet("blank", blank, blank, mean, std, flips=False, crop_padding=0)
         config = Config(model=name, width=SHIPPED[name][1], data=DataConfig(root="/my/own/place"))
         network = shipped(name, 1.0, seed=5).torch
-        return made, Trained(folder, config, data, network)
+        return made, Trained(folder, config, data, network, models.traced(network, data.shape))
 
     return make
 
@@ -59,7 +60,7 @@ def built_again(path):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_files_for_torch_build_the_network_again(finished, name, tmp_path):
     made, run = finished(name)
-    files = torch_files.write(run, tmp_path / "out.safetensors")
+    files = write_torch(run, tmp_path / "out.safetensors")
     assert [file.name for file in files] == ["out.safetensors", "out.json"]
     network = built_again(tmp_path / "out.safetensors")
     assert type(network) is type(made.torch)
@@ -168,7 +169,7 @@ def test_a_method_that_brings_its_own_network(tmp_path):
     done = train(tiny(method="small_model", model="resnet18", width=4), tmp_path / "run")
     model = packed.read(pack_run(done.path))
     assert model.card["model"] == "small"
-    torch_files.write(trained(done.path), tmp_path / "out.safetensors")
+    write_torch(trained(done.path), tmp_path / "out.safetensors")
     network = built_again(tmp_path / "out.safetensors")
     images = torch.randn(3, 1, 8, 8)
     with torch.no_grad():

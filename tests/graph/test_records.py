@@ -6,8 +6,7 @@ import pytest
 
 from fedtiny import models
 from fedtiny.errors import ModelError
-from fedtiny.graph.ir import LIMITS, Graph, Kind, Node
-from fedtiny.graph.records import nodes_of, packed_records
+from fedtiny.graph.ir import LIMITS, Graph, Kind, Node, nodes_of, packed_records
 from fedtiny.graph.trace import trace
 
 IMAGE = {"kind": "input", "channels": 1, "size": [8, 8]}

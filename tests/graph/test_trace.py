@@ -14,7 +14,7 @@ from fedtiny.export.source import pack_run
 from fedtiny.graph.arithmetic import all_steps
 from fedtiny.graph.ir import Graph, Kind
 from fedtiny.graph.trace import trace
-from fedtiny.models.profile import profile
+from fedtiny.models.analysis import profile
 from fedtiny.runs.reporter import Silent
 
 from ..export.nets import shipped, tiny_model
@@ -136,7 +136,7 @@ def traces(monkeypatch):
     seen = []
     original = fx.symbolic_trace
     monkeypatch.setattr(fx, "symbolic_trace", lambda m: seen.append(type(m)) or original(m))
-    monkeypatch.setattr("fedtiny.models.profile._watched", lambda *_: seen.append("hooks"))
+    monkeypatch.setattr("fedtiny.models.analysis._watched", lambda *_: seen.append("hooks"))
     return seen
 
 

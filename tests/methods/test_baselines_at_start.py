@@ -13,8 +13,8 @@ from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.federation.server import Server
 from fedtiny.models import build
+from fedtiny.models.networks import ResidualBlock
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.models.resnet import ResidualBlock
 from fedtiny.sparse.densities import budget, uniform
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length

@@ -9,7 +9,7 @@ from fedtiny import config as configs
 from fedtiny import methods, models
 from fedtiny.config import Config, resolve
 from fedtiny.errors import FedTinyError, ModelError
-from fedtiny.models.small import parameters, width_for
+from fedtiny.models.networks import parameters, width_for
 from fedtiny.runs.reporter import Silent
 
 from ..runs.tiny import stop, tiny, train

@@ -10,7 +10,7 @@ from torch import nn
 from fedtiny import models
 from fedtiny.errors import ModelError
 from fedtiny.models import analyze
-from fedtiny.models.small import parameters, small, width_for
+from fedtiny.models.networks import parameters, small, width_for
 
 CIFAR = (3, 32, 32)
 NAMES = ("resnet18", "vgg11", "vgg11_small", "small")

@@ -11,12 +11,12 @@ import pytest
 from fedtiny.graph.ir import Kind
 from fedtiny.native import library
 from fedtiny.native.compile import CannotCompileError, build
-from fedtiny.native.library import NativeError
+from fedtiny.native.library import NativeError, Options, Rates
 from fedtiny.native.model import NativeModel
-from fedtiny.native.options import Options, Rates
 
 from ..graph.building import Builder
 from . import fuzz
+from .twins import Probe
 
 
 def graph():
@@ -28,7 +28,7 @@ def graph():
 
 @pytest.fixture
 def model():
-    native = NativeModel(graph())
+    native = Probe(graph())
     native.prepare(Options(batch=8, top_count=3))
     return native
 

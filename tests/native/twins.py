@@ -1,6 +1,7 @@
 """A torch network and the same network in native code, side by side."""
 
 import copy
+import ctypes
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -10,9 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from fedtiny.graph.trace import trace
-from fedtiny.native.library import NativeError
-from fedtiny.native.model import NativeModel
-from fedtiny.native.options import Options, Rates
+from fedtiny.native.library import Memory, NativeError, Options, Parameter, Rates
+from fedtiny.native.model import NativeModel, _Mode
 
 from ..graph.building import Builder
 
@@ -39,12 +39,50 @@ def supported_lanes():
     return found
 
 
+class Probe(NativeModel):
+    """A native network that also gives its logits and the gradients of its last training step."""
+
+    def train(self, images, labels, **how):
+        self.images = len(images)
+        return super().train(images, labels, **how)
+
+    @property
+    def layers(self):
+        """Names of all weights of convolutions and linear layers, in order."""
+        return tuple(n for n, (_, p) in self._places.items() if p is Parameter.WEIGHT)
+
+    @property
+    def taken(self):
+        """What preparing took."""
+        memory = Memory()
+        self._call("taken", ctypes.byref(memory))
+        return memory
+
+    def gradient(self, name):
+        """The gradient of a tensor; of a weight, at its kept positions."""
+        values = np.empty(self._length(name), dtype=np.float32)
+        self._call("get_gradient", *self._place(name), values.ctypes.data, values.size)
+        return values
+
+    def input_gradient(self):
+        """The gradient of the images."""
+        values = np.empty((self.images, *self.graph.shapes[0]), dtype=np.float32)
+        self._call("get_input_gradient", values.ctypes.data, values.size)
+        return values
+
+    def logits(self, images):
+        """What the network gives for some images, with running statistics."""
+        values = np.empty((len(images), self.graph.shapes[-1][0]), dtype=np.float32)
+        self._run(_Mode.FORWARD, images, None, logits=values.ctypes.data)
+        return values
+
+
 @dataclass
 class Twins:
     """The torch side is in float64; both have the same kept weights."""
 
     torch: nn.Module
-    native: NativeModel
+    native: Probe
     kept: dict
 
     @classmethod
@@ -56,7 +94,7 @@ class Twins:
             bits = torch.zeros(state[name].numel())
             bits[torch.from_numpy(positions.astype(np.int64))] = 1
             state[name].mul_(bits.view_as(state[name]))
-        native = NativeModel(trace(model, shape))
+        native = Probe(trace(model, shape))
         native.prepare(Options(**options), kept)
         twins = cls(model.double(), native, kept)
         for name in twins.tensors():

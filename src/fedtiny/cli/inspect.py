@@ -11,8 +11,8 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.errors import ExportError, FedTinyError, RunError
 from fedtiny.export import packed
-from fedtiny.export.layers import layer_bytes
 from fedtiny.export.network import TinyModel
+from fedtiny.export.packed import layer_bytes
 from fedtiny.files import read_json
 from fedtiny.runs import formatting, metrics
 from fedtiny.runs.checkpoint import require_complete

@@ -14,7 +14,7 @@ from fedtiny.models.param_spec import ParamSpec, Shape
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedtiny.models.profile import Profile
+    from fedtiny.models.analysis import Profile
 
 IMAGES: dict[str, tuple[Shape, int]] = {
     "digits": ((1, 8, 8), 10),
@@ -51,7 +51,7 @@ def describe(
 ) -> Network:
     """A network of one's own; what tracing it gave may be handed in."""
     graph = models.traced(model, shape) if graph is None else graph
-    from fedtiny.models.profile import profile
+    from fedtiny.models.analysis import profile
 
     param_spec, found = models.analyze(model, shape, graph), profile(model, shape, graph)
     return Network(name, param_spec, found, shape, classes, own_width=False)
@@ -62,7 +62,7 @@ def named(config: Config, shape: Shape, classes: int, graph: Traced | None = Non
     width = config.width
     if config.model == "small" and config.parameters is not None:
         require("torch", extra="torch")
-        from fedtiny.models.small import width_for
+        from fedtiny.models.networks import width_for
 
         width = width_for(config.parameters, shape[0], classes)
     smallest = models.kind(config.model).smallest_input
@@ -74,7 +74,7 @@ def named(config: Config, shape: Shape, classes: int, graph: Traced | None = Non
 def least_small(large: Network) -> int:
     """Parameters of the narrowest small model for the same images."""
     require("torch", extra="torch")
-    from fedtiny.models.small import parameters
+    from fedtiny.models.networks import parameters
 
     return parameters(large.shape[0], large.classes, width=1)
 

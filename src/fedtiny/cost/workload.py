@@ -26,7 +26,7 @@ from fedtiny.sparse.theta import Theta, length
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedtiny.models.profile import LayerProfile
+    from fedtiny.models.analysis import LayerProfile
 
 PAPER_SAMPLES = 5_000
 __getattr__ = old_names(__name__)

@@ -15,8 +15,8 @@ from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, SecondMoment, finite
 from fedtiny.devices.optimizer import Adam, optimizer
 from fedtiny.errors import ModelError
+from fedtiny.native.library import Options, Rates
 from fedtiny.native.model import NativeModel
-from fedtiny.native.options import Options, Rates
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta

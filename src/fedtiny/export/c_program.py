@@ -1,11 +1,12 @@
-"""A network as the few calls that C code makes."""
+"""A network as the few calls that C code makes, and where their values lie in memory."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
-from fedtiny.graph.ir import Graph, Kind, Pair, Shape
-from fedtiny.graph.passes import Fused, drop_dropout, drop_idle, fuse
+from fedtiny.graph.ir import LAYERS, Graph, Kind, Node, Pair, Shape
+from fedtiny.graph.passes import for_inference
 
 ACTIONS = {
     Kind.INPUT: "load",
@@ -20,6 +21,7 @@ ACTIONS = {
     Kind.FLATTEN: "flatten",
 }
 """The function of the C runtime for each operation; dropout is left out."""
+CAN_RECTIFY = (*LAYERS, Kind.BATCH_NORM, Kind.ADD)
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,23 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Step(Fused):
-    """One call; a convolution that reads planes which were cut, or the call that cuts them."""
+class Step:
+    """One call: a node with the sum and the ReLU behind it, or what cuts planes for convolutions.
+
+    Values go by the number of the node that gives them. What is added comes second in `reads`.
+    """
 
     action: str
+    node: Node
+    reads: tuple[int, ...]
+    gives: int
+    relu: bool = False
     cut: Cut | None = None
+
+    @property
+    def name(self) -> str:
+        """What its tables are called in C, such as node5_layer1_0_conv1; no two are the same."""
+        return f"node{self.gives}_" + re.sub(r"[^A-Za-z0-9]", "_", self.node.name)
 
     @property
     def may_overwrite(self) -> tuple[int, ...]:
@@ -75,9 +89,8 @@ class Program:
 
 def program(graph: Graph) -> Program:
     """The steps of a network; convolutions with a stride have one before them that cuts planes."""
-    graph = drop_dropout(drop_idle(graph))
-    steps = [Step(s.node, s.reads, s.gives, s.relu, ACTIONS[s.node.kind]) for s in fuse(graph)]
-    shapes = dict(enumerate(graph.shapes))
+    graph = for_inference(graph)
+    steps, shapes = _fused(graph), dict(enumerate(graph.shapes))
     groups: dict[tuple[int, Pair], list[Step]] = {}
     for step in steps:
         if step.is_strided:
@@ -85,16 +98,42 @@ def program(graph: Graph) -> Program:
     values = {group: len(shapes) + i for i, group in enumerate(groups)}
     made: list[Step] = []
     for step in steps:
-        if not step.is_strided:
-            made.append(step)
-            continue
-        source, group = step.reads[0], (step.reads[0], step.node.stride)
-        cut, value = _cut(groups[group], shapes), values[group]
-        if value not in shapes:
-            shapes[value] = (shapes[source][0], prod(cut.stride) * cut.size[0], cut.size[1])
-            made.append(Step(step.node, (source,), value, False, "split", cut))
-        made.append(replace(step, reads=(value, *step.reads[1:]), cut=cut))
+        if step.is_strided:
+            source, *others = step.reads
+            cut = _cut(groups[source, step.node.stride], shapes)
+            value = values[source, step.node.stride]
+            if value not in shapes:
+                shapes[value] = (shapes[source][0], prod(cut.stride) * cut.size[0], cut.size[1])
+                made.append(Step("split", step.node, (source,), value, cut=cut))
+            step = replace(step, reads=(value, *others), cut=cut)
+        made.append(step)
     return Program(tuple(made), shapes)
+
+
+def _fused(graph: Graph) -> list[Step]:
+    """Sums and ReLUs join the layer before them where nothing else reads that layer."""
+    values: dict[int, int] = {}
+    steps: list[Step] = []
+
+    def only_reader(number: int, kind: Kind) -> int | None:
+        found = graph.readers[number]
+        return found[0] if len(found) == 1 and graph.nodes[found[0]].kind == kind else None
+
+    for number, node in enumerate(graph.nodes):
+        if number in values:
+            continue
+        joined, reads = [number], [values[i] for i in node.inputs]
+        if node.kind == Kind.CONVOLUTION and (added := only_reader(number, Kind.ADD)):
+            (other,) = (i for i in graph.nodes[added].inputs if i != number)
+            if other in values:
+                reads.append(values[other])
+                joined.append(added)
+        relu = only_reader(joined[-1], Kind.RELU) if node.kind in CAN_RECTIFY else None
+        if relu:
+            joined.append(relu)
+        values.update(dict.fromkeys(joined, joined[-1]))
+        steps.append(Step(ACTIONS[node.kind], node, tuple(reads), joined[-1], relu is not None))
+    return steps
 
 
 def _cut(readers: Sequence[Step], shapes: dict[int, Shape]) -> Cut:
@@ -111,3 +150,128 @@ def _cut(readers: Sequence[Step], shapes: dict[int, Shape]) -> Cut:
         margins.append(margin)
         sizes.append(max(needed))
     return Cut(stride, (margins[0], margins[1]), (sizes[0], sizes[1]))
+
+
+OVERREAD = 64  # the widest run of sums: it may read and write this far behind what it needs
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value in the arena; pixel (c, y, x) is at start + origin + c * plane + y * pitch + x."""
+
+    name: str
+    start: int
+    shape: Shape
+    pitch: int
+    plane: int
+    origin: int
+
+
+@dataclass
+class _Buffer:
+    """A piece of the arena that holds one value, or several of one shape after each other."""
+
+    shape: Shape
+    born: int
+    dies: int = -1
+    margin: Pair = (0, 0)
+    pitch: int = 0
+    start: int = 0
+    values: list[int] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Neighbouring rows and planes share the zeros between them."""
+        channels, rows, _ = self.shape
+        top, left = self.margin
+        return (channels * (rows + top) + top) * self.pitch + left
+
+    def widen(self, margin: Pair, pitch: int) -> None:
+        """Leave room for zeros around each plane."""
+        self.margin = (max(self.margin[0], margin[0]), max(self.margin[1], margin[1]))
+        self.pitch = max(self.pitch, pitch, self.shape[2] + self.margin[1])
+
+    def tensor(self, value: int, shape: Shape) -> Tensor:
+        """One of its values; a flattened one has another shape."""
+        if shape != self.shape:
+            return Tensor(f"tensor{value}", self.start, shape, 1, 1, 0)
+        top, left = self.margin
+        plane, origin = (shape[1] + top) * self.pitch, top * self.pitch + left
+        return Tensor(f"tensor{self.values[0]}", self.start, shape, self.pitch, plane, origin)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tensor of each value, the arena's size in floats, and what must be cleared before use."""
+
+    tensors: Mapping[int, Tensor]
+    arena: int
+    cleared: Mapping[int, int]
+    """Floats to set to zero before the step that gives a value, where zeros surround its planes."""
+
+
+def plan(program: Program) -> Plan:
+    """Place all values of a program."""
+    last = program.last_reads()
+    owner: dict[int, _Buffer] = {}
+    for number, step in enumerate(program.steps):
+        reused = next((v for v in step.may_overwrite if last[v] == number), None)
+        value = step.gives
+        owner[value] = _Buffer(program.shapes[value], number) if reused is None else owner[reused]
+        owner[value].values.append(value)
+        owner[value].dies = max(owner[value].dies, last[value])
+    _widen(program, owner)
+    _flatten_in_place(program, owner, last)
+    buffers = list({id(buffer): buffer for buffer in owner.values()}.values())
+    arena = place(buffers)
+    tensors = {v: owner[v].tensor(v, program.shapes[v]) for v in owner}
+    cleared = {
+        buffer.values[0]: buffer.size
+        for buffer in buffers
+        if buffer.margin != (0, 0) or program.steps[buffer.born].action == "split"
+    }
+    return Plan(tensors, arena + OVERREAD, cleared)
+
+
+def _widen(program: Program, owner: Mapping[int, _Buffer]) -> None:
+    """A convolution without a stride reads its input in place, with zeros around each plane."""
+    for buffer in owner.values():
+        buffer.widen((0, 0), 0)
+    for step in program.steps:
+        if step.action == "convolve" and step.cut is None:
+            columns = program.shapes[step.gives][2]
+            owner[step.reads[0]].widen(step.node.padding, columns)
+
+
+def _flatten_in_place(program: Program, owner: dict[int, _Buffer], last: dict[int, int]) -> None:
+    """Where nothing lies between the planes, flat values are what is there already."""
+    for number, step in enumerate(program.steps):
+        if step.action != "flatten":
+            continue
+        source, flat = owner[step.reads[0]], owner[step.gives]
+        if source.size == prod(source.shape) and last[step.reads[0]] == number:
+            source.dies = flat.dies
+            source.values += flat.values
+            owner.update(dict.fromkeys(flat.values, source))
+
+
+def is_in_place(step: Step, plan: Plan) -> bool:
+    """Whether a value is flat without doing anything."""
+    read, flat = plan.tensors[step.reads[0]], plan.tensors[step.gives]
+    return step.action == "flatten" and read.start == flat.start
+
+
+def place(buffers: Sequence[_Buffer]) -> int:
+    """Set where each buffer starts; returns the arena's size.
+
+    The largest come first, each as low as those that live at the same time allow;
+    csrc/lifetimes.cpp does it natively.
+    """
+    placed: list[_Buffer] = []
+    for buffer in sorted(buffers, key=lambda b: -b.size):
+        around = [b for b in placed if b.born <= buffer.dies and buffer.born <= b.dies]
+        for other in sorted(around, key=lambda b: b.start):
+            if other.start < buffer.start + buffer.size:
+                buffer.start = max(buffer.start, other.start + other.size)
+        placed.append(buffer)
+    return max(b.start + b.size for b in buffers)

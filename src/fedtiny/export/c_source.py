@@ -11,11 +11,8 @@ import numpy as np
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
-from fedtiny.export.c_calls import Calls, Declarations
-from fedtiny.export.c_plan import OVERREAD, Plan, plan
-from fedtiny.export.c_program import Program, program
-from fedtiny.export.c_tables import Table, table
-from fedtiny.export.c_text import comment, string
+from fedtiny.export.c_calls import Calls, Declarations, Table, comment, string, table
+from fedtiny.export.c_program import OVERREAD, Plan, Program, plan, program
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.files import make_folder, write_atomically
 
@@ -76,7 +73,11 @@ class _Source:
     def __init__(self, model: TinyModel, values: Values) -> None:
         self.tiny, self.values = model, values
         self.program = program(model.net.graph)
-        _check(self.program, model)
+        outputs = self.program.shapes[self.program.steps[-1].gives]
+        if outputs != (len(model.classes), 1, 1):
+            raise ExportError(
+                f"a model that gives {outputs} values cannot be one of {len(model.classes)} classes"
+            )
         model.net.check_values()
         tables = {name: table(weights, values) for name, weights in model.net.weights.items()}
         self.plan = plan(self.program)
@@ -98,12 +99,10 @@ class _Source:
 
     def header(self) -> str:
         """The text of model.h."""
-        channels, height, width = self.tiny.shape
+        sides = dict(zip(("channels", "height", "width"), self.tiny.shape, strict=True))
         return Template(_runtime("model.h")).substitute(
+            sides,
             card=comment(self._card()),
-            channels=channels,
-            height=height,
-            width=width,
             classes=len(self.tiny.classes),
             table_bytes=self.table_bytes,
             ram_bytes=self.ram_bytes,
@@ -162,19 +161,10 @@ class _Source:
         )
 
 
-def _check(program: Program, model: TinyModel) -> None:
-    outputs = program.shapes[program.steps[-1].gives]
-    if outputs != (len(model.classes), 1, 1):
-        raise ExportError(
-            f"a model that gives {outputs} values cannot be one of {len(model.classes)} classes"
-        )
-
-
 def _told(card: Mapping[str, Any]) -> list[str]:
     """The lines of a model card, without the whole config."""
     plain = {name: value for name, value in card.items() if not isinstance(value, Mapping)}
-    shown = {n: f"{v:.4g}" if isinstance(v, float) else v for n, v in plain.items()}
-    return [f"{name}: {value}" for name, value in shown.items()]
+    return [f"{n}: {v:.4g}" if isinstance(v, float) else f"{n}: {v}" for n, v in plain.items()]
 
 
 def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple[int, int]:
@@ -182,9 +172,9 @@ def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple
     kept, sums = 0, 0
     for step in program.steps:
         if step.action == "convolve":
-            read, out = plan.tensors[step.reads[0]], plan.tensors[step.gives]
+            read, (_, rows, columns) = plan.tensors[step.reads[0]], program.shapes[step.gives]
             kept = max(kept, tables[step.node.name].max_kept + 1)
-            sums = max(sums, (out.rows - 1) * read.pitch + out.columns + OVERREAD)
+            sums = max(sums, (rows - 1) * read.pitch + columns + OVERREAD)
     return kept, sums
 
 

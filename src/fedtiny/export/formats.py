@@ -5,20 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import tyro
+from safetensors.numpy import save
 
 from fedtiny.errors import ExportError, FedTinyError
-from fedtiny.export import packed, torch_files
+from fedtiny.export import packed
 from fedtiny.export.c_source import flash_bytes, write_c
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
-from fedtiny.export.source import tiny_model, trained
-from fedtiny.files import make_folder, write_atomically
+from fedtiny.export.source import Trained, tiny_model, trained
+from fedtiny.files import make_folder, write_atomically, write_json
 from fedtiny.runs.formatting import size
-
-Format = Literal["packed", "onnx", "torch", "c"]
-VALUES: tuple[Values, ...] = ("fp32", "fp16", "int8")
-C_VALUES: tuple[Values, ...] = ("fp32", "int8")
+from fedtiny.runs.inputs import model_width
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Order:
 
     source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="DIR")]
     """The run folder, or a packed model."""
-    format: Format = "packed"
+    format: Literal["packed", "onnx", "torch", "c"] = "packed"
     """What to write."""
     out: Path | None = None
     """Where to write it; default: beside the model."""
@@ -57,8 +56,8 @@ class Order:
         """Nothing that exists is written over, nor one file of an export by the other."""
         files = [out]
         if self.format == "torch":
-            files.append(torch_files.recipe_of(out))
-            if out.suffix.lower() == torch_files.recipe_of(out).suffix:
+            files.append(recipe_of(out))
+            if out.suffix.lower() == recipe_of(out).suffix:
                 raise ExportError(
                     f"{out} is where the recipe would go; choose an --out that ends in .safetensors"
                 )
@@ -81,13 +80,11 @@ class Order:
             if self.source.is_dir()
             else (self.source.parent, self.source.name.removesuffix(".packed"))
         )
-        marks = {"packed": self._marks, "onnx": ".plain" if self.plain else ""}.get(self.format, "")
+        marks = ".plain" if self.plain else ""
+        if self.format == "packed":
+            marks = "" if self.stored == "fp32" else f".{self.stored}"
+            marks += "" if self.fold else ".unfolded"
         return folder / f"{stem}{marks}{ENDINGS[self.format]}"
-
-    @property
-    def _marks(self) -> str:
-        values = "" if self.stored == "fp32" else f".{self.stored}"
-        return values if self.fold else f"{values}.unfolded"
 
 
 ENDINGS = {"packed": ".packed", "onnx": ".onnx", "torch": ".torch.safetensors", "c": "_c"}
@@ -118,7 +115,7 @@ def _written(model: TinyModel, order: Order) -> Written:
             write_atomically(place, onnx_bytes(model, plain=order.plain))
             return Written((place,), "runtimes make its weights dense: small, but not faster")
         case "torch":
-            return Written(torch_files.write(trained(order.source), place), "dense")
+            return Written(write_torch(trained(order.source), place), "dense")
     made = write_c(model, place, values=order.stored)
     return Written(made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}")
 
@@ -137,9 +134,9 @@ def all_sizes(model: TinyModel) -> Iterator[Size]:
     yield Size("dense (torch)", model.dense_bytes, "every weight in float32")
     yield _size("onnx --plain", plain_size, model)
     yield _size("onnx", onnx_bytes, model, remark="made dense by runtimes")
-    for values in VALUES:
+    for values in ("fp32", "fp16", "int8"):
         yield _size(f"packed --values {values}", packed.packed, model, values)
-    for values in C_VALUES:
+    for values in ("fp32", "int8"):
         yield _size(f"c --values {values}", flash_bytes, model, values, remark="flash")
 
 
@@ -151,3 +148,32 @@ def _size(
     except FedTinyError as error:
         return Size(format, None, str(error))
     return Size(format, found if isinstance(found, int) else len(found), remark)
+
+
+def recipe_of(state: Path) -> Path:
+    """Where the recipe of a state dict lies."""
+    return state.with_suffix(".json")
+
+
+def write_torch(run: Trained, out: Path) -> tuple[Path, Path]:
+    """Write the state dict to `out` and beside it a recipe, which says how to build the network."""
+    state = {name: np.ascontiguousarray(array) for name, array in run.state.items()}
+    recipe = {
+        "build": {
+            "name": run.config.model,
+            "shape": list(run.data.shape),
+            "classes": len(run.data.classes),
+            "width": model_width(run.config, run.data.shape, len(run.data.classes)),
+        },
+        "python": "fedtiny.models.build(**build).load_state_dict(safetensors.torch.load_file(...))",
+        "input": {
+            "mean": list(run.data.mean),
+            "std": list(run.data.std),
+            "pixels": "from 0 to 1, then (pixel - mean) / std by channel",
+        },
+        "classes": list(run.data.classes),
+        "card": run.card(run.theta()),
+    }
+    write_atomically(out, save(state))
+    write_json(recipe_of(out), recipe)
+    return out, recipe_of(out)

@@ -1,16 +1,23 @@
-"""A trained network with all that goes with it: what every format is written from."""
+"""A trained network as it is shipped, with all that goes with it; NumPy only, no torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
-from fedtiny.graph.ir import Shape
-from fedtiny.graph.weights import Lowered
+from fedtiny.graph.arithmetic import Lowered, Norm, Weights
+from fedtiny.graph.ir import Graph, Kind, Node, Shape
+from fedtiny.graph.passes import fold_batch_norm, for_inference
+from fedtiny.graph.passes import remove_dead as without_dead
+from fedtiny.sparse.theta import Theta
 
 Values = Literal["fp32", "fp16", "int8"]
+LARGEST_INT8 = 127
 MAX_CLAIMED = 1 << 53  # bytes that a card may claim: a larger number is no exact float
 
 
@@ -46,3 +53,48 @@ def check_images(found: Sequence[int], expected: Shape) -> None:
     """Refuse a batch of images [N, C, H, W] that the model was not trained for."""
     if tuple(found[1:]) != expected:
         raise ExportError(f"the model takes images of shape {expected}, not {tuple(found[1:])}")
+
+
+def lower(graph: Graph, theta: Theta, *, fold: bool, remove_dead: bool) -> Lowered:
+    """The network as it is shipped: the same logits from fewer steps and channels.
+
+    `fold` makes batch norm part of the layer before it. `remove_dead` takes out channels that
+    nothing reads, weights that only add a constant (which joins a bias), and those that only read
+    padding.
+    """
+    graph = for_inference(graph)
+    norms = [node for node in graph.nodes if node.kind == Kind.BATCH_NORM]
+    net = Lowered(
+        graph,
+        {node.name: _weights(node, theta) for node in graph.layers.values()},
+        {node.name: _norm(node, theta) for node in norms},
+    )
+    net = fold_batch_norm(net) if fold else net
+    return without_dead(net) if remove_dead else net
+
+
+def _weights(node: Node, theta: Theta) -> Weights:
+    name = f"{node.name}.weight"
+    bias = theta.tensor(f"{node.name}.bias") if node.bias else None
+    if name in theta.param_spec.dense:
+        return Weights(theta.param_spec.dense[name], None, theta.tensor(name).reshape(-1), bias)
+    indices = None if theta.mask.is_full(name) else theta.mask.indices(name).astype(np.int64)
+    return Weights(theta.param_spec.prunable[name], indices, theta.kept(name), bias)
+
+
+def _norm(node: Node, theta: Theta) -> Norm:
+    parts = ("weight", "bias", "running_mean", "running_var")
+    return Norm(*(theta.tensor(f"{node.name}.{part}") for part in parts), epsilon=node.epsilon)
+
+
+def quantise(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Weights in eight bits, and the scale of each filter that they are multiplied by.
+
+    They are the nearest whole numbers from -127 to 127, the largest weight of a filter.
+    """
+    filters = weights.filters
+    largest = np.zeros(weights.shape[0], dtype=np.float32)
+    np.maximum.at(largest, filters, np.abs(weights.values))
+    scales = np.where(largest > 0, largest / np.float32(LARGEST_INT8), np.float32(1))
+    values = np.rint(weights.values / scales[filters]).clip(-LARGEST_INT8, LARGEST_INT8)
+    return values.astype(np.int8), scales.astype(np.float32)

@@ -1,4 +1,4 @@
-"""A packed model that runs with NumPy alone: no torch, nothing to compile.
+"""A packed model that runs with NumPy alone, and image files as what it takes.
 
 >>> model = load("model.packed")  # doctest: +SKIP
 >>> model(images).argmax(axis=1)  # doctest: +SKIP
@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.data.transforms import ArrayTransform
-from fedtiny.export.loading import shipped
+from fedtiny.errors import DataError, ExportError
 from fedtiny.export.network import TinyModel, check_images
-from fedtiny.graph.arithmetic import Batch, step
+from fedtiny.export.packed import shipped
+from fedtiny.extras import require
+from fedtiny.graph.arithmetic import FORMS, Batch, Floats
 from fedtiny.graph.ir import UNTRUSTED
-from fedtiny.graph.weights import Floats
 
 MAX_AT_ONCE = 64  # images that are computed together
 MAX_READ = 1 << 25  # values that the windows of a layer read at a time
@@ -33,8 +34,10 @@ class NumpyModel:
     def __init__(self, model: TinyModel) -> None:
         self.model = model
         self._prepare = ArrayTransform(model.normalisation.mean, model.normalisation.std)
-        self._last_reads = model.net.graph.last_reads
-        self._at_once = _at_once(model)
+        graph = model.net.graph
+        self._last_reads = graph.last_reads
+        most = UNTRUSTED.held // sum(map(prod, graph.shapes))  # within the memory of a large one
+        self._at_once = max(1, min(MAX_AT_ONCE, MAX_READ // graph.largest_read, most))
 
     def __call__(self, images: NDArray[Any]) -> Floats:
         """Logits [N, classes] of images [N, C, H, W]: uint8 from 0 to 255, or float from 0 to 1."""
@@ -51,15 +54,46 @@ class NumpyModel:
         nodes = self.model.net.graph.nodes
         for number, node in enumerate(nodes):
             read = [outputs[i] for i in node.inputs] or [batch]
-            outputs[number] = step(self.model.net, node, read)
+            outputs[number] = FORMS[node.kind](self.model.net, node, *read)
             for done in {number, *node.inputs}:
                 if self._last_reads[done] == number:
                     del outputs[done]
         return outputs[len(nodes) - 1][:, :, 0, 0].T
 
 
-def _at_once(model: TinyModel) -> int:
-    """How many images can be computed together within the memory of a large one."""
-    graph = model.net.graph
-    held = sum(map(prod, graph.shapes))
-    return max(1, min(MAX_AT_ONCE, MAX_READ // graph.largest_read, UNTRUSTED.held // held))
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+MAX_PIXELS = 1 << 26
+WITHOUT_A_RANGE = ("I", "F")  # whole numbers of 32 bits, and floats
+DEEP_AS_INTEGERS = ("PNG", "PPM")  # whose 16 bits some versions of Pillow hold in 32
+
+
+def read_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """The image of a file, of any size and colours, as [C, H, W] of this shape."""
+    channels, height, width = shape
+    if channels not in MODES:
+        raise ExportError(f"the model takes images of {channels} channels, which no image file has")
+    pillow = require("PIL.Image", extra="data")
+    try:
+        with pillow.open(path) as file:
+            if file.width * file.height > MAX_PIXELS:
+                raise DataError(f"{path} has more than {MAX_PIXELS} pixels")
+            image = _in_bytes(file, path).convert(MODES[channels])
+            if image.size != (width, height):
+                image = image.resize((width, height), pillow.Resampling.BILINEAR)
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+        why = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise DataError(f"{path} cannot be read as an image: {why}") from error
+    pixels: NDArray[np.uint8] = np.asarray(image, dtype=np.uint8).reshape(height, width, channels)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _in_bytes(file: Any, path: Path) -> Any:
+    """The same picture with pixels of 0 to 255; Pillow alone would cut off what is brighter."""
+    as_integers = file.mode == "I" and file.format in DEEP_AS_INTEGERS
+    if file.mode.startswith("I;16") or as_integers:
+        pixels = np.asarray(file).clip(0, 65535).astype(np.uint32)
+        pillow = require("PIL.Image", extra="data")
+        return pillow.fromarray(((pixels + 128) // 257).astype(np.uint8))
+    if file.mode in WITHOUT_A_RANGE:
+        raise DataError(f"{path} does not say how bright its numbers are; save it in 8 or 16 bits")
+    return file

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from fedtiny.export.network import TinyModel
 from fedtiny.extras import require
-from fedtiny.graph.arithmetic import adaptively_pooled
+from fedtiny.graph.arithmetic import Floats, Weights, adaptively_pooled
 from fedtiny.graph.ir import Kind, Node
-from fedtiny.graph.weights import Floats, Weights
 
 OPSET = 17
 IR_VERSION = 9
@@ -79,13 +78,20 @@ class _Graph:
 
     def _arrays(self, node: Node) -> list[str]:
         """The names of a node's weights or statistics, which join the graph."""
-        net = self.model.net
-        if node.name in net.weights:
-            return self._weights(node.name, net.weights[node.name])
-        if node.name not in net.norms:
+        net, name = self.model.net, f"{node.name}.weight"
+        if node.name in net.norms:
+            parts = ("scale", "bias", "mean", "variance")
+            named = zip(parts, net.norms[node.name].parts, strict=True)
+            return [self._array(f"{node.name}.{part}", values) for part, values in named]
+        if node.name not in net.weights:
             return []
-        parts = zip(("scale", "bias", "mean", "variance"), net.norms[node.name].parts, strict=True)
-        return [self._array(f"{node.name}.{part}", values) for part, values in parts]
+        weights = net.weights[node.name]
+        if is_sparse(weights) and not self.plain:
+            self._sparse(name, weights)
+        else:
+            self._array(name, weights.dense())
+        bias = [] if weights.bias is None else [self._array(f"{node.name}.bias", weights.bias)]
+        return [name, *bias]
 
     def _add(self, operator: str, inputs: list[str], out: str, **attributes: Any) -> str:
         self.nodes.append(self.onnx.helper.make_node(operator, inputs, [out], **attributes))
@@ -104,23 +110,12 @@ class _Graph:
         self._add("Sub", [INPUT, self._array("mean", mean)], f"{out}.centred")
         return self._add("Div", [f"{out}.centred", self._array("std", std)], out)
 
-    def _weights(self, name: str, weights: Weights) -> list[str]:
-        weight = f"{name}.weight"
-        if is_sparse(weights) and not self.plain:
-            self._sparse(weight, weights)
-        else:
-            self._array(weight, weights.dense())
-        if weights.bias is None:
-            return [weight]
-        return [weight, self._array(f"{name}.bias", weights.bias)]
-
     def _sparse(self, name: str, weights: Weights) -> None:
         from_array = self.onnx.numpy_helper.from_array
         values = from_array(weights.values, name)
         positions = from_array(weights.positions, f"{name}.positions")
-        self.sparse.append(
-            self.onnx.helper.make_sparse_tensor(values, positions, list(weights.shape))
-        )
+        made = self.onnx.helper.make_sparse_tensor(values, positions, list(weights.shape))
+        self.sparse.append(made)
 
     def _adaptive_pool(self, node: Node, read: str, out: str) -> str:
         """Means over several windows, by products with matrices of shares."""

@@ -6,33 +6,65 @@ checked before anything is made from it, and what does not fit ends in one sente
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, FedTinyError, ModelError
-from fedtiny.export import layers
-from fedtiny.export.layers import Tensors
-from fedtiny.export.network import TinyModel, Values
+from fedtiny.export.network import TinyModel, Values, quantise
+from fedtiny.extras import require
+from fedtiny.federation.wire.indices import coded, read_positions
+from fedtiny.federation.wire.stream import Reader
 from fedtiny.files import digest_of, with_text
-from fedtiny.graph.ir import UNTRUSTED, Graph
-from fedtiny.graph.records import MAX_NAME, is_name, nodes_of, packed_records
+from fedtiny.graph.arithmetic import Floats, Lowered, Norm, Weights
+from fedtiny.graph.ir import MAX_NAME, UNTRUSTED, Graph, Kind, is_name, nodes_of, packed_records
 
+if TYPE_CHECKING:
+    from fedtiny.export.torch_model import PackedNetwork
+
+Tensors = dict[str, NDArray[Any]]
 FORMAT = 1
 INPUT = ("mean", "std")
 LARGEST = 1e9  # of a mean or std, and of what one divides by
 METADATA, DIGEST = "fedtiny.packed", "digest"
+DTYPES = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
+LARGEST_FP16 = np.float32(65504)
+NORM_PARTS = ("gamma", "beta", "mean", "variance")
+
+
+def load(path: Path | str) -> "PackedNetwork":
+    """The network of a packed file or of a run folder, ready for pixels that are not normalised.
+
+    It takes [N, C, H, W], uint8 from 0 to 255 or float from 0 to 1, and gives logits; `classes`
+    has the names, `card` says where the model comes from.
+    """
+    require("torch", extra="torch")
+    from fedtiny.export.torch_model import PackedNetwork
+
+    return PackedNetwork(shipped(path)).eval()
+
+
+def shipped(path: Path | str) -> TinyModel:
+    """The model of a packed file, or of a run folder; only a folder costs more imports."""
+    if not Path(path).is_dir():
+        return read(path)
+    from fedtiny.export.source import tiny_model
+
+    return tiny_model(path)
 
 
 def packed(model: TinyModel, values: Values = "fp32") -> bytes:
     """The bytes of a packed file; the same model always gives the same."""
     _check(model.net.graph)  # what could not be read is not written
     model.net.check_values()
-    tensors = layers.to_tensors(model.net, values)
+    tensors = to_tensors(model.net, values)
     text = json.dumps(_header(model, values), separators=(",", ":"))
     tensors[DIGEST] = np.frombuffer(bytes.fromhex(digest_of(tensors, text)), np.uint8)
     data: bytes = save(tensors, {METADATA: text})
@@ -54,8 +86,14 @@ def read(path: Path | str) -> TinyModel:
 
 
 def unpacked(data: bytes, name: str = "the file") -> TinyModel:
-    """The model that these bytes hold."""
-    tensors, text = _opened(data, name)
+    """The model that these bytes hold, which may be no packed file at all."""
+    try:
+        tensors, text = with_text(data, METADATA)
+    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ExportError(
+            f"{name} is not a packed model, or only a part of one; make one with: "
+            "fedtiny export DIR --format packed"
+        ) from error
     try:
         return _checked(tensors, text)
     except (FedTinyError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -76,8 +114,7 @@ def _header(model: TinyModel, values: Values) -> dict[str, Any]:
 
 
 def _printable(text: str) -> str:
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return shown[:MAX_NAME]
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:MAX_NAME]
 
 
 def _printable_all(value: Any) -> Any:
@@ -86,17 +123,6 @@ def _printable_all(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_printable_all(each) for each in value]
     return _printable(value) if isinstance(value, str) else value
-
-
-def _opened(data: bytes, name: str) -> tuple[Tensors, str]:
-    """The tensors and the text of something that may be no packed file at all."""
-    try:
-        return with_text(data, METADATA)
-    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise ExportError(
-            f"{name} is not a packed model, or only a part of one; make one with: "
-            "fedtiny export DIR --format packed"
-        ) from error
 
 
 def _checked(tensors: Tensors, text: str) -> TinyModel:
@@ -108,15 +134,15 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
         raise ModelError("its checksum does not fit")
     graph = Graph(nodes_of(header["steps"], training=False, most=UNTRUSTED.nodes))
     _check(graph)
-    net = layers.from_tensors(tensors, graph, header["values"])
+    net = from_tensors(tensors, graph, header["values"])
     net.check_values()
-    return TinyModel(
-        net,
-        _normalisation(header["input"], channels=graph.shapes[0][0]),
-        _classes(header["classes"], count=graph.shapes[-1][0]),
-        _card(header["card"]),
-        header["values"],
-    )
+    normalisation = _normalisation(header["input"], channels=graph.shapes[0][0])
+    names, card, count = header["classes"], header["card"], graph.shapes[-1][0]
+    if not isinstance(names, list) or len(names) != count or not all(map(is_name, names)):
+        raise ModelError(f"it does not name its {count} classes")
+    if not isinstance(card, dict) or _printable_all(card) != card:
+        raise ModelError("its model card cannot be shown")
+    return TinyModel(net, normalisation, tuple(names), card, header["values"])
 
 
 def _normalisation(record: Any, channels: int) -> Preparation:
@@ -131,13 +157,99 @@ def _normalisation(record: Any, channels: int) -> Preparation:
     return Preparation(tuple(mean), tuple(std))
 
 
-def _classes(names: Any, count: int) -> tuple[str, ...]:
-    if not isinstance(names, list) or len(names) != count or not all(map(is_name, names)):
-        raise ModelError(f"it does not name its {count} classes")
-    return tuple(names)
+# The arrays of a network as flat tensors. A layer has `values` (float32, float16, or int8 with a
+# float32 scale for each filter that keeps a weight), `positions` unless it keeps all its weights
+# (bytes, as `federation.wire.indices` codes them), and perhaps a `bias`; a norm has its four parts.
 
 
-def _card(card: Any) -> Mapping[str, Any]:
-    if not isinstance(card, dict) or _printable_all(card) != card:
-        raise ModelError("its model card cannot be shown")
-    return card
+def to_tensors(net: Lowered, values: Values) -> Tensors:
+    """All of a network's arrays, by name."""
+    tensors: Tensors = {}
+    for name, weights in net.weights.items():
+        tensors |= {f"{name}.{part}": a for part, a in _parts(weights, values).items()}
+    for name, norm in net.norms.items():
+        tensors |= {f"{name}.{part}": a for part, a in zip(NORM_PARTS, norm.parts, strict=True)}
+    return tensors
+
+
+def layer_bytes(net: Lowered, values: Values) -> dict[str, int]:
+    """Number of bytes that each layer's arrays take in a packed file."""
+    return {
+        name: sum(array.nbytes for array in _parts(weights, values).values())
+        for name, weights in net.weights.items()
+    }
+
+
+def _parts(weights: Weights, values: Values) -> Tensors:
+    parts: Tensors = {"values": weights.values}
+    if values == "int8":
+        small, scales = quantise(weights)
+        parts = {"values": small, "scales": scales[_used(weights)]}
+    if values == "fp16":
+        parts["values"] = weights.values.clip(-LARGEST_FP16, LARGEST_FP16).astype(np.float16)
+    if weights.indices is not None:
+        code = b"".join(coded(weights.indices.astype(np.int32), weights.size))
+        parts["positions"] = np.frombuffer(code, np.uint8)
+    if weights.bias is not None:
+        parts["bias"] = weights.bias
+    return parts
+
+
+def from_tensors(tensors: Tensors, graph: Graph, values: Any) -> Lowered:
+    """What `to_tensors` was given, of tensors that may not fit or hold what they should."""
+    if values not in DTYPES:
+        raise ModelError("its values are of no known kind")
+    left, shapes = dict(tensors), graph.weight_shapes
+    weights = {
+        node.name: _weights(left, node.name, shapes[node.name], values, node.bias)
+        for node in graph.layers.values()
+    }
+    norms = {}
+    for node, (size, *_) in zip(graph.nodes, graph.shapes, strict=True):
+        if node.kind == Kind.BATCH_NORM:
+            parts = (_taken(left, f"{node.name}.{part}", np.float32, size) for part in NORM_PARTS)
+            norms[node.name] = Norm(*parts, epsilon=node.epsilon)
+    if left:
+        raise ModelError(f"nothing in it uses {sorted(left)[0]!r:.60}")
+    return Lowered(graph, weights, norms)
+
+
+def _weights(
+    tensors: Tensors, name: str, shape: tuple[int, ...], values: Values, bias: bool
+) -> Weights:
+    indices = None
+    if f"{name}.positions" in tensors:
+        reader = Reader(_taken(tensors, f"{name}.positions", np.uint8).data)
+        indices = read_positions(reader, prod(shape))
+        reader.finish()
+    count = prod(shape) if indices is None else len(indices)
+    found = Weights(
+        shape,
+        None if indices is None else indices.astype(np.int64),
+        _taken(tensors, f"{name}.values", DTYPES[values], count).astype(np.float32),
+        _taken(tensors, f"{name}.bias", np.float32, shape[0]) if bias else None,
+    )
+    if values != "int8":
+        return found
+    used = _used(found)
+    scales = np.zeros(shape[0], dtype=np.float32)
+    scales[used] = _taken(tensors, f"{name}.scales", np.float32, len(used))
+    with np.errstate(over="ignore"):  # what becomes infinite is refused later
+        return replace(found, values=found.values * scales[found.filters])
+
+
+def _used(weights: Weights) -> NDArray[np.int64]:
+    """The filters that keep a weight; the others need no scale."""
+    return np.unique(weights.filters)
+
+
+def _taken(tensors: Tensors, name: str, dtype: type, count: int | None = None) -> Floats:
+    """A tensor that is there, flat, of this kind and length; it is taken out of the rest."""
+    if name not in tensors:
+        raise ModelError(f"it lacks {name!r:.60}")
+    found = tensors.pop(name)
+    if found.dtype != dtype or found.shape != (found.size if count is None else count,):
+        raise ModelError(f"{name!r:.60} is not what the network needs")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise ModelError(f"{name!r:.60} holds NaN or infinity")
+    return found

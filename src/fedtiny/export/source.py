@@ -19,8 +19,7 @@ from fedtiny.data import DataSet, ImageSet
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, RunError
 from fedtiny.export import packed
-from fedtiny.export.lowered import lower
-from fedtiny.export.network import TinyModel
+from fedtiny.export.network import TinyModel, lower
 from fedtiny.files import read_json, write_atomically
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
@@ -37,18 +36,13 @@ LOCAL = ("workers", "threads", "checkpoint_every")  # how and where a run comput
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A finished run: its folder, its config as its method ran it, its data set and its network."""
+    """A finished run: folder, config as its method ran it, data set, network and its graph."""
 
     folder: RunFolder
     config: Config
     data: DataSet
     network: "nn.Module"
-    known_graph: Traced | None = None
-
-    @cached_property
-    def graph(self) -> Traced:
-        """The network's graph, which the run may have handed in, or why it cannot be told."""
-        return self.known_graph or models.traced(self.network, self.data.shape)
+    graph: Traced
 
     @cached_property
     def state(self) -> dict[str, Floats]:
@@ -88,21 +82,13 @@ class Trained:
             "method": self.config.method,
             "model": self.config.model,
             "data": self.data.name,
-            "accuracy": result["accuracy"],
-            "density": result["density"],
-            "kept_weights": result["kept_weights"],
+            **{name: result[name] for name in ("accuracy", "density", "kept_weights")},
             "dense_bytes": theta.param_spec.dense_bytes,
             "config": _shared(configs.to_dict(self.config)),
         }
 
 
-def tiny_model(
-    path: Path | str,
-    *,
-    fold: bool = True,
-    data: DataSet | None = None,
-    model: "nn.Module | None" = None,
-) -> TinyModel:
+def tiny_model(path: Path | str, *, fold: bool = True) -> TinyModel:
     """The model of a packed file or of a run folder.
 
     A finished run holds its packed model, so that neither its data nor torch is needed here; with
@@ -111,10 +97,10 @@ def tiny_model(
     place = Path(path)
     if place.is_file():
         return packed.read(place)
-    if fold and model is None:
+    if fold:
         with suppress(ExportError):
             return packed.read(RunFolder(place).packed)
-    return trained(place, data=data, model=model).tiny(fold=fold)
+    return trained(place).tiny(fold=fold)
 
 
 def trained(
@@ -143,9 +129,9 @@ def trained(
     data = data or load_data(asked)
     own = copy.deepcopy(model)
     config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
-    replaced = config.model != asked.model
-    network = own if own and not replaced else build_model(config, data.shape, len(data.classes))
-    return Trained(folder, config, data, network, graph)
+    images = data.shape, len(data.classes)
+    network = own if own and config.model == asked.model else build_model(config, *images)
+    return Trained(folder, config, data, network, graph or models.traced(network, data.shape))
 
 
 def _known_data(folder: RunFolder) -> DataSet | None:

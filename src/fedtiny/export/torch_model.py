@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from fedtiny.data.augment import Transform
 from fedtiny.errors import ExportError
 from fedtiny.export.network import TinyModel, check_images
+from fedtiny.graph.arithmetic import Lowered
 from fedtiny.graph.ir import Kind, Node
-from fedtiny.graph.weights import Lowered
 
 
 class PackedNetwork(nn.Module):
@@ -93,10 +93,6 @@ def _filled(layer: nn.Module, **arrays: Any) -> nn.Module:
     return layer
 
 
-def _max_pool(node: Node, x: Tensor) -> Tensor:
-    return F.max_pool2d(x, node.kernel, node.stride, node.padding)
-
-
 def _mean_pool(node: Node, x: Tensor) -> Tensor:
     sides = node.kernel, node.stride, node.padding
     return F.avg_pool2d(x, *sides, count_include_pad=node.count_padding)
@@ -111,7 +107,7 @@ FUNCTIONS: dict[Kind, Callable[..., Tensor]] = {
     Kind.INPUT: lambda node, x: x,
     Kind.RELU: lambda node, x: F.relu(x),
     Kind.ADD: lambda node, x, other: x + other,
-    Kind.MAX_POOL: _max_pool,
+    Kind.MAX_POOL: lambda node, x: F.max_pool2d(x, node.kernel, node.stride, node.padding),
     Kind.MEAN_POOL: _mean_pool,
     Kind.ADAPTIVE_POOL: lambda node, x: F.adaptive_avg_pool2d(x, node.size),
     Kind.FLATTEN: lambda node, x: x.flatten(1),

@@ -1,15 +1,99 @@
-"""What each operation computes, in NumPy; a batch is (channels, images, rows, columns)."""
+"""A graph with the arrays of its layers, kept weights only, and what it computes in NumPy."""
 
-from collections.abc import Callable
-from math import prod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from fedtiny.graph.ir import Kind, Node, Pair
-from fedtiny.graph.weights import Lowered, Norm, Weights
+from fedtiny.errors import ModelError
+from fedtiny.graph.ir import Graph, Kind, Node, Pair
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The kept weights of a convolution or linear layer.
+
+    `shape` is (filters, channels, rows, columns) or (neurons, inputs); `indices` are the sorted
+    flat positions of the kept weights, or None where all are kept.
+    """
+
+    shape: tuple[int, ...]
+    indices: NDArray[np.int64] | None
+    values: Floats
+    bias: Floats | None
+
+    @property
+    def size(self) -> int:
+        """Number of places for weights."""
+        return prod(self.shape)
+
+    @property
+    def filters(self) -> NDArray[np.int64]:
+        """The filter of each kept weight."""
+        return self.positions // max(1, self.size // self.shape[0])
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """The flat position of each kept weight."""
+        return np.arange(self.size) if self.indices is None else self.indices
+
+    def dense(self) -> Floats:
+        """The weights in their full shape, with zeros where none is kept."""
+        if self.indices is None:
+            return self.values.reshape(self.shape)
+        flat = np.zeros(self.size, dtype=self.values.dtype)
+        flat[self.indices] = self.values
+        return flat.reshape(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """A batch norm that stays a step of its own, with its running statistics."""
+
+    gamma: Floats
+    beta: Floats
+    mean: Floats
+    variance: Floats
+    epsilon: float = field(kw_only=True)
+
+    @property
+    def parts(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Its four arrays."""
+        return self.gamma, self.beta, self.mean, self.variance
+
+    def scale_and_shift(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What each channel is multiplied by and what is added then, in float64."""
+        scale = self.gamma / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
+        return scale, self.beta - self.mean * scale
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A graph and the arrays of those nodes that have some, by the node's name."""
+
+    graph: Graph
+    weights: Mapping[str, Weights]
+    norms: Mapping[str, Norm]
+
+    def check_values(self) -> None:
+        """Refuse numbers that nothing can be computed with."""
+        for name, weights in self.weights.items():
+            arrays = (weights.values, weights.bias)
+            if not all(np.isfinite(array).all() for array in arrays if array is not None):
+                raise ModelError(f"weights of {name!r:.60} are NaN or infinite")
+        for name, norm in self.norms.items():
+            finite = all(np.isfinite(part).all() for part in norm.parts)
+            if not finite or (norm.variance < 0).any():
+                raise ModelError(f"statistics of {name!r:.60} are NaN, infinite or below 0")
+            if not (isfinite(norm.epsilon) and norm.epsilon > 0):
+                raise ModelError(f"{name!r:.60} needs an epsilon above 0")
+
 
 Batch = NDArray[Any]
 DENSE_FROM = 0.03  # kept share of a layer from which one dense product is faster
@@ -21,38 +105,25 @@ def all_steps(net: Lowered, batch: Batch) -> list[Batch]:
     """What every node gives for a batch."""
     outputs: list[Batch] = []
     for node in net.graph.nodes:
-        outputs.append(step(net, node, [outputs[i] for i in node.inputs] or [batch]))
+        outputs.append(FORMS[node.kind](net, node, *([outputs[i] for i in node.inputs] or [batch])))
     return outputs
 
 
-def step(net: Lowered, node: Node, read: list[Batch]) -> Batch:
-    """What one node gives for what it reads."""
-    return FORMS[node.kind](net, node, *read)
-
-
 def convolved(x: Batch, node: Node, weights: Weights) -> Batch:
-    """Cross-correlation, dense or by kept weight, whichever is faster."""
+    """Cross-correlation, dense or by kept weight, whichever is faster.
+
+    A linear layer is one with a kernel of one pixel over something flat.
+    """
     windows = _windows(x, node)
     shape = windows.shape[3:]
     if len(weights.values) >= DENSE_FROM * weights.size:
         rows = windows.reshape(weights.size // weights.shape[0], prod(shape))
         out = weights.dense().reshape(weights.shape[0], -1).astype(x.dtype, copy=False) @ rows
         return _biased(out.reshape(weights.shape[0], *shape), weights)
-    _, channel, row, column = np.unravel_index(weights.positions, weights.shape)
+    _, channel, row, column = np.unravel_index(weights.positions, (*weights.shape, 1, 1)[:4])
     return _summed(
         weights, shape, x.dtype, lambda part: windows[channel[part], row[part], column[part]]
     )
-
-
-def multiplied(x: Batch, weights: Weights) -> Batch:
-    """A linear layer over something flat."""
-    flat = x.reshape(weights.shape[1], -1)
-    shape = (flat.shape[1], 1, 1)
-    if len(weights.values) >= DENSE_FROM * weights.size:
-        out = weights.dense().astype(x.dtype, copy=False) @ flat
-        return _biased(out.reshape(weights.shape[0], *shape), weights)
-    read = weights.positions % weights.shape[1]
-    return _summed(weights, shape, x.dtype, lambda part: flat[read[part]].reshape(-1, *shape))
 
 
 def _summed(
@@ -104,12 +175,6 @@ def _by_channel(values: NDArray[Any], like: Batch) -> Batch:
     return values.astype(like.dtype, copy=False).reshape(-1, 1, 1, 1)
 
 
-def max_pooled(x: Batch, node: Node) -> Batch:
-    """The largest value of each window."""
-    found: Batch = _windows(x, node, -np.inf).max(axis=(1, 2))
-    return found
-
-
 def mean_pooled(x: Batch, node: Node) -> Batch:
     """Means of windows; padding counts where the step says so."""
     counted = np.full_like(x[:1, :1], 1)
@@ -147,11 +212,11 @@ def _windows(x: Batch, node: Node, fill: float = 0.0) -> Batch:
 FORMS: dict[Kind, Callable[..., Batch]] = {
     Kind.INPUT: lambda net, node, x: x,
     Kind.CONVOLUTION: lambda net, node, x: convolved(x, node, net.weights[node.name]),
-    Kind.LINEAR: lambda net, node, x: multiplied(x, net.weights[node.name]),
+    Kind.LINEAR: lambda net, node, x: convolved(x, node, net.weights[node.name]),
     Kind.BATCH_NORM: lambda net, node, x: normed(x, net.norms[node.name]),
     Kind.RELU: lambda net, node, x: np.maximum(x, 0),
     Kind.ADD: lambda net, node, x, other: x + other,
-    Kind.MAX_POOL: lambda net, node, x: max_pooled(x, node),
+    Kind.MAX_POOL: lambda net, node, x: _windows(x, node, -np.inf).max(axis=(1, 2)),
     Kind.MEAN_POOL: lambda net, node, x: mean_pooled(x, node),
     Kind.ADAPTIVE_POOL: lambda net, node, x: adaptively_pooled(x, node.size),
     Kind.FLATTEN: lambda net, node, x: flattened(x),

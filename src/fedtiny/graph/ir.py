@@ -1,13 +1,12 @@
 """A network as an immutable graph that is checked when it is made and knows every shape."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from math import prod
 from typing import Any
 
 from fedtiny.errors import ModelError
-from fedtiny.graph import records
 from fedtiny.graph.operations import LAYERS, OPERATIONS, WINDOWS, Kind, Node, Pair, Shape
 
 __all__ = ["LAYERS", "LIMITS", "UNTRUSTED", "Graph", "Kind", "Limits", "Node", "Pair", "Shape"]
@@ -61,8 +60,6 @@ class Graph:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(self.nodes))
-        if not 2 <= len(self.nodes) <= LIMITS.nodes:
-            raise ModelError(f"a network has 2 to {LIMITS.nodes} steps, not {len(self.nodes)}")
         object.__setattr__(self, "shapes", _shapes(self.nodes))
         self.check_limits(LIMITS)
         if self.shapes[-1][1:] != (1, 1):
@@ -75,7 +72,7 @@ class Graph:
 
     def check_limits(self, limits: Limits) -> None:
         """Refuse a network that is larger than this."""
-        if len(self.nodes) > limits.nodes:
+        if not 2 <= len(self.nodes) <= limits.nodes:
             raise ModelError(f"a network has 2 to {limits.nodes} steps, not {len(self.nodes)}")
         values = [prod(shape) for shape in self.shapes]
         for number, count in enumerate(values):
@@ -129,6 +126,15 @@ class Graph:
                 found.update(self.nodes[number].inputs)
         return frozenset(found)
 
+    @cached_property
+    def readers(self) -> list[list[int]]:
+        """By node, those that read it, each as often as it does."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for number, node in enumerate(self.nodes):
+            for source in node.inputs:
+                found[source].append(number)
+        return found
+
     @property
     def last_reads(self) -> dict[int, int]:
         """The last node that needs what each node gives; the result is needed after all."""
@@ -146,34 +152,119 @@ class Graph:
 
     def to_plain(self) -> list[dict[str, Any]]:
         """The nodes as records that another process reads."""
-        return records.complete_records(self.nodes)
+        return [asdict(node) for node in self.nodes]
 
     @classmethod
     def from_plain(cls, plain: Any) -> "Graph":
         """The network that such records say."""
-        return cls(records.nodes_of(plain, training=True, most=LIMITS.nodes))
+        return cls(nodes_of(plain, training=True, most=LIMITS.nodes))
 
 
 def _shapes(nodes: Sequence[Node]) -> tuple[Shape, ...]:
     """What every node gives, or an error that names the first that does not fit."""
     found: list[Shape] = []
     for number, node in enumerate(nodes):
-        trouble = _misplaced(number, node)
-        sources = [found[i] for i in node.inputs] if not trouble else []
-        trouble = trouble or OPERATIONS[node.kind].misfit(node, sources)
-        if trouble:
+        operation = OPERATIONS[node.kind]
+        sources = [found[i] for i in node.inputs if 0 <= i < number]
+        trouble = ""
+        if (node.kind == Kind.INPUT) != (number == 0):
+            trouble = "is out of place: the first step, and no other, is the input"
+        elif not len(sources) == len(node.inputs) == operation.reads:
+            trouble = f"must read {operation.reads} steps before it"
+        if trouble := trouble or operation.misfit(node, sources):
             raise ModelError(f"step {number} ({node.kind.name.lower()}) {trouble}")
-        found.append(OPERATIONS[node.kind].shape(node, sources))
+        found.append(operation.shape(node, sources))
         if min(found[-1]) < 1:
             raise ModelError(f"step {number} gives {prod(found[-1])} values for an image")
     return tuple(found)
 
 
-def _misplaced(number: int, node: Node) -> str:
-    """What is wrong with where a node stands and what it reads, or nothing."""
-    reads = OPERATIONS[node.kind].reads
-    if (node.kind == Kind.INPUT) != (number == 0):
-        return "is out of place: the first step, and no other, is the input"
-    if len(node.inputs) != reads or not all(0 <= i < number for i in node.inputs):
-        return f"must read {reads} steps before it"
-    return ""
+# Nodes as plain records, and back from ones that may lie. In a packed file (docs/packed.md) a
+# record has the name of its kind and what differs from the usual; between processes it has the
+# kind's number and every field, those of training too.
+
+MAX_NAME = 200
+MAX_COUNT = 1 << 31
+ONLY_TRAINING = ("momentum", "probability")
+Record = dict[str, Any]
+
+
+def packed_records(nodes: Iterable[Node]) -> list[Record]:
+    """Every node as its kind and what differs from the usual; training is over."""
+    shown = [f for f in fields(Node) if f.name not in ("kind", *ONLY_TRAINING)]
+    return [
+        {
+            "kind": node.kind.name.lower(),
+            **{f.name: v for f in shown if (v := getattr(node, f.name)) != f.default},
+        }
+        for node in nodes
+    ]
+
+
+def nodes_of(records: Any, *, training: bool, most: int) -> tuple[Node, ...]:
+    """The nodes that records say, at most so many; whatever else they hold is refused.
+
+    With `training` they are those of another process, else those of a packed file.
+    """
+    if not isinstance(records, list):
+        raise ModelError("its steps are not a list")
+    if len(records) > most:
+        raise ModelError(f"a network has 2 to {most} steps, not {len(records)}")
+    return tuple(_node(number, record, training) for number, record in enumerate(records))
+
+
+def _node(number: int, record: Any, training: bool) -> Node:
+    kind = _kind(record, training)
+    if kind is None:
+        raise ModelError(f"step {number} is of no known kind")
+    values = {name: value for name, value in record.items() if name != "kind"}
+    fits = COMPLETE if training else PACKED
+    for name, value in values.items():
+        if name not in fits or not fits[name](value):
+            raise ModelError(f"step {number} cannot have this {str(name)[:40]!r}")
+    plain: Record = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
+    return Node(kind, **plain)
+
+
+def _kind(record: Any, training: bool) -> Kind | None:
+    """The kind that a record names, by its number between processes."""
+    named = record.get("kind") if isinstance(record, dict) else None
+    if training and isinstance(named, int):
+        return next((kind for kind in Kind if kind == named), None)
+    return Kind.__members__.get(named.upper()) if isinstance(named, str) else None
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_COUNT
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) <= 2 and all(map(_is_count, value))
+
+
+def _is_pair(value: Any) -> bool:
+    return _are_counts(value) and len(value) == 2
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float
+
+
+def is_name(value: Any) -> bool:
+    """Whether this is a text that can be shown anywhere."""
+    return isinstance(value, str) and len(value) <= MAX_NAME and value.isprintable()
+
+
+PACKED: dict[str, Callable[[Any], bool]] = {
+    "inputs": _are_counts,
+    "name": is_name,
+    "channels": _is_count,
+    **dict.fromkeys(("size", "kernel", "stride", "padding"), _is_pair),
+    **dict.fromkeys(("bias", "count_padding"), lambda value: type(value) is bool),
+    "epsilon": _is_number,
+}
+COMPLETE: dict[str, Callable[[Any], bool]] = {
+    **PACKED,
+    **dict.fromkeys(ONLY_TRAINING, _is_number),
+    "name": lambda value: isinstance(value, str),
+}

@@ -14,6 +14,7 @@ from fedtiny.graph.ir import Graph, Kind, Node, Shape
 
 Flags = NDArray[np.bool_]
 Positions = NDArray[np.integer[Any]]
+FILTERS, CHANNELS = 0, 1
 
 
 class Reachability:
@@ -34,9 +35,8 @@ class Reachability:
         kept: Mapping[str, Positions | None],
         sizes: Mapping[str, int] | None = None,
     ) -> None:
-        self.graph = graph
+        self.graph, self._kept = graph, kept
         self.sizes = sizes or {f"{n}.weight": prod(s) for n, s in graph.weight_shapes.items()}
-        self._kept = kept
         self._links: dict[int, _Links] = {}
         self._numbers = {f"{node.name}.weight": i for i, node in graph.layers.items()}
 
@@ -50,7 +50,7 @@ class Reachability:
                 found.append(np.ones(node.channels, dtype=np.bool_))
             elif number in self.graph.layers:
                 self._links[number] = self._links_of(node, len(sources[0]))
-                found.append(self._links[number].forward(sources[0]))
+                found.append(self._links[number].across(sources[0], to=FILTERS))
             elif len({flags.shape for flags in sources}) > 1:
                 raise ModelError(f"step {number} adds channels to single values")
             else:
@@ -65,26 +65,26 @@ class Reachability:
         for number in range(len(found) - 1, 0, -1):
             read = found[number]
             if number in self._links:
-                read = self._links[number].backward(read)
+                read = self._links[number].across(read, to=CHANNELS)
             for source in self.graph.nodes[number].inputs:
                 found[source] |= read
         return found
 
-    def useful(self, layer: str, *, constants: bool = False) -> Flags:
-        """Which kept weights of a layer carry something of the image to the output, in order.
-
-        With `constants` those stay, too, that carry a constant there.
-        """
-        if layer not in self._numbers:
-            return np.zeros(self._kept_count(layer), dtype=np.bool_)
-        read, written = self._ends(layer)
-        read = np.ones_like(read) if constants else read
-        return self._links[self._numbers[layer]].useful(read, written)
+    def useful(self, layer: str) -> Flags:
+        """Which kept weights of a layer carry something of the image to the output, in order."""
+        if layer in self._numbers:
+            read, written = self._ends(layer)
+            return self._links[self._numbers[layer]].useful(read, written)
+        positions = self._kept.get(layer)
+        count = self.sizes[layer] if positions is None else len(positions)
+        return np.zeros(count, dtype=np.bool_)
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Number of useful weights by layer."""
-        return {layer: self._count(layer) for layer in self.sizes}
+        """Number of useful weights by layer; of one that is not in the graph, none."""
+        ends = {layer: self._ends(layer) for layer in self.sizes if layer in self._numbers}
+        found = {n: self._links[self._numbers[n]].count(*both) for n, both in ends.items()}
+        return dict.fromkeys(self.sizes, 0) | found
 
     @property
     def density(self) -> float:
@@ -97,100 +97,66 @@ class Reachability:
         """Useful share by layer."""
         return {layer: count / self.sizes[layer] for layer, count in self.counts.items()}
 
-    def inside(self, number: int) -> Flags:
-        """Of one filter's weights for one channel, those that ever read more than padding."""
-        node = self.graph.nodes[number]
-        (source,) = node.inputs
-        return _inside_taps(node, self.graph.shapes[source], len(self.from_input[source]))
-
     def _ends(self, layer: str) -> tuple[Flags, Flags]:
         """What a layer's channels and filters are worth."""
         number = self._numbers[layer]
         (source,) = self.graph.nodes[number].inputs
         return self.from_input[source], self.to_output[number]
 
-    def _count(self, layer: str) -> int:
-        if layer not in self._numbers:
-            return 0
-        read, written = self._ends(layer)
-        return self._links[self._numbers[layer]].count(read, written)
-
-    def _kept_count(self, layer: str) -> int:
-        positions = self._kept.get(layer)
-        return self.sizes[layer] if positions is None else len(positions)
+    def inside(self, number: int) -> Flags:
+        """Of one filter's weights for one channel, those that ever read more than padding."""
+        (source,) = self.graph.nodes[number].inputs
+        channels = len(self.from_input[source])
+        return _inside_taps(self.graph.nodes[number], self.graph.shapes[source], channels)
 
     def _links_of(self, node: Node, channels: int) -> "_Links":
         taps = _inside_taps(node, self.graph.shapes[node.inputs[0]], channels)
         layer, size = f"{node.name}.weight", node.channels * channels * len(taps)
         if self.sizes.get(layer, size) != size:
             raise ModelError(f"the graph's '{node.name}' is not that of the mask's layer")
-        positions = self._kept.get(layer)
-        if positions is None:
-            return _Full(node.channels, channels, taps)
-        return _Sparse.of(positions, node.channels, channels, taps)
-
-
-@dataclass(frozen=True, eq=False)
-class _Full:
-    """A layer that keeps all its weights, as links from channels to filters."""
-
-    filters: int
-    channels: int
-    taps: Flags
-
-    def forward(self, read: Flags) -> Flags:
-        """The filters that read one of these channels."""
-        return np.full(self.filters, read.any() and self.taps.any())
-
-    def backward(self, written: Flags) -> Flags:
-        """The channels that one of these filters reads."""
-        return np.full(self.channels, written.any() and self.taps.any())
-
-    def useful(self, read: Flags, written: Flags) -> Flags:
-        """The kept weights that read one of these channels for one of these filters."""
-        outer = np.logical_and.outer
-        return outer(written, outer(read, self.taps)).reshape(-1)
-
-    def count(self, read: Flags, written: Flags) -> int:
-        """How many these are."""
-        return prod(int(np.count_nonzero(flags)) for flags in (read, written, self.taps))
-
-
-@dataclass(frozen=True, eq=False)
-class _Sparse:
-    """Each kept weight's filter, its channel, and whether it reads more than padding."""
-
-    filters: NDArray[np.intp]
-    channels: NDArray[np.intp]
-    inside: Flags
-    shape: tuple[int, int]
-
-    @classmethod
-    def of(cls, kept: Positions, filters: int, channels: int, taps: Flags) -> "_Sparse":
+        shape, kept = (node.channels, channels), self._kept.get(layer)
+        if kept is None:
+            return _Links(shape, taps, None)
         link = kept // np.int32(len(taps))
         inside = np.ones(len(kept), np.bool_) if taps.all() else taps[kept - link * len(taps)]
         written = link // np.int32(channels)
         read = link - written * np.int32(channels)
-        return cls(written.astype(np.intp), read.astype(np.intp), inside, (filters, channels))
+        return _Links(shape, inside, (written.astype(np.intp), read.astype(np.intp)))
 
-    def forward(self, read: Flags) -> Flags:
-        found = np.zeros(self.shape[0], dtype=np.bool_)
-        found[self.filters[self.inside & read[self.channels]]] = True
-        return found
 
-    def backward(self, written: Flags) -> Flags:
-        found = np.zeros(self.shape[1], dtype=np.bool_)
-        found[self.channels[self.inside & written[self.filters]]] = True
+@dataclass(frozen=True, eq=False)
+class _Links:
+    """The kept weights of a layer, as links between its filters and its channels.
+
+    `inside` has the places of a kernel that ever read more than padding and `ends` nothing where
+    all weights are kept; else they have that flag, and the filter and channel, of each kept weight.
+    """
+
+    shape: tuple[int, int]
+    inside: Flags
+    ends: tuple[NDArray[np.intp], NDArray[np.intp]] | None
+
+    def across(self, flags: Flags, to: int) -> Flags:
+        """The filters that read one of these channels, or the channels that these filters read."""
+        if self.ends is None:
+            return np.full(self.shape[to], flags.any() and self.inside.any())
+        found = np.zeros(self.shape[to], dtype=np.bool_)
+        found[self.ends[to][self.inside & flags[self.ends[1 - to]]]] = True
         return found
 
     def useful(self, read: Flags, written: Flags) -> Flags:
-        return self.inside & read[self.channels] & written[self.filters]
+        """The kept weights that read one of these channels for one of these filters."""
+        if self.ends is None:
+            outer = np.logical_and.outer
+            return outer(written, outer(read, self.inside)).reshape(-1)
+        filters, channels = self.ends
+        return self.inside & read[channels] & written[filters]
 
     def count(self, read: Flags, written: Flags) -> int:
+        """How many these are."""
+        if self.ends is None:
+            return prod(int(np.count_nonzero(f)) for f in (read, written, self.inside))
         return int(np.count_nonzero(self.useful(read, written)))
-
-
-_Links = _Full | _Sparse
 
 
 def _inside_taps(node: Node, source: Shape, channels: int) -> Flags:

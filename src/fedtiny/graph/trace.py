@@ -51,31 +51,24 @@ class _Translation:
 
     def run(self) -> Graph:
         for node in self.traced.graph.nodes:
-            if node.op == "output":
-                return self._finish(node)
-            self.numbers[node] = self._translate(node)
+            match node.op:
+                case "placeholder":
+                    if self.numbers:
+                        raise ModelError("the network must take one tensor of images")
+                    self.numbers[node] = 0
+                case "call_module":
+                    self.numbers[node] = self._module(node)
+                case "call_function" | "call_method":
+                    self.numbers[node] = self._function(node)
+                case "output":
+                    (output,) = node.args
+                    last = self.numbers.get(output) if isinstance(output, fx.Node) else None
+                    if last != len(self.nodes) - 1:
+                        raise ModelError("the network must give one tensor, that of its last step")
+                    return Graph(tuple(self.nodes))
+                case _:
+                    raise _unsupported(f"{node.op} {node.target}")
         raise ModelError("the network has no output")
-
-    def _finish(self, node: fx.Node) -> Graph:
-        output = node.args[0]
-        if not isinstance(output, fx.Node) or self.numbers[output] != len(self.nodes) - 1:
-            raise ModelError("the network must give one tensor, that of its last step")
-        return Graph(tuple(self.nodes))
-
-    def _translate(self, node: fx.Node) -> int:
-        match node.op:
-            case "placeholder":
-                return self._placeholder()
-            case "call_module":
-                return self._module(node)
-            case "call_function" | "call_method":
-                return self._function(node)
-        raise _unsupported(f"{node.op} {node.target}")
-
-    def _placeholder(self) -> int:
-        if self.numbers:
-            raise ModelError("the network must take one tensor of images")
-        return 0
 
     def _source(self, node: fx.Node, place: int = 0) -> int:
         source = node.args[place] if place < len(node.args) else node.kwargs.get("input")
@@ -100,9 +93,18 @@ class _Translation:
         if trouble := _trouble(module):
             raise _unsupported(f"'{name}' ({trouble})")
         source = self._source(node)
+        held: dict[str, Any] = {"name": name, "bias": getattr(module, "bias", None) is not None}
         match module:
-            case nn.Conv2d() | nn.Linear() | nn.BatchNorm2d() | nn.BatchNorm1d():
-                return self._layer(name, module, source)
+            case nn.Conv2d():
+                held |= {"channels": module.out_channels, **_window(module)}
+                return self._add(Kind.CONVOLUTION, source, **held)
+            case nn.Linear():
+                held |= {"channels": module.out_features}
+                return self._add(Kind.LINEAR, source, needs_flat=True, **held)
+            case nn.BatchNorm2d() | nn.BatchNorm1d():
+                flat = isinstance(module, nn.BatchNorm1d)
+                numbers = {"epsilon": float(module.eps), "momentum": float(module.momentum or 0)}
+                return self._add(Kind.BATCH_NORM, source, needs_flat=flat, name=name, **numbers)
             case nn.ReLU():
                 return self._add(Kind.RELU, source)
             case nn.MaxPool2d():
@@ -122,19 +124,6 @@ class _Translation:
             case nn.Sequential() if not len(module):
                 return source
         raise _unsupported(f"'{name}' ({type(module).__name__})")
-
-    def _layer(self, name: str, module: Any, source: int) -> int:
-        """A module that has tensors."""
-        fields: dict[str, Any] = {"name": name, "bias": module.bias is not None}
-        if isinstance(module, nn.Conv2d):
-            fields |= {"channels": module.out_channels, **_window(module)}
-            return self._add(Kind.CONVOLUTION, source, **fields)
-        if isinstance(module, nn.Linear):
-            fields |= {"channels": module.out_features}
-            return self._add(Kind.LINEAR, source, needs_flat=True, **fields)
-        numbers = {"epsilon": float(module.eps), "momentum": float(module.momentum)}
-        flat = isinstance(module, nn.BatchNorm1d)
-        return self._add(Kind.BATCH_NORM, source, needs_flat=flat, name=name, **numbers)
 
     def _function(self, node: fx.Node) -> int:
         target = node.target
@@ -218,7 +207,6 @@ def _window(module: Any) -> dict[str, Any]:
 
 
 def _output_size(name: str, size: Any) -> Pair:
-    pair = size if isinstance(size, tuple | list) else (size, size)
-    if any(part is None for part in pair):
+    if size is None or (isinstance(size, tuple | list) and None in size):
         raise _unsupported(f"'{name}' (adaptive pooling that keeps a side)")
-    return _pair(pair)
+    return _pair(size)

@@ -61,17 +61,12 @@ def build(
             f"{name} needs images of at least {model.smallest_input} pixels, got {shape[1:]}"
         )
     torch = require("torch", extra="torch")
-    from fedtiny.models import resnet, small, vgg
+    from fedtiny.models import networks
 
-    builders = {
-        "resnet18": resnet.resnet18,
-        "vgg11": vgg.vgg11,
-        "vgg11_small": vgg.vgg11_small,
-        "small": small.small,
-    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return builders[name](channels=shape[0], classes=classes, width=width or model.width)
+        network: nn.Module = networks.BUILDERS[name](shape[0], classes, width or model.width)
+    return network
 
 
 def traced(model: "nn.Module", shape: Shape) -> Traced:

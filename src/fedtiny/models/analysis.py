@@ -1,18 +1,21 @@
-"""Reading the parameter spec off a network."""
+"""What pruning and costs must know of a network: its parameter spec and its profile."""
 
+import copy
 from collections import Counter
-from collections.abc import Collection, Sequence
-from math import ceil
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedtiny.errors import ModelError
-from fedtiny.models import Traced
+from fedtiny.graph.ir import Graph
+from fedtiny.graph.operations import OPERATIONS
+from fedtiny.models import Traced, traced
 from fedtiny.models.param_spec import ParamSpec, Shape
-from fedtiny.models.profile import runs_of_layers
 
 DEFAULT_BLOCKS = 5
 
@@ -27,13 +30,17 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced) -> ParamSpec:
     """
     norms = _norms(model)
     _check_float32(model)
-    layers = _layers_in_order(model, shape, graph)
+    runs = Counter(run.name for run in runs_of_layers(model, shape, graph))
+    if (twice := runs.most_common(1)) and twice[0][1] > 1:
+        raise ModelError(f"layer '{twice[0][0]}' runs twice in a pass, which pruning cannot handle")
+    layers = list(runs)
     if len(layers) < 3:
         raise ModelError(
             f"the model has {len(layers)} convolution or linear layers; the first and the last "
             "stay dense, so pruning needs at least three"
         )
-    tensors = _tensors(model)
+    state = model.state_dict()  # of which all but counters is averaged
+    tensors = {name: tuple(t.shape) for name, t in state.items() if t.is_floating_point()}
     _check_plain(model, layers, tensors)
     asked = getattr(model, "prunable_layers", layers[1:-1])
     chosen = set(_listed(asked, "prunable_layers", of=str))
@@ -48,14 +55,6 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced) -> ParamSpec:
         input_layer=layers[0],
         output_layer=layers[-1],
     )
-
-
-def _layers_in_order(model: nn.Module, shape: Shape, graph: Traced) -> list[str]:
-    runs = Counter(run.name for run in runs_of_layers(model, shape, graph))
-    for name, count in runs.items():
-        if count > 1:
-            raise ModelError(f"layer '{name}' runs twice in a pass, which pruning cannot handle")
-    return list(runs)
 
 
 def _check_float32(model: nn.Module) -> None:
@@ -91,12 +90,6 @@ def _check_plain(model: nn.Module, layers: Sequence[str], tensors: dict[str, Sha
             )
 
 
-def _tensors(model: nn.Module) -> dict[str, Shape]:
-    """Every tensor that is averaged: all of the state but counters."""
-    state = model.state_dict()
-    return {name: tuple(t.shape) for name, t in state.items() if t.is_floating_point()}
-
-
 def _norms(model: nn.Module) -> tuple[str, ...]:
     norms = {n: m for n, m in model.named_modules() if isinstance(m, _BatchNorm)}
     for name, norm in norms.items():
@@ -120,3 +113,141 @@ def _blocks(model: nn.Module, prunable: tuple[str, ...]) -> tuple[tuple[str, ...
         raise ModelError(f"pruning_blocks of the model names {sorted(unknown)}, no module of it")
     prefixes = [tuple(f"{module}." for module in block) for block in named]
     return tuple(tuple(n for n in prunable if n.startswith(block)) for block in prefixes)
+
+
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+SMALL_BATCH, LARGE_BATCH = 2, 4  # batch norm in training needs two images
+
+
+@dataclass(frozen=True)
+class LayerProfile:
+    """A convolution or linear layer; figures are for one image."""
+
+    name: str
+    shape: Shape
+    uses: int
+    """How often an image uses each weight: the positions of a filter, 1 in a linear layer."""
+
+    @property
+    def weight(self) -> str:
+        """Name of the layer's weight in the state dict."""
+        return f"{self.name}.weight"
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return prod(self.shape)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of a dense forward pass."""
+        return self.uses * self.size
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The layers of a network in the order it runs them, its size, and what training keeps.
+
+    Activation bytes are what PyTorch's autograd saves in a forward pass in training mode, the
+    network's own tensors left out and each piece of memory counted once: a part that grows with
+    the batch, and one that does not (batch norm's means and deviations).
+    """
+
+    layers: tuple[LayerProfile, ...]
+    parameters: int
+    activation_bytes: int
+    fixed_activation_bytes: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of a dense forward pass of one image."""
+        return sum(layer.macs for layer in self.layers)
+
+
+def profile(model: nn.Module, shape: Shape, graph: Traced | None = None) -> Profile:
+    """Profile any network that takes images of this shape; on the meta device nothing is computed.
+
+    The network itself is left as it is: a copy runs. What tracing it gave may be handed in.
+    """
+    graph = traced(model, shape) if graph is None else graph
+    model = copy.deepcopy(model).train()
+    with torch.random.fork_rng(devices=[]):
+        layers = _once_each(runs_of_layers(model, shape, graph))
+        small = _saved_bytes(model, (SMALL_BATCH, *shape))
+        large = _saved_bytes(model, (LARGE_BATCH, *shape))
+    by_image = (large - small) // (LARGE_BATCH - SMALL_BATCH)
+    return Profile(
+        layers=layers,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        activation_bytes=by_image,
+        fixed_activation_bytes=small - SMALL_BATCH * by_image,
+    )
+
+
+def runs_of_layers(model: nn.Module, shape: Shape, graph: Traced) -> list[LayerProfile]:
+    """Every run of a layer in one pass: read off the graph, or watched where there is none."""
+    if not isinstance(graph, Graph):
+        return _watched(model, shape)
+    uses = {n.name: OPERATIONS[n.kind].uses(graph.shapes[i]) for i, n in graph.layers.items()}
+    return [LayerProfile(n, shape, uses[n]) for n, shape in graph.weight_shapes.items()]
+
+
+def _once_each(runs: Iterable[LayerProfile]) -> tuple[LayerProfile, ...]:
+    """One profile a layer; a layer that runs several times uses its weights more often."""
+    found: dict[str, LayerProfile] = {}
+    for run in runs:
+        first = found.get(run.name)
+        found[run.name] = run if first is None else replace(first, uses=first.uses + run.uses)
+    return tuple(found.values())
+
+
+def _watched(model: nn.Module, shape: Shape) -> list[LayerProfile]:
+    """By hooks, in a pass of one image in eval mode."""
+    runs: list[LayerProfile] = []
+
+    def note(name: str, layer: Any, output: Tensor) -> None:
+        weights = tuple(layer.weight.shape)
+        runs.append(LayerProfile(name, weights, uses=output.numel() // weights[0]))
+
+    hooks = [
+        module.register_forward_hook(lambda layer, _, out, name=name: note(name, layer, out))
+        for name, module in model.named_modules()
+        if isinstance(module, LAYERS)
+    ]
+    training = model.training
+    try:
+        with torch.no_grad():
+            _run(model.eval(), (1, *shape))
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    return runs
+
+
+def _saved_bytes(model: nn.Module, shape: Shape) -> int:
+    """Bytes that autograd saves for the backward pass of a batch of this shape."""
+    own = {_memory(t) for t in (*model.parameters(), *model.buffers())}
+    saved: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.setdefault(_memory(tensor), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        _run(model, shape)
+    return sum(t.untyped_storage().nbytes() for memory, t in saved.items() if memory not in own)
+
+
+def _run(model: nn.Module, shape: Shape) -> None:
+    """Pass a batch of black images of this shape."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    try:
+        model(torch.zeros(shape, device=device))
+    except Exception as error:
+        raise ModelError(f"the model does not take images of shape {shape[1:]}: {error}") from error
+
+
+def _memory(tensor: Tensor) -> int:
+    """What two tensors that share memory have in common."""
+    return int(tensor.untyped_storage()._cdata)

@@ -1,4 +1,4 @@
-"""The compiled library and its C structures (see csrc/fedtiny_native.h)."""
+"""The compiled library: its C structures (csrc/fedtiny_native.h), functions and options."""
 
 import ctypes
 import os
@@ -13,11 +13,15 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from dataclasses import asdict, dataclass
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedtiny.errors import FedTinyError
+from fedtiny.graph.ir import Graph, Kind, Node
+from fedtiny.graph.operations import OPERATIONS
 
 ENVIRONMENT = "FEDTINY_NATIVE_LIBRARY"
 
@@ -47,20 +51,30 @@ class OptionsRecord(Structure):
     )
 
 
-class MemoryRecord(Structure):
-    """fedtiny_memory."""
+class Memory(Structure):
+    """fedtiny_memory: bytes that a prepared network takes, by what they are for."""
 
     _fields_ = _each(c_int64, "total", "parameters", "lists", "activations", "scratch")
 
 
-class RatesRecord(Structure):
-    """fedtiny_rates."""
+class Rates(Structure):
+    """fedtiny_rates: what an optimizer goes by."""
 
     _fields_ = _each(c_double, "learning_rate", "momentum", "decay", "beta1", "beta2", "epsilon")
 
+    def __init__(
+        self,
+        lr: float,
+        momentum: float = 0.9,
+        decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+    ) -> None:
+        super().__init__(lr, momentum, decay, *betas, epsilon)
 
-class ScoreRecord(Structure):
-    """fedtiny_score."""
+
+class Score(Structure):
+    """fedtiny_score: summed loss and number of right answers."""
 
     _fields_ = (("loss", c_double), ("correct", c_int64))
 
@@ -93,15 +107,16 @@ class PassRecord(Structure):
 _P = c_void_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "create": (POINTER(NodeRecord), c_int32, POINTER(_P)),
-    "plan": (_P, POINTER(OptionsRecord), _P, POINTER(MemoryRecord)),
+    "destroy": (_P,),
+    "plan": (_P, POINTER(OptionsRecord), _P, POINTER(Memory)),
     "prepare": (_P, POINTER(OptionsRecord), _P, _P),
-    "taken": (_P, POINTER(MemoryRecord)),
+    "taken": (_P, POINTER(Memory)),
     "set": (_P, c_int32, c_int32, _P, c_int64),
     "get": (_P, c_int32, c_int32, _P, c_int64),
     "get_gradient": (_P, c_int32, c_int32, _P, c_int64),
     "get_input_gradient": (_P, _P, c_int64),
-    "start": (_P, POINTER(RatesRecord)),
-    "run": (_P, POINTER(PassRecord), POINTER(ScoreRecord)),
+    "start": (_P, POINTER(Rates)),
+    "run": (_P, POINTER(PassRecord), POINTER(Score)),
 }
 
 
@@ -119,17 +134,12 @@ class Library:
             function.argtypes, function.restype = arguments, c_int32
         self._library.fedtiny_last_error.restype = c_char_p
         self._library.fedtiny_instructions.restype = c_char_p
-        self._library.fedtiny_destroy.argtypes = (c_void_p,)
         self._library.fedtiny_destroy.restype = None
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function by its name; what it refuses is raised."""
         if getattr(self._library, f"fedtiny_{name}")(*arguments):
             raise NativeError(self._library.fedtiny_last_error().decode())
-
-    def destroy(self, handle: c_void_p) -> None:
-        """Give a network's memory back."""
-        self._library.fedtiny_destroy(handle)
 
     @property
     def instructions(self) -> str:
@@ -160,3 +170,71 @@ def library() -> Library:
             "install one and reinstall fedtiny, or use --device-backend torch"
         )
     return Library(place)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a network is run and what memory it may use for that."""
+
+    batch: int = 64
+    """Most images of a training step."""
+    forward_batch: int | None = None
+    """Most images of a forward pass; default: those of a training step."""
+    threads: int = 1
+    """Results do not depend on it."""
+    storage: Literal["float32", "float16"] = "float32"
+    """How activations and their gradients are held."""
+    recompute: bool = False
+    """Compute what only batch norm reads again in the backward pass, and do not hold it."""
+    remove_dead: bool = False
+    """Leave out channels that cannot reach the output; their running statistics stay."""
+    optimizer: Literal["sgd", "adam"] = "adam"
+    input_gradient: bool = False
+    top_count: int = 0
+    """Most gradients of pruned weights that a layer is asked for."""
+    budget: int = 0
+    """Most bytes to take; 0 is no limit."""
+    lanes: int = 0
+    """Images computed at once: 0 takes what suits the processor and the batch."""
+
+    def record(self) -> OptionsRecord:
+        """As the library wants it."""
+        values = asdict(self) | {
+            "forward_batch": self.forward_batch or self.batch,
+            "half": self.storage == "float16",
+            "optimizer": self.optimizer == "adam",
+        }
+        return OptionsRecord(*(values[name] for name, *_ in OptionsRecord._fields_))
+
+
+class Parameter(IntEnum):
+    """fedtiny_parameter."""
+
+    WEIGHT = 0
+    BIAS = 1
+    SCALE = 2
+    SHIFT = 3
+    RUNNING_MEAN = 4
+    RUNNING_VAR = 5
+    BATCH_MEAN = 6
+    BATCH_VAR = 7
+    CORRECTED_VAR = 8
+
+
+def node_record(node: Node) -> NodeRecord:
+    """A node as a C record."""
+    first, second = (*node.inputs, -1, -1)[:2]
+    height, width = node.size
+    values = asdict(node) | {"first": first, "second": second, "height": height, "width": width}
+    return NodeRecord(*(values[name] for name, *_ in NodeRecord._fields_))
+
+
+def places_of(graph: Graph) -> dict[str, tuple[int, Parameter]]:
+    """Which node and parameter each tensor is."""
+    found = {}
+    for number, (node, sources) in enumerate(graph.read):
+        first = Parameter.SCALE if node.kind is Kind.BATCH_NORM else Parameter.WEIGHT
+        parts = OPERATIONS[node.kind].tensors(node, sources)  # in the order of Parameter
+        for place, part in enumerate(parts):
+            found[f"{node.name}.{part}"] = (number, Parameter(first + place))
+    return found

@@ -1,7 +1,8 @@
-"""A graph in native code: its parameters under a mask, training, measuring."""
+"""A graph in native code: its parameters under a mask, training, measuring, fitting a budget."""
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import IntEnum
 from math import prod
 from typing import Any
@@ -13,19 +14,22 @@ from fedtiny.graph.ir import Graph
 from fedtiny.graph.operations import NATIVE, lacking
 from fedtiny.native.library import (
     GradQueryRecord,
-    MemoryRecord,
+    Memory,
     NativeError,
     NodeRecord,
+    Options,
+    Parameter,
     PassRecord,
-    RatesRecord,
-    ScoreRecord,
+    Rates,
+    Score,
     library,
+    node_record,
+    places_of,
 )
-from fedtiny.native.nodes import Parameter, node_record, places_of
-from fedtiny.native.options import Memory, Options, Rates, Score
 
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int32]
+SMALLEST_BATCH = 2  # batch norm cannot measure one image
 
 
 class _Mode(IntEnum):
@@ -50,25 +54,19 @@ class NativeModel:
         records = (NodeRecord * len(graph.nodes))(*map(node_record, graph.nodes))
         self._library.call("create", records, len(records), ctypes.byref(self._handle))
         self._places = places_of(graph)
-        self._images = 0
         self.options: Options | None = None
         self._counts: dict[str, int] = {}
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
         if handle:
-            self._library.destroy(handle)
+            self._library.call("destroy", handle)
             self._handle = ctypes.c_void_p()
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """Names of all parameters and statistics, in order."""
         return tuple(self._places)
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of all weights of convolutions and linear layers, in order."""
-        return tuple(n for n, (_, p) in self._places.items() if p is Parameter.WEIGHT)
 
     def size(self, name: str) -> int:
         """Number of values of a tensor, pruned ones included."""
@@ -80,9 +78,9 @@ class NativeModel:
 
     def plan(self, options: Options, counts: Mapping[str, int] | None = None) -> Memory:
         """What preparing would take, with this many kept weights by layer; takes nothing."""
-        memory, kept = MemoryRecord(), self._kept(counts or {})
+        memory, kept = Memory(), self._kept(counts or {})
         self._call("plan", ctypes.byref(options.record()), kept.ctypes.data, ctypes.byref(memory))
-        return _memory(memory)
+        return memory
 
     def prepare(self, options: Options, kept: Mapping[str, Positions | None] | None = None) -> None:
         """Take the memory and install a mask; every parameter is zero then.
@@ -95,21 +93,15 @@ class NativeModel:
             for name, positions in (kept or {}).items()
             if positions is not None
         }
-        counts = self._kept({name: len(positions) for name, positions in sparse.items()})
+        kept_counts = {name: len(positions) for name, positions in sparse.items()}
+        counts = self._kept(kept_counts)
         pointers = (ctypes.c_void_p * len(self.graph.nodes))()
         for name, positions in sparse.items():
             pointers[self._place(name)[0]] = positions.ctypes.data
         self.options = None
         self._call("prepare", ctypes.byref(options.record()), counts.ctypes.data, pointers)
         self.options = options
-        self._counts = {name: int(counts[self._place(name)[0]]) for name in self.layers}
-
-    @property
-    def taken(self) -> Memory:
-        """What preparing took."""
-        memory = MemoryRecord()
-        self._call("taken", ctypes.byref(memory))
-        return _memory(memory)
+        self._counts = kept_counts
 
     def set(self, name: str, values: NDArray[Any]) -> None:
         """Set a tensor; of a weight, its kept values."""
@@ -134,22 +126,9 @@ class NativeModel:
         self._call("get", node, parameter, values.ctypes.data, size)
         return values
 
-    def gradient(self, name: str) -> Floats:
-        """The gradient of the last training step; of a weight, at its kept positions."""
-        values = np.empty(self._length(name), dtype=np.float32)
-        self._call("get_gradient", *self._place(name), values.ctypes.data, values.size)
-        return values
-
-    def input_gradient(self) -> Floats:
-        """The gradient of the images of the last training step."""
-        values = np.empty((self._images, *self.graph.shapes[0]), dtype=np.float32)
-        self._call("get_input_gradient", values.ctypes.data, values.size)
-        return values
-
     def start(self, rates: Rates) -> None:
         """A fresh optimizer."""
-        record = RatesRecord(rates.lr, rates.momentum, rates.decay, *rates.betas, rates.epsilon)
-        self._call("start", ctypes.byref(record))
+        self._call("start", ctypes.byref(rates))
 
     def train(
         self,
@@ -164,9 +143,9 @@ class NativeModel:
 
         Each array of `dense` has the complete gradient of its layer added.
         """
-        queries = [self._dense_record(name, sums) for name, sums in (dense or {}).items()]
+        records = [self._dense_record(name, sums) for name, sums in (dense or {}).items()]
         mode = _Mode.TRAIN if update else _Mode.GRADIENTS
-        return self._run(mode, images, labels, queries=_array(queries), seed=seed)
+        return self._run(mode, images, labels, queries=_array(records), seed=seed)
 
     def top_gradients(
         self,
@@ -208,18 +187,10 @@ class NativeModel:
         """Loss and right answers without training; with running statistics or the batch's own."""
         return self._run(_forward_mode(own_statistics), images, labels)
 
-    def logits(self, images: Floats, *, own_statistics: bool = False) -> Floats:
-        """The network's outputs for some images."""
-        values = np.empty((len(images), self.graph.shapes[-1][0]), dtype=np.float32)
-        self._run(_forward_mode(own_statistics), images, None, logits=values.ctypes.data)
-        return values
-
     def _run(
         self, mode: _Mode, images: Floats, labels: Any, *, queries: Any = None, **settings: Any
     ) -> Score:
         images, labels = self._checked(images, labels)
-        if mode >= _Mode.MEASURE:
-            self._images = len(images)
         record = PassRecord(
             mode=mode,
             query_count=len(queries or ()),
@@ -229,9 +200,9 @@ class NativeModel:
             count=len(images),
             **settings,
         )
-        score = ScoreRecord()
+        score = Score()
         self._call("run", ctypes.byref(record), ctypes.byref(score))
-        return Score(score.loss, score.correct)
+        return score
 
     def _checked(self, images: Floats, labels: Any) -> tuple[Floats, Any]:
         shape = self.graph.shapes[0]
@@ -255,17 +226,15 @@ class NativeModel:
         return self._places[name]
 
     def _length(self, name: str) -> int:
-        return self._counts.get(name, 0) if name in self.layers else self.size(name)
+        return self._counts.get(name, self.size(name))
 
     def _kept(self, counts: Mapping[str, int]) -> NDArray[np.int64]:
+        """Number of kept weights by node, -1 for all."""
         kept = np.full(len(self.graph.nodes), -1, dtype=np.int64)
         for name, count in counts.items():
             if self._place(name)[1] is not Parameter.WEIGHT:
                 raise NativeError(f"'{name}' is no weight that could be pruned")
             kept[self._place(name)[0]] = count
-        for name in self.layers:
-            if kept[self._place(name)[0]] == -1:
-                kept[self._place(name)[0]] = self.size(name)
         return kept
 
 
@@ -277,10 +246,6 @@ def _array(queries: list[GradQueryRecord]) -> Any:
     return (GradQueryRecord * len(queries))(*queries)
 
 
-def _memory(record: MemoryRecord) -> Memory:
-    return Memory(*(getattr(record, name) for name, *_ in MemoryRecord._fields_))
-
-
 def _whole_numbers(name: str, positions: NDArray[Any]) -> NDArray[Any]:
     found = np.asarray(positions)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
@@ -288,3 +253,44 @@ def _whole_numbers(name: str, positions: NDArray[Any]) -> NDArray[Any]:
     if found.size and (found.min() < 0 or found.max() >= 2**31):
         raise NativeError(f"{name}: kept positions must be from 0 to below 2^31")
     return found
+
+
+def largest_fit(
+    model: NativeModel, options: Options, counts: Mapping[str, int], budget: int
+) -> Options:
+    """The largest batch up to that of `options` that fits, and how; worked out without taking any.
+
+    Of ways that allow the same batch the first is taken: as asked for, with recomputing, with half
+    storage, with both. A budget for which no batch is small enough is refused.
+    """
+    ways = [
+        options,
+        replace(options, recompute=True),
+        replace(options, storage="float16"),
+        replace(options, storage="float16", recompute=True),
+    ]
+    batches = {way: _largest_batch(model, way, counts, budget) for way in ways}
+    best = max(batches, key=batches.__getitem__)
+    if not batches[best]:
+        least = min(model.plan(_sized(way, SMALLEST_BATCH), counts).total for way in ways)
+        raise NativeError(
+            f"a device needs at least {least / 1e6:.1f} MB to train this model, "
+            f"more than the budget of {budget / 1e6:.1f} MB"
+        )
+    return _sized(best, batches[best])
+
+
+def _sized(options: Options, batch: int) -> Options:
+    return replace(options, batch=batch, forward_batch=min(options.forward_batch or batch, batch))
+
+
+def _largest_batch(
+    model: NativeModel, options: Options, counts: Mapping[str, int], budget: int
+) -> int:
+    """By bisection, since memory grows with the batch; 0 if none fits."""
+    fits, too_large = 0, options.batch + 1
+    while too_large - fits > 1:
+        middle = (fits + too_large) // 2
+        taken = model.plan(_sized(options, middle), counts).total
+        fits, too_large = (middle, too_large) if taken <= budget else (fits, middle)
+    return fits if fits >= SMALLEST_BATCH else 0

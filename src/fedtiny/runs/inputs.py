@@ -74,7 +74,7 @@ def model_width(config: Config, shape: Shape, classes: int) -> int | None:
     if config.model != "small" or config.parameters is None:
         return config.width
     require("torch", extra="torch")
-    from fedtiny.models.small import width_for
+    from fedtiny.models.networks import width_for
 
     return width_for(config.parameters, shape[0], classes)
 

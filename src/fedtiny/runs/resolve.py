@@ -16,10 +16,8 @@ from fedtiny.federation.method import Method
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.native.fit import largest_fit
-from fedtiny.native.library import available
-from fedtiny.native.model import NativeModel
-from fedtiny.native.options import Options
+from fedtiny.native.library import Options, available
+from fedtiny.native.model import NativeModel, largest_fit
 from fedtiny.process import cores
 from fedtiny.runs.inputs import check_config, check_inputs
 from fedtiny.sparse.densities import uniform
@@ -186,7 +184,7 @@ def plan_memory(
         optimizer=config.train.optimizer,
         top_count=int(max(kept.values()) * MAX_SWAPPED),
     )
-    chosen, _ = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
+    chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
     measured = min(config.selection.batch_size, chosen.batch)
     changes: dict[str, Any] = {
         "train": replace(config.train, batch_size=chosen.batch),

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedtiny.errors import ModelError
+from fedtiny.models.analysis import LAYERS
 from fedtiny.models.param_spec import ParamSpec, Shape
-from fedtiny.models.profile import LAYERS
 from fedtiny.sparse.mask import Mask
 
 ALIGNED = 64  # values; tensor cores want weights to begin at multiples of 16 bytes
