@@ -25,7 +25,7 @@ from fedtiny.runs import metrics
 from fedtiny.runs.assembly import Assembly, assemble
 from fedtiny.runs.checkpoint import save_checkpoint
 from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.records import round_record
+from fedtiny.runs.metrics import round_record
 
 
 class PlainLoop:

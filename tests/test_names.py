@@ -61,7 +61,7 @@ def test_no_identifier_has_a_name_that_was_given_up():
         where
         for path in python()
         for name, where in tokens(path, tokenize.NAME)
-        if name.strip("_") in GIVEN_UP or PREFIX.match(name.lstrip("_"))
+        if name.strip("_") in GIVEN_UP or (PREFIX.match(name.lstrip("_")) and name != "most_common")
     ]
     assert found == []
 

@@ -19,6 +19,7 @@ MODULES = {
     "fedtiny.devices.shard": "fedtiny.devices.device_data",
     "fedtiny.federation.door": "fedtiny.federation.transport",
     "fedtiny.models.anatomy": "fedtiny.models.param_spec",
+    "fedtiny.runs.display": "fedtiny.runs.reporter",
     "fedtiny.runs.tracking.tracker": "fedtiny.runs.tracking",
 }
 NAMES = {

@@ -1,11 +1,16 @@
-"""Files that are complete at any moment, and plain data in them."""
+"""Files that are complete at any moment, and plain data or tensors in them."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load
 
 from fedtiny.errors import RunError
 
@@ -84,3 +89,23 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def digest_of(tensors: Mapping[str, NDArray[Any]], text: str) -> str:
+    """What changes with any tensor and with the text beside them."""
+    found = hashlib.blake2b(text.encode(), digest_size=16)
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(tensors[name]).data)
+    return found.hexdigest()
+
+
+def with_text(data: bytes, key: str) -> tuple[dict[str, NDArray[Any]], Any]:
+    """The tensors of a safetensors file, and what its metadata has under a key.
+
+    Of bytes that are no such file it raises whatever comes: SafetensorError, LookupError,
+    TypeError, ValueError or RecursionError.
+    """
+    tensors = load(data)
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return tensors, header["__metadata__"][key]

@@ -16,10 +16,10 @@ from fedtiny.export import packed
 from fedtiny.export.c_source import write_c
 from fedtiny.export.network import TinyModel
 from fedtiny.export.numpy_model import NumpyModel
+from fedtiny.files import digest_of
 from fedtiny.graph.arithmetic import Lowered, Weights
 from fedtiny.graph.ir import UNTRUSTED, Graph, Kind, Node
 from fedtiny.graph.trace import trace
-from fedtiny.runs.digest import digest_of
 
 from ..graph.building import Builder
 from .nets import shipped, tiny_model

@@ -16,7 +16,8 @@ from fedtiny.errors import ExportError, RunError
 from fedtiny.export import numpy_model, packed
 from fedtiny.export.formats import write_torch
 from fedtiny.export.source import Trained, pack_run, tiny_model, trained
-from fedtiny.runs.folder import RunFolder, write_json
+from fedtiny.files import write_json
+from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
 
 from ..runs.tiny import TINY, own_data, stop, tiny, train

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from fedtiny import aliases, methods
 from fedtiny.cli.main import dispatch
 from fedtiny.errors import ConfigError, FedTinyError
-from fedtiny.runs.display import Lines
+from fedtiny.runs.reporter import Lines
 from fedtiny.runs.runner import run
 from fedtiny.sparse.densities import erdos_renyi_kernel
 

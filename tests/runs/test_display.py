@@ -12,9 +12,8 @@ from rich.console import Console
 
 import fedtiny
 from fedtiny.errors import FedTinyError
-from fedtiny.runs import display, formatting
-from fedtiny.runs.display import Lines, Live
-from fedtiny.runs.reporter import Silent
+from fedtiny.runs import formatting
+from fedtiny.runs.reporter import Lines, Live, Silent, automatic
 
 from .tiny import TINY, StopAfter, own_data, tiny
 
@@ -206,12 +205,18 @@ def test_a_stopped_run_gives_the_terminal_back(tmp_path):
     assert "continue with: fedtiny resume" in text
 
 
+def test_the_place_that_the_docs_of_0_1_0_named_has_the_reporter_too():
+    with pytest.warns(DeprecationWarning, match=r"fedtiny\.runs\.reporter"):
+        from fedtiny.runs.display import automatic as former
+    assert former is automatic
+
+
 def test_the_reporter_fits_where_the_output_goes(monkeypatch):
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    assert type(display.automatic()) is Lines
+    assert type(automatic()) is Lines
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert type(display.automatic()) is Live
+    assert type(automatic()) is Live
 
 
 def in_a_notebook(monkeypatch):
@@ -221,7 +226,7 @@ def in_a_notebook(monkeypatch):
 
 def test_a_notebook_hears_nothing(tmp_path, monkeypatch, capfd):
     in_a_notebook(monkeypatch)
-    assert type(display.automatic()) is Silent
+    assert type(automatic()) is Silent
     fedtiny.run(tiny(rounds=1), out=tmp_path / "run")
     assert capfd.readouterr() == ("", "")
 

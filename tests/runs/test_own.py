@@ -17,8 +17,7 @@ from fedtiny.cli.main import dispatch
 from fedtiny.config import DataConfig
 from fedtiny.errors import ConfigError, DataError, FedTinyError, ModelError, RunError
 from fedtiny.export.source import pack_run
-from fedtiny.runs.display import Lines
-from fedtiny.runs.reporter import Silent
+from fedtiny.runs.reporter import Lines, Silent
 from fedtiny.runs.resolve import resolved
 from fedtiny.runs.split import share_out
 

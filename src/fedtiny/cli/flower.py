@@ -8,19 +8,28 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 
 from fedtiny import config as configs
+from fedtiny import methods, models
 from fedtiny.config import Config
+from fedtiny.config.flat import Flat
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
+from fedtiny.flower.settings import (
+    FlowerSettings,
+    parse_changes,
+    read_app,
+    read_changed,
+    write_app,
+    write_changes,
+)
 from fedtiny.runs.folder import quoted
 
 if TYPE_CHECKING:
-    from fedtiny.config.flat import Flat
     from fedtiny.flower.trial.local import Federation
 
 
@@ -38,8 +47,6 @@ class Init:
     def carry_out(self) -> int:
         """Write the app."""
         _check_nodes(self.nodes)
-        from fedtiny.flower.settings import FlowerSettings, write_app
-
         config = configs.load(self.config) if self.config else Config()
         config = replace(config, fleet=replace(config.fleet, devices=self.nodes))
         write_app(self.folder, config, FlowerSettings())
@@ -100,13 +107,13 @@ class Up:
         changes = self._checked_changes(self.app) if self.app else {}
         console = Console(highlight=False, soft_wrap=True)
         home = Path(tempfile.mkdtemp(prefix="fedtiny-flower-")) / "flower"
-        signal.signal(signal.SIGTERM, _interrupted)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         console.print(f"Flower's telemetry is off; logs and keys are in {home}")
         failed = True
         try:
             with local.federation(home, self.nodes, self.tls, console.print) as federation:
                 if self.app:
-                    failed = not federation.run(self.app, _written(changes))
+                    failed = not federation.run(self.app, write_changes(changes))
                 else:
                     self._wait(federation, console)
                     failed = False
@@ -121,17 +128,14 @@ class Up:
             console.print(f"all stopped; see the logs in {home}/logs" if failed else "all stopped")
         return int(failed)
 
-    def _checked_changes(self, app: Path) -> "Flat":
+    def _checked_changes(self, app: Path) -> Flat:
         """What --run-config and --nodes change of an app, refused before anything is started."""
-        from fedtiny import methods, models
-        from fedtiny.flower.settings import parse_changes, read_app, read_changed
-
-        told = read_app(app)
-        changes = parse_changes(self.run_config, told)
+        settings_of_app = read_app(app)
+        changes = parse_changes(self.run_config, settings_of_app)
         if "fleet.devices" in changes:
             raise ConfigError("--nodes is the number of devices; leave fleet.devices out")
         changes = {"fleet.devices": self.nodes, **changes}
-        settings, config = read_changed(told, changes)
+        settings, config = read_changed(settings_of_app, changes)
         methods.find(config.method)
         models.kind(config.model)
         run = Path(settings.run).expanduser()
@@ -142,12 +146,12 @@ class Up:
             )
         return changes
 
-    def _going_on(self, changes: "Flat") -> str:
+    def _going_on(self, changes: Flat) -> str:
         assert self.app
         own = {name: value for name, value in changes.items() if name != "fleet.devices"}
         tls = " --tls" if self.tls else ""
         order = f"fedtiny flower up {quoted(self.app)} --nodes {self.nodes}{tls}"
-        resumed = shlex.quote(_written({**own, "flower.resume": True}))
+        resumed = shlex.quote(write_changes({**own, "flower.resume": True}))
         return f"continue it with: {order} --run-config {resumed}"
 
     def _wait(self, federation: "Federation", console: Console) -> None:
@@ -162,19 +166,9 @@ class Up:
                 time.sleep(1)
 
 
-def _written(changes: "Flat") -> str:
-    from fedtiny.flower.settings import write_changes
-
-    return write_changes(changes)
-
-
 def _check_nodes(nodes: int) -> None:
     if nodes < 1:
         raise FedTinyError(f"--nodes must be at least 1, got {nodes}")
-
-
-def _interrupted(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def command(arguments: list[str]) -> int:

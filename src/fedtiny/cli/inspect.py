@@ -15,8 +15,8 @@ from fedtiny.export.network import TinyModel
 from fedtiny.export.packed import layer_bytes
 from fedtiny.files import read_json
 from fedtiny.runs import formatting, metrics
+from fedtiny.runs.checkpoint import require_complete
 from fedtiny.runs.folder import RunFolder, way_on
-from fedtiny.runs.integrity import require_complete
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
 

@@ -1,9 +1,16 @@
 """The settings of a run: what there is, what is allowed, what is meant by default."""
 
 from fedtiny.aliases import old_names
-from fedtiny.config.flat import to_dict
-from fedtiny.config.presets import resolve, resolve_run
-from fedtiny.config.resolved import ResolvedConfig, ResolvedPruning, ResolvedTrain, RunConfig
+from fedtiny.config.flat import dumps, from_dict, load, parse, to_dict
+from fedtiny.config.presets import (
+    ResolvedConfig,
+    ResolvedPruning,
+    ResolvedTrain,
+    RunConfig,
+    parse_size,
+    resolve,
+    resolve_run,
+)
 from fedtiny.config.settings import (
     Config,
     DataConfig,
@@ -15,8 +22,6 @@ from fedtiny.config.settings import (
     SelectionConfig,
     TrainConfig,
 )
-from fedtiny.config.sizes import parse_size
-from fedtiny.config.toml import dumps, from_dict, load, parse
 
 __getattr__ = old_names(__name__)
 __all__ = [

@@ -26,11 +26,11 @@ def current(name: str) -> str:
     >>> current("trust.most_samples"), current("fleet.late-rate"), current("fleet.devices")
     ('robustness.max_samples', 'fleet.straggler_rate', 'fleet.devices')
     """
-    found = name.replace("-", "_")
+    before = today = name.replace("-", "_")
     for old, new in RENAMED.items():
-        if found == old or found.startswith(f"{old}."):
-            found = new + found.removeprefix(old)
-    return found if found != name.replace("-", "_") else name
+        if today == old or today.startswith(f"{old}."):
+            today = new + today.removeprefix(old)
+    return name if today == before else today
 
 
 def current_settings(settings: Mapping[str, Any], *, warns: bool = True) -> dict[str, Any]:
@@ -54,20 +54,16 @@ def current_flags(arguments: Iterable[str]) -> list[str]:
     >>> current_flags(["--fleet.straggler-rate=0.1", "--seed", "3"])
     ['--fleet.straggler-rate=0.1', '--seed', '3']
     """
-    return [_current_flag(argument) for argument in arguments]
-
-
-def _current_flag(argument: str) -> str:
-    flag, equals, value = argument.partition("=")
-    if not flag.startswith("--"):
-        return argument
-    name = flag.removeprefix("--")
-    new = current(name)
-    if new == name:
-        return argument
-    new = new.replace("_", "-")
-    warn({flag: f"--{new}"})
-    return f"--{new}{equals}{value}"
+    flags = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        name = flag.removeprefix("--")
+        if flag.startswith("--") and current(name) != name:
+            new = f"--{current(name).replace('_', '-')}"
+            warn({flag: new})
+            argument = f"{new}{equals}{value}"
+        flags.append(argument)
+    return flags
 
 
 def warn(names: Mapping[str, str]) -> None:

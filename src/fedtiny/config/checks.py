@@ -1,13 +1,21 @@
-"""What makes a config impossible, each with one clear sentence."""
+"""What makes a config impossible: a value of another type or out of range, each in a sentence."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, get_args
+
+from fedtiny.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedtiny.config.settings import Config
 
+FROM_DICT = "fedtiny.config.from_dict makes a config of plain dicts"
+Choices = tuple[Any, ...]
+"""The types and literal values that a setting allows."""
 Range = tuple[str, Callable[[Any], bool], tuple[str, ...]]
 
 AT_LEAST_ONE = (
@@ -21,6 +29,8 @@ AT_LEAST_ONE = (
 AT_LEAST_TWO = ("train.batch_size", "fleet.min_samples", "selection.batch_size")
 SHARES = ("density", "fleet.fraction", "selection.development_ratio")
 RATES = ("fleet.fail_rate", "fleet.straggler_rate", "train.weight_decay")
+ABOVE_ZERO = ("fleet.alpha", "selection.pool_size", "train.lr")
+NOT_NEGATIVE = ("train.pretrain_epochs", "data.cutout")
 SMALL = "must be a small number that is not negative"
 RANGES: tuple[Range, ...] = (
     ("must be at least 1", lambda value: value >= 1, AT_LEAST_ONE),
@@ -29,21 +39,9 @@ RANGES: tuple[Range, ...] = (
     ("must lie in [0, 1)", lambda value: 0 <= value < 1, RATES),
     ("must lie in (0, 0.5)", lambda value: 0 < value < 0.5, ("robustness.trim",)),
     ("must lie in [0, 2^63)", lambda value: 0 <= value < 2**63, ("seed",)),
-    (
-        "must be above 0",
-        lambda value: value > 0,
-        ("fleet.alpha", "selection.pool_size", "train.lr"),
-    ),
-    (
-        "must not be negative",
-        lambda value: value >= 0,
-        ("train.pretrain_epochs", "data.cutout"),
-    ),
-    (
-        "must be 0 or above and finite",
-        lambda value: 0 <= value < inf,
-        ("robustness.clip_norm",),
-    ),
+    ("must be above 0", lambda value: value > 0, ABOVE_ZERO),
+    ("must not be negative", lambda value: value >= 0, NOT_NEGATIVE),
+    ("must be 0 or above and finite", lambda value: 0 <= value < inf, ("robustness.clip_norm",)),
     (SMALL, lambda value: 0 <= value < 1e6, ("pruning.gradient_epsilon",)),
 )
 """What is demanded of a value, whether it is met, and of which settings; None is not judged."""
@@ -67,3 +65,51 @@ def complaints(config: "Config") -> Iterator[str]:
         yield f"--fleet.min-replies is {fleet.min_replies}, more than the devices a round asks"
     if selection.variance != "mean" and selection.passes != 1:
         yield "--selection.variance pooled takes one pass; leave --selection.passes at 1"
+
+
+def check_types(settings: Any, where: str = "") -> None:
+    """Refuse settings that hold what they cannot hold; `where` comes before their names."""
+    for name, choices in _declared(settings.__class__):
+        value = getattr(settings, name)
+        if is_dataclass(choices[0]):
+            _check_section(choices[0], value, f"{where}{name}")
+        elif type(value) not in choices:
+            check_value(choices, value, f"{where}{name}")
+
+
+def _check_section(kind: Any, value: Any, where: str) -> None:
+    if not isinstance(value, kind):
+        hint = "; " + FROM_DICT if isinstance(value, Mapping) else ""
+        raise ConfigError(f"'{where}' must be a {kind.__name__}, got {_shown(value)}{hint}")
+    check_types(value, f"{where}.")
+
+
+def check_value(choices: Choices, value: Any, where: str) -> None:
+    """Refuse what is none of the choices; a whole number may stand for a real one."""
+    if not any(_is(value, choice) for choice in choices):
+        named = [choice for choice in choices if choice is not type(None)]
+        allowed = " or ".join(c.__name__ if isinstance(c, type) else repr(c) for c in named)
+        raise ConfigError(f"'{where}' must be {allowed}, got {_shown(value)}")
+
+
+def _is(value: Any, choice: Any) -> bool:
+    if not isinstance(choice, type):
+        return isinstance(value, type(choice)) and bool(value == choice)
+    if isinstance(value, bool):
+        return choice is bool
+    return isinstance(value, int | float if choice is float else choice)
+
+
+@cache
+def _declared(kind: type) -> tuple[tuple[str, Choices], ...]:
+    return tuple((field.name, choices_of(field.type)) for field in fields(kind))
+
+
+def choices_of(kind: Any) -> Choices:
+    """What an annotation allows."""
+    members = get_args(kind)
+    return tuple(c for member in members for c in choices_of(member)) if members else (kind,)
+
+
+def _shown(value: Any) -> str:
+    return shorten(repr(value), 60, placeholder=" ...")

@@ -1,12 +1,17 @@
-"""Configs as plain data: nested tables, or one flat table by names with dots."""
+"""Configs as TOML files and as plain data: nested tables, or one table by names with dots."""
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 from fedtiny.config.aliases import current_settings
+from fedtiny.config.checks import check_value, choices_of
 from fedtiny.config.settings import Config
+from fedtiny.errors import ConfigError, did_you_mean
 
+T = TypeVar("T")
 Flat = dict[str, Any]
 """Settings by their full name, as in `pruning.delta_r`."""
 
@@ -57,8 +62,53 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def renamed(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Nested tables with today's names of settings."""
+def load(path: Path) -> Config:
+    """Read a TOML file; keys left out keep their defaults."""
+    try:
+        return from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as missing:
+        raise ConfigError(f"there is no config file {path}") from missing
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read config file {path}: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def dumps(config: Config) -> str:
+    """The config as TOML; a value of None is left out."""
+    import tomli_w
+
+    return tomli_w.dumps(to_dict(config))
+
+
+def from_dict(values: Mapping[str, Any]) -> Config:
+    """A config from plain data; an unknown key or a wrong type is an error that says where.
+
+    Names that settings had before are understood too.
+    """
     before = joined(values)
     settings = current_settings(before)
-    return values if settings == before else nested(settings)
+    return parse(Config, values if settings == before else nested(settings))
+
+
+def parse(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
+    """A section of settings from plain data; `where` is what its keys are called before a dot."""
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    parsed: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            hint = did_you_mean(name, known, prefix=where)
+            raise ConfigError(f"unknown key '{where}{key}'{hint}")
+        parsed[name] = _parse_value(known[name].type, value, f"{where}{name}")
+    return kind(**parsed)
+
+
+def _parse_value(kind: Any, value: Any, where: str) -> Any:
+    if is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"'{where}' is a table of settings, not a single value")
+        return parse(kind, value, f"{where}.")  # type: ignore[arg-type]
+    choices = choices_of(kind)
+    check_value(choices, value, where)
+    return float(value) if type(value) is int and float in choices else value

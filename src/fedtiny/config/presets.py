@@ -1,11 +1,12 @@
-"""What a setting is if the user leaves it open."""
+"""Configs in which nothing is left open that a computation needs, and what fills them in."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
-from fedtiny.config.resolved import ResolvedConfig, RunConfig
-from fedtiny.config.settings import Config
+from fedtiny.config.settings import Config, PruningConfig, SelectionConfig, TrainConfig
+from fedtiny.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -25,6 +26,61 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "svhn": PAPER | {"rounds": 200},
 }
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmg]i?)?b?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ResolvedTrain(TrainConfig):
+    """Local training; a rate left open is the optimizer's own, whichever that is."""
+
+    local_epochs: int
+    batch_size: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ResolvedSelection(SelectionConfig):
+    """Coarse pruning."""
+
+    pool_size: int | Literal["auto"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ResolvedPruning(PruningConfig):
+    """Progressive pruning."""
+
+    delta_r: int
+    r_stop: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ResolvedConfig(Config):
+    """A config with the data set's preset filled in: what methods and costs are worked out from."""
+
+    rounds: int
+    train: ResolvedTrain
+    selection: ResolvedSelection
+    pruning: ResolvedPruning
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunConfig(ResolvedConfig):
+    """A resolved config of which it is also settled who computes: what a run goes by."""
+
+    simulator: Literal["reference", "gpu"]
+    workers: int
+    threads: int
+
+    @property
+    def plans_memory(self) -> bool:
+        """Whether a budget is met by how devices compute, rather than by the density."""
+        native = self.device_backend != "torch" and self.simulator != "gpu"
+        return native and self.memory_budget is not None and self.memory_model == "device"
+
+    @property
+    def device_budget(self) -> int:
+        """Most bytes that a native device may take; 0 is no limit."""
+        return parse_size(self.memory_budget) if self.memory_budget and self.plans_memory else 0
 
 
 def resolve(config: Config) -> ResolvedConfig:
@@ -36,7 +92,7 @@ def resolve(config: Config) -> ResolvedConfig:
     rounds = preset["rounds"] if config.rounds is None else config.rounds
     r_stop = min(preset["pruning"]["r_stop"], max(1, rounds * 2 // 3))
     pruning = preset["pruning"] | {"r_stop": r_stop}
-    return converted(ResolvedConfig, config, preset | {"pruning": pruning})
+    return _filled(ResolvedConfig, config, preset | {"pruning": pruning})
 
 
 def resolve_run(
@@ -51,14 +107,26 @@ def resolve_run(
     return RunConfig(**values | {"workers": workers, "threads": threads})
 
 
-def converted(kind: type[T], settings: Any, open_values: Mapping[str, Any] | None = None) -> T:
-    """Settings as another type of theirs, with values for what they leave open."""
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    for field in fields(kind):  # type: ignore[arg-type]
-        value = values[field.name]
-        filling = (open_values or {}).get(field.name)
-        if is_dataclass(field.type):
-            values[field.name] = converted(field.type, value, filling)  # type: ignore[arg-type]
-        elif value is None:
-            values[field.name] = filling
+def _filled(kind: type[T], settings: Any, preset: Mapping[str, Any]) -> T:
+    """Settings as their resolved type, with the preset's values for what they leave open."""
+    values = dict(vars(settings))
+    for declared in fields(kind):  # type: ignore[arg-type]
+        name, value = declared.name, preset.get(declared.name)
+        if is_dataclass(declared.type):
+            values[name] = _filled(declared.type, values[name], value or {})  # type: ignore[arg-type]
+        elif values[name] is None:
+            values[name] = value
     return kind(**values)
+
+
+def parse_size(text: str) -> int:
+    """A number of bytes; units are powers of a thousand, or of 1024 with an i.
+
+    >>> [parse_size(text) for text in ("3MB", "500 kB", "1.5GB", "64", "1KiB")]
+    [3000000, 500000, 1500000000, 64, 1024]
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size = int(float(match[1]) * UNITS[(match[2] or "").lower()]) if match else 0
+    if size < 1:
+        raise ConfigError(f"'{text}' is not a size; write for example 3MB, 500kB or 1.5GB")
+    return size

@@ -5,6 +5,7 @@ from math import ceil
 from typing import Literal
 
 from fedtiny.aliases import old_attributes
+from fedtiny.config.checks import check_types, complaints
 from fedtiny.errors import ConfigError
 
 
@@ -232,9 +233,6 @@ class Config(Settings):
     robustness: RobustnessConfig = field(default_factory=RobustnessConfig)
 
     def __post_init__(self) -> None:
-        from fedtiny.config.checks import complaints
-        from fedtiny.config.types import check_types
-
         check_types(self)
         complaint = next(complaints(self), None)
         if complaint:

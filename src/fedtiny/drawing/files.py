@@ -10,7 +10,7 @@ from fedtiny.drawing import palette
 from fedtiny.drawing.canvas import MARGIN, Boxes, Canvas, Dot, Line, Point, Primitive, Text
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.extras import require
-from fedtiny.runs.folder import write_atomically
+from fedtiny.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,8 +18,9 @@ from fedtiny.errors import ConfigError, RunError
 from fedtiny.experiments.places import Cell, Place
 from fedtiny.experiments.quantities import Numbers
 from fedtiny.extras import own_code, require, version_of
+from fedtiny.files import read_json, write_json
 from fedtiny.runs import metrics
-from fedtiny.runs.folder import RunFolder, quoted, read_json, write_json
+from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split

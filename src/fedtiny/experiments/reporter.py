@@ -48,7 +48,7 @@ class CellReporter(Silent):
         self.status = console.status(title) if console.is_terminal else None
 
     def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
-        self.rounds = assembly.config.rounds or 0
+        self.rounds = assembly.config.rounds
         self.checkpoint_every = assembly.config.checkpoint_every
         self.selecting = not assembly.server.coarse_pruned
         if self.command:

@@ -19,7 +19,7 @@ from fedtiny.experiments.places import Place, in_order
 from fedtiny.experiments.quantities import QUANTITIES, label
 from fedtiny.experiments.scale import AS_IT_IS, POOL, Scale
 from fedtiny.experiments.suite import Paper, Printed, printed
-from fedtiny.runs.folder import read_json, write_json
+from fedtiny.files import read_json, write_json
 
 MISSING = "-"
 FORMAT = 1

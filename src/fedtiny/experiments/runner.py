@@ -16,15 +16,16 @@ from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, can_r
 from fedtiny.experiments.finished import require_same, way_anew
 from fedtiny.experiments.places import Cell
 from fedtiny.experiments.reporter import CellReporter, Clock, OutOfTimeError
+from fedtiny.files import read_json
 from fedtiny.models.param_spec import Shape
 from fedtiny.runs import formatting
-from fedtiny.runs.folder import LockedError, RunFolder, read_json
+from fedtiny.runs.checkpoint import IncompleteRunError
+from fedtiny.runs.folder import LockedError, RunFolder
+from fedtiny.runs.formatting import unused_settings
 from fedtiny.runs.inputs import load_data
-from fedtiny.runs.integrity import IncompleteRunError
 from fedtiny.runs.reporter import Reporter
 from fedtiny.runs.resolve import has_gpu
 from fedtiny.runs.runner import resume, run
-from fedtiny.runs.unused_settings import unused_settings
 
 
 @dataclass

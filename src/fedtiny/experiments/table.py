@@ -15,8 +15,8 @@ from rich.table import Table
 from fedtiny.experiments.places import Place, along, in_order
 from fedtiny.experiments.quantities import QUANTITIES, axis_label, with_axis
 from fedtiny.experiments.results import MISSING, Results
+from fedtiny.files import make_folder, write_atomically
 from fedtiny.runs import formatting
-from fedtiny.runs.folder import make_folder, write_atomically
 
 HEADING = 8  # characters of a heading in a line of the terminal, if no word is longer
 BEST, SECOND = 0, 1

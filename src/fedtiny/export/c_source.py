@@ -14,7 +14,7 @@ from fedtiny.errors import ExportError
 from fedtiny.export.c_calls import Calls, Declarations, Table, comment, string, table
 from fedtiny.export.c_program import OVERREAD, Plan, Program, plan, program
 from fedtiny.export.network import TinyModel, Values
-from fedtiny.runs.folder import make_folder, write_atomically
+from fedtiny.files import make_folder, write_atomically
 
 # The parts of the runtime that a step needs, in the order in which they come.
 PARTS = {

@@ -15,7 +15,7 @@ from fedtiny.export.c_source import flash_bytes, write_c
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
 from fedtiny.export.source import Trained, tiny_model, trained
-from fedtiny.runs.folder import make_folder, write_atomically, write_json
+from fedtiny.files import make_folder, write_atomically, write_json
 from fedtiny.runs.formatting import size
 from fedtiny.runs.inputs import model_width
 
@@ -163,7 +163,7 @@ def write_torch(run: Trained, out: Path) -> tuple[Path, Path]:
             "name": run.config.model,
             "shape": list(run.data.shape),
             "classes": len(run.data.classes),
-            "width": model_width(run.config, run.data),
+            "width": model_width(run.config, run.data.shape, len(run.data.classes)),
         },
         "python": "fedtiny.models.build(**build).load_state_dict(safetensors.torch.load_file(...))",
         "input": {

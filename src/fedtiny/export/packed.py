@@ -22,9 +22,9 @@ from fedtiny.export.network import TinyModel, Values, quantise
 from fedtiny.extras import require
 from fedtiny.federation.wire.indices import coded, read_positions
 from fedtiny.federation.wire.stream import Reader
+from fedtiny.files import digest_of, with_text
 from fedtiny.graph.arithmetic import Floats, Lowered, Norm, Weights
 from fedtiny.graph.ir import MAX_NAME, UNTRUSTED, Graph, Kind, is_name, nodes_of, packed_records
-from fedtiny.runs.digest import digest_of, with_text
 
 if TYPE_CHECKING:
     from fedtiny.export.torch_model import PackedNetwork

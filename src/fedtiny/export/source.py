@@ -20,11 +20,11 @@ from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, RunError
 from fedtiny.export import packed
 from fedtiny.export.network import TinyModel, lower
+from fedtiny.files import read_json, write_atomically
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
-from fedtiny.runs.folder import RunFolder, read_json, way_on, write_atomically
-from fedtiny.runs.inputs import build_model, load_data, parameters
-from fedtiny.runs.user_inputs import check_data, check_model, own_inputs
+from fedtiny.runs.folder import RunFolder, way_on
+from fedtiny.runs.inputs import build_model, check_inputs, load_data, own_inputs, parameters
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta
 
@@ -114,8 +114,7 @@ def trained(
 
     What tracing the network gave may be handed in.
     """
-    check_data(data)
-    check_model(model)
+    check_inputs(data, model)
     folder = RunFolder.open(Path(path))
     if not folder.result.exists():
         raise RunError(f"{path} is not finished; continue it with: {way_on(folder)}")
@@ -130,7 +129,8 @@ def trained(
     data = data or load_data(asked)
     own = copy.deepcopy(model)
     config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
-    network = own if own and config.model == asked.model else build_model(config, data)
+    images = data.shape, len(data.classes)
+    network = own if own and config.model == asked.model else build_model(config, *images)
     return Trained(folder, config, data, network, graph or models.traced(network, data.shape))
 
 

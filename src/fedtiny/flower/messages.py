@@ -179,7 +179,8 @@ class NodeSpec:
         require("torch", extra="torch").set_num_threads(self.config.threads)
         from fedtiny.devices.torch_engine import TorchEngine
 
-        return TorchEngine(build_model(self.config, self), self.device)
+        model = build_model(self.config, self.shape, len(self.classes))
+        return TorchEngine(model, self.device)
 
     @cached_property
     def text(self) -> str:

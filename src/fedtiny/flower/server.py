@@ -24,8 +24,8 @@ from fedtiny.flower.exchange import Exchange, Spool, failure
 from fedtiny.flower.messages import DONE, LACKS, Answer, NodeSpec, Question
 from fedtiny.flower.node_registry import NodeRegistry, Say
 from fedtiny.flower.settings import FlowerSettings
-from fedtiny.runs.display import Lines
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.reporter import Lines
 from fedtiny.runs.runner import resume, run
 from fedtiny.runs.split import Split, hold_back, share_out
 from fedtiny.sparse.theta import Theta

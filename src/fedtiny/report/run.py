@@ -16,11 +16,12 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.config.flat import flat, nested
 from fedtiny.errors import RunError
+from fedtiny.files import read_json
 from fedtiny.runs import metrics
-from fedtiny.runs.folder import RunFolder, quoted, read_json, way_on
+from fedtiny.runs.folder import RunFolder, quoted, way_on
+from fedtiny.runs.inputs import as_arguments, own_inputs
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
-from fedtiny.runs.user_inputs import as_arguments, own_inputs
 
 NO_MATTER = ("workers", "gpu.cards", "gpu.lanes")
 """What changes how long a run takes, but not what it computes."""

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedtiny.drawing import files
+from fedtiny.files import make_folder, write_atomically
 from fedtiny.report import page
 from fedtiny.report.comparison import comparison_figures, groups
 from fedtiny.report.figures import figures
 from fedtiny.report.learning import Figure
 from fedtiny.report.run import Run, read
-from fedtiny.runs.folder import RunFolder, make_folder, write_atomically
+from fedtiny.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """From a config to everything that takes part in a run."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -15,10 +15,17 @@ from fedtiny.data import DataSet
 from fedtiny.data.transforms import Preparation
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import RngKey
-from fedtiny.devices.executors import Executor, Task
+from fedtiny.devices.engine import Engine, RngKey
+from fedtiny.devices.executors import (
+    Executor,
+    ForkExecutor,
+    SerialExecutor,
+    SubprocessExecutor,
+    Task,
+)
+from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.simulator import Simulator
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
@@ -26,17 +33,9 @@ from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
 from fedtiny.models import Traced
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
-from fedtiny.runs import backend as backends
+from fedtiny.runs import resolve
 from fedtiny.runs.fleet import Fleet
-from fedtiny.runs.inputs import (
-    build_model,
-    check_outputs,
-    check_trainable,
-    fitting,
-    load_images,
-    parameters,
-)
-from fedtiny.runs.resolve import cost_inputs, resolved, within_budget
+from fedtiny.runs.inputs import build_model, check_network, fitting, load_images, parameters
 from fedtiny.runs.split import Split, checked, share_out, with_checksum
 
 if TYPE_CHECKING:
@@ -111,40 +110,41 @@ def assemble(
     from fedtiny.devices.torch_engine import TorchEngine
     from fedtiny.devices.torch_public import TorchPublicSet
 
-    asked = config if isinstance(config, RunConfig) else resolved(config, data, model)
+    asked = config if isinstance(config, RunConfig) else resolve.resolved(config, data, model)
     images = load_images(asked, data)
     dataset = fitting(images, asked)
     planning = asked.plans_memory
-    asked = asked if planning else within_budget(asked, dataset, model)
+    asked = asked if planning else resolve.within_budget(asked, dataset, model)
     method = methods.create(asked)
     config = method.resolve(asked, lambda: parameters(asked, dataset, model))
     sharing = fleet.share_out if fleet else share_out
     split = checked(split, images) if split else with_checksum(sharing(dataset, config), images)
-    own = None if config.model != asked.model else model
-    network = build_model(config, dataset) if own is None else copy.deepcopy(own).cpu()
+    if model is None or config.model != asked.model:
+        network = build_model(config, dataset.shape, len(dataset.classes))
+    else:
+        network = copy.deepcopy(model).cpu()
     graph = models.traced(network, dataset.shape)
     param_spec = models.analyze(network, dataset.shape, graph)
-    check_trainable(network)
-    check_outputs(network, dataset)
+    check_network(network, dataset)
     method.check(param_spec)
-    backend = backends.choose(config, method, network, param_spec, graph)
+    backend = resolve.choose_backend(config, method, network, param_spec, graph)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     if planning:
-        asked, config = backends.planned(asked, config, param_spec, graph)
+        asked, config = resolve.plan_memory(asked, config, param_spec, graph)
     preparation = Preparation.of(dataset, config.data.augment, config.data.cutout)
-    native = backends.known(graph) if backend == "native" else None
+    native = resolve.known_graph(graph) if backend == "native" else None
     spec = DeviceSpec(config, param_spec, preparation, native)
     engine = TorchEngine(network, spec)
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
-    executor = backends.executor_for(spec, engine, dataset, (*shards, *test))
+    executor = executor_for(spec, engine, dataset, (*shards, *test))
     transport: Transport = (
         fleet.open_transport(spec, dataset, split) if fleet else Simulator(executor, shards, config)
     )
     public = TorchPublicSet(engine, _public_shard(dataset, split), graph)
     server = Server(config, transport, engine.theta(), public)
     samples = fleet.samples if fleet else int(split.table.sum()) // len(split.table)
-    inputs = cost_inputs(asked, dataset, model) | {"samples": samples}
+    inputs = resolve.cost_inputs(asked, dataset, model) | {"samples": samples}
     if (config.model, config.parameters) == (asked.model, asked.parameters):
         inputs["graph"] = graph
     workload = Workload.of(asked, **inputs)
@@ -185,3 +185,34 @@ def _test_parts(data: DataSet) -> tuple[DeviceData, ...]:
     return tuple(
         DeviceData(SERVER - 1 - number, data.test, part, part) for number, part in enumerate(parts)
     )
+
+
+def executor_for(
+    spec: DeviceSpec, engine: "TorchEngine", data: DataSet, shards: Sequence[DeviceData]
+) -> Executor:
+    """The executor that a run's config asks for; shards are all that it will be asked about."""
+    config = spec.config
+    if config.simulator == "gpu":
+        return _gpu_executor(spec, engine, data)
+    if spec.graph and config.device.python:
+        return SubprocessExecutor(spec, shards, python=config.device.python, count=config.workers)
+    own: Engine = NativeEngine(spec) if spec.graph else engine
+    if config.workers == 1:
+        return SerialExecutor(own, config.seed)
+    return ForkExecutor(own, spec, shards, config.workers)
+
+
+def _gpu_executor(spec: DeviceSpec, engine: "TorchEngine", data: DataSet) -> Executor:
+    """Lanes on the GPU; what the server computes by itself goes there too."""
+    import torch
+
+    from fedtiny.devices.gpu.stream_executor import StreamExecutor
+
+    kind, count = ("cuda", torch.cuda.device_count()) if resolve.has_gpu() else ("cpu", 1)
+    cards = count if spec.config.gpu.cards is None else spec.config.gpu.cards
+    if kind == "cuda" and cards > count:
+        raise ConfigError(f"--gpu.cards is {cards}, but this machine has {count}")
+    devices = [torch.device(kind, number if kind == "cuda" else 0) for number in range(cards)]
+    executor = StreamExecutor(copy.deepcopy(engine.model), spec, (data.train, data.test), devices)
+    engine.to(devices[0])
+    return executor

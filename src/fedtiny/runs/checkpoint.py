@@ -1,4 +1,4 @@
-"""The state of a run on disk, small because it is sparse."""
+"""The state of a run on disk, small because it is sparse, and whether a run can go on from it."""
 
 import json
 from typing import Any
@@ -8,18 +8,29 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save
 
-from fedtiny.errors import RunError
+from fedtiny.errors import FedTinyError, RunError
 from fedtiny.federation.server import Server
-from fedtiny.files import write_atomically
+from fedtiny.files import digest_of, read_json, with_text, write_atomically
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.runs.digest import digest_of, with_text
-from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.integrity import IncompleteRunError
+from fedtiny.runs import metrics
+from fedtiny.runs.folder import RunFolder, quoted
+from fedtiny.runs.split import load_split
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
 FORMAT = 1
 METHOD_ARRAY = "method."
+
+
+class IncompleteRunError(RunError):
+    """A run that has lost what it needs to go on; `trouble` is without the way out."""
+
+    def __init__(self, trouble: str, folder: RunFolder) -> None:
+        super().__init__(
+            f"{trouble}; put back a copy of it, or run its config again with: "
+            f"fedtiny run {quoted(folder.config)}"
+        )
+        self.trouble = trouble
 
 
 def save_checkpoint(folder: RunFolder, server: Server) -> None:
@@ -82,12 +93,12 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         signed = json.loads(signed_text)
         text, digest = signed["state"], signed["digest"]
         state = json.loads(text)
+        if digest != digest_of(tensors, text):
+            raise ValueError("the digest is that of something else")
     except OSError as error:
         raise RunError(f"cannot read {folder.checkpoint}: {error.strerror}") from error
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(folder) from error
-    if digest != digest_of(tensors, text):
-        raise _damaged(folder)
+        raise IncompleteRunError(f"{folder.checkpoint} is damaged", folder) from error
     if state["format"] != FORMAT:
         raise RunError(
             f"{folder.checkpoint} has format {state['format']}; this version reads {FORMAT}"
@@ -95,5 +106,16 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     return tensors, state
 
 
-def _damaged(folder: RunFolder) -> IncompleteRunError:
-    return IncompleteRunError(f"{folder.checkpoint} is damaged", folder)
+def require_complete(folder: RunFolder) -> None:
+    """Refuse a run that has lost a file without which it cannot go on."""
+    try:
+        if folder.partition.exists():
+            load_split(folder)
+        if folder.checkpoint.exists():
+            read_json(folder.selection)
+        elif rounds := len(metrics.read(folder)):
+            raise RunError(
+                f"{folder.checkpoint} is missing, and with it what {rounds} rounds have trained"
+            )
+    except FedTinyError as error:
+        raise IncompleteRunError(str(error), folder) from error

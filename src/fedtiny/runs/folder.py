@@ -3,24 +3,12 @@
 import contextlib
 import json
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedtiny import config as configs
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.files import make_folder, read_json, write_atomically, write_json
-from fedtiny.runs.user_inputs import as_arguments, own_inputs
-
-__all__ = [
-    "LockedError",
-    "RunFolder",
-    "make_folder",
-    "quoted",
-    "read_json",
-    "way_on",
-    "write_atomically",
-    "write_json",
-]
+from fedtiny.runs.inputs import as_arguments, own_inputs
 
 
 class LockedError(RunError):
@@ -73,15 +61,17 @@ class RunFolder:
     @classmethod
     def create_below(cls, parent: Path, stem: str) -> "RunFolder":
         """A new run folder with a free name: stem, stem-2, stem-3 and so on."""
+        path, number = parent / stem, 1
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            for path in _free_names(parent, stem):
+            while True:
                 with contextlib.suppress(FileExistsError):
                     path.mkdir()
                     return cls(path)
+                number += 1
+                path = parent / f"{stem}-{number}"
         except OSError as error:
             raise RunError(f"cannot make a run folder in {parent}: {error.strerror}") from error
-        raise AssertionError("unreachable")
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -157,23 +147,8 @@ def way_on(folder: RunFolder) -> str:
     if folder.nodes.exists():
         run = json.dumps(str(folder.path.absolute()), ensure_ascii=False)
         return f"flwr run APP --run-config {shlex.quote(f'flower.run={run} flower.resume=true')}"
-    own = _own_inputs(folder)
-    if own:
-        return f"fedtiny.resume({str(folder.path)!r}, {as_arguments(own)})  # in Python"
+    with contextlib.suppress(FedTinyError):
+        own = own_inputs(configs.load(folder.config))
+        if own:
+            return f"fedtiny.resume({str(folder.path)!r}, {as_arguments(own)})  # in Python"
     return f"fedtiny resume {quoted(folder.path)}"
-
-
-def _own_inputs(folder: RunFolder) -> Collection[str]:
-    """What must be given again, as far as the folder tells."""
-    try:
-        return own_inputs(configs.load(folder.config))
-    except FedTinyError:
-        return ()
-
-
-def _free_names(parent: Path, stem: str) -> Iterator[Path]:
-    yield parent / stem
-    number = 2
-    while True:
-        yield parent / f"{stem}-{number}"
-        number += 1

@@ -1,5 +1,6 @@
 """How numbers and tables of a run are put for a reader; shared by the live display and inspect."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedtiny.config import Config, FleetConfig
+from fedtiny.config.flat import flat
 from fedtiny.runs.metrics import Record, number
 
 MAX_COLUMNS = 20
@@ -50,13 +52,10 @@ def fleet_line(config: Config) -> str:
     return f"{fleet.devices} devices, {spread(fleet)}, {config.rounds} rounds"
 
 
-def density_line(config: Config) -> str:
-    """How the density meets a memory budget, in one line."""
-    return f"density {config.density:.4g}: the largest that fits {config.memory_budget}"
-
-
-def memory_line(config: Config) -> str:
-    """How native devices meet their memory budget, in one line."""
+def budget_line(config: Config) -> str:
+    """How a run meets its memory budget, in one line."""
+    if config.memory_model != "device" or config.device_backend != "native":
+        return f"density {config.density:.4g}: the largest that fits {config.memory_budget}"
     recomputing = ", recomputing" if config.device.recompute else ""
     return (
         f"devices fit {config.memory_budget}: batches of {config.train.batch_size}, activations in "
@@ -66,13 +65,13 @@ def memory_line(config: Config) -> str:
 
 def selection_line(selection: dict[str, Any]) -> str:
     """The chosen candidate in one line."""
-    found = selection["selection"]
-    losses, chosen = found["losses"], found["chosen"]
+    choice = selection["selection"]
+    losses, chosen = choice["losses"], choice["chosen"]
     finite = [loss for loss in losses if loss is not None]
     return (
         f"chosen candidate {chosen + 1} of {len(losses)}: loss {losses[chosen]:.3f} "
         f"(pool {min(finite):.3f} to {max(finite):.3f}), "
-        f"density {found['densities'][chosen]:.4f}, "
+        f"density {choice['densities'][chosen]:.4f}, "
         f"{size(selection['bytes_down'])} down, {size(selection['bytes_up'])} up"
     )
 
@@ -128,9 +127,9 @@ def _missing(record: Record) -> str:
     reasons: dict[str, list[str]] = {}
     for device, why in record["failed"].items():
         reasons.setdefault(why, []).append(device)
-    told = "; ".join(f"{', '.join(devices)} {why}" for why, devices in reasons.items())
+    listed = "; ".join(f"{', '.join(devices)} {why}" for why, devices in reasons.items())
     outcome = "" if record["counted"] else " - too few replies, the round does not count"
-    return f"  (devices missing: {told}{outcome})"
+    return f"  (devices missing: {listed}{outcome})"
 
 
 def titled(title: str) -> Table:
@@ -148,22 +147,16 @@ def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> 
     for name in ("classes", "largest class") if many else names:
         shown.add_column(name, justify="right")
     for device, row in enumerate(table):
-        cells = [str((row > 0).sum()), str(row.max())] if many else [_count(c) for c in row]
-        shown.add_row(str(device), str(row.sum()), *cells)
+        cells = [(row > 0).sum(), row.max()] if many else [n or "[dim]·[/dim]" for n in row]
+        shown.add_row(*map(str, (device, row.sum(), *cells)))
     return shown
-
-
-def _count(count: np.int64) -> str:
-    return str(count) if count else "[dim]·[/dim]"
 
 
 def layer_table(record: Record) -> Table:
     """Density by layer, drawn as bars, with what of it can reach the output; then of the model."""
     shown = titled("Density by layer")
-    shown.add_column("layer")
-    shown.add_column("density", justify="right")
-    shown.add_column("effective", justify="right")
-    shown.add_column("")
+    for name in ("layer", "density", "effective", ""):
+        shown.add_column(name, justify="right" if name in ("density", "effective") else "left")
     effective = record.get("effective_densities") or {}
     most = max(record["densities"].values(), default=1.0)
     for layer, density in record["densities"].items():
@@ -182,3 +175,29 @@ def _share(share: float | None) -> str:
 def bar(share: float, width: int = 24) -> Text:
     """A share between 0 and 1 as a bar."""
     return Text("█" * max(1, round(share * width)), style="cyan")
+
+
+def unused_settings(*configs: Config) -> list[str]:
+    """What was set and changes nothing, each reason in a line; every line once.
+
+    What a config leaves to be chosen is not judged.
+
+    >>> unused_settings(Config(simulator="gpu", workers=4))
+    ['without effect: --workers (the GPU simulator has no processes to share work with)']
+    """
+    return list(dict.fromkeys(line for config in configs for line in _unused(config)))
+
+
+def _unused(config: Config) -> Iterator[str]:
+    gpu = config.simulator == "gpu"
+    reasons = {
+        "workers": (gpu, "the GPU simulator has no processes to share work with"),
+        "device.": (gpu or config.device_backend == "torch", "the devices are not native"),
+        "gpu.": (config.simulator == "reference", "the devices are not played on a GPU"),
+    }
+    usual = flat(Config(workers=1))
+    changed = [name for name, value in flat(config).items() if value != usual.get(name)]
+    for start, (in_vain, why) in reasons.items():
+        flags = [f"--{name.replace('_', '-')}" for name in changed if name.startswith(start)]
+        if in_vain and flags:
+            yield f"without effect: {', '.join(flags)} ({why})"

@@ -1,22 +1,39 @@
-"""The data set and the network that a config names."""
+"""The data set and the network of a run: those that a config names, or the user's own."""
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from fedtiny import data as datasets
 from fedtiny import models
 from fedtiny.config import Config
+from fedtiny.config.aliases import CUSTOM
 from fedtiny.data import DataSet
-from fedtiny.errors import ConfigError, ModelError
+from fedtiny.errors import ConfigError, DataError, ModelError
 from fedtiny.extras import require
-from fedtiny.runs.user_inputs import as_arguments, own_inputs
+from fedtiny.models.param_spec import Shape
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def load_data(config: Config, own: DataSet | None = None) -> DataSet:
-    """The run's data set, limited as asked, at a size that its model takes."""
-    return fitting(load_images(config, own), config)
+def own_inputs(config: Config) -> dict[str, str]:
+    """What of a run came through here: its names, by the arguments that take it."""
+    names = {"data": config.data.name, "model": config.model}
+    return {k: name.removeprefix(CUSTOM) for k, name in names.items() if name.startswith(CUSTOM)}
+
+
+def as_arguments(own: Iterable[str]) -> str:
+    """How a call takes it again.
+
+    >>> as_arguments(["data", "model"])
+    'data=..., model=...'
+    """
+    return ", ".join(f"{argument}=..." for argument in own)
+
+
+def load_data(config: Config) -> DataSet:
+    """The data set that a config names, limited as asked, at a size that its model takes."""
+    return fitting(load_images(config), config)
 
 
 def load_images(config: Config, own: DataSet | None = None) -> DataSet:
@@ -44,44 +61,32 @@ def fitting(data: DataSet, config: Config) -> DataSet:
     return data.resized(smallest) if min(data.shape[1:]) < smallest else data
 
 
-class Images(Protocol):
-    """What a network must know of the images it is for."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Channels, height and width."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes."""
-
-
-def build_model(config: Config, data: Images) -> "nn.Module":
-    """The network that a config names, for such images."""
+def build_model(config: Config, shape: Shape, classes: int) -> "nn.Module":
+    """The network that a config names, for images of such a shape and so many classes."""
     if "model" in own_inputs(config):
         raise _not_given(config)
-    width = model_width(config, data)
-    return models.build(config.model, data.shape, len(data.classes), width=width, seed=config.seed)
+    width = model_width(config, shape, classes)
+    return models.build(config.model, shape, classes, width=width, seed=config.seed)
 
 
-def model_width(config: Config, data: Images) -> int | None:
+def model_width(config: Config, shape: Shape, classes: int) -> int | None:
     """The width of the network that a config names, or None for its usual one."""
     if config.model != "small" or config.parameters is None:
         return config.width
     require("torch", extra="torch")
     from fedtiny.models.networks import width_for
 
-    return width_for(config.parameters, data.shape[0], len(data.classes))
+    return width_for(config.parameters, shape[0], classes)
 
 
 def parameters(config: Config, data: DataSet, own: "nn.Module | None" = None) -> int:
     """Number of parameters of the network that a config names, or of one's own."""
-    network = build_model(config, data) if own is None else own
+    network = build_model(config, data.shape, len(data.classes)) if own is None else own
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def check_trainable(model: "nn.Module") -> None:
-    """Refuse a network that no training can start from."""
+def check_network(model: "nn.Module", data: DataSet) -> None:
+    """Refuse a network that cannot be trained, or does not tell the classes of the data apart."""
     torch = require("torch", extra="torch")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(
@@ -94,11 +99,6 @@ def check_trainable(model: "nn.Module") -> None:
                 f"'{name}' of the model holds NaN or infinity before any training; give a model "
                 "whose values are finite"
             )
-
-
-def check_outputs(model: "nn.Module", data: DataSet) -> None:
-    """Refuse a network that does not tell the classes of the data apart."""
-    torch = require("torch", extra="torch")
     with torch.no_grad():
         outputs = model.eval()(torch.zeros(1, *data.shape))
     if not isinstance(outputs, torch.Tensor):
@@ -111,3 +111,47 @@ def check_outputs(model: "nn.Module", data: DataSet) -> None:
             f"the model gives outputs of shape {tuple(outputs.shape[1:])} for an image, but the "
             f"data has {len(data.classes)} classes"
         )
+
+
+def check_config(config: object) -> None:
+    """Refuse what is no config."""
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"a run takes a fedtiny.Config, got {_sort(config)}; fedtiny.config.from_dict makes "
+            "one of plain dicts, fedtiny.config.load of a file"
+        )
+
+
+def check_inputs(data: object, model: object) -> None:
+    """Refuse data that is no data set, and a model whose layers cannot be seen."""
+    if not isinstance(data, DataSet | None):
+        raise DataError(
+            f"data must be a data set as fedtiny.from_arrays and fedtiny.from_torch make them, got "
+            f"{_sort(data)}; one that fedtiny knows is named in Config(data=DataConfig(name=...))"
+        )
+    if model is None:
+        return
+    torch = require("torch", extra="torch")
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(
+            f"model must be a network, an instance of an nn.Module, got {_sort(model)}; one that "
+            "fedtiny knows is named in Config(model=...)"
+        )
+    compiled = require("torch._dynamo", extra="torch").OptimizedModule
+    if isinstance(model, torch.jit.ScriptModule | compiled):
+        raise ModelError(
+            "the layers of a network that torch.jit or torch.compile made cannot be seen; give the "
+            "nn.Module that it was made of"
+        )
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise ModelError(
+            "the model lies on the meta device, where its weights have no values; make it on the "
+            "CPU, without torch.device('meta')"
+        )
+
+
+def _sort(value: object) -> str:
+    """What sort of thing this is."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a value of type {type(value).__name__}"

@@ -1,12 +1,19 @@
-"""One JSON line a round, and numbers out of such plain data."""
+"""What is written down about a round and about a run; metrics.jsonl has one line a round."""
 
 import json
+import time
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
+from fedtiny.cost import Workload, flops, memory, traffic
 from fedtiny.errors import RunError
+from fedtiny.federation.rounds import RoundResult
+from fedtiny.federation.verbs import Evaluate
 from fedtiny.files import append_line, plain, write_atomically
+from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder
+from fedtiny.sparse.vector import VALUE_BYTES
 
 Record = dict[str, Any]
 
@@ -23,20 +30,15 @@ def read(folder: RunFolder) -> list[Record]:
     records: list[Record] = []
     lines = folder.metrics.read_bytes().splitlines()
     for number, line in enumerate(lines, start=1):
-        record = _parsed(line)
-        if record is not None:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict) and isinstance(record.get("round"), int):
             records.append(record)
         elif number < len(lines):
             raise RunError(f"line {number} of {folder.metrics} is damaged")
     return records
-
-
-def _parsed(line: bytes) -> Record | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("round"), int) else None
 
 
 def keep_before(folder: RunFolder, round: int) -> list[Record]:
@@ -73,3 +75,133 @@ def strings(values: Any, key: str) -> list[str]:
     """The texts of a list within plain data."""
     listed = values.get(key) if isinstance(values, dict) else None
     return [str(item) for item in listed] if isinstance(listed, list) else []
+
+
+def about_record(assembly: Assembly) -> dict[str, Any]:
+    """What a reader of the run cannot tell from its config: classes, layers, costs of a dense run.
+
+    The costs are those of a round for a device of mean size, as in the lines of rounds.
+    """
+    return {
+        "classes": list(assembly.data.classes),
+        "shape": list(assembly.data.shape),
+        "layers": dict(assembly.server.param_spec.sizes),
+        "dense": _dense_cost(assembly.workload),
+    }
+
+
+def _dense_cost(work: Workload) -> dict[str, int]:
+    dense = replace(work, config=replace(work.config, method="fedavg")).at(1.0)
+    sent = traffic.training_round(dense, dense.plain_round)
+    return {
+        "flops": flops.dense_round(dense),
+        "memory_paper": memory.total(dense, "paper"),
+        "memory_device": memory.total(dense, "device"),
+        "bytes_down": sent.down,
+        "bytes_up": sent.up,
+        "model_bytes": VALUE_BYTES * dense.large.profile.parameters,
+    }
+
+
+def round_record(assembly: Assembly, result: RoundResult, started: float) -> Record:
+    """The line of a round that began at this time; it tells of the model after the round."""
+    mask = assembly.server.theta.mask
+    sent, failed = assembly.server.take_account()
+    measured = _measured(assembly, result)
+    evaluation, _ = assembly.server.take_account()
+    return {
+        "round": result.round,
+        **measured,
+        "train_loss": result.outcome.metrics.get("loss"),
+        "density": mask.density,
+        "densities": dict(mask.densities),
+        **_effective(assembly),
+        "mask_change": sum(len(change) for change in result.changes.values()),
+        "adjusted": {layer: len(change) for layer, change in result.changes.items()},
+        "grown": {layer: len(change.grown) for layer, change in result.changes.items()},
+        "dropped": {layer: len(change.dropped) for layer, change in result.changes.items()},
+        "bytes_down": sent.down,
+        "bytes_up": sent.up,
+        "bytes_evaluation": evaluation.down + evaluation.up,
+        **_cost(assembly, result),
+        "answered": list(result.outcome.answered),
+        "failed": {str(device): why for device, why in failed.items()},
+        "counted": result.counted,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+
+
+def _effective(assembly: Assembly) -> Record:
+    """Kept weights that carry something to the output; unknown where the graph cannot be told."""
+    server = assembly.server
+    graph = server.public.graph if server.public else None
+    if graph is None:
+        return {"effective_density": None, "effective_densities": None}
+    reach = server.theta.mask.reachability(graph)
+    return {"effective_density": reach.density, "effective_densities": reach.densities}
+
+
+def _cost(assembly: Assembly, result: RoundResult) -> Record:
+    """What the round cost a device of mean size, under the mask it trained with."""
+    work = assembly.workload.under(result.mask)
+    return {
+        "flops": sum(flops.of_round(work, result.round).values()),
+        "memory_paper": memory.total(work, "paper"),
+        "memory_device": memory.total(work, "device"),
+    }
+
+
+def _measured(assembly: Assembly, result: RoundResult) -> Record:
+    config = assembly.config
+    done = result.round + 1
+    if done % config.eval_every and done != config.rounds:
+        return {"accuracy": None, "loss": None}
+    measured: Record = dict(assembly.evaluate())
+    return {**measured, **_on_devices(assembly)} if config.eval_devices else measured
+
+
+def _on_devices(assembly: Assembly) -> Record:
+    outcome = assembly.server.ask("evaluate", (Evaluate(),))
+    accuracies = [found["accuracy"] for found in outcome.by_device.values()]
+    if not accuracies:
+        return {"device_accuracy_mean": None, "device_accuracy_worst": None}
+    return {
+        "device_accuracy_mean": sum(accuracies) / len(accuracies),
+        "device_accuracy_worst": min(accuracies),
+    }
+
+
+def selection_record(assembly: Assembly) -> dict[str, Any]:
+    """What coarse pruning chose and the bytes it cost; empty where it asked nobody."""
+    summary = assembly.method.summary(assembly.server)
+    sent, failed = assembly.server.take_account()
+    if not summary and not sent.down:
+        return {}
+    return {
+        **summary,
+        "bytes_down": sent.down,
+        "bytes_up": sent.up,
+        "failed": {str(device): why for device, why in failed.items()},
+    }
+
+
+def result_record(
+    assembly: Assembly, records: list[Record], selection: dict[str, Any]
+) -> dict[str, Any]:
+    """The outcome of a run: the last round's model, never the best one on the test set."""
+    last, theta = records[-1], assembly.server.theta
+    mask = theta.mask
+    return {
+        "accuracy": last["accuracy"],
+        "loss": last["loss"],
+        "density": mask.density,
+        "effective_density": _effective(assembly)["effective_density"],
+        "kept_weights": mask.count,
+        "prunable_weights": mask.param_spec.prunable_count,
+        "model_bytes": theta.vector.nbytes + sum(traffic.coded_mask(mask).values()),
+        "rounds": assembly.server.round,
+        "bytes_down": sum(part.get("bytes_down", 0) for part in (selection, *records)),
+        "bytes_up": sum(part.get("bytes_up", 0) for part in (selection, *records)),
+        "seconds": round(sum(record["seconds"] for record in records), 3),
+        **assembly.executor.account(),
+    }

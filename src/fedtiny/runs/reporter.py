@@ -1,10 +1,23 @@
-"""What a run tells whoever watches it."""
+"""What a run tells whoever watches it: live in a terminal, plain lines elsewhere."""
 
+import sys
 from typing import Any, Protocol
 
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fedtiny.errors import can_retry
+from fedtiny.runs import formatting
 from fedtiny.runs.assembly import Assembly
-from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.resolve import has_gpu
 
 
 class Reporter(Protocol):
@@ -29,17 +42,113 @@ class Reporter(Protocol):
 class Silent:
     """Says nothing."""
 
-    def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
+    def started(self, *args: Any, **kwargs: Any) -> None:
         pass
+
+    selected = round_done = finished = close = started
+
+
+class Lines:
+    """One plain line for each thing that happens."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.rounds = 0
+        self.unfinished: RunFolder | None = None
+
+    def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
+        config, self.unfinished = assembly.config, folder
+        self.rounds = config.rounds
+        self.console.print(formatting.headline(config), style="bold", markup=False)
+        if assembly.split.table.any():
+            table = formatting.partition_table(assembly.split.table, assembly.data.classes)
+            self.console.print(table, soft_wrap=False)
+        if config.memory_budget:
+            self._say(formatting.budget_line(config))
+        if config.simulator == "gpu" and not has_gpu():
+            self._say(formatting.NO_GPU)
+        for line in formatting.unused_settings(config):
+            self._say(line)
+        if records:
+            self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
 
     def selected(self, selection: dict[str, Any]) -> None:
-        pass
+        if "selection" in selection:
+            self._say(formatting.selection_line(selection))
 
     def round_done(self, record: Record) -> None:
-        pass
+        self._say(formatting.round_line(record, self.rounds))
 
     def finished(self, result: dict[str, Any]) -> None:
-        pass
+        self._say(
+            f"done: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}; "
+            f"{result['kept_weights']:,} of {result['prunable_weights']:,} prunable weights kept"
+        )
+        if result.get("gpu_memory"):
+            self._say(formatting.gpu_line(result))
+        if self.unfinished:
+            self._say(f"run folder: {self.unfinished.path}")
+            self._say(f"look at it: fedtiny inspect {quoted(self.unfinished.path)}")
+        self.unfinished = None
 
     def close(self) -> None:
-        pass
+        if self.unfinished and can_retry(sys.exception()):  # what the run is ending with
+            if self.console.quiet:  # rich falls silent when the reader of a pipe is gone
+                self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+            self._say(f"stopped; continue with: {way_on(self.unfinished)}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, markup=False)
+
+
+class Live(Lines):
+    """The same lines, with a bar below that tells how far the run is and how long it takes."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("round {task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self.task = self.progress.add_task("")
+
+    def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
+        super().started(assembly, folder, records)
+        server = assembly.server
+        step = "training" if server.coarse_pruned else "choosing a candidate"
+        self.progress.reset(self.task, total=self.rounds, completed=server.round, description=step)
+        self.progress.start()
+
+    def selected(self, selection: dict[str, Any]) -> None:
+        super().selected(selection)
+        self.progress.update(self.task, description="training")
+
+    def round_done(self, record: Record) -> None:
+        super().round_done(record)
+        accuracy = record["accuracy"]
+        shown = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
+        self.progress.update(
+            self.task, advance=1, description=f"{shown}density {record['density']:.4f}"
+        )
+
+    def finished(self, result: dict[str, Any]) -> None:
+        self.progress.stop()
+        super().finished(result)
+
+    def close(self) -> None:
+        self.progress.stop()
+        super().close()
+
+
+def automatic() -> Reporter:
+    """The reporter that fits where the output goes."""
+    console = Console(highlight=False, soft_wrap=True)
+    if console.is_jupyter:
+        return Silent()
+    return Live(console) if console.is_terminal else Lines(console)

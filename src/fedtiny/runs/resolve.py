@@ -1,7 +1,7 @@
-"""Settings that only the run itself can settle: its processes, its density by memory."""
+"""Settings that only the run itself can settle: who computes, and what fits a device's memory."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedtiny import methods
 from fedtiny.config import Config, RunConfig, parse_size, resolve_run
@@ -10,26 +10,39 @@ from fedtiny.cost import largest_density
 from fedtiny.cost.workload import CostInputs
 from fedtiny.data import DataSet
 from fedtiny.devices.executors import can_fork
-from fedtiny.errors import ConfigError
+from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
+from fedtiny.federation.method import Method
+from fedtiny.graph.ir import Graph
+from fedtiny.models import Traced
+from fedtiny.models.param_spec import ParamSpec
+from fedtiny.native.library import Options, available
+from fedtiny.native.model import NativeModel, largest_fit
 from fedtiny.process import cores
-from fedtiny.runs.user_inputs import check_config, check_data, check_model
+from fedtiny.runs.inputs import check_config, check_inputs
+from fedtiny.sparse.densities import uniform
 
 if TYPE_CHECKING:
     from torch import nn
+
+CROSSOVER = 0.3  # above this density dense PyTorch is faster on a CPU
+MAX_NOISE = 1.5  # a candidate's layer may keep so many times what its density says
+MAX_SWAPPED = 0.3  # share of a layer's kept weights that an adjustment may swap
+
+Backend = Literal["native", "torch"]
 
 
 def resolved(config: Config, data: DataSet | None, model: "nn.Module | None") -> RunConfig:
     """The config with nothing left open: presets, processes, and what came through the API."""
     check_config(config)
-    check_data(data)
-    check_model(model)
+    check_inputs(data, model)
     if data is not None:
         config = replace(config, data=replace(config.data, name=CUSTOM + data.name))
     if model is not None:
         config = replace(config, model=CUSTOM + type(model).__name__)
     simulator = _simulator(config)
-    forking = can_fork() and not _gpu_in_use()
+    gpu_in_use = require("torch", extra="torch").cuda.is_initialized()
+    forking = can_fork() and not gpu_in_use  # with a GPU in use, a child process cannot compute
     threads, workers = config.threads, config.workers
     if threads is None:
         threads = 1 if can_fork() else cores()
@@ -74,12 +87,6 @@ def has_gpu() -> bool:
     return available
 
 
-def _gpu_in_use() -> bool:
-    """Whether PyTorch has started on a GPU, after which a child process cannot compute."""
-    initialized: bool = require("torch", extra="torch").cuda.is_initialized()
-    return initialized
-
-
 def within_budget(config: RunConfig, data: DataSet, own: "nn.Module | None") -> RunConfig:
     """The config with the largest density that fits its memory budget, if it has one."""
     if config.memory_budget is None:
@@ -94,3 +101,94 @@ def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> CostI
     samples = len(data.train) // config.fleet.devices
     inputs: CostInputs = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
     return inputs if own is None else {**inputs, "model": own}
+
+
+def choose_backend(
+    config: RunConfig,
+    method: Method,
+    model: "nn.Module",
+    param_spec: ParamSpec,
+    graph: Traced,
+) -> Backend:
+    """The backend of a run; native if it was asked for, or is possible and faster."""
+    if config.device_backend == "torch":
+        if config.device.python:
+            raise ConfigError("--device.python needs --device-backend native")
+        return "torch"
+    trouble = _trouble(config, method) or _misfit(model, param_spec, graph)
+    if config.device_backend == "native":
+        if trouble:
+            raise ConfigError(f"--device-backend native: {trouble}; use --device-backend torch")
+        return "native"
+    faster = method.density_limit(0) < CROSSOVER
+    if config.device.python and (trouble or not faster):
+        raise ConfigError(
+            "--device.python takes native devices, which this run would not have: "
+            + (trouble or "its density is so high that PyTorch is faster")
+        )
+    return "native" if faster and not trouble else "torch"
+
+
+def _trouble(config: RunConfig, method: Method) -> str:
+    """Why no device can be native, whatever the network, or nothing."""
+    if config.simulator == "gpu":
+        return "the GPU simulator computes in PyTorch"
+    if method.device_verbs:
+        return f"method '{method.name}' brings Python of its own, which needs PyTorch"
+    if not available():
+        return "fedtiny was installed without its native library, for want of a C++ compiler"
+    return ""
+
+
+def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Traced) -> str:
+    """Why native devices cannot play this network as PyTorch would, or nothing."""
+    try:
+        native = NativeModel(known_graph(graph))
+    except FedTinyError as error:
+        return str(error)
+    for name in (*param_spec.prunable, *param_spec.dense):
+        if name not in native.tensors:
+            return f"the network never uses '{name}'"
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            return f"'{name}' is frozen (requires_grad is False), and native devices train all"
+    return ""
+
+
+def known_graph(graph: Traced) -> Graph:
+    """The network as native devices take it; raises why it cannot be told."""
+    if isinstance(graph, Graph):
+        return graph
+    raise graph
+
+
+def plan_memory(
+    asked: RunConfig, config: RunConfig, param_spec: ParamSpec, graph: Traced
+) -> tuple[RunConfig, RunConfig]:
+    """Both configs, with the largest batch and its storage that fit a device's memory."""
+    if config.device_backend == "torch":
+        raise ConfigError(
+            "--memory-model device plans the memory of native devices, which this run has none of; "
+            "with --device-backend torch it chooses the density"
+        )
+    counts = uniform(param_spec, config.density)
+    kept = {
+        layer: min(size, int(count * MAX_NOISE) + 1)
+        for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
+    }
+    options = Options(
+        batch=config.train.batch_size,
+        threads=config.threads,
+        storage=config.device.storage,
+        recompute=config.device.recompute,
+        optimizer=config.train.optimizer,
+        top_count=int(max(kept.values()) * MAX_SWAPPED),
+    )
+    chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
+    measured = min(config.selection.batch_size, chosen.batch)
+    changes: dict[str, Any] = {
+        "train": replace(config.train, batch_size=chosen.batch),
+        "selection": replace(config.selection, batch_size=measured),
+        "device": replace(config.device, storage=chosen.storage, recompute=chosen.recompute),
+    }
+    return replace(asked, **changes), replace(config, **changes)

@@ -16,15 +16,13 @@ from fedtiny.extras import own_code, require, version_of
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.files import read_json, write_atomically, write_json
 from fedtiny.models import Traced
-from fedtiny.runs import display, metrics
+from fedtiny.runs import metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
-from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
+from fedtiny.runs.checkpoint import load_checkpoint, require_complete, save_checkpoint
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, way_on
-from fedtiny.runs.integrity import require_complete
-from fedtiny.runs.metrics import Record
-from fedtiny.runs.records import about_record, result_record, round_record, selection_record
-from fedtiny.runs.reporter import Reporter
+from fedtiny.runs.metrics import Record, about_record, result_record, round_record, selection_record
+from fedtiny.runs.reporter import Reporter, automatic
 from fedtiny.runs.resolve import resolved
 from fedtiny.runs.split import load_split, save_split
 
@@ -64,7 +62,7 @@ def run(
         folder = _new_folder(assembly.config, out)
         with folder.locked():
             _describe(folder, assembly, fleet)
-            return _train(assembly, folder, reporter or display.automatic())
+            return _train(assembly, folder, reporter or automatic())
 
 
 def resume(
@@ -97,7 +95,7 @@ def resume(
                 load_checkpoint(folder, assembly.server)
             else:
                 _describe(folder, assembly, fleet)
-            return _train(assembly, folder, reporter or display.automatic())
+            return _train(assembly, folder, reporter or automatic())
 
 
 @contextmanager
@@ -147,7 +145,8 @@ def _finish(
 ) -> Result:
     assembly.engine.load(assembly.server.theta)
     assembly.engine.to("cpu")
-    write_atomically(folder.model, _model_file(assembly))
+    state = {name: value.contiguous() for name, value in assembly.model.state_dict().items()}
+    write_atomically(folder.model, require("safetensors.torch", extra="torch").save(state))
     selection = read_json(folder.selection)
     known = read_json(folder.result) if folder.result.exists() else {}
     if known.get("rounds") != assembly.server.round:
@@ -165,13 +164,6 @@ def _finish(
         network=assembly.model.eval(),
         graph=assembly.graph,
     )
-
-
-def _model_file(assembly: Assembly) -> bytes:
-    """The network's state dict."""
-    state = {k: v.contiguous() for k, v in assembly.model.state_dict().items()}
-    data: bytes = require("safetensors.torch", extra="torch").save(state)
-    return data
 
 
 def _new_folder(config: Config, out: Path | str | None) -> RunFolder:

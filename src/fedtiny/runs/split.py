@@ -13,9 +13,8 @@ from fedtiny.data import DataSet, Partition
 from fedtiny.data.images import balanced_choice
 from fedtiny.data.partition import split as split_over_devices
 from fedtiny.errors import DataError, RunError
-from fedtiny.files import write_atomically
+from fedtiny.files import digest_of, write_atomically
 from fedtiny.randomness import generator
-from fedtiny.runs.digest import digest_of
 from fedtiny.runs.folder import RunFolder
 
 
@@ -115,17 +114,12 @@ def save_split(folder: RunFolder, split: Split) -> None:
 
 def load_split(folder: RunFolder) -> Split:
     """Read the split of a run."""
-    tensors = _read(folder)
-    devices = Partition.from_flat(tensors["indices"], tensors["offsets"])
-    checksum = tensors["seal"].tobytes() if "seal" in tensors else b""
-    return Split(tensors["public"], devices, tensors["table"], checksum)
-
-
-def _read(folder: RunFolder) -> dict[str, NDArray[Any]]:
     try:
         tensors: dict[str, NDArray[Any]] = load(folder.partition.read_bytes())
     except (OSError, SafetensorError) as error:
         raise RunError(f"{folder.partition} is missing or damaged") from error
     if not tensors.keys() >= {"public", "indices", "offsets", "table"}:
         raise RunError(f"{folder.partition} is not a partition")
-    return tensors
+    devices = Partition.from_flat(tensors["indices"], tensors["offsets"])
+    checksum = tensors["seal"].tobytes() if "seal" in tensors else b""
+    return Split(tensors["public"], devices, tensors["table"], checksum)

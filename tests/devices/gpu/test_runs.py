@@ -16,7 +16,7 @@ from fedtiny.federation.messages import Request
 from fedtiny.federation.messages import train as train_verb
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.runs import assembly, backend, resolve
+from fedtiny.runs import assembly, resolve
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
@@ -88,7 +88,7 @@ def test_there_is_at_least_one_lane_and_one_card(name):
 
 
 def test_more_cards_than_the_machine_has_are_refused_clearly(monkeypatch):
-    monkeypatch.setattr(backend, "has_gpu", lambda: True)
+    monkeypatch.setattr(resolve, "has_gpu", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match=r"--gpu\.cards is 3, but this machine has 2"):
         assembly.assemble(small(gpu={"cards": 3}))
