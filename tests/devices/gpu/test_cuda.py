@@ -82,7 +82,7 @@ def test_growing_and_dropping_records_nothing_anew(monkeypatch):
         recorded.append(given)
         return really(*given)
 
-    monkeypatch.setattr(steps, "Recording", counted)
+    monkeypatch.setattr(steps, "CapturedGraph", counted)
     bench = lab(sizes=(12, 12, 20))
     theta = bench.theta(0.3)
     program = (train(1), prune_and_grow(COUNTS), train(1), top_gradients(COUNTS))

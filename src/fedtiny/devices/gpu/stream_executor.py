@@ -148,6 +148,7 @@ class Card:
     def engines(self, theta: Theta, count: int) -> list[GpuEngine]:
         """So many, or as many as fit; the first one shows what one takes."""
         if self.cuda:
+            torch.cuda.init()  # nothing may have used the card yet
             torch.cuda.reset_peak_memory_stats(self.device)
         self.lanes = 1
         shared, before = self._shared(), self._free()
