@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtiny.export.c_program import place
+from fedtiny.graph.plan import place
 
 
 @dataclass

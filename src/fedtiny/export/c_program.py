@@ -7,6 +7,7 @@ from math import prod
 
 from fedtiny.graph.ir import LAYERS, Graph, Kind, Node, Pair, Shape
 from fedtiny.graph.passes import for_inference
+from fedtiny.graph.plan import place
 
 ACTIONS = {
     Kind.INPUT: "load",
@@ -259,19 +260,3 @@ def is_in_place(step: Step, plan: Plan) -> bool:
     """Whether a value is flat without doing anything."""
     read, flat = plan.tensors[step.reads[0]], plan.tensors[step.gives]
     return step.action == "flatten" and read.start == flat.start
-
-
-def place(buffers: Sequence[_Buffer]) -> int:
-    """Set where each buffer starts; returns the arena's size.
-
-    The largest come first, each as low as those that live at the same time allow;
-    csrc/lifetimes.cpp does it natively.
-    """
-    placed: list[_Buffer] = []
-    for buffer in sorted(buffers, key=lambda b: -b.size):
-        around = [b for b in placed if b.born <= buffer.dies and buffer.born <= b.dies]
-        for other in sorted(around, key=lambda b: b.start):
-            if other.start < buffer.start + buffer.size:
-                buffer.start = max(buffer.start, other.start + other.size)
-        placed.append(buffer)
-    return max(b.start + b.size for b in buffers)
