@@ -12,7 +12,8 @@ class Buffer(Protocol):
     start: int
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Number of values."""
 
 
 def place(buffers: Sequence[Buffer]) -> int:
