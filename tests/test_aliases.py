@@ -9,10 +9,11 @@ import pytest
 
 from fedtiny import aliases
 from fedtiny.config import Config, FleetConfig, RobustnessConfig, resolve
+from fedtiny.devices.node import Work
 from fedtiny.federation.messages import bn_statistics
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.federation.verbs import BnStatistics
+from fedtiny.federation.verbs import BnStatistics, Verb, typed
 from fedtiny.methods.small_model import SmallModel
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
@@ -147,3 +148,20 @@ def test_a_hook_by_its_new_name_is_silent():
         warnings.simplefilter("error")
         plug_in = type("PlugIn", (Method,), {"resolve": lambda self, config, parameters: config})
     assert plug_in.resolve is not Method.resolve
+
+
+def test_a_verb_built_by_its_old_name_is_the_new_one():
+    verb = typed(Verb("swap", {"counts": {"conv.weight": 3}}))
+    assert (verb.name, verb.options["counts"]) == ("prune_and_grow", {"conv.weight": 3})
+
+
+def test_an_error_that_comes_again_is_not_retried():
+    with pytest.warns(DeprecationWarning, match="StartAnewError"):
+        from fedtiny.errors import StartAnewError
+    assert not StartAnewError("it would come again").retryable
+
+
+def test_the_key_of_draws_is_found_by_its_old_name_too():
+    work = Work(engine=None, request=None, shard=None, rng_key="key", samples=1)
+    with pytest.warns(DeprecationWarning, match="Work.moment"):
+        assert work.moment == "key"

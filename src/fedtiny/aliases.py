@@ -27,7 +27,7 @@ NAMES = {
     "fedtiny.cost.workload.Given": "fedtiny.cost.workload.CostInputs",
     "fedtiny.devices.engine.Moment": "fedtiny.devices.engine.RngKey",
     "fedtiny.devices.shard.Shard": "fedtiny.devices.device_data.DeviceData",
-    "fedtiny.errors.StartAnewError": "fedtiny.errors.FedTinyError",
+    "fedtiny.errors.StartAnewError": "fedtiny.errors.ModelError",
     "fedtiny.federation.door.Door": "fedtiny.federation.transport.Transport",
     "fedtiny.federation.messages.swap": "fedtiny.federation.messages.prune_and_grow",
     "fedtiny.models.Anatomy": "fedtiny.models.ParamSpec",
@@ -42,7 +42,9 @@ ATTRIBUTES = {
     "RobustnessConfig": {"most_samples": "max_samples"},
     "Server": {"anatomy": "param_spec", "door": "transport"},
     "Theta": {"anatomy": "param_spec"},
+    "Work": {"moment": "rng_key"},
 }
+VERBS = {"swap": "prune_and_grow"}
 HOOKS = {"settle": "resolve"}
 """Those of a `Method`."""
 

@@ -275,7 +275,7 @@ def test_a_cell_that_would_fail_again_is_not_to_be_gone_on_with(reproduce, made,
 
     monkeypatch.setattr(runner, "complete", fails)
     code, out, _ = reproduce("first", "--scale", "tiny", "--out", made)
-    told = "start anew with another --seed; settings of cells are in the experiment's file"
+    told = "start anew with another --seed; change the settings that it was given"
     assert (code, f"failed: {cell.name}: {told}" in out) == (1, True)
     assert "go on with" not in out
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny import methods
+from fedtiny.aliases import old_attributes
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.errors import FedTinyError
@@ -37,6 +38,7 @@ class Receiver:
         return request
 
 
+@old_attributes
 @dataclass
 class Work:
     """A program under way, and what it has found so far."""

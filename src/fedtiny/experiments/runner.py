@@ -192,7 +192,7 @@ def _reason(error: Exception, place: RunFolder) -> str:
     if isinstance(error, IncompleteRunError):
         return f"{error.trouble}; {way_anew(place)}"
     if not can_retry(error):
-        return f"{error}; settings of cells are in the experiment's file"
+        return f"{error}; change the settings that it was given"
     if isinstance(error, FedTinyError):
         return str(error)
     return f"{type(error).__name__}: {error}".partition("\n")[0]

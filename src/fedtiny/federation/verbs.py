@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedtiny.aliases import old_attributes
+from fedtiny.aliases import VERBS, old_attributes
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.top import slab_values
 from fedtiny.sparse.vector import INDEX_BYTES, VALUE_BYTES
@@ -272,7 +272,7 @@ KNOWN: dict[str, type[KnownVerb]] = {
 
 def typed(verb: Verb) -> Verb:
     """A verb as the class of its name, however it was built; a third party's stays as it is."""
-    kind = KNOWN.get(verb.name)
+    kind = KNOWN.get(VERBS.get(verb.name, verb.name))
     if kind is None or isinstance(verb, kind):
         return verb
     try:

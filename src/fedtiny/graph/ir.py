@@ -32,7 +32,7 @@ class Limits:
 
 
 LIMITS = Limits(nodes=100_000, values=1 << 26, layer_weights=1 << 30)
-"""Of every graph, and of the native library (csrc/graph.cpp)."""
+"""Of every graph, and of the native library (csrc/limits.h)."""
 UNTRUSTED = Limits(
     nodes=10_000,
     values=1 << 24,
