@@ -18,7 +18,7 @@ from fedtiny.experiments.finished import (
 )
 from fedtiny.experiments.quantities import Numbers, label
 from fedtiny.experiments.results import Results
-from fedtiny.report.learning import Figure, over_rounds, points_of
+from fedtiny.report.facts import Figure, over_rounds, points_of
 from fedtiny.report.run import Run
 from fedtiny.runs.metrics import number
 

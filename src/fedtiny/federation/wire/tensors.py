@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from fedtiny.errors import WireError
 from fedtiny.federation.messages import Arrays
-from fedtiny.federation.wire.indices import read_positions, write_positions
-from fedtiny.federation.wire.stream import (
+from fedtiny.federation.wire.indices import (
     Reader,
     Writer,
     checked_name,
     decoded,
+    read_positions,
     write_numbers,
+    write_positions,
     write_values,
 )
 from fedtiny.models.param_spec import ParamSpec
