@@ -11,6 +11,13 @@ from fedtiny.report.run import Run
 from fedtiny.runs import formatting
 from fedtiny.runs.metrics import number
 
+FLOPS, MODEL = "FLOPs in a round", "Size of the model"
+DENSE_COSTS = ("flops", "memory_paper", "memory_device", "bytes_down", "bytes_up", "model_bytes")
+ROW, BAR = 66.0, 15.0  # pixels of a pair of bars, and of one of them
+
+Fact = tuple[str, str, str]
+"""What a large number is, the number, and a line that puts it into place."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -92,15 +99,6 @@ def density(run: Run) -> Figure | None:
         f"from input to output. The target is {run.config.density:g}."
     )
     return _figure(run, "density", shown, caption, 1.15)
-
-
-FLOPS, MODEL = "FLOPs in a round", "Size of the model"
-DENSE_COSTS = ("flops", "memory_paper", "memory_device", "bytes_down", "bytes_up", "model_bytes")
-ROW, BAR = 66.0, 15.0  # pixels of a pair of bars, and of one of them
-
-
-Fact = tuple[str, str, str]
-"""What a large number is, the number, and a line that puts it into place."""
 
 
 def title(run: Run) -> str:

@@ -6,19 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.drawing import plot as plots
 from fedtiny.drawing.canvas import Canvas, Dot, Line, shortened
-from fedtiny.drawing.heat import Map, Values, heat
-from fedtiny.drawing.plot import (
-    Axis,
-    Key,
-    Plot,
-    legend,
-    linear,
-    log_ticks,
-    number_text,
-    padded,
-    ticks,
-)
+from fedtiny.drawing.heat import MAX_HEIGHT, MAX_NAME, TALL, Map, Values, heat
 from fedtiny.report.facts import Figure, accuracy, cost, density, loss
 from fedtiny.report.run import Run
 from fedtiny.runs.metrics import number, numbers, strings
@@ -113,12 +103,14 @@ def adjustments(run: Run) -> Figure | None:
 def _grown_and_dropped(grown: dict[int, int], dropped: dict[int, int], rounds: int) -> Canvas:
     """By round: grown weights above the line, dropped ones below."""
     canvas = Canvas(height=0)
-    top = legend(canvas, [Key("grown", "good"), Key("dropped", "bad")])
+    top = plots.legend(canvas, [plots.Key("grown", "good"), plots.Key("dropped", "bad")])
     high = 1.08 * max([*grown.values(), *dropped.values(), 1])
     low = -1.08 * max([*dropped.values(), 0])
-    x = Axis(0.5, rounds + 0.5, ticks(1, rounds, 6, integers=True), "round")
-    y = Axis(low, high, ticks(low, high), text=lambda number: number_text(abs(number)))
-    plot = Plot(canvas, x, y, top)
+    x = plots.Axis(0.5, rounds + 0.5, plots.ticks(1, rounds, 6, integers=True), "round")
+    y = plots.Axis(
+        low, high, plots.ticks(low, high), text=lambda number: plots.number_text(abs(number))
+    )
+    plot = plots.Plot(canvas, x, y, top)
     width = max(1.5, 0.7 * (plot.x.end - plot.x.start) / rounds)
     for counts, sign, color in ((grown, 1, "good"), (dropped, -1, "bad")):
         for round, count in counts.items():
@@ -161,10 +153,6 @@ def _swapped(record: dict[str, object], layer: str, size: float) -> float | None
     return changed / max(kept, changed) if changed else None
 
 
-LAYER, MAX_HEIGHT = 20.0, 520.0  # pixels of a layer, and of all of them
-NAME = 104.0  # pixels of a layer's name
-
-
 def pool(run: Run) -> Figure | None:
     """The loss of every candidate, the winner marked."""
     found = _pool(run)
@@ -199,11 +187,11 @@ def _draw_losses(losses: Mapping[int, float], chosen: int) -> Canvas:
     ordered = sorted(losses, key=lambda candidate: losses[candidate])
     winner = chosen if chosen in losses else ordered[0]
     told = f"chosen: candidate {winner + 1}, loss {losses[winner]:.4g}"
-    top = legend(canvas, [Key(told, "second"), Key("others", "dense")])
-    places = ticks(1, len(ordered), 6, integers=True)
-    x = Axis(0.4, len(ordered) + 0.6, places, "candidates, best first")
-    y = linear(*padded(list(losses.values()), 0.12))
-    plot = Plot(canvas, x, y, top, height=220)
+    top = plots.legend(canvas, [plots.Key(told, "second"), plots.Key("others", "dense")])
+    places = plots.ticks(1, len(ordered), 6, integers=True)
+    x = plots.Axis(0.4, len(ordered) + 0.6, places, "candidates, best first")
+    y = plots.linear(*plots.padded(list(losses.values()), 0.12))
+    plot = plots.Plot(canvas, x, y, top, height=220)
     radius = max(2.0, min(5.0, 120 / len(ordered)))
     for place, candidate in enumerate(ordered, start=1):
         at, won = plot.at(place, losses[candidate]), candidate == chosen
@@ -243,19 +231,23 @@ def _densities(run: Run, names: list[str]) -> NDArray[np.float64] | None:
 def _draw_layers(names: Sequence[str], by_layer: NDArray[np.float64], chosen: int) -> Canvas:
     """By layer: from the least to the most dense of all candidates, and the chosen one."""
     canvas = Canvas(height=0)
-    top = legend(canvas, [Key("all candidates", "dense"), Key("chosen", "second", "dot")])
-    row = max(9.0, min(LAYER, MAX_HEIGHT / len(names)))
+    top = plots.legend(
+        canvas, [plots.Key("all candidates", "dense"), plots.Key("chosen", "second", "dot")]
+    )
+    row = max(9.0, min(TALL, MAX_HEIGHT / len(names)))
     values = by_layer[by_layer > 0]
     low, high = float(values.min()) / 1.15, float(values.max()) * 1.15
-    x = Axis(low, high, log_ticks(low, high), "density of the layer (logarithmic)", log=True)
+    x = plots.Axis(
+        low, high, plots.log_ticks(low, high), "density of the layer (logarithmic)", log=True
+    )
     every = 1 if row >= 11 else 2
-    y = Axis(
+    y = plots.Axis(
         len(names) - 0.5,
         -0.5,
         range(0, len(names), every),
-        text=lambda layer: shortened(names[round(layer)], NAME),
+        text=lambda layer: shortened(names[round(layer)], MAX_NAME),
     )
-    plot = Plot(canvas, x, y, top, height=row * len(names))
+    plot = plots.Plot(canvas, x, y, top, height=row * len(names))
     for place in x.numbers:
         at = plot.x.at(place)
         canvas.add(Line(((at, plot.y.end), (at, plot.y.start)), "grid", 1))

@@ -3,14 +3,8 @@
 import sys
 from typing import Any, Protocol
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from fedtiny.errors import can_retry
 from fedtiny.runs import formatting
@@ -58,13 +52,13 @@ class Lines:
         self.console = console
         self.rounds = 0
         self.unfinished: RunFolder | None = None
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("round {task.completed}/{task.total}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+        self.progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.TextColumn("round {task.completed}/{task.total}"),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not bar,
