@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedtiny.data import load
-from fedtiny.data.augment import Draws, Transform
+from fedtiny.devices.torch_layers import Draws, Transform
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

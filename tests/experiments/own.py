@@ -4,8 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedtiny.experiments.reporter import Clock
-from fedtiny.experiments.runner import Runner
+from fedtiny.experiments.runner import Clock, Runner
 from fedtiny.experiments.suite import Suite
 from fedtiny.experiments.sweep import Sweep
 

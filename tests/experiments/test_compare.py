@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedtiny.experiments.reporter import CellReporter, Clock
+from fedtiny.experiments.runner import CellReporter, Clock
 
 from ..runs.tiny import FLAGS, assert_one_sentence, locked_elsewhere
 

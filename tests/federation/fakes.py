@@ -5,9 +5,8 @@ import numpy as np
 from fedtiny.config import from_dict
 from fedtiny.federation.messages import Reply, Verb
 from fedtiny.federation.method import Method
-from fedtiny.federation.reduce import reducer_for
 from fedtiny.federation.server import Server
-from fedtiny.federation.transport import Outcome, Traffic
+from fedtiny.federation.transport import Outcome, Traffic, reducer_for
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtiny.federation.messages import Reply
-from fedtiny.federation.reduce import reducer_for
-from fedtiny.federation.transport import Traffic
+from fedtiny.federation.transport import Traffic, reducer_for
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.vector import SparseVector
 

@@ -8,8 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedtiny.config import RobustnessConfig
 from fedtiny.federation.messages import Reply
-from fedtiny.federation.reduce import REDUCERS, clipped, reducer_for
-from fedtiny.federation.transport import Traffic
+from fedtiny.federation.transport import REDUCERS, Traffic, clipped, reducer_for
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta

@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtiny.errors import WireError
-from fedtiny.federation.wire.indices import BITMAP, FULL, RICE, coded, coded_size, read_positions
-from fedtiny.federation.wire.stream import Reader
+from fedtiny.federation.wire.indices import (
+    BITMAP,
+    FULL,
+    RICE,
+    Reader,
+    coded,
+    coded_size,
+    read_positions,
+)
 
 
 def code(positions, size):

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from fedtiny.config import from_dict
 from fedtiny.federation.messages import Reply, top_gradients
-from fedtiny.federation.reduce import reducer_for
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.federation.server import Server
-from fedtiny.federation.transport import Traffic
+from fedtiny.federation.transport import Traffic, reducer_for
 from fedtiny.methods.fedtiny import FedTiny
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.adjust import mask_changes

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtiny.data.augment import Transform
 from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices.native_engine import NativeEngine
+from fedtiny.devices.torch_layers import Transform
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool

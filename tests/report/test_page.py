@@ -6,9 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedtiny.report.page import Html, element, joined, table
 from fedtiny.report.run import read
-from fedtiny.report.write import write_page
+from fedtiny.report.write import Html, element, joined, table, write_page
 from fedtiny.runs import formatting
 from fedtiny.runs.folder import RunFolder
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file as load_tensors
 import fedtiny
 from fedtiny import data, models
 from fedtiny.config import load
-from fedtiny.data.augment import Transform
+from fedtiny.devices.torch_layers import Transform
 from fedtiny.errors import ConfigError
 from fedtiny.graph.trace import trace
 from fedtiny.runs.assembly import TEST_PART, Assembly, assemble, computing_on

@@ -18,6 +18,7 @@ from fedtiny.cost.memory import MemoryModel
 from fedtiny.cost.network import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
 from fedtiny.errors import ConfigError, did_you_mean
+from fedtiny.experiments.quantities import scientific
 from fedtiny.runs import formatting
 
 PROG = "fedtiny cost [CONFIG.toml]"
@@ -180,7 +181,7 @@ def _selections(rows: list[Row]) -> list[str]:
     return [
         f"{row['method']} at density {_density(row)} first "
         f"{compares(row['pool_size']) if row['pool_size'] else 'asks devices'}: "
-        f"{_flops(row['selection_flops'])} FLOPs, "
+        f"{scientific(row['selection_flops'])} FLOPs, "
         f"{formatting.size(row['selection_bytes_down'])} down, "
         f"{formatting.size(row['selection_bytes_up'])} up "
         f"(the paper counts {formatting.size(row['selection_bytes_paper'])} down)"
@@ -194,11 +195,10 @@ def _notes(rows: list[Row]) -> list[str]:
 
 
 def _cost_table(rows: list[Row]) -> Table:
-    table = formatting.titled("Cost of a round, for one device")
+    headings = ("method", *COLUMNS)
+    title = "Cost of a round, for one device"
+    table = formatting.titled(title, *headings, left=("method",), no_wrap=True)
     table.padding = (0, 1, 0, 0)
-    table.add_column("method", no_wrap=True)
-    for name in COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         there = row["density"] is not None
         cells = [show(row) for show in COLUMNS.values()] if there else ["none"]
@@ -211,14 +211,9 @@ def _density(row: Row) -> str:
     return f"{floor(1e6 * row['density'] + 1e-4) / 1e6:g}"
 
 
-def _flops(count: int) -> str:
-    """As the paper writes it: 8.33E13."""
-    return f"{count:.2E}".replace("E+", "E")
-
-
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "density": _density,
-    "FLOPs": lambda row: _flops(row["flops_round"]),
+    "FLOPs": lambda row: scientific(row["flops_round"]),
     "ratio": lambda row: f"{row['flops_ratio']:.4f}",
     "memory\n(paper)": lambda row: formatting.size(row["memory_paper"]),
     "memory\n(device)": lambda row: formatting.size(row["memory_device"]),
@@ -228,10 +223,9 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 
 
 def _layer_table(layers: list[Row]) -> Table:
-    table = formatting.titled("FLOPs by layer, for one image")
+    headings = (name.replace("_", "\n") for name in layers[0])
+    table = formatting.titled("FLOPs by layer, for one image", *headings, left=("name",))
     table.padding = (0, 1, 0, 0)
-    for name in layers[0]:
-        table.add_column(name.replace("_", "\n"), justify="left" if name == "name" else "right")
     for layer in layers:
         table.add_row(*(f"{v:g}" if isinstance(v, float) else str(v) for v in layer.values()))
     return table

@@ -12,30 +12,26 @@ from fedtiny.runs import formatting
 
 def command(arguments: list[str]) -> int:
     """Parse and export."""
-    model, written = export(tyro.cli(Order, prog="fedtiny export", args=arguments))
+    model, files, remark = export(tyro.cli(Order, prog="fedtiny export", args=arguments))
     console = Console(highlight=False, soft_wrap=True)
-    for path in written.files:
+    for path in files:
         console.print(f"wrote {path} ({formatting.size(path.stat().st_size)})", markup=False)
-    if written.remark:
-        console.print(written.remark, markup=False)
+    if remark:
+        console.print(remark, markup=False)
     console.print(size_table(all_sizes(model)), soft_wrap=False)
     return 0
 
 
 def size_table(sizes: Iterable[Size]) -> Table:
     """Sizes as a table, with their share of the first."""
-    shown = formatting.titled("Size by format")
-    shown.add_column("format", no_wrap=True)
-    for name in ("size", "of dense"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    headings = ("format", "size", "of dense")
+    shown = formatting.titled("Size by format", *headings, left=("format",), no_wrap=True)
     shown.add_column("")
     dense = 0
-    for each in sizes:
-        if each.bytes is None:
-            shown.add_row(each.format, "", "", each.remark)
+    for name, count, remark in sizes:
+        if count is None:
+            shown.add_row(name, "", "", remark)
             continue
-        dense = dense or each.bytes
-        shown.add_row(
-            each.format, formatting.size(each.bytes), f"{each.bytes / dense:.2%}", each.remark
-        )
+        dense = dense or count
+        shown.add_row(name, formatting.size(count), f"{count / dense:.2%}", remark)
     return shown

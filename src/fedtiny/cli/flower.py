@@ -19,14 +19,7 @@ from fedtiny.config import Config
 from fedtiny.config.flat import Flat
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
-from fedtiny.flower.settings import (
-    FlowerSettings,
-    parse_changes,
-    read_app,
-    read_changed,
-    write_app,
-    write_changes,
-)
+from fedtiny.flower import settings as apps
 from fedtiny.runs.folder import quoted
 
 if TYPE_CHECKING:
@@ -49,7 +42,7 @@ class Init:
         _check_nodes(self.nodes)
         config = configs.load(self.config) if self.config else Config()
         config = replace(config, fleet=replace(config.fleet, devices=self.nodes))
-        write_app(self.folder, config, FlowerSettings())
+        apps.write_app(self.folder, config, apps.FlowerSettings())
         print(f"{quoted(self.folder)} is a Flower app; its README.md has the commands")
         print(f"try it here: fedtiny flower up {quoted(self.folder)} --nodes {self.nodes} --tls")
         return 0
@@ -113,7 +106,7 @@ class Up:
         try:
             with local.federation(home, self.nodes, self.tls, console.print) as federation:
                 if self.app:
-                    failed = not federation.run(self.app, write_changes(changes))
+                    failed = not federation.run(self.app, apps.write_changes(changes))
                 else:
                     self._wait(federation, console)
                     failed = False
@@ -130,12 +123,12 @@ class Up:
 
     def _checked_changes(self, app: Path) -> Flat:
         """What --run-config and --nodes change of an app, refused before anything is started."""
-        settings_of_app = read_app(app)
-        changes = parse_changes(self.run_config, settings_of_app)
+        settings_of_app = apps.read_app(app)
+        changes = apps.parse_changes(self.run_config, settings_of_app)
         if "fleet.devices" in changes:
             raise ConfigError("--nodes is the number of devices; leave fleet.devices out")
         changes = {"fleet.devices": self.nodes, **changes}
-        settings, config = read_changed(settings_of_app, changes)
+        settings, config = apps.read_changed(settings_of_app, changes)
         methods.find(config.method)
         models.kind(config.model)
         run = Path(settings.run).expanduser()
@@ -151,7 +144,7 @@ class Up:
         own = {name: value for name, value in changes.items() if name != "fleet.devices"}
         tls = " --tls" if self.tls else ""
         order = f"fedtiny flower up {quoted(self.app)} --nodes {self.nodes}{tls}"
-        resumed = shlex.quote(write_changes({**own, "flower.resume": True}))
+        resumed = shlex.quote(apps.write_changes({**own, "flower.resume": True}))
         return f"continue it with: {order} --run-config {resumed}"
 
     def _wait(self, federation: "Federation", console: Console) -> None:

@@ -145,10 +145,9 @@ def _packed_line(path: Path, model: TinyModel) -> str:
 
 def _packed_layers(model: TinyModel) -> Table:
     """Every layer's shape, kept weights as bars, and bytes."""
-    shown = formatting.titled("Packed layers, dead channels left out")
-    for name in ("layer", "shape", "kept", "density", "bytes", ""):
-        right = name not in ("layer", "")
-        shown.add_column(name, justify="right" if right else "left", no_wrap=True)
+    headings = ("layer", "shape", "kept", "density", "bytes", "")
+    title = "Packed layers, dead channels left out"
+    shown = formatting.titled(title, *headings, left=("layer", ""), no_wrap=True)
     layers, sizes = model.net.weights, layer_bytes(model.net, model.held)
     counts = {name: len(weights.values) for name, weights in layers.items()}
     largest = max(1, *counts.values())

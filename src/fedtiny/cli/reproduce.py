@@ -13,9 +13,8 @@ from fedtiny.experiments import table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Damaged
 from fedtiny.experiments.places import Filter
-from fedtiny.experiments.reporter import Clock
 from fedtiny.experiments.results import scale_of
-from fedtiny.experiments.runner import Account, Runner, notices
+from fedtiny.experiments.runner import Account, Clock, Runner, notices
 from fedtiny.experiments.suite import ALL, Suite
 from fedtiny.experiments.sweep import Sweep
 from fedtiny.runs import formatting

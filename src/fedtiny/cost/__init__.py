@@ -1,6 +1,6 @@
 """What training costs a device and the server: FLOPs, memory and bytes, without training."""
 
-from collections.abc import Callable
+from bisect import bisect_right
 from dataclasses import replace
 from math import nextafter
 from typing import Any, Unpack
@@ -69,15 +69,8 @@ def largest_density(
         return 1.0
     if needed(least) > budget:
         raise DoesNotFit(config, needed(least), budget, memory_model)
-    return _just_reaching(_last(lambda kept: needed(kept) <= budget, least, weights), weights)
-
-
-def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The last number for which something holds that holds at `low` and not at `high`."""
-    while high - low > 1:
-        midpoint = (low + high) // 2
-        low, high = (midpoint, high) if holds(midpoint) else (low, midpoint)
-    return low
+    possible = range(least, weights)
+    return _just_reaching(possible[bisect_right(possible, budget, key=needed) - 1], weights)
 
 
 def _just_reaching(kept: int, weights: int) -> float:

@@ -53,11 +53,9 @@ class NativeEngine:
 
     def load(self, theta: Theta) -> None:
         if self._mask is None or theta.mask != self._mask:
-            mask = theta.mask
-            kept = {layer: None if mask.is_full(layer) else mask.indices(layer) for layer in mask}
             self._mask = None
-            self.model.prepare(self._options, kept)
-            self._mask = mask
+            self.model.prepare(self._options, theta.mask.positions)
+            self._mask = theta.mask
         for name, place in theta.places.items():
             self.model.set(name, theta.vector[place])
 

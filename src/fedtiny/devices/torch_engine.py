@@ -14,19 +14,11 @@ from torch.utils.hooks import RemovableHandle
 
 from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
-from fedtiny.data.augment import Transform
-from fedtiny.devices import batches
+from fedtiny.devices import batches, torch_layers
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Adam, Arrays, Metrics, RngKey, finite, optimizer
 from fedtiny.devices.torch_gradients import top_gradients
-from fedtiny.devices.torch_layers import (
-    deterministic_pools,
-    least_epsilon,
-    measured_moments,
-    measured_statistics,
-    norms,
-)
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
@@ -42,11 +34,11 @@ class TorchEngine:
     def __init__(self, model: nn.Module, spec: DeviceSpec) -> None:
         self.model = model
         self.param_spec = spec.param_spec
-        self.transform = Transform(**asdict(spec.preparation))
+        self.transform = torch_layers.Transform(**asdict(spec.preparation))
         self.config = spec.config.train
         self.device = torch.device("cpu")
         self._tensors = self._own_tensors()
-        self._norms = tuple(norms(model).values())
+        self._norms = tuple(torch_layers.norms(model).values())
         self._mask = Mask.full(self.param_spec)
         self._positions: dict[str, Tensor] = {}
         self._grad_masks: dict[str, Tensor] = {}
@@ -73,7 +65,9 @@ class TorchEngine:
         """On CUDA, let adaptive pooling add in a fixed order."""
         for handle in self._pool_hooks:
             handle.remove()
-        self._pool_hooks = deterministic_pools(self.model) if self.device.type == "cuda" else []
+        self._pool_hooks = (
+            torch_layers.deterministic_pools(self.model) if self.device.type == "cuda" else []
+        )
 
     @torch.no_grad()
     def load(self, theta: Theta) -> None:
@@ -172,7 +166,7 @@ class TorchEngine:
         batch = torch.from_numpy(samples).to(self.device)
         inputs = self.transform.augment(images[batch], draws)
         self.model.train()
-        with self._dropout(seed), least_epsilon(self.model, epsilon):
+        with self._dropout(seed), torch_layers.least_epsilon(self.model, epsilon):
             return top_gradients(self.model, inputs, labels[batch], self._mask, counts)
 
     def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
@@ -182,9 +176,9 @@ class TorchEngine:
         for candidate in self._candidates.of(pool):
             self.load(candidate)
             if how.second_moment == "square":
-                rows.append(measured_moments(self.model, parts))
+                rows.append(torch_layers.measured_moments(self.model, parts))
             else:
-                rows.append(measured_statistics(self.model, parts, how.passes))
+                rows.append(torch_layers.measured_statistics(self.model, parts, how.passes))
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
     def losses(

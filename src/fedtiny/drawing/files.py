@@ -122,7 +122,8 @@ def png(canvas: Canvas) -> bytes:
     axes.set(xlim=(-MARGIN, width - MARGIN), ylim=(height - MARGIN, -MARGIN))
     axes.axis("off")
     for order, shape in enumerate(canvas.shapes):
-        _draw(axes, shape, palette.light(shape.color), order)
+        on_white, _ = palette.COLORS[shape.color]
+        _draw(axes, shape, on_white, order)
     out = io.BytesIO()
     agg.FigureCanvasAgg(figure).print_png(out, metadata={"Software": None})
     return out.getvalue()

@@ -35,11 +35,6 @@ def series(label: str, number: int) -> str:
     return ROLES.get(label) or ROLES[OTHERS[number % len(OTHERS)]]
 
 
-def light(role: str) -> str:
-    """A role's color on white."""
-    return COLORS[role][0]
-
-
 def rules() -> str:
     """The style rules of figures: each role as a fill and as a stroke, light and dark."""
     light, dark = (

@@ -1,33 +1,87 @@
-"""An experiment as a figure: ours filled, the paper's hollow."""
+"""An experiment as a figure, with lines or bars: ours filled, the paper's hollow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from fedtiny.drawing import files, palette
-from fedtiny.drawing.canvas import FORMS, SMALL, Canvas, Line, Text, shortened, text_width
-from fedtiny.drawing.plot import (
-    BELOW,
-    HEIGHT,
-    LINE_HEIGHT,
-    Axis,
-    Key,
-    Plot,
-    legend,
-    linear,
-    log_ticks,
-    padded,
-)
-from fedtiny.experiments.marks import Shown, draw_bars, draw_lines
+from fedtiny.drawing import plot as plots
+from fedtiny.drawing.canvas import FORMS, SMALL, Canvas, Dot, Line, Text, shortened, text_width
 from fedtiny.experiments.places import Coordinate, Place, along
 from fedtiny.experiments.quantities import QUANTITIES, axis_label, label, with_axis
-from fedtiny.experiments.results import Results
+from fedtiny.experiments.results import Results, Value
 from fedtiny.experiments.scale import DENSITY_OF_BEST_POOL, POOL
+from fedtiny.experiments.suite import Printed
+
+GROUP = 0.84  # the share of the room that a full group of bars takes
+BAR = 0.92  # the share of a bar's room that it fills
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A series of one color, by x from left to right; a level has no x and goes across the plot."""
+
+    label: str
+    color: str
+    form: str
+    ours: Mapping[float, Value | None]
+    printed: Mapping[float, Printed]
+    level: bool = False
+
+    def key(self, bars: bool) -> plots.Key:
+        """Its entry in the legend."""
+        mark: plots.Mark = "box" if bars else "dashed line" if self.level else "line, dot"
+        return plots.Key(self.label, self.color, mark, self.form)
+
+    def draw_printed(self, plot: plots.Plot, x: float, printed: Printed) -> None:
+        """The paper's value at a place of the canvas, hollow."""
+        at, tip = plot.y.at(printed.number), f"{self.label}, paper: {printed.text}"
+        plot.canvas.add(Dot(x, at, 4, self.color, True, tip, self.form))
+
+
+def draw_lines(plot: plots.Plot, shown: Sequence[Shown]) -> None:
+    """Lines over a setting: ours full, the paper's below them, dashed and hollow."""
+    for one in shown:
+        if one.level:
+            for printed in one.printed.values():
+                one.draw_printed(plot, plot.x.end, printed)
+        elif one.printed:
+            points = tuple((x, printed.number) for x, printed in one.printed.items())
+            paper = plots.Series(f"{one.label}, paper", one.color, points, True, True, one.form)
+            plots.draw_series(plot, [paper])
+    for one in shown:
+        for known, group in groupby(one.ours.items(), key=lambda item: item[1] is not None):
+            ours = [(x, value) for x, value in group if value]
+            if known and one.level:
+                plot.level(ours[0][1].mean, one.color, 1.5, dashed=True)
+            elif known:  # what is missing leaves a gap
+                points = tuple((x, value.mean) for x, value in ours)
+                spreads = tuple(value.spread for _, value in ours)
+                line = plots.Series(one.label, one.color, points, form=one.form, spreads=spreads)
+                plots.draw_series(plot, [line])
+
+
+def draw_bars(plot: plots.Plot, shown: Sequence[Shown], groups: int) -> None:
+    """Bars side by side in groups, the paper's values marked on them."""
+    room = GROUP / len(shown)
+    width = plot.x.at(BAR * room) - plot.x.at(0)
+    for group in range(groups):
+        present = [one for one in shown if group in one.ours]
+        for turn, one in enumerate(present):
+            x = plot.x.at(group + (turn - (len(present) - 1) / 2) * room)
+            ours, printed = one.ours[group], one.printed.get(group)
+            if ours:
+                plot.bar(x, width, plot.y.low, ours.mean, one.color)
+                plots.draw_spread(plot, x, ours.mean, ours.spread)
+            if printed:
+                one.draw_printed(plot, x, printed)
+
 
 PANEL = {"lines": 420.0, "bars": 560.0}  # pixels across
 PAPER = {
-    "lines": Key("paper", "muted", "dashed line, hollow dot"),
-    "bars": Key("paper", "muted", "hollow dot", "diamond"),
+    "lines": plots.Key("paper", "muted", "dashed line, hollow dot"),
+    "bars": plots.Key("paper", "muted", "hollow dot", "diamond"),
 }
 MAX_PANELS_A_ROW = 2
 TITLE = 26.0
@@ -116,15 +170,15 @@ def draw(results: Results, *, alone: bool = True) -> Canvas:
         done = f"{len(results.places) - results.missing} of {len(results.places)} cells finished"
         canvas.add(
             Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
-            Text(4, 15 + LINE_HEIGHT, f"scale {results.scale.name}, {done}", size=SMALL),
+            Text(4, 15 + plots.LINE_HEIGHT, f"scale {results.scale.name}, {done}", size=SMALL),
         )
-        keys, top = [*keys, PAPER[layout.kind]], LINE_HEIGHT + 22.0
-    top = legend(canvas, keys, top)
+        keys, top = [*keys, PAPER[layout.kind]], plots.LINE_HEIGHT + 22.0
+    top = plots.legend(canvas, keys, top)
     titled = layout.panels is not None
     above, values = TITLE if titled else GAP, [value for panel in shown for value in panel.values]
     for number, panel in enumerate(shown):
         row, column = divmod(number, across)
-        left, under = column * width, top + row * (above + HEIGHT + BELOW + GAP)
+        left, under = column * width, top + row * (above + plots.HEIGHT + plots.BELOW + GAP)
         canvas.add(Text(left + width / 2, under + 14, panel.title, "middle", color="ink"))
         alike = values if titled else panel.values
         _draw_panel(results, panel, alike, canvas, left, left + width, under + above)
@@ -147,16 +201,18 @@ def _draw_panel(
     if layout.kind == "bars":
         names = [at.label for at in panel.groups]
         room, places = (right - left - 60) / len(names), range(len(names))
-        x = Axis(
+        x = plots.Axis(
             -0.5,
             len(names) - 0.5,
             places,
             axis_label(layout.x),
             text=lambda place: shortened(names[round(place)], room),
         )
-        draw_bars(Plot(canvas, x, y, top, left=left, right=right), panel.series, len(names))
+        draw_bars(plots.Plot(canvas, x, y, top, left=left, right=right), panel.series, len(names))
         return
-    plot = Plot(canvas, _numbers(layout.x, panel, right - left), y, top, left=left, right=right)
+    plot = plots.Plot(
+        canvas, _numbers(layout.x, panel, right - left), y, top, left=left, right=right
+    )
     if layout.x == POOL:
         _mark_best_pools(plot, {place.config.density for place in results.places})
     for value in beside:
@@ -166,38 +222,38 @@ def _draw_panel(
     draw_lines(plot, panel.series)
 
 
-def _numbers(axis: str, panel: Panel, width: float) -> Axis:
+def _numbers(axis: str, panel: Panel, width: float) -> plots.Axis:
     """The very values of the runs (pools are too many), on a logarithmic axis if they allow it."""
     some = [one for one in panel.series if not one.level] or panel.series
     values = sorted({x for one in some for x in one.ours})
     log = values[0] > 0
-    low, high = (values[0] / MARGIN, values[-1] * MARGIN) if log else padded(values)
-    scale = Axis(low, high, log=log, end=width - 60)
+    low, high = (values[0] / MARGIN, values[-1] * MARGIN) if log else plots.padded(values)
+    scale = plots.Axis(low, high, log=log, end=width - 60)
     shown: list[float] = []
-    for number in log_ticks(low, high) if axis == POOL else values:
+    for number in plots.log_ticks(low, high) if axis == POOL else values:
         room = text_width(f"{number:g}", SMALL) + 6
         if not shown or scale.at(number) - scale.at(shown[-1]) >= room:
             shown.append(number)
-    return Axis(low, high, shown, axis_label(axis), log)
+    return plots.Axis(low, high, shown, axis_label(axis), log)
 
 
-def _y(quantities: tuple[str, ...], values: Sequence[float], bars: bool) -> Axis:
+def _y(quantities: tuple[str, ...], values: Sequence[float], bars: bool) -> plots.Axis:
     """Accuracies linear; what lies far apart, or beside a reference, logarithmic."""
     shown = QUANTITIES[quantities[0]]
     title = shown.unit if len(quantities) > 1 else shown.label
     if quantities == ("accuracy",):
-        low, high = padded(values or [0.0, 1.0])
+        low, high = plots.padded(values or [0.0, 1.0])
         low, high = (0.0, 1.0) if bars else (max(0.0, low), min(1.0, high))
-        return linear(low, high, title)
+        return plots.linear(low, high, title)
     low, high = min(values, default=1.0), max(values, default=1.0)
     if low > 0 and (high > WIDE * low if bars else shown.reference):
         low, high = low / MARGIN, high * MARGIN
-        return Axis(low, high, log_ticks(low, high), title, log=True)
+        return plots.Axis(low, high, plots.log_ticks(low, high), title, log=True)
     low, high = 0.0 if bars else low, 1.08 * high
-    return linear(low, high, title)
+    return plots.linear(low, high, title)
 
 
-def _mark_best_pools(plot: Plot, densities: set[float]) -> None:
+def _mark_best_pools(plot: plots.Plot, densities: set[float]) -> None:
     """C* = 0.1 / d for each density."""
     for density in sorted(densities):
         at = plot.x.at(DENSITY_OF_BEST_POOL / density)

@@ -97,10 +97,6 @@ def _decimals(value: float) -> str:
     return f"{value:.2f}" if value < 1000 else f"{value:,.0f}"
 
 
-def _size(value: float) -> str:
-    return formatting.size(value) if value else ""
-
-
 _ratio = "{:.3f}x".format
 QUANTITIES = {
     "accuracy": Quantity("accuracy", "accuracy", "{:.4f}".format),
@@ -131,5 +127,7 @@ QUANTITIES = {
     "flops_share": Quantity("FLOPs", "flops_ratio", _ratio),
     "memory": Quantity("memory", "memory_paper", formatting.size),
     "bytes_round": Quantity("bytes", "bytes_round", formatting.size),
-    "selection_bytes": Quantity("select", "selection_bytes", _size),
+    "selection_bytes": Quantity(
+        "select", "selection_bytes", lambda value: formatting.size(value) if value else ""
+    ),
 }

@@ -90,48 +90,34 @@ class Order:
 ENDINGS = {"packed": ".packed", "onnx": ".onnx", "torch": ".torch.safetensors", "c": "_c"}
 
 
-@dataclass(frozen=True)
-class Written:
-    """The files of an export, with a remark on them."""
-
-    files: tuple[Path, ...]
-    remark: str = ""
+Written = tuple[TinyModel, tuple[Path, ...], str]
+"""A model, its files, and a remark on them."""
 
 
-def export(order: Order) -> tuple[TinyModel, Written]:
-    """Write a model in one of the formats; returns the model as well."""
-    model = tiny_model(order.source, fold=order.fold)
-    make_folder(order.place.parent)
-    return model, _written(model, order)
-
-
-def _written(model: TinyModel, order: Order) -> Written:
-    place = order.place
+def export(order: Order) -> Written:
+    """Write a model in one of the formats."""
+    model, place = tiny_model(order.source, fold=order.fold), order.place
+    make_folder(place.parent)
     match order.format:
         case "packed":
             write_atomically(place, packed.packed(model, order.stored))
-            return Written((place,))
+            return model, (place,), ""
         case "onnx":
             write_atomically(place, onnx_bytes(model, plain=order.plain))
-            return Written((place,), "runtimes make its weights dense: small, but not faster")
+            return model, (place,), "runtimes make its weights dense: small, but not faster"
         case "torch":
-            return Written(write_torch(trained(order.source), place), "dense")
+            return model, write_torch(trained(order.source), place), "dense"
     made = write_c(model, place, values=order.stored)
-    return Written(made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}")
+    return model, made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}"
 
 
-@dataclass(frozen=True)
-class Size:
-    """A format, its number of bytes, or why it is not to be had."""
-
-    format: str
-    bytes: int | None
-    remark: str = ""
+Size = tuple[str, int | None, str]
+"""A format, its number of bytes, and a remark: without a number, why it is not to be had."""
 
 
 def all_sizes(model: TinyModel) -> Iterator[Size]:
     """The size of every format, the dense model's first."""
-    yield Size("dense (torch)", model.dense_bytes, "every weight in float32")
+    yield "dense (torch)", model.dense_bytes, "every weight in float32"
     yield _size("onnx --plain", plain_size, model)
     yield _size("onnx", onnx_bytes, model, remark="made dense by runtimes")
     for values in ("fp32", "fp16", "int8"):
@@ -146,8 +132,8 @@ def _size(
     try:
         found = measure(*arguments)
     except FedTinyError as error:
-        return Size(format, None, str(error))
-    return Size(format, found if isinstance(found, int) else len(found), remark)
+        return format, None, str(error)
+    return format, found if isinstance(found, int) else len(found), remark
 
 
 def recipe_of(state: Path) -> Path:

@@ -20,8 +20,7 @@ from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, FedTinyError, ModelError
 from fedtiny.export.network import TinyModel, Values, quantise
 from fedtiny.extras import require
-from fedtiny.federation.wire.indices import coded, read_positions
-from fedtiny.federation.wire.stream import Reader
+from fedtiny.federation.wire.indices import Reader, coded, read_positions
 from fedtiny.files import digest_of, with_text
 from fedtiny.graph.arithmetic import Floats, Lowered, Norm, Weights
 from fedtiny.graph.ir import MAX_NAME, UNTRUSTED, Graph, Kind, is_name, nodes_of, packed_records

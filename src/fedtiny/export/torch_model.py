@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from fedtiny.data.augment import Transform
+from fedtiny.devices.torch_layers import Transform
 from fedtiny.errors import ExportError
 from fedtiny.export.network import TinyModel, check_images
 from fedtiny.graph.arithmetic import Lowered

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
-from fedtiny.federation.reduce import HOLDERS, reducer_for
 from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
-from fedtiny.federation.transport import Outcome, Traffic
+from fedtiny.federation.transport import HOLDERS, Outcome, Traffic, reducer_for
 from fedtiny.federation.wire import decode_reply
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.method import Method
-from fedtiny.federation.reduce import REDUCERS
 from fedtiny.federation.server import Server
-from fedtiny.federation.transport import Outcome
+from fedtiny.federation.transport import REDUCERS, Outcome
 from fedtiny.sparse.adjust import Changes, mask_changes
 from fedtiny.sparse.mask import Mask
 

@@ -1,13 +1,17 @@
-"""The one transport between the server and its devices."""
+"""The one transport between the server and its devices, and how many replies become one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.federation.messages import Request
+from fedtiny.config import RobustnessConfig
+from fedtiny.federation.messages import Reply, Request
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.mean import Mean, RobustMean, Value, WeightedMean, median, trimmed
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
@@ -69,3 +73,106 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Nothing more will be asked."""
+
+
+MEAN, HOLDERS = "mean", "mean over holders"
+REDUCERS = (MEAN, HOLDERS)
+DENSE = ""  # no layer has this name
+
+
+class Reducer:
+    """Averages replies that come one by one, so that a server never holds two.
+
+    By default all parameters share a mask. Over holders, each weight is averaged over the devices
+    whose own mask keeps it, and the masks are united. What a reply's gradients leave out counts as
+    zero. Metrics are always weighted by samples: they are only shown.
+    """
+
+    def __init__(
+        self,
+        over_holders: bool = False,
+        mean: Callable[[bool], Mean] = WeightedMean,
+        clip: Callable[[Theta], Theta] = lambda theta: theta,
+    ) -> None:
+        self._over_holders, self._clip = over_holders, clip
+        self._thetas = mean(over_holders)
+        self._gradients, self._arrays, self._metrics = mean(False), mean(False), WeightedMean()
+        self._mask: Mask | None = None
+        self._by_device: dict[int, Mapping[str, float]] = {}
+
+    def add(self, reply: Reply) -> None:
+        """Count one reply in."""
+        if reply.theta is not None:
+            self._thetas.add(self._values(self._clip(reply.theta)), reply.samples)
+        self._gradients.add(reply.gradients, reply.samples)
+        self._arrays.add(reply.arrays, reply.samples)
+        metrics = {name: np.asarray(value) for name, value in reply.metrics.items()}
+        self._metrics.add(metrics, reply.samples)
+        self._by_device[reply.device] = dict(reply.metrics)
+
+    def _values(self, theta: Theta) -> Mapping[str, Value]:
+        self._mask = self._mask or theta.mask
+        if self._over_holders:
+            return {**kept_weights(theta), DENSE: theta.vector[theta.mask.count :]}
+        if theta.mask != self._mask:
+            raise ValueError("replies under different masks need a mean over holders")
+        return {DENSE: theta.vector}
+
+    def _theta(self) -> Theta | None:
+        if self._mask is None:
+            return None
+        kept, dense = self._thetas.sparse(), self._thetas.dense()[DENSE]
+        if not self._over_holders:
+            return Theta(self._mask, dense)
+        united = Mask(self._mask.param_spec, {layer: v.indices for layer, v in kept.items()})
+        return Theta(united, np.concatenate([*(v.values for v in kept.values()), dense]))
+
+    def outcome(self, failed: Mapping[int, str], traffic: Traffic) -> Outcome:
+        """All replies, reduced."""
+        return Outcome(
+            answered=tuple(self._by_device),
+            failed=failed,
+            theta=self._theta(),
+            gradients=self._gradients.sparse(),
+            arrays=self._arrays.dense(),
+            metrics={name: float(value) for name, value in self._metrics.dense().items()},
+            by_device=self._by_device,
+            traffic=traffic,
+        )
+
+
+def kept_weights(theta: Theta) -> dict[str, SparseVector]:
+    """The kept weights of each prunable layer."""
+    sizes, mask = theta.param_spec.sizes, theta.mask
+    return {
+        layer: SparseVector(sizes[layer], mask.indices(layer), theta.kept(layer)) for layer in mask
+    }
+
+
+def reducer_for(
+    name: str, robustness: RobustnessConfig | None = None, sent: Theta | None = None
+) -> Reducer:
+    """The reducer that a method names, as robust as is asked; devices were sent this theta."""
+    robustness = robustness or RobustnessConfig()
+    mean: Callable[[bool], Mean] = WeightedMean
+    if robustness.mean != "weighted":
+        cut = median if robustness.mean == "median" else trimmed(robustness.trim)
+        mean = partial(RobustMean, cut)
+    if sent is None or not robustness.clip_norm:
+        return Reducer(name == HOLDERS, mean)
+    clip = partial(clipped, sent=sent, norm=robustness.clip_norm)
+    return Reducer(name == HOLDERS, mean, clip)
+
+
+def clipped(theta: Theta, sent: Theta, norm: float) -> Theta:
+    """A device's parameters with no more than so large a step away from what it was sent.
+
+    Under a mask of its own the step of a grown weight starts at zero. Batch-norm statistics
+    count as every other value.
+    """
+    before = sent if theta.mask == sent.mask else sent.remasked(theta.mask)
+    step = theta.vector.astype(np.float64) - before.vector
+    length = float(np.linalg.norm(step))
+    if length <= norm:
+        return theta
+    return Theta(theta.mask, (before.vector + step * (norm / length)).astype(np.float32))

@@ -1,6 +1,7 @@
 """A graph in native code: its parameters under a mask, training, measuring, fitting a budget."""
 
 import ctypes
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
@@ -185,7 +186,8 @@ class NativeModel:
         own_statistics: bool = False,
     ) -> Score:
         """Loss and right answers without training; with running statistics or the batch's own."""
-        return self._run(_forward_mode(own_statistics), images, labels)
+        mode = _Mode.OWN_STATISTICS if own_statistics else _Mode.FORWARD
+        return self._run(mode, images, labels)
 
     def _run(
         self, mode: _Mode, images: Floats, labels: Any, *, queries: Any = None, **settings: Any
@@ -238,10 +240,6 @@ class NativeModel:
         return kept
 
 
-def _forward_mode(own_statistics: bool) -> _Mode:
-    return _Mode.OWN_STATISTICS if own_statistics else _Mode.FORWARD
-
-
 def _array(queries: list[GradQueryRecord]) -> Any:
     return (GradQueryRecord * len(queries))(*queries)
 
@@ -288,9 +286,9 @@ def _largest_batch(
     model: NativeModel, options: Options, counts: Mapping[str, int], budget: int
 ) -> int:
     """By bisection, since memory grows with the batch; 0 if none fits."""
-    fits, too_large = 0, options.batch + 1
-    while too_large - fits > 1:
-        middle = (fits + too_large) // 2
-        taken = model.plan(_sized(options, middle), counts).total
-        fits, too_large = (middle, too_large) if taken <= budget else (fits, middle)
+
+    def taken(batch: int) -> int:
+        return int(model.plan(_sized(options, batch), counts).total)
+
+    fits = bisect_right(range(1, options.batch + 1), budget, key=taken)
     return fits if fits >= SMALLEST_BATCH else 0

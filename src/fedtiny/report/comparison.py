@@ -8,17 +8,10 @@ from fedtiny.config.flat import Flat, flat
 from fedtiny.drawing import palette
 from fedtiny.drawing.plot import Series
 from fedtiny.errors import FedTinyError
-from fedtiny.experiments import compare, figure
-from fedtiny.experiments.finished import (
-    CHOSEN_BY_THE_MACHINE,
-    Finished,
-    Found,
-    measure,
-    settings_of,
-)
+from fedtiny.experiments import compare, figure, finished
 from fedtiny.experiments.quantities import Numbers, label
 from fedtiny.experiments.results import Results
-from fedtiny.report.learning import Figure, over_rounds, points_of
+from fedtiny.report.facts import Figure, over_rounds, points_of
 from fedtiny.report.run import Run
 from fedtiny.runs.metrics import number
 
@@ -63,10 +56,10 @@ def _varied(run: Run) -> tuple[object, ...]:
 
 
 def _shared(run: Run) -> Flat:
-    no_matter = (*VARIED, *CHOSEN_BY_THE_MACHINE)
+    no_matter = (*VARIED, *finished.CHOSEN_BY_THE_MACHINE)
     return {
         name: value
-        for name, value in settings_of(run.config).items()
+        for name, value in finished.settings_of(run.config).items()
         if name not in no_matter and not name.startswith("gpu.")
     }
 
@@ -79,17 +72,17 @@ def table_results(group: Group) -> tuple[Results, list[str]]:
     ]
     for run in _ordered(group.runs):
         try:
-            measured.append((run, measure(run.config, run.folder)))
+            measured.append((run, finished.measure(run.config, run.folder)))
         except (FedTinyError, LookupError, TypeError, ValueError) as error:
             left_out.append(f"{run.name} is not in the table: {error}")
     return _side_by_side(measured), left_out
 
 
 def _side_by_side(runs: Sequence[tuple[Run, Numbers]]) -> Results:
-    found: Found = {}
+    found: finished.Found = {}
     for run, numbers in runs:
         (place,) = compare.places([run.config])
-        own = Finished(run.name, run.config.seed, {}, numbers)
+        own = finished.Finished(run.name, run.config.seed, {}, numbers)
         found.setdefault(place.stem, []).append(own)
     places = compare.places(run.config for run, _ in runs)
     return Results(compare.COMPARISON, places, found)

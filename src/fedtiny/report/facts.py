@@ -1,13 +1,12 @@
-"""The headline of a run: its result in a few large numbers, and its costs beside a dense run's."""
+"""A run in large numbers, its costs beside a dense run's, and how it learned by round."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedtiny.drawing.canvas import SMALL, Boxes, Canvas, Text, text_width
-from fedtiny.drawing.plot import Key, legend
+from fedtiny.drawing.plot import Key, Plot, Series, draw_series, legend, linear
 from fedtiny.experiments.finished import bytes_a_round
 from fedtiny.experiments.quantities import label
-from fedtiny.report.learning import Figure
 from fedtiny.report.run import Run
 from fedtiny.runs import formatting
 from fedtiny.runs.metrics import number
@@ -16,9 +15,90 @@ FLOPS, MODEL = "FLOPs in a round", "Size of the model"
 DENSE_COSTS = ("flops", "memory_paper", "memory_device", "bytes_down", "bytes_up", "model_bytes")
 ROW, BAR = 66.0, 15.0  # pixels of a pair of bars, and of one of them
 
-
 Fact = tuple[str, str, str]
 """What a large number is, the number, and a line that puts it into place."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing with its name (of the files), its title and what it says."""
+
+    name: str
+    title: str
+    caption: str
+    canvas: Canvas
+
+
+def points_of(run: Run, key: str) -> tuple[tuple[float, float], ...]:
+    """A number by round; rounds count from 1, and those without it are left out."""
+    found = ((record["round"] + 1, number(record, key)) for record in run.records)
+    return tuple((float(round), value) for round, value in found if value is not None)
+
+
+def over_rounds(series: Sequence[Series], high: float) -> Canvas:
+    """Values by round, from 0 to the given one; rounds count from 1."""
+    canvas = Canvas(height=0)
+    top = legend(canvas, [one.key for one in series])
+    rounds = [x for one in series for x, _ in one.points]
+    first, last = min(rounds), max(max(rounds), min(rounds) + 1)
+    x, y = linear(first, last, "round", integers=True), linear(0, high or 1.0)
+    draw_series(Plot(canvas, x, y, top), series)
+    return canvas
+
+
+def _figure(
+    run: Run, name: str, shown: dict[str, tuple[str, str]], caption: str, room: float
+) -> Figure | None:
+    """A line for each number that was recorded, named with its last value, with room above."""
+    series = []
+    for key, (told, color) in shown.items():
+        points = points_of(run, key)
+        if points:
+            dashed = key == "effective_density"  # often covers the other line
+            series.append(Series(f"{told} {points[-1][1]:.4g}", color, points, dashed))
+    if not series:
+        return None
+    high = max(y for one in series for _, y in one.points)
+    high = 1.0 if name == "accuracy" and high > 0.5 else high * room
+    return Figure(name, f"{name.capitalize()} by round", caption, over_rounds(series, high))
+
+
+def accuracy(run: Run) -> Figure | None:
+    """Test accuracy by round, with that on the devices if it was measured."""
+    shown = {
+        "accuracy": ("test set", "accent"),
+        "device_accuracy_mean": ("devices, mean", "third"),
+        "device_accuracy_worst": ("worst device", "second"),
+    }
+    points = next(filter(None, (points_of(run, key) for key in shown)), ((0.0, 0.0),))
+    best_round, best = max(points, key=lambda point: point[1])
+    (first_round, first), (last_round, last) = points[0], points[-1]
+    caption = (
+        f"Accuracy of the global model after each round: {first:.4f} after round "
+        f"{first_round:.0f}, {last:.4f} after round {last_round:.0f}. The highest on the way was "
+        f"{best:.4f} (round {best_round:.0f}); the run keeps the last model, not the best."
+    )
+    return _figure(run, "accuracy", shown, caption, 1.1)
+
+
+def loss(run: Run) -> Figure | None:
+    """Loss on the test set and in local training."""
+    shown = {"loss": ("test set", "accent"), "train_loss": ("local training", "second")}
+    caption = (
+        "Cross-entropy of the global model on the test set, and the mean over devices while they "
+        "train. A gap that opens means that devices learn what others do not have."
+    )
+    return _figure(run, "loss", shown, caption, 1.06)
+
+
+def density(run: Run) -> Figure | None:
+    """Density of the whole model, and what of it can reach the output."""
+    shown = {"density": ("kept", "accent"), "effective_density": ("effective", "third")}
+    caption = (
+        "Share of the prunable weights that are kept, and (effective) that also lie on a path "
+        f"from input to output. The target is {run.config.density:g}."
+    )
+    return _figure(run, "density", shown, caption, 1.15)
 
 
 def title(run: Run) -> str:

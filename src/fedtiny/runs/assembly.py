@@ -13,16 +13,10 @@ from fedtiny.config import Config, RunConfig
 from fedtiny.cost import Workload
 from fedtiny.data import DataSet
 from fedtiny.data.transforms import Preparation
+from fedtiny.devices import executors
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Engine, RngKey
-from fedtiny.devices.executors import (
-    Executor,
-    ForkExecutor,
-    SerialExecutor,
-    SubprocessExecutor,
-    Task,
-)
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import ConfigError, FedTinyError
@@ -61,7 +55,7 @@ class Assembly:
     engine: "TorchEngine"
     method: Method
     server: Server
-    executor: Executor
+    executor: executors.Executor
     test: tuple[DeviceData, ...]
     workload: Workload
     graph: Traced
@@ -73,7 +67,7 @@ class Assembly:
             return self._evaluated_by_devices()
         request = Request("evaluate", self.config.method, server.round, (evaluate(),), server.theta)
         sums = {"loss": 0.0, "accuracy": 0.0}
-        for reply in self.executor.answers([Task(part, request) for part in self.test]):
+        for reply in self.executor.answers([executors.Task(part, request) for part in self.test]):
             if isinstance(reply, FedTinyError):
                 raise reply
             for name in sums:
@@ -189,20 +183,22 @@ def _test_parts(data: DataSet) -> tuple[DeviceData, ...]:
 
 def executor_for(
     spec: DeviceSpec, engine: "TorchEngine", data: DataSet, shards: Sequence[DeviceData]
-) -> Executor:
+) -> executors.Executor:
     """The executor that a run's config asks for; shards are all that it will be asked about."""
     config = spec.config
     if config.simulator == "gpu":
         return _gpu_executor(spec, engine, data)
     if spec.graph and config.device.python:
-        return SubprocessExecutor(spec, shards, python=config.device.python, count=config.workers)
+        return executors.SubprocessExecutor(
+            spec, shards, python=config.device.python, count=config.workers
+        )
     own: Engine = NativeEngine(spec) if spec.graph else engine
     if config.workers == 1:
-        return SerialExecutor(own, config.seed)
-    return ForkExecutor(own, spec, shards, config.workers)
+        return executors.SerialExecutor(own, config.seed)
+    return executors.ForkExecutor(own, spec, shards, config.workers)
 
 
-def _gpu_executor(spec: DeviceSpec, engine: "TorchEngine", data: DataSet) -> Executor:
+def _gpu_executor(spec: DeviceSpec, engine: "TorchEngine", data: DataSet) -> executors.Executor:
     """Lanes on the GPU; what the server computes by itself goes there too."""
     import torch
 

@@ -1,6 +1,6 @@
 """How numbers and tables of a run are put for a reader; shared by the live display and inspect."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,15 +132,17 @@ def _missing(record: Record) -> str:
     return f"  (devices missing: {listed}{outcome})"
 
 
-def titled(title: str) -> Table:
-    """An empty table in the house style."""
-    return Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+def titled(title: str, *columns: str, left: Sequence[str] = (), no_wrap: bool = False) -> Table:
+    """An empty table in the house style; columns in `left` are words, the others numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=no_wrap)
+    return table
 
 
 def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> Table:
     """Images by device and class; of many classes only how uneven they are."""
-    shown = titled("Training images by device and class")
-    shown.add_column("device", justify="right")
+    shown = titled("Training images by device and class", "device")
     shown.add_column("all", justify="right", style="bold")
     many = table.shape[1] > MAX_COLUMNS
     names = [escape(name) for name in classes or map(str, range(table.shape[1]))]
@@ -154,9 +156,7 @@ def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> 
 
 def layer_table(record: Record) -> Table:
     """Density by layer, drawn as bars, with what of it can reach the output; then of the model."""
-    shown = titled("Density by layer")
-    for name in ("layer", "density", "effective", ""):
-        shown.add_column(name, justify="right" if name in ("density", "effective") else "left")
+    shown = titled("Density by layer", "layer", "density", "effective", "", left=("layer", ""))
     effective = record.get("effective_densities") or {}
     most = max(record["densities"].values(), default=1.0)
     for layer, density in record["densities"].items():

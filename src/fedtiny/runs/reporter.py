@@ -3,14 +3,8 @@
 import sys
 from typing import Any, Protocol
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from fedtiny.errors import can_retry
 from fedtiny.runs import formatting
@@ -49,15 +43,30 @@ class Silent:
 
 
 class Lines:
-    """One plain line for each thing that happens."""
+    """One plain line for each thing that happens.
 
-    def __init__(self, console: Console) -> None:
+    With a `bar` below them, which tells how far the run is and how long it takes.
+    """
+
+    def __init__(self, console: Console, *, bar: bool = False) -> None:
         self.console = console
         self.rounds = 0
         self.unfinished: RunFolder | None = None
+        self.progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.TextColumn("round {task.completed}/{task.total}"),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not bar,
+        )
+        self.task = self.progress.add_task("")
 
     def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
-        config, self.unfinished = assembly.config, folder
+        config, server, self.unfinished = assembly.config, assembly.server, folder
         self.rounds = config.rounds
         self.console.print(formatting.headline(config), style="bold", markup=False)
         if assembly.split.table.any():
@@ -71,15 +80,25 @@ class Lines:
             self._say(line)
         if records:
             self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
+        step = "training" if server.coarse_pruned else "choosing a candidate"
+        self.progress.reset(self.task, total=self.rounds, completed=server.round, description=step)
+        self.progress.start()
 
     def selected(self, selection: dict[str, Any]) -> None:
         if "selection" in selection:
             self._say(formatting.selection_line(selection))
+        self.progress.update(self.task, description="training")
 
     def round_done(self, record: Record) -> None:
         self._say(formatting.round_line(record, self.rounds))
+        accuracy = record["accuracy"]
+        shown = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
+        self.progress.update(
+            self.task, advance=1, description=f"{shown}density {record['density']:.4f}"
+        )
 
     def finished(self, result: dict[str, Any]) -> None:
+        self.progress.stop()
         self._say(
             f"done: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}; "
             f"{result['kept_weights']:,} of {result['prunable_weights']:,} prunable weights kept"
@@ -92,6 +111,7 @@ class Lines:
         self.unfinished = None
 
     def close(self) -> None:
+        self.progress.stop()
         if self.unfinished and can_retry(sys.exception()):  # what the run is ending with
             if self.console.quiet:  # rich falls silent when the reader of a pipe is gone
                 self.console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -101,54 +121,9 @@ class Lines:
         self.console.print(line, markup=False)
 
 
-class Live(Lines):
-    """The same lines, with a bar below that tells how far the run is and how long it takes."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("round {task.completed}/{task.total}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self.task = self.progress.add_task("")
-
-    def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
-        super().started(assembly, folder, records)
-        server = assembly.server
-        step = "training" if server.coarse_pruned else "choosing a candidate"
-        self.progress.reset(self.task, total=self.rounds, completed=server.round, description=step)
-        self.progress.start()
-
-    def selected(self, selection: dict[str, Any]) -> None:
-        super().selected(selection)
-        self.progress.update(self.task, description="training")
-
-    def round_done(self, record: Record) -> None:
-        super().round_done(record)
-        accuracy = record["accuracy"]
-        shown = "" if accuracy is None else f"accuracy {accuracy:.4f}  "
-        self.progress.update(
-            self.task, advance=1, description=f"{shown}density {record['density']:.4f}"
-        )
-
-    def finished(self, result: dict[str, Any]) -> None:
-        self.progress.stop()
-        super().finished(result)
-
-    def close(self) -> None:
-        self.progress.stop()
-        super().close()
-
-
 def automatic() -> Reporter:
     """The reporter that fits where the output goes."""
     console = Console(highlight=False, soft_wrap=True)
     if console.is_jupyter:
         return Silent()
-    return Live(console) if console.is_terminal else Lines(console)
+    return Lines(console, bar=console.is_terminal)

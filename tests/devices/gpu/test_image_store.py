@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtiny.data import ImageSet
-from fedtiny.data.augment import Transform
 from fedtiny.devices.gpu.image_store import COLUMNS, Images, ImageStore
+from fedtiny.devices.torch_layers import Transform
 
 from .rig import CPU
 

@@ -35,7 +35,7 @@ from fedtiny.errors import WireError
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.verbs import Program, Verb, typed
 from fedtiny.federation.wire import tensors
-from fedtiny.federation.wire.stream import Reader, Writer, checked_name, decoded, write_numbers
+from fedtiny.federation.wire.indices import Reader, Writer, checked_name, decoded, write_numbers
 from fedtiny.federation.wire.tensors import NOTHING_KNOWN as NOTHING_KNOWN
 from fedtiny.federation.wire.tensors import Known as Known
 from fedtiny.federation.wire.tensors import MissingVersion as MissingVersion

@@ -13,15 +13,7 @@ from numpy.typing import NDArray
 
 from fedtiny.errors import WireError
 from fedtiny.federation.messages import Arrays
-from fedtiny.federation.wire.indices import read_positions, write_positions
-from fedtiny.federation.wire.stream import (
-    Reader,
-    Writer,
-    checked_name,
-    decoded,
-    write_numbers,
-    write_values,
-)
+from fedtiny.federation.wire import indices as parts
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
@@ -33,30 +25,30 @@ MAX_ELEMENTS = 2**40
 NO_THETA, SAME_THETA, VALUES, MASK_AND_VALUES = range(4)
 
 
-def write_arrays(out: Writer, arrays: Arrays) -> None:
+def write_arrays(out: parts.Writer, arrays: Arrays) -> None:
     """Dense arrays by name."""
-    write_numbers(out, "<H", len(arrays))
+    parts.write_numbers(out, "<H", len(arrays))
     for name, array in arrays.items():
-        text = checked_name(name).encode()
-        write_numbers(out, "<B", len(text))
+        text = parts.checked_name(name).encode()
+        parts.write_numbers(out, "<B", len(text))
         out.raw(text)
         array = np.asarray(array)
         if array.dtype not in DTYPES or array.ndim > MAX_DIMENSIONS:
             raise WireError(
                 f"the array {name} of {array.dtype} in {array.ndim} dimensions cannot travel"
             )
-        write_numbers(out, "<BB", DTYPES.index(array.dtype), array.ndim)
-        write_numbers(out, f"<{array.ndim}I", *array.shape)
-        write_values(out, array)
+        parts.write_numbers(out, "<BB", DTYPES.index(array.dtype), array.ndim)
+        parts.write_numbers(out, f"<{array.ndim}I", *array.shape)
+        parts.write_values(out, array)
 
 
-def read_arrays(reader: Reader) -> dict[str, NDArray[Any]]:
+def read_arrays(reader: parts.Reader) -> dict[str, NDArray[Any]]:
     """Dense arrays by name."""
     (count,) = reader.numbers("<H", "the number of arrays")
     arrays: dict[str, NDArray[Any]] = {}
     for _ in range(count):
         (size,) = reader.numbers("<B", "a name")
-        name = checked_name(decoded(reader.take(size, "a name")))
+        name = parts.checked_name(parts.decoded(reader.take(size, "a name")))
         if name in arrays:
             raise WireError(f"the message holds the array {name} twice")
         arrays[name] = _read_array(reader, name)
@@ -64,20 +56,20 @@ def read_arrays(reader: Reader) -> dict[str, NDArray[Any]]:
 
 
 def write_gradients(
-    out: Writer, gradients: Mapping[str, SparseVector], param_spec: ParamSpec
+    out: parts.Writer, gradients: Mapping[str, SparseVector], param_spec: ParamSpec
 ) -> None:
     """Sparse vectors by prunable layer."""
     numbers = {layer: number for number, layer in enumerate(param_spec.sizes)}
-    write_numbers(out, "<H", len(gradients))
+    parts.write_numbers(out, "<H", len(gradients))
     for layer, gradient in gradients.items():
         if param_spec.sizes.get(layer) != gradient.size:
             raise WireError(f"gradients of size {gradient.size} do not fit the layer {layer}")
-        write_numbers(out, "<H", numbers[layer])
-        write_positions(out, gradient.indices, gradient.size)
-        write_values(out, gradient.values.astype(np.float32, copy=False))
+        parts.write_numbers(out, "<H", numbers[layer])
+        parts.write_positions(out, gradient.indices, gradient.size)
+        parts.write_values(out, gradient.values.astype(np.float32, copy=False))
 
 
-def read_gradients(reader: Reader, param_spec: ParamSpec) -> dict[str, SparseVector]:
+def read_gradients(reader: parts.Reader, param_spec: ParamSpec) -> dict[str, SparseVector]:
     """Sparse vectors by prunable layer."""
     layers = list(param_spec.sizes.items())
     (count,) = reader.numbers("<H", "the number of gradients")
@@ -87,7 +79,7 @@ def read_gradients(reader: Reader, param_spec: ParamSpec) -> dict[str, SparseVec
         if number >= len(layers) or layers[number][0] in gradients:
             raise WireError(f"gradients of layer {number}: no such layer, or named before")
         layer, size = layers[number]
-        positions = read_positions(reader, size)
+        positions = parts.read_positions(reader, size)
         count = size if positions is None else len(positions)
         values = reader.array(count, np.float32, "the values of gradients")
         places = np.arange(size, dtype=np.int32) if positions is None else positions
@@ -95,7 +87,7 @@ def read_gradients(reader: Reader, param_spec: ParamSpec) -> dict[str, SparseVec
     return gradients
 
 
-def _read_array(reader: Reader, name: str) -> NDArray[Any]:
+def _read_array(reader: parts.Reader, name: str) -> NDArray[Any]:
     code, dimensions = reader.numbers("<BB", f"the array {name}")
     if code >= len(DTYPES) or dimensions > MAX_DIMENSIONS:
         raise WireError(f"the array {name} has dtype {code} and {dimensions} dimensions")
@@ -125,26 +117,26 @@ class Known:
 NOTHING_KNOWN = Known()
 
 
-def write_theta(out: Writer, theta: Theta | None, known: Known) -> None:
+def write_theta(out: parts.Writer, theta: Theta | None, known: Known) -> None:
     """A theta for one who holds what is known, or none."""
     if theta is None:
-        write_numbers(out, "<B", NO_THETA)
+        parts.write_numbers(out, "<B", NO_THETA)
         return
     form = VALUES if known.mask == theta.mask.version else MASK_AND_VALUES
     if known.theta is not None and known.theta == theta.version:
         form = SAME_THETA
-    write_numbers(out, "<BQ", form, theta.mask.version)
+    parts.write_numbers(out, "<BQ", form, theta.mask.version)
     if form == SAME_THETA:
-        write_numbers(out, "<Q", theta.version)
+        parts.write_numbers(out, "<Q", theta.version)
         return
     if form == MASK_AND_VALUES:
         for layer, size in theta.param_spec.sizes.items():
-            write_positions(out, theta.mask.positions[layer], size)
-    write_values(out, theta.vector)
+            parts.write_positions(out, theta.mask.positions[layer], size)
+    parts.write_values(out, theta.vector)
 
 
 def read_theta(
-    reader: Reader, param_spec: ParamSpec, mask: Mask | None, theta: Theta | None
+    reader: parts.Reader, param_spec: ParamSpec, mask: Mask | None, theta: Theta | None
 ) -> Theta | None:
     """A theta, built on the mask or the theta that the receiver holds."""
     (form,) = reader.numbers("<B", "the form of theta")
@@ -160,8 +152,8 @@ def read_theta(
     return Theta(found, reader.array(length(found), np.float32, "the values of theta"))
 
 
-def _read_mask(reader: Reader, param_spec: ParamSpec, version: int) -> Mask:
-    kept = {layer: read_positions(reader, size) for layer, size in param_spec.sizes.items()}
+def _read_mask(reader: parts.Reader, param_spec: ParamSpec, version: int) -> Mask:
+    kept = {layer: parts.read_positions(reader, size) for layer, size in param_spec.sizes.items()}
     mask = Mask(param_spec, kept)
     if mask.version != version:
         raise WireError(f"the mask is not the {version:016x} it claims to be")
@@ -175,7 +167,7 @@ def _held_mask(version: int, held: list[Mask | None]) -> Mask:
     raise MissingVersion(f"the message needs mask {version:016x}, which is not held here")
 
 
-def _held_theta(reader: Reader, mask_version: int, theta: Theta | None) -> Theta:
+def _held_theta(reader: parts.Reader, mask_version: int, theta: Theta | None) -> Theta:
     (version,) = reader.numbers("<Q", "the version of theta")
     if theta is None or (theta.mask.version, theta.version) != (mask_version, version):
         raise MissingVersion(f"the message needs theta {version:016x}, which is not held here")

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import tomli_w
 
 from fedtiny.errors import FedTinyError
+from fedtiny.extras import require
 from fedtiny.flower.trial import certificates
 from fedtiny.flower.trial.certificates import Keys
 
@@ -260,11 +261,7 @@ def free_port() -> int:
 
 
 def _check_version() -> None:
-    try:
-        found = version("flwr")
-    except PackageNotFoundError as missing:
-        raise FedTinyError(
-            "flwr is not installed; it comes with: pip install 'fedtiny[flower]'"
-        ) from missing
+    require("flwr", extra="flower")
+    found = version("flwr")
     if tuple(map(int, re.findall(r"\d+", found)[:2])) < OLDEST:
         raise FedTinyError(f"a trial needs flwr 1.40 or newer, not {found}: pip install -U flwr")
