@@ -321,7 +321,8 @@ def test_a_device_ends_though_workers_were_forked_later(hire):
 
 
 PARENT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a script starts behind it
 sys.path.insert(0, sys.argv[1])
 from fedtiny.devices.executors import SubprocessExecutor
 from tests.devices.test_remote import spec_of, tasks, train
