@@ -322,7 +322,7 @@ def test_a_device_ends_though_workers_were_forked_later(hire):
 
 PARENT = """
 import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a script starts behind it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script may have it ignored
 sys.path.insert(0, sys.argv[1])
 from fedtiny.devices.executors import SubprocessExecutor
 from tests.devices.test_remote import spec_of, tasks, train
