@@ -52,6 +52,10 @@ class ModelError(FedTinyError):
     retryable = False
 
 
+class KernelError(FedTinyError):
+    """A kernel that cannot be built here, or that failed."""
+
+
 class ExportError(FedTinyError):
     """A model that cannot be exported as asked, or an exported file that is not one."""
 
