@@ -37,11 +37,16 @@ class KeyedDropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         shape = (*x.shape[:2], *(1 for _ in x.shape[2:])) if self.whole_channels else x.shape
-        positions = torch.arange(math.prod(shape), device=x.device).view(shape)
-        # Added first: torch.compile would multiply plain positions in 32 bits.
-        kept = _uniform((positions + _mixed(self.key)) * NEXT) >= self.p
-        scale = 1 / (1 - self.p) if self.p < 1 else 0.0
-        return torch.where(kept, x * scale, torch.zeros_like(x))
+        return keyed_dropout(x, self.p, self.key, shape)
+
+
+def keyed_dropout(x: Tensor, p: float, keys: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """Drop by keys that broadcast against a draw for each place of a shape."""
+    positions = torch.arange(math.prod(shape), device=x.device).view(shape)
+    # Added first: torch.compile would multiply plain positions in 32 bits.
+    kept = _uniform((positions + _mixed(keys)) * NEXT) >= p
+    scale = 1 / (1 - p) if p < 1 else 0.0
+    return torch.where(kept, x * scale, torch.zeros_like(x))
 
 
 def _uniform(bits: Tensor) -> Tensor:
