@@ -253,8 +253,12 @@ static __device__ __forceinline__ void convolve(const Conv& c) {
   const size_t hw = (size_t)c.out_height * c.out_width;
   u32* out = c.out + (size_t)p.image * c.out_stride + (size_t)p.y * c.out_width + p.x;
   constexpr int AHEAD = T::Depth >= 4 ? 4 : 8;
-  for (int item = warp * gridDim.y + blockIdx.y; item < c.items; item += warps * gridDim.y) {
-    const int4 work = __ldg(c.work + item);
+  const int stride = warps * gridDim.y;
+  int item = warp * gridDim.y + blockIdx.y;
+  int4 following = __ldg(c.work + (item < c.items ? item : 0));
+  for (; item < c.items; item += stride) {
+    const int4 work = following;
+    if (item + stride < c.items) following = __ldg(c.work + item + stride);
     float sum[T::Depth][W::N];
 #pragma unroll
     for (int v = 0; v < T::Depth; v++)
@@ -308,23 +312,33 @@ static __device__ __forceinline__ void convolve(const Conv& c) {
   }
 }
 
-// Sum over the positions of g times a normalized output, for the gradient of its batch norm.
+// A lane's words of one channel, with the channel's coefficients.
 template <class T>
-static __device__ __forceinline__ float with_normalized(const View& norm, const Place<T>& p, int channel,
-                                                        size_t at, int row, const u32* g) {
-  typedef typename T::W W;
-  const float4 k = __ldg(norm.coef + (size_t)p.device * norm.coefs + channel);
-  const u32* words = norm.words + (size_t)p.image * norm.stride + at;
-  float sum = 0.f;
+struct Column {
+  u32 w[T::Depth];
+  float4 k;
+  __device__ __forceinline__ void load(const u32* words, int stride, const Place<T>& p, size_t at, int row) {
+    const u32* from = words + (size_t)p.image * stride + at;
 #pragma unroll
-  for (int v = 0; v < T::Depth; v++) {
-    if (!p.has(v)) continue;
-    const u32 u = __ldg(words + v * row);
-#pragma unroll
-    for (int i = 0; i < W::N; i++) sum = fmaf(W::get(g[v], i), (W::get(u, i) - k.z) * k.w, sum);
+    for (int v = 0; v < T::Depth; v++) w[v] = p.has(v) ? __ldg(from + v * row) : 0u;
   }
-  return warp_sum(sum);
-}
+  __device__ __forceinline__ void load(const View& view, const Place<T>& p, int channel, size_t at, int row) {
+    load(view.words, view.stride, p, at, row);
+    if (view.coef) k = __ldg(view.coef + (size_t)p.device * view.coefs + channel);
+  }
+  // Sum over the positions of g times the normalized value, for the gradient of a batch norm.
+  __device__ __forceinline__ float along(const Place<T>& p, const u32* g) const {
+    typedef typename T::W W;
+    float sum = 0.f;
+#pragma unroll
+    for (int v = 0; v < T::Depth; v++) {
+      if (!p.has(v)) continue;
+#pragma unroll
+      for (int i = 0; i < W::N; i++) sum = fmaf(W::get(g[v], i), (W::get(w[v], i) - k.z) * k.w, sum);
+    }
+    return warp_sum(sum);
+  }
+};
 
 // Sums over 32 lanes of N values at once: halves of the lanes keep halves of the sums. The sum of
 // value j ends in lanes j * 32 / N and following.
@@ -363,8 +377,14 @@ static __device__ __forceinline__ void gradients(const Conv& c) {
   float* weight_part = c.weight_part + ((size_t)p.device * gridDim.x + p.tile) * c.room;
   constexpr int AHEAD = T::Depth >= 8 ? 4 : 8;
   const int row = c.step * c.out_width;
-  for (int item = warp * gridDim.y + blockIdx.y; item < c.items; item += warps * gridDim.y) {
-    const int4 work = __ldg(c.work + item);
+  constexpr bool EARLY = T::Depth <= 2 && !ONLY_WEIGHTS;  // few registers: load all before the taps
+  Column<T> more, norm1, norm2;
+  const int stride = warps * gridDim.y;
+  int item = warp * gridDim.y + blockIdx.y;
+  int4 following = __ldg(c.work + (item < c.items ? item : 0));
+  for (; item < c.items; item += stride) {
+    const int4 work = following;
+    if (item + stride < c.items) following = __ldg(c.work + item + stride);
     if (ONLY_WEIGHTS && work.x == work.y) continue;
     const int channel = work.z, dy = work.w / c.step, dx = work.w % c.step;
     const int y = c.step * p.y + dy, x = c.step * p.x + dx;
@@ -374,15 +394,17 @@ static __device__ __forceinline__ void gradients(const Conv& c) {
       if (x >= c.out_width || q.rows < 0) q.rows = 0;
     }
     const size_t at = ((size_t)channel * c.out_height + y) * c.out_width + x;
-    u32 input[T::Depth];
-    const u32* from = c.input.words + (size_t)q.image * c.input.stride + at;
-#pragma unroll
-    for (int v = 0; v < T::Depth; v++) input[v] = q.has(v) ? __ldg(from + v * row) : 0u;
-    if (c.input.coef) {
-      const float4 k = __ldg(c.input.coef + (size_t)q.device * c.input.coefs + channel);
-#pragma unroll
-      for (int v = 0; v < T::Depth; v++) input[v] = q.has(v) ? affine<W>(input[v], k, c.input.floor) : 0u;
+    Column<T> read;
+    read.load(c.input, q, channel, at, row);
+    if (EARLY) {
+      if (c.more) more.load(c.more, c.more_stride, q, at, row);
+      if (c.norm1.words) norm1.load(c.norm1, q, channel, at, row);
+      if (c.norm2.words) norm2.load(c.norm2, q, channel, at, row);
     }
+    u32* input = read.w;
+    if (c.input.coef)
+#pragma unroll
+      for (int v = 0; v < T::Depth; v++) input[v] = q.has(v) ? affine<W>(input[v], read.k, c.input.floor) : 0u;
     float sum[T::Depth][W::N];
 #pragma unroll
     for (int v = 0; v < T::Depth; v++)
@@ -429,13 +451,11 @@ static __device__ __forceinline__ void gradients(const Conv& c) {
     if (ONLY_WEIGHTS) continue;
     u32* o = c.out + (size_t)q.image * c.out_stride + at;
     if (c.more) {
-      const u32* more = c.more + (size_t)q.image * c.more_stride + at;
+      if (!EARLY) more.load(c.more, c.more_stride, q, at, row);
 #pragma unroll
-      for (int v = 0; v < T::Depth; v++) {
-        const u32 u = q.has(v) ? __ldg(more + v * row) : 0u;
+      for (int v = 0; v < T::Depth; v++)
 #pragma unroll
-        for (int i = 0; i < W::N; i++) sum[v][i] += W::get(u, i);
-      }
+        for (int i = 0; i < W::N; i++) sum[v][i] += W::get(more.w[v], i);
     }
     u32 g[T::Depth];
     float s0 = 0.f;
@@ -451,8 +471,10 @@ static __device__ __forceinline__ void gradients(const Conv& c) {
     }
     if (c.sums) {
       s0 = warp_sum(s0);
-      const float s1 = c.norm1.words ? with_normalized<T>(c.norm1, q, channel, at, row, g) : 0.f;
-      const float s2 = c.norm2.words ? with_normalized<T>(c.norm2, q, channel, at, row, g) : 0.f;
+      if (!EARLY && c.norm1.words) norm1.load(c.norm1, q, channel, at, row);
+      const float s1 = c.norm1.words ? norm1.along(q, g) : 0.f;
+      if (!EARLY && c.norm2.words) norm2.load(c.norm2, q, channel, at, row);
+      const float s2 = c.norm2.words ? norm2.along(q, g) : 0.f;
       if (lane == 0)
         c.gradient_part[(((size_t)q.device * gridDim.x + q.tile) * c.classes + work.w) * c.out_channels + channel] =
             make_float4(s0, s1, s2, 0.f);

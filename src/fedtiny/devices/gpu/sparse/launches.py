@@ -29,6 +29,8 @@ THREADS = 512
 DEEP_THREADS = 384  # of a gradient with many positions a lane, which wants registers
 SMALL = 256
 WORDS_A_BLOCK = 1024
+MAX_SHARED = 8  # blocks that share a tile, each of which loads it
+MANY = 4  # devices that are worth two blocks for each that a GPU has at a time
 KINDS = {"add": 0, Kind.ADD: 0, Kind.MAX_POOL: 1, Kind.MEAN_POOL: 2, "norm": 3, "features": 4}
 
 
@@ -45,6 +47,16 @@ class Launch:
     """Of a kernel that is made for this launch, what it calls."""
     blocks: int = 1
     """Blocks that a multiprocessor has at a time, at least."""
+    slots: int = 0
+    """Blocks that the GPU has at a time, if blocks may share what a tile asks for."""
+
+    def shape(self, devices: int) -> tuple[int, int, int]:
+        """The grid for so many devices: where they are few, more blocks share a tile."""
+        tiles, shared = self.grid
+        if self.slots:
+            waves = 2 if devices >= MANY else 1
+            shared = min(MAX_SHARED, max(1, -(-waves * self.slots // (tiles * devices))))
+        return tiles, shared, devices
 
 
 @dataclass(eq=False)
@@ -105,11 +117,8 @@ class Work:
     @property
     def threads(self) -> tuple[int, int]:
         """Of a block, forward and backward."""
-        return THREADS, DEEP_THREADS if self.back.depth >= 8 else THREADS
-
-    def split(self, tile: Tile) -> int:
-        """Blocks that share a tile's work: two if its multiprocessor has room for one only."""
-        return 1 if self.blocks(tile) == 2 else 2
+        there, back = (THREADS * 2 // self.blocks(tile) for tile in (self.tile, self.back))
+        return there, DEEP_THREADS if self.back.depth >= 8 else back
 
     def blocks(self, tile: Tile) -> int:
         """Blocks that a multiprocessor has room for."""
@@ -119,7 +128,7 @@ class Work:
     def slots(self) -> tuple[int, int]:
         """Warps that share the work of a tile, forward and backward."""
         there, back = self.threads
-        return there // 32 * self.split(self.tile), back // 32 * self.split(self.back)
+        return there // 32, back // 32
 
 
 class Builder:
@@ -187,8 +196,9 @@ class Builder:
     def _tiled(
         self, name: str, work: Work, tile: Tile, threads: int, args: Conv, body: str
     ) -> Launch:
-        split, blocks = work.split(tile), work.blocks(tile)
-        return Launch(name, (tile.tiles, split), threads, args, tile.shared, body, blocks)
+        blocks = work.blocks(tile)
+        slots = blocks * self.activations.multiprocessors
+        return Launch(name, (tile.tiles, 1), threads, args, tile.shared, body, blocks, slots)
 
     def _norm(self, value: Value, tiles: int) -> Launch:
         args = self._norm_args(value)

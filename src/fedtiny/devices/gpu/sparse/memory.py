@@ -114,6 +114,13 @@ class Activations:
     _words: dict[Buffer, Tensor] = field(default_factory=dict)
     _coefs: dict[tuple[Buffer, str], Tensor] = field(default_factory=dict)
 
+    @cached_property
+    def multiprocessors(self) -> int:
+        """Of the GPU."""
+        if self.device.type != "cuda":
+            return 1
+        return int(torch.cuda.get_device_properties(self.device).multi_processor_count)
+
     def words(self, buffer: Buffer) -> Tensor:
         """A buffer's words: [devices * images, channels, positions]."""
         if buffer not in self._words:

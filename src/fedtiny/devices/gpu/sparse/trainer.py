@@ -182,7 +182,7 @@ class Trainer:
     def _bound(self, launch: Launch, devices: int) -> Call:
         names = self._names
         kernel = self.kernels[names[launch.body] if launch.body else launch.kernel]
-        return kernel.bind((*launch.grid, devices), launch.threads, launch.shared, launch.args)
+        return kernel.bind(launch.shape(devices), launch.threads, launch.shared, launch.args)
 
     def _forget(self) -> None:
         """Buffers have moved: what knows their addresses is void."""
