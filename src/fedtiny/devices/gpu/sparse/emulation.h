@@ -375,3 +375,21 @@ static inline uint32_t pack_bf16(float low, float high) {
   };
   return rounded(low) | rounded(high) << 16;
 }
+
+// c += a b: 16 x 16 by 16 x 8 in bf16, spread over a warp as the tensor cores' mma.m16n8k16 has it.
+static inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) {
+  const unsigned lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+  for (unsigned j = 0; j < 4; j++) {
+    uint32_t rows[4], columns[2][2];
+    for (int i = 0; i < 4; i++) rows[i] = __shfl_sync(0xffffffffu, a[i], row * 4 + j);
+    for (int n = 0; n < 2; n++)
+      for (int i = 0; i < 2; i++) columns[n][i] = __shfl_sync(0xffffffffu, b[i], (column + n) * 4 + j);
+    for (int r = 0; r < 2; r++)
+      for (int n = 0; n < 2; n++)
+        for (int i = 0; i < 2; i++)
+          for (int half = 0; half < 2; half++) {
+            const auto of = [half](uint32_t w) { return __uint_as_float(half ? w & 0xffff0000u : w << 16); };
+            c[2 * r + n] = fmaf(of(rows[r + 2 * i]), of(columns[n][i]), c[2 * r + n]);
+          }
+  }
+}

@@ -482,6 +482,66 @@ static __device__ __forceinline__ void gradients(const Conv& c) {
   }
 }
 
+// Weight gradients of a convolution with stride 1 that keeps all its weights, on the tensor cores:
+// filters x taps, summed over the positions of a tile, eight positions of two images at a time.
+// T: tile of the output's gradient; X: tile of the input. Padding: of columns.
+template <class T, class X, int MODE, int Filters, int Channels, int KernelY, int KernelX, int Padding>
+static __device__ __forceinline__ void dense_gradients(const Conv& c) {
+  constexpr int POSITIONS = T::Rows * T::Columns, TAPS = Channels * KernelY * KernelX, BLOCKS = Filters / 16;
+  static_assert(T::Exact && X::Exact && T::Images == 1 && X::Images == 1 && T::Columns % 8 == 0, "whole tiles");
+  static_assert(T::Columns == X::Columns && T::Rows == X::Rows && TAPS <= 32 && Filters % 16 == 0, "same positions");
+  DYN_SHARED(raw);
+  u32* shared = (u32*)raw;
+  u32* inputs = shared + 2 * GUARD + Filters * T::Plane + T::Tail * T::Pitch;
+  const Place<T> p(c, c.out_height, c.out_width);
+  fill<T, MODE>(shared, c, p.device, p.image0, p.y0, 0);
+  Conv x = c;
+  x.source = c.input, x.channels = Channels, x.height = c.out_height, x.width = c.out_width;
+  fill<X, PLAIN>(inputs, x, p.device, p.image0, p.y0, 0);
+  __syncthreads();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int row = lane / 4, column = lane % 4, block = warp % BLOCKS, groups = warps / BLOCKS;
+  const u32* gradient = shared + GUARD + T::Top * T::Pitch + (block * 16 + row) * T::Plane + column;
+  int offset[4];  // where the taps of this lane's columns read
+#pragma unroll
+  for (int n = 0; n < 4; n++) {
+    const int tap = n * 8 + row < TAPS ? n * 8 + row : 0, inside = tap % (KernelY * KernelX);
+    offset[n] = GUARD + tap / (KernelY * KernelX) * X::Plane + inside / KernelX * X::Pitch + inside % KernelX -
+                Padding + column;
+  }
+  float sum[4][4] = {};
+  for (int step = warp / BLOCKS; warp < BLOCKS * groups && step < POSITIONS / 8; step += groups) {
+    const int y = step * 8 / T::Columns, at = step * 8 % T::Columns;
+    const u32* g = gradient + y * T::Pitch + at;
+    const u32 a[4] = {g[0], g[8 * T::Plane], g[4], g[8 * T::Plane + 4]};
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+      const u32* in = inputs + offset[n] + y * X::Pitch + at;
+      const u32 b[2] = {in[0], in[4]};
+      mma_bf16(sum[n], a, b);
+    }
+  }
+  __syncthreads();
+  float* partial = (float*)raw;  // [group][filter][32]
+  if (warp < BLOCKS * groups)
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int filter = block * 16 + row + i / 2 * 8, tap = n * 8 + column * 2 + i % 2;
+        partial[(warp / BLOCKS * Filters + filter) * 32 + tap] = sum[n][i];
+      }
+  __syncthreads();
+  float* out = c.weight_part + ((size_t)p.device * gridDim.x + p.tile) * c.room;
+  for (int i = threadIdx.x; i < Filters * 32; i += blockDim.x) {
+    const int filter = i / 32, tap = i % 32, inside = tap % (KernelY * KernelX);
+    if (tap >= TAPS) continue;
+    float total = 0.f;
+    for (int group = 0; group < groups; group++) total += partial[group * Filters * 32 + i];
+    out[(tap / (KernelY * KernelX) * Filters + filter) * (KernelY * KernelX) + inside] = total;
+  }
+}
+
 // ---------------------------------------------------------------------------------------------
 // Batch norm: sums of tiles in a fixed order become coefficients. 32 channels x 32 parts a block.
 

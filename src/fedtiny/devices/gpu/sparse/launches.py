@@ -28,6 +28,7 @@ from fedtiny.graph.ir import Kind
 THREADS = 512
 DEEP_THREADS = 384  # of a gradient with many positions a lane, which wants registers
 SMALL = 256
+TENSOR_CORE_TAPS = 32
 WORDS_A_BLOCK = 1024
 MAX_SHARED = 8  # blocks that share a tile, each of which loads it
 MANY = 4  # devices that are worth two blocks for each that a GPU has at a time
@@ -61,12 +62,16 @@ class Launch:
 
 @dataclass(eq=False)
 class Work:
-    """The tensors of a convolution: its taps in both orders, its work, its weights' gradients."""
+    """The tensors of a convolution: its taps in both orders, its work, its weights' gradients.
+
+    `dense` is one that is never pruned.
+    """
 
     step: Convolution
     tile: Tile
     back: Tile
     room: int
+    dense: bool
     limit: int
     devices: int
     device: torch.device
@@ -103,6 +108,23 @@ class Work:
     def only_weights(self) -> bool:
         """Whether nobody wants the gradient of what it reads: the image's."""
         return self.step.source.maker is None
+
+    @property
+    def fits_tensor_cores(self) -> bool:
+        """Whether its weights' gradients are a product of whole tiles of positions."""
+        node, tiles = self.step.nodes[0], (self.tile, self.back)
+        taps = self.step.source.channels * node.kernel[0] * node.kernel[1]
+        return (
+            self.only_weights
+            and self.dense
+            and self.stride == 1
+            and self.step.source.buffer.size == self.step.buffer.size
+            and taps <= TENSOR_CORE_TAPS
+            and self.step.buffer.channels % 16 == 0
+            and all(t.exact and t.images == 1 and t.pitch % 4 == 0 and not t.left for t in tiles)
+            and self.tile.rows == self.back.rows
+            and self.tile.columns % 8 == 0
+        )
 
     @property
     def stride(self) -> int:
@@ -298,9 +320,21 @@ class Builder:
             args.more = address(self.activations.words(step.more))
             args.more_stride = step.more.channels * prod(step.more.size)
         self._sums(args, step.norms)
+        if work.fits_tensor_cores and self.word == "Bf16Pair":
+            return [self._on_tensor_cores(work, args, mode)]
         only = str(step.out is None).lower()
         body = f"gradients<{work.back.cpp(self.word)}, {mode}, {only}>(args);"
         return [self._tiled("gradients", work, work.back, work.threads[1], args, body)]
+
+    def _on_tensor_cores(self, work: Work, args: Conv, mode: str) -> Launch:
+        node = work.step.nodes[0]
+        sums = THREADS // 32 * 16 * TENSOR_CORE_TAPS * 4  # of every warp
+        shared = max(work.tile.shared + work.back.shared, sums)
+        tiles = f"{work.back.cpp(self.word)}, {work.tile.cpp(self.word)}"
+        numbers = (node.channels, work.step.source.channels, *node.kernel, node.padding[1])
+        body = f"dense_gradients<{tiles}, {mode}, {', '.join(map(str, numbers))}>(args);"
+        blocks = 2 if shared <= work.limit // 2 - SPARE else 1
+        return Launch("gradients", (work.back.tiles, 1), THREADS, args, shared, body, blocks)
 
     def _output_gradient(self, args: Conv, step: Convolution) -> View:
         """How the gradient of a convolution's output is read; of two outputs in two parts."""
