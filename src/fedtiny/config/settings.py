@@ -151,6 +151,8 @@ class DeviceConfig(Settings):
 class GpuConfig(Settings):
     """How the GPU simulator computes; all but graphs and compile works without a GPU too."""
 
+    kernels: Literal["auto", "dense", "sparse"] = "auto"
+    """Train at all weights or at the kept ones only; auto: where a GPU is faster so."""
     precision: Literal["bf16", "tf32", "fp32"] = "bf16"
     """Of convolutions and linear layers; weights are kept and averaged in fp32 always."""
     channels_last: bool = True
@@ -162,7 +164,8 @@ class GpuConfig(Settings):
     deterministic: bool = True
     """Only kernels that give the same bits every time; others were not faster."""
     lanes: int | None = None
-    """Devices that train side by side; default: as many as help and fit into memory."""
+    """Streams of a card, each with a device at a time, or with up to 20 of them in one launch if
+    kernels are sparse; default: as many as help and fit into memory."""
     cards: int | None = None
     """GPUs to spread the devices over; default: all."""
 

@@ -16,8 +16,8 @@ from fedtiny.models.param_spec import ParamSpec
 class DeviceSpec:
     """How a device trains, on what network, and how it prepares its images.
 
-    `graph` is the network as native devices take it, or None if devices compute in PyTorch. The
-    seed, the optimizer and how a device spends its memory are the config's.
+    `graph` is the network as native devices and sparse kernels take it, or None if devices compute
+    in PyTorch. The seed, the optimizer and how a device spends its memory are the config's.
     """
 
     config: RunConfig

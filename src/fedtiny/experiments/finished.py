@@ -27,7 +27,10 @@ from fedtiny.runs.split import load_split
 
 HOW_IT_IS_COMPUTED = ("workers", "data.root", "device.python", "gpu.lanes", "gpu.cards")
 """What may change from machine to machine without a change of what is computed."""
-CHOSEN_BY_THE_MACHINE = {"threads": None, "simulator": "auto", "device_backend": "auto"}
+CHOSEN_BY_THE_MACHINE = {
+    **{"threads": None, "simulator": "auto", "device_backend": "auto"},
+    **{"gpu.kernels": "auto"},
+}
 """Settings that a machine fills in if they are left open."""
 RESULT = ("accuracy", "loss", "density", "rounds", "seconds", "bytes_down", "bytes_up")
 COSTS = (

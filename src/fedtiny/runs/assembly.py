@@ -19,7 +19,7 @@ from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.simulator import Simulator
-from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.errors import FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
@@ -59,6 +59,8 @@ class Assembly:
     test: tuple[DeviceData, ...]
     workload: Workload
     graph: Traced
+    note: str = ""
+    """What whoever started the run should know of how it computes, or nothing."""
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy of the global model on the test set."""
@@ -122,12 +124,17 @@ def assemble(
     check_network(network, dataset)
     method.check(param_spec)
     backend = resolve.choose_backend(config, method, network, param_spec, graph)
-    asked, config = (replace(c, device_backend=backend) for c in (asked, config))
+    kernels, note = resolve.choose_kernels(config, network, param_spec, graph)
+    asked, config = (
+        replace(c, device_backend=backend, gpu=replace(c.gpu, kernels=kernels))
+        for c in (asked, config)
+    )
     if planning:
         asked, config = resolve.plan_memory(asked, config, param_spec, graph)
     preparation = Preparation.of(dataset, config.data.augment, config.data.cutout)
-    native = resolve.known_graph(graph) if backend == "native" else None
-    spec = DeviceSpec(config, param_spec, preparation, native)
+    lowered = backend == "native" or resolve.may_be_sparse(config)
+    known = resolve.known_graph(graph) if lowered else None
+    spec = DeviceSpec(config, param_spec, preparation, known)
     engine = TorchEngine(network, spec)
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
@@ -145,6 +152,7 @@ def assemble(
     return Assembly(
         *(asked, config, dataset, split, network, engine),
         *(method, server, executor, test, workload, graph),
+        note=note,
     )
 
 
@@ -200,15 +208,9 @@ def executor_for(
 
 def _gpu_executor(spec: DeviceSpec, engine: "TorchEngine", data: DataSet) -> executors.Executor:
     """Lanes on the GPU; what the server computes by itself goes there too."""
-    import torch
-
     from fedtiny.devices.gpu.stream_executor import StreamExecutor
 
-    kind, count = ("cuda", torch.cuda.device_count()) if resolve.has_gpu() else ("cpu", 1)
-    cards = count if spec.config.gpu.cards is None else spec.config.gpu.cards
-    if kind == "cuda" and cards > count:
-        raise ConfigError(f"--gpu.cards is {cards}, but this machine has {count}")
-    devices = [torch.device(kind, number if kind == "cuda" else 0) for number in range(cards)]
+    devices = resolve.cards(spec.config)
     executor = StreamExecutor(copy.deepcopy(engine.model), spec, (data.train, data.test), devices)
     engine.to(devices[0])
     return executor

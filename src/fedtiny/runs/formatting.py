@@ -118,7 +118,10 @@ def round_cells(record: Record) -> list[str]:
 def gpu_line(result: dict[str, Any]) -> str:
     """What the GPUs carried, in one line."""
     cards = ", ".join(result["cards"])
-    return f"on {cards}: {result['lanes']} lanes, {size(result['gpu_memory'])} of GPU memory"
+    kernels = " and ".join(result.get("kernels", ()))
+    trained = f"{kernels} kernels, " if kernels else ""
+    used = size(result["gpu_memory"])
+    return f"on {cards}: {trained}{result['lanes']} lanes, {used} of GPU memory"
 
 
 def _missing(record: Record) -> str:

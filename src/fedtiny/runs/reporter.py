@@ -76,6 +76,8 @@ class Lines:
             self._say(formatting.budget_line(config))
         if config.simulator == "gpu" and not has_gpu():
             self._say(formatting.NO_GPU)
+        if assembly.note:
+            self._say(assembly.note)
         for line in formatting.unused_settings(config):
             self._say(line)
         if records:

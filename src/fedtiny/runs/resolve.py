@@ -23,6 +23,7 @@ from fedtiny.runs.inputs import check_config, check_inputs
 from fedtiny.sparse.densities import uniform
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 CROSSOVER = 0.3  # above this density dense PyTorch is faster on a CPU
@@ -30,6 +31,7 @@ MAX_NOISE = 1.5  # a candidate's layer may keep so many times what its density s
 MAX_SWAPPED = 0.3  # share of a layer's kept weights that an adjustment may swap
 
 Backend = Literal["native", "torch"]
+Kernels = Literal["auto", "dense", "sparse"]
 
 
 def resolved(config: Config, data: DataSet | None, model: "nn.Module | None") -> RunConfig:
@@ -155,8 +157,48 @@ def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Traced) -> str:
     return ""
 
 
+def cards(config: RunConfig) -> "list[torch.device]":
+    """The cards that the GPU simulator uses, or the CPU if there is none."""
+    torch = require("torch", extra="torch")
+    kind, count = ("cuda", torch.cuda.device_count()) if has_gpu() else ("cpu", 1)
+    asked = count if config.gpu.cards is None else config.gpu.cards
+    if kind == "cuda" and asked > count:
+        raise ConfigError(f"--gpu.cards is {asked}, but this machine has {count}")
+    return [torch.device(kind, number if kind == "cuda" else 0) for number in range(asked)]
+
+
+def choose_kernels(
+    config: RunConfig, model: "nn.Module", param_spec: ParamSpec, graph: Traced
+) -> tuple[Kernels, str]:
+    """The kernels of the GPU simulator, and why sparse ones are out of the question if they are.
+
+    With `auto` it is left to each request's mask; on a CPU, where they are emulated, that is dense.
+    """
+    asked = config.gpu.kernels
+    if config.simulator != "gpu" or asked == "dense":
+        return asked, ""
+    if asked == "auto" and not has_gpu():
+        return "dense", ""
+    from fedtiny.devices.gpu.sparse.choice import plan_for
+
+    batch, precision = config.train.batch_size, config.gpu.precision
+    try:
+        for card in cards(config):
+            plan_for(model, param_spec, graph, card, batch=batch, precision=precision)
+    except FedTinyError as error:
+        if asked == "sparse":
+            raise ConfigError(f"--gpu.kernels sparse: {error}; use --gpu.kernels dense") from error
+        return "dense", f"dense kernels train the devices: {error}"
+    return asked, ""
+
+
+def may_be_sparse(config: RunConfig) -> bool:
+    """Whether devices may be trained by sparse kernels."""
+    return config.simulator == "gpu" and config.gpu.kernels != "dense"
+
+
 def known_graph(graph: Traced) -> Graph:
-    """The network as native devices take it; raises why it cannot be told."""
+    """The network as native devices and sparse kernels take it; raises why it cannot be told."""
     if isinstance(graph, Graph):
         return graph
     raise graph

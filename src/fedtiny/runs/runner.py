@@ -2,6 +2,7 @@
 
 import platform
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -82,7 +83,7 @@ def resume(
     folder = RunFolder.open(Path(path))
     if fleet is None and folder.nodes.exists():
         raise RunError(f"the devices of this run are real; continue it with {way_on(folder)}")
-    config = configs.load(folder.config)
+    config = _begun_with(folder)
     if root is not None:
         config = replace(config, data=replace(config.data, root=str(root)))
     workers = config.workers if workers is None else workers
@@ -96,6 +97,14 @@ def resume(
             else:
                 _describe(folder, assembly, fleet)
             return _train(assembly, folder, reporter or automatic())
+
+
+def _begun_with(folder: RunFolder) -> Config:
+    """A run's config; what was begun before there were sparse kernels keeps to dense ones."""
+    config = configs.load(folder.config)
+    if "kernels" in tomllib.loads(folder.config.read_text(encoding="utf-8")).get("gpu", {}):
+        return config
+    return replace(config, gpu=replace(config.gpu, kernels="dense"))
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from ..tiny import CLASSES, SIDE, Lab, PlainNet, Smooth, TinyNet
 
 CPU = torch.device("cpu")
 SHAPE = (1, SIDE, SIDE)
+DENSE = {"kernels": "dense", "precision": "fp32", "compile": False}
 NEAR = {"rtol": 1e-4, "atol": 1e-5}
 MIDDLES = {
     "3x3": lambda: nn.Conv2d(3, 3, 3, padding=1, bias=False),
@@ -158,7 +159,7 @@ def lanes_of(
     """Lanes that play the bench's devices."""
     config = replace(
         bench.config,
-        gpu=GpuConfig(**({"precision": "fp32", "compile": False, "lanes": lanes} | named)),
+        gpu=GpuConfig(**(DENSE | {"lanes": lanes} | named)),
         fleet=replace(bench.config.fleet, devices=len(bench.shards)),
     )
     spec, images = replace(bench.spec, config=config), (bench.data.train, bench.data.test)

@@ -84,7 +84,9 @@ def test_more_jobs_than_may_wait_change_nothing(hire, monkeypatch):
     monkeypatch.setattr(module, "HELD", 0)
     executor, begun = hire(bench, 2), []
     really = executor._do
-    monkeypatch.setattr(executor, "_do", lambda task: begun.append(task) or really(task))
+    monkeypatch.setattr(
+        executor, "_do", lambda task, *more: begun.append(task) or really(task, *more)
+    )
     answers = executor.answers(tasks(bench, train(1)))
     first = next(answers)
     assert len(begun) <= 2, "no more replies wait than the window holds"
@@ -95,7 +97,9 @@ def test_longer_jobs_are_begun_first(hire, monkeypatch):
     bench = bench_of()
     executor, begun = hire(bench, 1), []
     really = executor._do
-    monkeypatch.setattr(executor, "_do", lambda task: begun.append(len(task.shard)) or really(task))
+    monkeypatch.setattr(
+        executor, "_do", lambda task, *more: begun.append(len(task.shard)) or really(task, *more)
+    )
     assert len([*executor.answers(tasks(bench, evaluate()))]) == 5
     assert begun == sorted(SIZES, reverse=True)
 

@@ -1,7 +1,7 @@
 """One lane's engine: the verbs of a device on static buffers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
@@ -18,7 +18,7 @@ from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, finite, optimizer
 from fedtiny.devices.gpu.image_store import COLUMNS, Images, ImageStore
-from fedtiny.devices.gpu.kernels import CapturedGraph, rounding
+from fedtiny.devices.gpu.kernels import CapturedGraph, on_stream, rounding
 from fedtiny.devices.gpu.network import Network, Placed, fetched
 from fedtiny.devices.gpu.stand_ins import only_keyed_draws
 from fedtiny.devices.gpu.step import Kind, Loss, Step
@@ -88,12 +88,13 @@ class GpuEngine:
     def theta(self) -> Theta:
         return self.network.theta()
 
-    def warm_up(self, theta: Theta, data: ImageSet) -> None:
-        """Make ready what the first training and the first measurement will need."""
+    def warm_up(self, theta: Theta, data: ImageSet, *, trains: bool = True) -> None:
+        """Make ready what the first measurement needs and, if it `trains`, the first training."""
         self.load(theta)
         images = self.shared.image_store[data]
         self._check_draws(images)
-        self._step(Kind(self.batch), self.network, images)
+        if trains:
+            self._step(Kind(self.batch), self.network, images)
         self._in_fp32()
 
     @torch.no_grad()
@@ -274,17 +275,9 @@ class GpuEngine:
         samples = torch.from_numpy(indices).to(self.network.device)
         return self.shared.image_store[shard.data].plain(samples)
 
-    @contextmanager
-    def on_its_stream(self) -> Iterator[None]:
+    def on_its_stream(self) -> AbstractContextManager[None]:
         """Everything within is put on the lane's own stream, and done when it is left."""
-        if self.stream is None:
-            yield
-            return
-        with torch.cuda.device(self.network.device), torch.cuda.stream(self.stream):
-            try:
-                yield
-            finally:
-                self.stream.synchronize()
+        return on_stream(self.network.device, self.stream)
 
 
 def _measure(network: Network, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -127,6 +127,19 @@ def _set(settings: Settings) -> None:
 
 
 @contextmanager
+def on_stream(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Everything within is put on a stream of a device, and done when it is left."""
+    if stream is None:
+        yield
+        return
+    with torch.cuda.device(device), torch.cuda.stream(stream):
+        try:
+            yield
+        finally:
+            stream.synchronize()
+
+
+@contextmanager
 def _capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """Record what is done within; work that fails is what is told of, not the void recording."""
     graph.capture_begin(capture_error_mode="thread_local")

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-P, I, F = c_void_p, c_int, c_float
+P, I, F = c_void_p, c_int, c_float  # noqa: E741
 
 
 def _fields(**kinds: Any) -> list[tuple[str, Any]]:
-    """Fields of one kind each: `p="a b"` are pointers a and b, in the order given."""
+    """Names and kinds of fields, in the order given."""
     return list(kinds.items())
 
 
@@ -70,9 +70,7 @@ class Batch(Structure):
 class Segment(Structure):
     """The kept weights of a convolution."""
 
-    _fields_ = _fields(
-        part=P, taps=P, back_taps=P, place=P, tiles=I, room=I, first=I, pad=I
-    )
+    _fields_ = _fields(part=P, taps=P, back_taps=P, place=P, tiles=I, room=I, first=I, pad=I)
 
 
 class Update(Structure):

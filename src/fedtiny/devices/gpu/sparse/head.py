@@ -20,7 +20,9 @@ class Head:
     `keys` is [devices, dropouts]: what dropout is drawn by in this step.
     """
 
-    def __init__(self, nodes: Sequence[Node], features: Shape, shapes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], features: Shape, shapes: Mapping[str, Sequence[int]]
+    ) -> None:
         self.nodes = nodes
         self.features = features
         self.shapes = shapes
@@ -60,7 +62,8 @@ class Head:
 
     def _pooled(self, node: Node, x: Tensor) -> Tensor:
         planes = x.reshape(-1, *self.features)
-        return DeterministicAdaptivePool(*node.size)(planes).reshape(*x.shape[:2], -1)
+        pooled: Tensor = DeterministicAdaptivePool(*node.size)(planes)
+        return pooled.reshape(*x.shape[:2], -1)
 
     def losses(
         self, features: Tensor, labels: Tensor, weights: Weights, keys: Tensor

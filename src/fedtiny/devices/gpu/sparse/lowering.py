@@ -363,11 +363,12 @@ class _Gradients:
                 self.steps.append(step)
                 more = [step.out, *more[2:]]
         before = more[0] if more else None
-        for step in work:
-            step.more = before if not isinstance(step, Collect) or step.kind != "add" else step.more
-            step.final = step is work[-1]
-            before = step.out
-            self.steps.append(step)
+        for part in work:
+            if not isinstance(part, Collect) or part.kind != "add":
+                part.more = before
+            part.final = part is work[-1]
+            before = part.out
+            self.steps.append(part)
         value.gradient = before
         self._norms(value, work[-1])
 
@@ -394,5 +395,3 @@ def gradients(forward: Forward) -> list[Backward]:
 
 def _like(value: Value) -> Buffer:
     return Buffer(value.channels, value.buffer.size)
-
-

@@ -154,5 +154,3 @@ class Activations:
         area = prod(buffer.size)
         words = address(self.words(buffer), first * area)
         return View(words, None, buffer.channels * area, 0, -inf, 0)
-
-

@@ -25,12 +25,11 @@ class SparseNetwork:
     for moves the buffers.
     """
 
-    def __init__(self, plan: Plan, devices: int, device: torch.device, rule: Adam | Sgd) -> None:
+    def __init__(self, plan: Plan, devices: int, device: torch.device, *, adam: bool) -> None:
         self.plan = plan
         self.devices = devices
         self.device = device
-        self.rule = rule
-        self.adam = isinstance(rule, Adam)
+        self.adam = adam
         self.mask: Mask | None = None
         self.layout = Layout(plan.param_spec, plan.groups, (0,) * len(plan.groups))
         shapes = {**plan.param_spec.prunable, **plan.param_spec.dense}
@@ -107,8 +106,10 @@ class SparseNetwork:
         self.features, self.features_gradient = builder.features, builder.features_gradient
         self.there: list[Launch] = []
         for step in plan.forward.steps:
-            convolved = isinstance(step, Convolution)
-            self.there += builder.convolution(step) if convolved else builder.elementwise(step)
+            if isinstance(step, Convolution):
+                self.there += builder.convolution(step)
+            else:
+                self.there += builder.elementwise(step)
         self.there.append(builder.head_features())
         self.back: list[Launch] = []
         for grad in plan.backward:
@@ -157,13 +158,12 @@ class SparseNetwork:
         tensors = (self.next, self.exact, self.rates)
         return Launch("tick", (1, 1), 32, Tick(*map(address, tensors), int(self.adam)))
 
-    def load(self, vector: Tensor) -> None:
-        """Give every device the values of a theta, with a fresh optimizer."""
+    def load(self, vector: Tensor, rule: Adam | Sgd) -> None:
+        """Give every device the values of a theta, with a fresh optimizer of this rule."""
         self.values[:, self.places] = vector
         self.received[self.places] = vector
         for tensor in (self.first, self.second, self.loss, self.next):
             tensor.zero_()
-        rule = self.rule
         betas = rule.betas if isinstance(rule, Adam) else (rule.momentum, 0.0)
         epsilon = rule.eps if isinstance(rule, Adam) else 0.0
         rest = [value for beta in betas for value in (beta, 1 - beta)]
@@ -172,10 +172,10 @@ class SparseNetwork:
         self.exact.copy_(torch.tensor([0.0, rule.lr, *betas], dtype=torch.float64))
 
     def set_keys(self, seeds: list[int]) -> None:
-        """Draw each device's dropout from a seed."""
-        for number, seed in enumerate(seeds if self.head.dropouts else ()):
-            mixed = np.random.SeedSequence(seed).generate_state(self.head.dropouts, np.uint64)
-            self.keys[number] = torch.from_numpy(mixed.view(np.int64))
+        """Draw each device's dropout from a seed, as `Network.set_keys` does."""
+        count = self.keys.shape[1]
+        mixed = [np.random.SeedSequence(seed).generate_state(count, np.uint64) for seed in seeds]
+        self.keys[: len(seeds)] = torch.from_numpy(np.stack(mixed).view(np.int64))
 
     def run_head(self, active: int) -> None:
         """The end of the network forward and backward, for the first so many devices."""

@@ -22,7 +22,9 @@ WORDS = {"bf16": ("Bf16Pair", 2), "fp32": ("Fp32", 1)}
 class Plan:
     """The steps of a network and their tiles; a network that has none is refused."""
 
-    def __init__(self, graph: Graph, param_spec: ParamSpec, batch: int, word: str, limit: int) -> None:
+    def __init__(
+        self, graph: Graph, param_spec: ParamSpec, batch: int, word: str, limit: int
+    ) -> None:
         self.graph = graph
         self.param_spec = param_spec
         self.batch = batch
@@ -34,9 +36,7 @@ class Plan:
         self.forward = lower(graph, self._merges)
         self.backward = gradients(self.forward)
         self.tiles = {s: self._fitting(s) for s in self.convolutions}
-        linear = sum(
-            size for name, size in param_spec.sizes.items() if name not in self._convolved
-        )
+        linear = sum(size for name, size in param_spec.sizes.items() if name not in self._convolved)
         if linear > MAX_LINEAR:
             raise UnsupportedNetworkError(f"its pruned linear layers have {linear} weights")
 

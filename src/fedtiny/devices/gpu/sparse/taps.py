@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,21 +14,25 @@ Integers = NDArray[np.int64]
 CHUNK = 32  # taps of an item if only weights' gradients are wanted: then channels may be cut
 
 
-def forward_reach(nodes: Sequence[Node], channels: int, source: Pair, out: Pair, images: int) -> Reach:
+def forward_reach(
+    nodes: Sequence[Node], channels: int, source: Pair, out: Pair, images: int
+) -> Reach:
     """Where the outputs of some convolutions read."""
-    low = tuple(min(-n.padding[i] for n in nodes) for i in (0, 1))
-    high = tuple(max(n.kernel[i] - 1 - n.padding[i] for n in nodes) for i in (0, 1))
-    return Reach(channels, source, out, nodes[0].stride[0], low, high, images)
+    low = [min(-n.padding[i] for n in nodes) for i in (0, 1)]
+    high = [max(n.kernel[i] - 1 - n.padding[i] for n in nodes) for i in (0, 1)]
+    ends = (low[0], low[1]), (high[0], high[1])
+    return Reach(channels, source, out, nodes[0].stride[0], *ends, images)
 
 
-def backward_reach(nodes: Sequence[Node], filters: int, source: Pair, out: Pair, images: int) -> Reach:
+def backward_reach(
+    nodes: Sequence[Node], filters: int, source: Pair, out: Pair, images: int
+) -> Reach:
     """Where their inputs read in the gradient of the outputs."""
     step = nodes[0].stride[0]
-    grid = tuple(-(-side // step) for side in source)
-    ends = [_rows(n, i, np.arange(n.kernel[i]))[1] for n in nodes for i in (0, 1)]
-    low = tuple(min(int(e.min()) for e in ends[i::2]) for i in (0, 1))
-    high = tuple(max(int(e.max()) for e in ends[i::2]) for i in (0, 1))
-    return Reach(filters, out, grid, 1, low, high, images)
+    grid = -(-source[0] // step), -(-source[1] // step)
+    read = [np.concatenate([_rows(n, i, np.arange(n.kernel[i]))[1] for n in nodes]) for i in (0, 1)]
+    low, high = ([int(end(rows)) for rows in read] for end in (np.min, np.max))
+    return Reach(filters, out, grid, 1, (low[0], low[1]), (high[0], high[1]), images)
 
 
 def _rows(node: Node, axis: int, at: Integers) -> tuple[Integers, Integers]:
@@ -52,7 +57,7 @@ class Taps:
 def make_taps(
     nodes: Sequence[Node],
     channels: int,
-    kept: Sequence[Integers],
+    kept: Sequence[NDArray[np.int32]],
     tiles: tuple[Tile, Tile],
     slots: tuple[int, int],
     *,
@@ -78,14 +83,14 @@ def make_taps(
     return Taps(
         _bytes(there.offset(read, y, x)),
         _work(written, filters, 1, slots[0]),
-        _bytes(back.offset(written, back_y, back_x)[order]),
+        _bytes(back.offset(written, back_y, back_x))[order],
         _work((read * classes + kind)[order], channels * classes, classes, slots[1], cut=cut),
         order.astype(np.int32),
     )
 
 
-def _bytes(words: Integers) -> NDArray[np.int32]:
-    return (words * WORD).astype(np.int32)
+def _bytes(words: Any) -> NDArray[np.int32]:
+    return np.asarray(words * WORD, dtype=np.int32)
 
 
 def _work(

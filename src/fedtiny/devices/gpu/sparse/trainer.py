@@ -1,20 +1,19 @@
 """Local training of many devices at once: they share a mask, so one launch serves all."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import RngKey
+from fedtiny.devices.engine import Adam, RngKey, Sgd
 from fedtiny.devices.gpu.image_store import COLUMNS, Images
-from fedtiny.devices.gpu.kernels import CapturedGraph
+from fedtiny.devices.gpu.kernels import CapturedGraph, on_stream
 from fedtiny.devices.gpu.network import fetched
 from fedtiny.devices.gpu.sparse.arguments import Batch, address
 from fedtiny.devices.gpu.sparse.compiler import compile_kernels
@@ -26,6 +25,7 @@ from fedtiny.sparse.theta import Theta
 SOURCE = Path(__file__).with_name("kernels.cu")
 PLANNED = 64  # steps whose batches are planned while the GPU takes those before
 Call = Callable[[], None]
+Repeat = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -67,33 +67,38 @@ class Trainer:
         shape = (network.devices, PLANNED, plan.batch, COLUMNS)
         self.plan = torch.zeros(shape, dtype=torch.int32, device=network.device)
         self._kernels: Kernels | None = None
-        self._steps: dict[int, Call] = {}
+        self._steps: dict[int, Repeat] = {}
 
-    def train(self, theta: Theta, trainings: Sequence[Training]) -> list[Trained]:
+    def train(self, theta: Theta, trainings: Sequence[Training], rule: Adam | Sgd) -> list[Trained]:
         """What comes of each training from this theta."""
         found: dict[int, Trained] = {}
         size, batch = self.network.devices, self.network.plan.batch
         order = sorted(range(len(trainings)), key=lambda i: -trainings[i].steps(batch))
-        for start in range(0, len(order), size):
-            part = order[start : start + size]
-            done = self._side_by_side(theta, [trainings[i] for i in part])
-            found |= dict(zip(part, done, strict=True))
+        with on_stream(self.network.device, self.stream):
+            for start in range(0, len(order), size):
+                part = order[start : start + size]
+                done = self._side_by_side(theta, [trainings[i] for i in part], rule)
+                found |= dict(zip(part, done, strict=True))
         return [found[i] for i in range(len(trainings))]
 
-    def _side_by_side(self, theta: Theta, trainings: Sequence[Training]) -> list[Trained]:
+    def _side_by_side(
+        self, theta: Theta, trainings: Sequence[Training], rule: Adam | Sgd
+    ) -> list[Trained]:
         """Train devices in the order of their steps, the most first."""
         network = self.network
         if network.use(theta.mask):
             self._forget()
-        network.load(torch.from_numpy(theta.vector.copy()).to(network.device))
+        network.load(torch.from_numpy(theta.vector.copy()).to(network.device), rule)
         network.set_keys([batches.dropout_seed(t.rng_key) for t in trainings])
         self._bound(network.spread, len(trainings))()
         steps = [t.steps(network.plan.batch) for t in trainings]
         plans = [self._planned(t) for t in trainings]
         for first in range(0, max(steps), PLANNED):
             self._lay_down(plans, [min(PLANNED, max(0, n - first)) for n in steps])
-            for step in range(first, min(first + PLANNED, max(steps))):
-                self._step(sum(n > step for n in steps))()
+            last = min(first + PLANNED, max(steps))
+            active = (sum(n > step for n in steps) for step in range(first, last))
+            for count, same in groupby(active):
+                self._step(count)(len([*same]))
         vectors = fetched(network.vectors(len(trainings))).numpy()
         losses = network.loss.cpu().tolist()
         return [
@@ -114,8 +119,13 @@ class Trainer:
             planned = self.images.plan(samples, draws)
             yield from planned.reshape(-1, batch, COLUMNS)
 
-    def _lay_down(self, plans: Sequence[Iterator[NDArray[np.int32]]], counts: Sequence[int]) -> None:
-        """Bring the next batches of every device to where steps look for them."""
+    def _lay_down(
+        self, plans: Sequence[Iterator[NDArray[np.int32]]], counts: Sequence[int]
+    ) -> None:
+        """Bring the next batches of every device to where steps look for them.
+
+        Page-locked memory is not used again before it is copied, since torch's allocator knows.
+        """
         cuda = self.plan.is_cuda
         held = torch.zeros(self.plan.shape, dtype=torch.int32, pin_memory=cuda)
         rows = held.numpy()
@@ -125,13 +135,13 @@ class Trainer:
         self.plan.copy_(held, non_blocking=cuda)
         self.network.next.zero_()
 
-    def _step(self, active: int) -> Call:
-        """A step of the first so many devices."""
+    def _step(self, active: int) -> Repeat:
+        """A step of the first so many devices, taken as often as it is told."""
         if active not in self._steps:
             self._steps[active] = self._made(active)
         return self._steps[active]
 
-    def _made(self, active: int) -> Call:
+    def _made(self, active: int) -> Repeat:
         network = self.network
         before = [self._bound(launch, active) for launch in (self._batch, *network.there)]
         tick = self._bound(network.tick, 1)
@@ -144,24 +154,32 @@ class Trainer:
             for launch in (*after[: len(network.back)], tick, *after[len(network.back) :]):
                 launch()
 
-        if not self.graphs or self.stream is None:
-            return step
-        return self._recorded(step)
+        def repeat(times: int) -> None:
+            for _ in range(times):
+                step()
 
-    def _recorded(self, step: Call) -> Call:
+        return self._recorded(step) if self.graphs else repeat
+
+    def _recorded(self, step: Call) -> Repeat:
         """The step as one launch; what is trained is put back, since recording warms up."""
         assert self.stream is not None
         network = self.network
         kept = (
-            network.values, network.first, network.second, network.loss, network.next,
-            network.exact, network.rates, network.keys,
+            network.values,
+            network.first,
+            network.second,
+            network.loss,
+            network.next,
+            network.exact,
+            network.rates,
+            network.keys,
         )
         before = [tensor.clone() for tensor in kept]
         graph = CapturedGraph(step, self.stream, 1)
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
         self._bound(network.spread, network.devices)()
-        return lambda: graph() and None
+        return graph.repeat
 
     @property
     def _batch(self) -> Launch:
