@@ -87,19 +87,19 @@ class Case:
         labels = draw.integers(0, CLASSES, len(images))
         data = ImageSet(images, labels, tuple(map(str, range(CLASSES))))
         preparation = Preparation((0.5,) * 3, (0.25,) * 3, 4, True)
-        self.network = SparseNetwork(plan, DEVICES, device, Adam())
+        self.network = SparseNetwork(plan, DEVICES, device, adam=True)
         self.trainer = Trainer(self.network, Images(data, preparation, device), stream, True)
         own = np.array_split(np.arange(len(images)), DEVICES)
         self.trainings = [
             Training(DeviceData(d, data, part, part[:2]), RngKey(0, 0, d), 1)
             for d, part in enumerate(own)
         ]
-        self.trainer.train(self.theta, self.trainings)
+        self.trainer.train(self.theta, self.trainings, Adam())
 
     def step_ms(self, active: int) -> float:
         """Milliseconds of a step of so many devices."""
         step = self.trainer._step(active)
-        return elapsed(self.stream, lambda: (self.network.next.zero_(), step()), 8)
+        return elapsed(self.stream, lambda: (self.network.next.zero_(), step(1)), 8)
 
     def kernels(self) -> dict[str, dict[str, float]]:
         """By kind of kernel: launches, microseconds in all, and bytes that it must move."""
