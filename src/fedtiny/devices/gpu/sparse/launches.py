@@ -1,6 +1,6 @@
 """The launches of a training step: what each kernel is given."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ctypes import Structure
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,7 +111,7 @@ class Work:
 
     @property
     def fits_tensor_cores(self) -> bool:
-        """Whether its weights' gradients are a product of whole tiles of positions."""
+        """Whether it is a product of dense matrices on whole tiles of positions: the first layer."""
         node, tiles = self.step.nodes[0], (self.tile, self.back)
         taps = self.step.source.channels * node.kernel[0] * node.kernel[1]
         return (
@@ -201,10 +201,21 @@ class Builder:
         args.items, args.room, args.step = out.channels, work.room, 1
         args.sums, args.part = int(step.normed), address(self._part)
         args.taps, args.work = address(work.taps), address(work.work)
-        body = f"convolve<{work.tile.cpp(self.word)}, {mode}>(args);"
-        launch = self._tiled("convolve", work, work.tile, work.threads[0], args, body)
+        if work.fits_tensor_cores and self.word == "Bf16Pair":
+            launch = self._dense_convolution(work, args, mode)
+        else:
+            body = f"convolve<{work.tile.cpp(self.word)}, {mode}>(args);"
+            launch = self._tiled("convolve", work, work.tile, work.threads[0], args, body)
         tiles = work.tile.tiles
         return [launch, *(self._norm(out, tiles) for out in step.outs if out.shifted)]
+
+    def _dense_convolution(self, work: Work, args: Conv, mode: str) -> Launch:
+        node, filters = work.step.nodes[0], work.step.buffer.channels
+        numbers = (filters, work.step.source.channels, *node.kernel, node.padding[1])
+        body = f"dense_convolve<{work.tile.cpp(self.word)}, {mode}, {_listed(numbers)}>(args);"
+        weights, sums = filters * 20 * 4, THREADS // 32 * filters * 8  # see kernels.cu
+        shared = work.tile.shared + weights + sums
+        return Launch("convolve", (work.tile.tiles, 1), THREADS, args, shared, body)
 
     def _conv(self, tile: Tile, channels: int, source: Buffer, out: Buffer) -> Conv:
         args = Conv(channels=channels, images=self.activations.images, classes=1)
@@ -321,18 +332,18 @@ class Builder:
             args.more_stride = step.more.channels * prod(step.more.size)
         self._sums(args, step.norms)
         if work.fits_tensor_cores and self.word == "Bf16Pair":
-            return [self._on_tensor_cores(work, args, mode)]
+            return [self._dense_gradients(work, args, mode)]
         only = str(step.out is None).lower()
         body = f"gradients<{work.back.cpp(self.word)}, {mode}, {only}>(args);"
         return [self._tiled("gradients", work, work.back, work.threads[1], args, body)]
 
-    def _on_tensor_cores(self, work: Work, args: Conv, mode: str) -> Launch:
+    def _dense_gradients(self, work: Work, args: Conv, mode: str) -> Launch:
         node = work.step.nodes[0]
         sums = THREADS // 32 * 16 * TENSOR_CORE_TAPS * 4  # of every warp
         shared = max(work.tile.shared + work.back.shared, sums)
         tiles = f"{work.back.cpp(self.word)}, {work.tile.cpp(self.word)}"
         numbers = (node.channels, work.step.source.channels, *node.kernel, node.padding[1])
-        body = f"dense_gradients<{tiles}, {mode}, {', '.join(map(str, numbers))}>(args);"
+        body = f"dense_gradients<{tiles}, {mode}, {_listed(numbers)}>(args);"
         blocks = 2 if shared <= work.limit // 2 - SPARE else 1
         return Launch("gradients", (work.back.tiles, 1), THREADS, args, shared, body, blocks)
 
@@ -393,3 +404,7 @@ class Builder:
             args.tiles = -(-self.activations.images // group)
             args.of = after.out.channels
         return [Launch("norm_backward", (-(-step.value.channels // 32), 1), 1024, args)]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
