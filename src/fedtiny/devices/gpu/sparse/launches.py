@@ -213,7 +213,7 @@ class Builder:
         node, filters = work.step.nodes[0], work.step.buffer.channels
         numbers = (filters, work.step.source.channels, *node.kernel, node.padding[1])
         body = f"dense_convolve<{work.tile.cpp(self.word)}, {mode}, {_listed(numbers)}>(args);"
-        weights, sums = filters * 20 * 4, THREADS // 32 * filters * 8  # see kernels.cu
+        weights, sums = filters * 20 * 4, THREADS // 32 * filters * 8  # see tensor_cores.cuh
         shared = work.tile.shared + weights + sums
         return Launch("convolve", (work.tile.tiles, 1), THREADS, args, shared, body)
 

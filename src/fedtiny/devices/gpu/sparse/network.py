@@ -15,7 +15,7 @@ from fedtiny.devices.gpu.sparse.taps import make_taps
 from fedtiny.devices.gpu.stand_ins import NEXT
 from fedtiny.sparse.mask import Mask
 
-RATES = 10  # see the enum in kernels.cu
+RATES = 10  # see the enum in cuda/update.cuh
 
 
 class SparseNetwork:
