@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +16,10 @@ from fedtiny.data.transforms import Preparation
 from fedtiny.devices import executors
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.devices.device_spec import DeviceSpec
+from fedtiny.devices.distributed import measured_by_first, shared_out, theta_of_first
 from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.devices.native_engine import NativeEngine
+from fedtiny.devices.ranks import OneRank, Ranks
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
@@ -26,6 +28,7 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
 from fedtiny.models import Traced
+from fedtiny.process import launch
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import resolve
 from fedtiny.runs.fleet import Fleet
@@ -59,6 +62,7 @@ class Assembly:
     test: tuple[DeviceData, ...]
     workload: Workload
     graph: Traced
+    ranks: Ranks = field(default_factory=OneRank)
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy of the global model on the test set."""
@@ -86,7 +90,7 @@ class Assembly:
         public = _public_shard(self.data, self.split)
         rng_key = RngKey(self.config.seed, BEFORE_ROUNDS, SERVER)
         self.engine.train(public, rng_key, epochs=self.config.train.pretrain_epochs)
-        self.server.theta = self.engine.theta()
+        self.server.theta = theta_of_first(self.ranks, self.engine.theta())
 
 
 def assemble(
@@ -96,14 +100,16 @@ def assemble(
     model: "nn.Module | None" = None,
     split: Split | None = None,
     fleet: Fleet | None = None,
+    ranks: Ranks | None = None,
 ) -> Assembly:
     """Load the data, build the model, share the data out and open the transport to the devices.
 
-    Devices are simulated, unless a fleet of real ones is given.
+    Devices are simulated, unless a fleet of real ones is given; several ranks share them out.
     """
     from fedtiny.devices.torch_engine import TorchEngine
     from fedtiny.devices.torch_public import TorchPublicSet
 
+    ranks = ranks or OneRank()
     asked = config if isinstance(config, RunConfig) else resolve.resolved(config, data, model)
     images = load_images(asked, data)
     dataset = fitting(images, asked)
@@ -131,12 +137,12 @@ def assemble(
     engine = TorchEngine(network, spec)
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
-    executor = executor_for(spec, engine, dataset, (*shards, *test))
+    executor = shared_out(executor_for(spec, engine, dataset, (*shards, *test)), ranks)
     transport: Transport = (
         fleet.open_transport(spec, dataset, split) if fleet else Simulator(executor, shards, config)
     )
     public = TorchPublicSet(engine, _public_shard(dataset, split), graph)
-    server = Server(config, transport, engine.theta(), public)
+    server = Server(config, transport, engine.theta(), measured_by_first(public, ranks))
     samples = fleet.samples if fleet else int(split.table.sum()) // len(split.table)
     inputs = resolve.cost_inputs(asked, dataset, model) | {"samples": samples}
     if (config.model, config.parameters) == (asked.model, asked.parameters):
@@ -145,6 +151,7 @@ def assemble(
     return Assembly(
         *(asked, config, dataset, split, network, engine),
         *(method, server, executor, test, workload, graph),
+        ranks=ranks,
     )
 
 
@@ -204,11 +211,21 @@ def _gpu_executor(spec: DeviceSpec, engine: "TorchEngine", data: DataSet) -> exe
 
     from fedtiny.devices.gpu.stream_executor import StreamExecutor
 
-    kind, count = ("cuda", torch.cuda.device_count()) if resolve.has_gpu() else ("cpu", 1)
-    cards = count if spec.config.gpu.cards is None else spec.config.gpu.cards
-    if kind == "cuda" and cards > count:
-        raise ConfigError(f"--gpu.cards is {cards}, but this machine has {count}")
-    devices = [torch.device(kind, number if kind == "cuda" else 0) for number in range(cards)]
-    executor = StreamExecutor(copy.deepcopy(engine.model), spec, (data.train, data.test), devices)
-    engine.to(devices[0])
+    device = torch.device("cpu")
+    if resolve.has_gpu():
+        device = torch.device("cuda", _card(torch.cuda.device_count()))
+        torch.cuda.set_device(device)
+    executor = StreamExecutor(copy.deepcopy(engine.model), spec, (data.train, data.test), [device])
+    engine.to(device)
     return executor
+
+
+def _card(count: int) -> int:
+    """The number of this process's own GPU, of those that the machine has."""
+    number = launch().local_rank
+    if number >= count:
+        raise ConfigError(
+            f"{number + 1} ranks or more were started here, but this machine has {count} GPUs; "
+            f"use torchrun --nproc-per-node {count}"
+        )
+    return number

@@ -18,7 +18,7 @@ from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.library import Options, available
 from fedtiny.native.model import NativeModel, largest_fit
-from fedtiny.process import cores
+from fedtiny.process import cores, launch
 from fedtiny.runs.inputs import check_config, check_inputs
 from fedtiny.sparse.densities import uniform
 
@@ -48,7 +48,8 @@ def resolved(config: Config, data: DataSet | None, model: "nn.Module | None") ->
         threads = 1 if can_fork() else cores()
     if workers is None:
         parallel = forking and threads == 1 and simulator == "reference"
-        workers = min(cores(), config.fleet.devices) if parallel else 1
+        own_cores = max(1, cores() // launch().local_size)
+        workers = min(own_cores, config.fleet.devices) if parallel else 1
     if simulator == "reference":
         _check_sharing(workers, threads, forking=forking)
     return resolve_run(config, simulator=simulator, workers=workers, threads=threads)
