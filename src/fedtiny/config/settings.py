@@ -162,9 +162,9 @@ class GpuConfig(Settings):
     deterministic: bool = True
     """Only kernels that give the same bits every time; others were not faster."""
     lanes: int | None = None
-    """Devices that train side by side; default: as many as help and fit into memory."""
+    """Devices that train side by side on a process's GPU; default: what helps and fits."""
     cards: int | None = None
-    """GPUs to spread the devices over; default: all."""
+    """Without effect: a process takes one GPU, and torchrun starts a process for each."""
 
 
 @old_attributes

@@ -6,6 +6,7 @@ does. So whoever waits for a rank learns why it will not come.
 """
 
 import itertools
+import os
 import signal
 import threading
 import time
@@ -75,6 +76,7 @@ def joined() -> Iterator[Ranks]:
     if place.size == 1:
         yield OneRank()
         return
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no stack of a store that is gone
     ranks = GlooRanks(place)
     try:
         ranks.join()
@@ -164,6 +166,8 @@ class GlooRanks:
 
     def _lost(self, what: str) -> RankLostError:
         """The error to raise: what a failed rank said, which rank 0 prints, or else this."""
+        if self._signal_before is not None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this rank is ending
         failure = ""
         with suppress(RuntimeError):  # the store went with its rank
             failure = self._failure()

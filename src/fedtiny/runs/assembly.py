@@ -213,14 +213,14 @@ def _gpu_executor(spec: DeviceSpec, engine: "TorchEngine", data: DataSet) -> exe
 
     device = torch.device("cpu")
     if resolve.has_gpu():
-        device = torch.device("cuda", _card(torch.cuda.device_count()))
+        device = torch.device("cuda", _own_card(resolve.gpu_count()))
         torch.cuda.set_device(device)
     executor = StreamExecutor(copy.deepcopy(engine.model), spec, (data.train, data.test), [device])
     engine.to(device)
     return executor
 
 
-def _card(count: int) -> int:
+def _own_card(count: int) -> int:
     """The number of this process's own GPU, of those that the machine has."""
     number = launch().local_rank
     if number >= count:

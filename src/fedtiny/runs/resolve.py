@@ -88,6 +88,12 @@ def has_gpu() -> bool:
     return available
 
 
+def gpu_count() -> int:
+    """How many GPUs PyTorch sees here."""
+    count: int = require("torch", extra="torch").cuda.device_count()
+    return count
+
+
 def within_budget(config: RunConfig, data: DataSet, own: "nn.Module | None") -> RunConfig:
     """The config with the largest density that fits its memory budget, if it has one."""
     if config.memory_budget is None:
