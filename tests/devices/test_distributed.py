@@ -188,11 +188,13 @@ alive = SerialExecutor.answers
 
 def answers(self, tasks):
     if tasks and (tasks[0].request.action, tasks[0].request.round) == ("train", 2):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGNAL)
     return alive(self, tasks)
 
 SerialExecutor.answers = answers
 """
+DYING, FREEZING = (MORTAL.replace("SIGNAL", name) + PLAY for name in ("SIGKILL", "SIGSTOP"))
+IMPATIENT = "from fedtiny.devices import ranks\nranks.LOST, ranks.BEAT = 3.0, 0.5\n" + PLAY
 KILLED = -9
 SILENT_END = "another rank of this run has ended or cannot be reached"
 
@@ -210,6 +212,11 @@ def play(folder, *orders, scripts=(PLAY, PLAY)):
 
     An order is a list of arguments, or one for each rank.
     """
+    return [ended(child) for child in start(folder, *orders, scripts=scripts)]
+
+
+def start(folder, *orders, scripts):
+    """The ranks' processes."""
     port, children = free_port(), []
     for rank, script in enumerate(scripts):
         place = folder / f"rank{rank}"
@@ -225,7 +232,7 @@ def play(folder, *orders, scripts=(PLAY, PLAY)):
                 text=True,
             )
         )
-    return [ended(child) for child in children]
+    return children
 
 
 def ended(child):
@@ -306,7 +313,7 @@ def test_ranks_that_are_not_alike_are_refused_in_one_sentence(played):
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_rank_ends_the_others_and_the_run_resumes(played, tmp_path, killed):
     alone, order = played[0], ORDERS[0]
-    scripts = [MORTAL + PLAY if rank == killed else PLAY for rank in range(2)]
+    scripts = [DYING if rank == killed else PLAY for rank in range(2)]
     found = play(tmp_path, order, scripts=scripts)
     assert found[killed].code == KILLED
     survivor = found[1 - killed]
@@ -321,6 +328,18 @@ def test_a_killed_rank_ends_the_others_and_the_run_resumes(played, tmp_path, kil
     else:
         assert dispatch(["resume", str(path)]) == 0
     assert same(alone / order[-1], path) == []
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_ends_the_others(tmp_path):
+    waiting, frozen = start(tmp_path, ORDERS[0], scripts=(IMPATIENT, FREEZING))
+    try:
+        found = ended(waiting)
+    finally:
+        frozen.kill()
+        frozen.communicate()
+    assert (found.code, found.codes) == (0, [1])
+    assert found.err.startswith("fedtiny: error: rank 1 has shown no sign of life for 3 seconds;")
 
 
 @pytest.mark.slow

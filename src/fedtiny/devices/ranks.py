@@ -30,14 +30,9 @@ BEAT = 2.0  # seconds between two signs of life
 LOST = 60.0  # seconds without a sign of life
 LOOK = 0.5  # seconds between two looks at the others while waiting
 PAUSE = 0.01  # seconds at most between two looks at a message under way
-ENDED = (
-    "another rank of this run has ended or cannot be reached; "
-    "the run can be resumed with any number of ranks"
-)
-TERMINATED = (
-    "this rank was terminated, as torchrun does with all if one ends; "
-    "the run can be resumed with any number of ranks"
-)
+ENDED = "another rank of this run has ended or cannot be reached"
+TERMINATED = "this rank was terminated, as torchrun does with all if one ends"
+ADVICE = "; the run can be resumed with any number of ranks"
 _NUMBERS = itertools.count()
 
 
@@ -115,9 +110,7 @@ class GlooRanks:
                 self._store, self.rank, self.size, TRANSFER
             )
         except RuntimeError as error:
-            raise self._lost(
-                f"not all {self.size} ranks have come within {JOIN.seconds // 60} minutes"
-            ) from error
+            raise self._lost(f"not all {self.size} ranks have come in time") from error
         threading.Thread(target=self._beat, daemon=True).start()
 
     def exchange(self, message: bytes) -> list[bytes]:
@@ -171,7 +164,7 @@ class GlooRanks:
         failure = ""
         with suppress(RuntimeError):  # the store went with its rank
             failure = self._failure()
-        error = RankLostError(failure or what)
+        error = RankLostError(failure or what + ADVICE)
         error.reported = bool(failure) and self.rank > 0
         return error
 
