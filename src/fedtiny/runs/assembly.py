@@ -215,7 +215,7 @@ def _gpu_executor(spec: DeviceSpec, engine: "TorchEngine", data: DataSet) -> exe
     if resolve.has_gpu():
         device = torch.device("cuda", _own_card(resolve.gpu_count()))
         torch.cuda.set_device(device)
-    executor = StreamExecutor(copy.deepcopy(engine.model), spec, (data.train, data.test), [device])
+    executor = StreamExecutor(copy.deepcopy(engine.model), spec, (data.train, data.test), device)
     engine.to(device)
     return executor
 

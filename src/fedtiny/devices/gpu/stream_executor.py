@@ -1,4 +1,4 @@
-"""An executor that plays several devices at once on one GPU or more."""
+"""An executor that plays several devices at once on one GPU."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -22,6 +22,7 @@ from fedtiny.devices.gpu.step import CompiledLoss
 from fedtiny.devices.workers import Task
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
+from fedtiny.process import launch
 from fedtiny.sparse.theta import Theta
 
 USUAL_LANES = 4
@@ -31,12 +32,12 @@ SPARE = 0.8  # of the free memory may be filled with further lanes
 
 
 class StreamExecutor:
-    """Several engines on each card, each with a thread and a stream; replies in order of jobs.
+    """Several engines on a card, each with a thread and a stream; replies in order of jobs.
 
-    The first question opens the lanes; the memory that a card's first lane took says how many
-    fit. Longer jobs are begun first and whoever is free takes the next, so no lane is left with
-    a long tail. The outcome of a job does not depend on its lane. The first of the image sets is
-    the one that devices train on.
+    The first question opens the lanes; the memory that the first lane took says how many fit.
+    Longer jobs are begun first and whoever is free takes the next, so no lane is left with a long
+    tail. The outcome of a job does not depend on its lane. The first of the image sets is the one
+    that devices train on.
     """
 
     def __init__(
@@ -44,10 +45,10 @@ class StreamExecutor:
         model: nn.Module,
         spec: DeviceSpec,
         images: Sequence[ImageSet],
-        cards: Sequence[torch.device],
+        device: torch.device,
     ) -> None:
         self.config = spec.config
-        self.cards = [Card(model, spec, images, device) for device in cards]
+        self.card = Card(model, spec, images, device)
         self.count = 0
         self._engines: SimpleQueue[GpuEngine] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
@@ -80,10 +81,10 @@ class StreamExecutor:
     def _open(self, theta: Theta) -> None:
         if not self._kernels.alive:  # it was closed before
             self._kernels = choose_kernels(self.config.gpu, self)
-        each = -(-self.config.fleet.devices // len(self.cards))
-        lanes = min(USUAL_LANES if self.config.gpu.lanes is None else self.config.gpu.lanes, each)
+        own = -(-self.config.fleet.devices // launch().size)
+        lanes = min(USUAL_LANES if self.config.gpu.lanes is None else self.config.gpu.lanes, own)
         with self._memory_advice():
-            engines = [engine for card in self.cards for engine in card.engines(theta, lanes)]
+            engines = self.card.engines(theta, lanes)
         for engine in engines:
             self._engines.put(engine)
         self.count = len(engines)
@@ -95,7 +96,7 @@ class StreamExecutor:
         try:
             yield
         except torch.OutOfMemoryError as error:
-            lanes = max(card.lanes for card in self.cards)
+            lanes = self.card.lanes
             advice = (
                 f"{lanes} devices side by side; take fewer with --gpu.lanes"
                 if lanes > 1
@@ -106,9 +107,9 @@ class StreamExecutor:
     def account(self) -> dict[str, Any]:
         return {
             "simulator": "gpu",
-            "cards": [card.name for card in self.cards],
+            "cards": [self.card.name],
             "lanes": self.count,
-            "gpu_memory": max(card.max_memory() for card in self.cards),
+            "gpu_memory": self.card.max_memory(),
         }
 
     def close(self) -> None:
@@ -117,8 +118,7 @@ class StreamExecutor:
             self._threads.shutdown(cancel_futures=True)
         self._threads, self._engines, self.count = None, SimpleQueue(), 0
         self._kernels()
-        for card in self.cards:
-            card.close()
+        self.card.close()
 
 
 class Card:
