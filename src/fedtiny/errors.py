@@ -12,10 +12,11 @@ class FedTinyError(Exception):
     """A problem the user can mend; the command line prints its one sentence and exits with 1.
 
     One that is not `retryable` comes again however often its run is continued: it takes a new run
-    to do better.
+    to do better. One that is `reported` is printed by another process of the same run.
     """
 
     retryable = True
+    reported = False
 
     def __init__(self, message: str = "", *, retryable: bool | None = None) -> None:
         super().__init__(message)

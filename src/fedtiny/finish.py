@@ -6,6 +6,7 @@ from functools import partial
 from fedtiny.errors import FedTinyError
 from fedtiny.export import packed
 from fedtiny.export.source import pack_run
+from fedtiny.process import launch
 from fedtiny.report.run import read
 from fedtiny.report.write import write_page
 from fedtiny.runs import formatting
@@ -15,7 +16,12 @@ from fedtiny.runs.tracking import seen_with
 
 
 def finish(result: Result, *, report: bool = True, track: Iterable[str] = ()) -> None:
-    """Call every hook and print its line; whatever happens, the run stays finished."""
+    """Call every hook and print its line; whatever happens, the run stays finished.
+
+    Of several ranks, the first does it: it has the run folder.
+    """
+    if launch().rank:
+        return
     hooks: dict[str, Callable[[], str]] = {"report": partial(_report, result)} if report else {}
     hooks["packed model"] = partial(_packed_model, result)
     hooks |= {name: partial(seen_with, name, result.path) for name in track}

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import fedtiny
 from fedtiny.errors import FedTinyError
-from fedtiny.runs import formatting
+from fedtiny.runs import formatting, reporter
 from fedtiny.runs.reporter import Lines, Silent, automatic
 
 from .tiny import TINY, StopAfter, own_data, tiny
@@ -88,6 +88,13 @@ def test_a_gpu_simulator_without_a_gpu_says_so(tmp_path, monkeypatch):
     assert told not in usual
 
 
+def test_gpus_that_a_run_leaves_idle_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(reporter, "gpu_count", lambda: 4)
+    text = shown(tiny(rounds=1, simulator="gpu"), tmp_path / "run")
+    told = "this run takes one of 4 GPUs; all take part with: torchrun --nproc-per-node 4 -m fedt"
+    assert told in text
+
+
 IN_VAIN = {
     "without effect: --workers (the GPU simulator has no processes to share work with)": {
         "simulator": "gpu",
@@ -101,6 +108,8 @@ IN_VAIN = {
         "simulator": "gpu",
         "device": {"storage": "float16"},
     },
+    "without effect: --gpu.cards (a process takes one GPU; take more with torchrun "
+    "--nproc-per-node N -m fedtiny)": {"simulator": "gpu", "gpu": {"cards": 2}},
     "without effect: --gpu.lanes (the devices are not played on a GPU)": {
         "simulator": "reference",
         "gpu": {"lanes": 2},

@@ -43,7 +43,8 @@ def test_a_damaged_line_before_the_last_is_named(folder):
 
 def test_rounds_that_the_checkpoint_does_not_know_are_forgotten(folder):
     folder.metrics.write_bytes(folder.metrics.read_bytes()[:-3])
-    assert metrics.keep_before(folder, 1) == RECORDS[:1]
+    metrics.write(folder, metrics.read_before(folder, 1))
+    assert metrics.read(folder) == RECORDS[:1]
     metrics.append(folder, RECORDS[1])
     assert metrics.read(folder) == RECORDS[:2]
 
@@ -54,14 +55,14 @@ def test_a_round_that_is_missing_is_told_and_nothing_is_thrown_away(folder, gone
     left = "".join(line for number, line in enumerate(text) if number != gone)
     folder.metrics.write_text(left)
     with pytest.raises(RunError, match=r"metrics\.jsonl lacks some of the 3 rounds"):
-        metrics.keep_before(folder, 3)
+        metrics.read_before(folder, 3)
     assert folder.metrics.read_text() == left
 
 
 def test_a_round_that_stands_twice_is_told(folder):
     metrics.append(folder, RECORDS[0])
     with pytest.raises(RunError, match=r"metrics\.jsonl"):
-        metrics.keep_before(folder, 3)
+        metrics.read_before(folder, 3)
 
 
 @pytest.mark.parametrize("line", ["{}", "null", "[]", '{"round": "0"}', '{"round": null}'])
@@ -74,4 +75,4 @@ def test_a_line_that_is_not_a_round_is_damaged(folder, line):
 def test_numbers_survive_to_the_last_bit(folder):
     value = 0.1 + 0.2
     metrics.append(folder, {"round": 3, "loss": value})
-    assert metrics.keep_before(folder, 4)[-1]["loss"] == metrics.read(folder)[-1]["loss"] == value
+    assert metrics.read_before(folder, 4)[-1]["loss"] == metrics.read(folder)[-1]["loss"] == value

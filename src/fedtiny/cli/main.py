@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from fedtiny.errors import ConfigError, FedTinyError, did_you_mean
+from fedtiny.process import launch
 
 COMMANDS = {  # each is the function `command` of the module of its name
     "run": "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]",
@@ -35,6 +36,7 @@ COMMANDS = {  # each is the function `command` of the module of its name
     "list": "what can be named: fedtiny list methods|models|datasets",
     "data": "fetch a data set: fedtiny data get NAME",
 }
+DISTRIBUTED = ("run", "resume")  # commands that torchrun may start as several processes
 GO_ON = ("compare", "reproduce")  # commands that take up where they were stopped
 
 
@@ -56,11 +58,13 @@ def dispatch(arguments: list[str]) -> int:
     from fedtiny.config.aliases import current_flags
 
     try:
+        _check_launch(name)
         result: int = importlib.import_module(f"fedtiny.cli.{name}").command(current_flags(rest))
     except FedTinyError as error:
         if "FEDTINY_TRACEBACK" in os.environ:
             raise
-        print(f"fedtiny: error: {error}", file=sys.stderr)
+        if not error.reported:
+            print(f"fedtiny: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         if name in GO_ON:
@@ -70,6 +74,18 @@ def dispatch(arguments: list[str]) -> int:
     except BrokenPipeError:
         return 1
     return result
+
+
+def _check_launch(name: str) -> None:
+    """Refuse several processes of a command that is done by one."""
+    place = launch()
+    if place.size > 1 and name not in DISTRIBUTED:
+        error = ConfigError(
+            f"torchrun plays one run over several processes (fedtiny run, fedtiny resume); "
+            f"start fedtiny {name} without it"
+        )
+        error.reported = place.rank > 0
+        raise error
 
 
 def overview() -> str:

@@ -164,10 +164,10 @@ class GpuConfig(Settings):
     deterministic: bool = True
     """Only kernels that give the same bits every time; others were not faster."""
     lanes: int | None = None
-    """Streams of a card, each with a device at a time, or with up to 20 of them in one launch if
-    kernels are sparse; default: as many as help and fit into memory."""
+    """Streams of a process's GPU, each with a device at a time, or with up to 20 of them in one
+    launch if kernels are sparse; default: what helps and fits."""
     cards: int | None = None
-    """GPUs to spread the devices over; default: all."""
+    """Without effect: a process takes one GPU, and torchrun starts a process for each."""
 
 
 @old_attributes

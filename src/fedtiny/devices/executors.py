@@ -137,6 +137,7 @@ class _ForkWorker(Worker):
 def _work(pipe: Connection, engine: Engine, spec: DeviceSpec, shards: Sequence[DeviceData]) -> None:
     """A child's life, apart from its parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for parents_end in PARENT_ENDS:
         parents_end.close()
     serve(pipe, engine, spec, shards)

@@ -89,13 +89,7 @@ class Worker:
 
     def finish(self, task: Task) -> Reply | FedTinyError:
         """What came of the task that the child was given last."""
-        found = self.outcome()
-        if isinstance(found, FedTinyError):
-            return found
-        try:
-            return wire.decode_reply(found, self.param_spec, task.request.theta.mask)
-        except WireError as error:
-            return ReplyError(str(error))
+        return reply_in(self._answered(), task.request)
 
     def tell(self, message: bytes) -> None:
         """Send the child a message."""
@@ -106,15 +100,14 @@ class Worker:
 
     def outcome(self) -> bytes | FedTinyError:
         """What the child has done, or what kept it from it."""
+        answered = self._answered()
+        return failure_in(answered) or answered[1:]
+
+    def _answered(self) -> bytes:
         try:
-            answered = self.pipe.recv_bytes()
+            return self.pipe.recv_bytes()
         except (EOFError, OSError) as error:
             raise self.died() from error
-        if answered[:1] == BROKEN:
-            raise RuntimeError(f"a worker process failed:\n{answered[1:].decode()}")
-        if answered[:1] == FAILED:
-            return FedTinyError(answered[1:].decode())
-        return answered[1:]
 
     def died(self) -> FedTinyError:
         """What to tell a user if the child is gone."""
@@ -134,14 +127,42 @@ def serve(pipe: Pipe, engine: Engine, spec: DeviceSpec, shards: Sequence[DeviceD
         try:
             shard = own[int.from_bytes(task[:4], "little")]
             request = receiver.receive(task[4:], spec.param_spec)
-            reply = answer(engine, request, shard, spec.config.seed)
-            return DONE + wire.encode_reply(reply, request.theta.mask)
+            return outcome_of(answer(engine, request, shard, spec.config.seed), request)
         except Exception as error:
             return trouble(error)
 
     with contextlib.suppress(*GONE):
         while True:
             pipe.send_bytes(outcome(pipe.recv_bytes()))
+
+
+def outcome_of(reply: Reply | FedTinyError, request: Request) -> bytes:
+    """What came of a request, as an outcome."""
+    try:
+        if isinstance(reply, FedTinyError):
+            raise reply
+        return DONE + wire.encode_reply(reply, request.theta.mask)
+    except FedTinyError as error:
+        return trouble(error)
+
+
+def failure_in(outcome: bytes) -> FedTinyError | None:
+    """The failure that an outcome announces, if it does; a traceback is raised."""
+    if outcome[:1] == BROKEN:
+        raise RuntimeError(f"a worker process failed:\n{outcome[1:].decode()}")
+    return FedTinyError(outcome[1:].decode()) if outcome[:1] == FAILED else None
+
+
+def reply_in(outcome: bytes, request: Request) -> Reply | FedTinyError:
+    """What came of a request, from an outcome."""
+    failure = failure_in(outcome)
+    if failure is not None:
+        return failure
+    theta = request.theta
+    try:
+        return wire.decode_reply(outcome[1:], theta.param_spec, theta.mask)
+    except WireError as error:
+        return ReplyError(str(error))
 
 
 def trouble(error: Exception) -> bytes:

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +16,10 @@ from fedtiny.data.transforms import Preparation
 from fedtiny.devices import executors
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.devices.device_spec import DeviceSpec
+from fedtiny.devices.distributed import measured_by_first, shared_out, theta_of_first
 from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.devices.native_engine import NativeEngine
+from fedtiny.devices.ranks import OneRank, Ranks
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import FedTinyError
 from fedtiny.extras import require
@@ -61,6 +63,7 @@ class Assembly:
     graph: Traced
     note: str = ""
     """What whoever started the run should know of how it computes, or nothing."""
+    ranks: Ranks = field(default_factory=OneRank)
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy of the global model on the test set."""
@@ -88,7 +91,7 @@ class Assembly:
         public = _public_shard(self.data, self.split)
         rng_key = RngKey(self.config.seed, BEFORE_ROUNDS, SERVER)
         self.engine.train(public, rng_key, epochs=self.config.train.pretrain_epochs)
-        self.server.theta = self.engine.theta()
+        self.server.theta = theta_of_first(self.ranks, self.engine.theta())
 
 
 def assemble(
@@ -98,14 +101,16 @@ def assemble(
     model: "nn.Module | None" = None,
     split: Split | None = None,
     fleet: Fleet | None = None,
+    ranks: Ranks | None = None,
 ) -> Assembly:
     """Load the data, build the model, share the data out and open the transport to the devices.
 
-    Devices are simulated, unless a fleet of real ones is given.
+    Devices are simulated, unless a fleet of real ones is given; several ranks share them out.
     """
     from fedtiny.devices.torch_engine import TorchEngine
     from fedtiny.devices.torch_public import TorchPublicSet
 
+    ranks = ranks or OneRank()
     asked = config if isinstance(config, RunConfig) else resolve.resolved(config, data, model)
     images = load_images(asked, data)
     dataset = fitting(images, asked)
@@ -138,12 +143,12 @@ def assemble(
     engine = TorchEngine(network, spec)
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
-    executor = executor_for(spec, engine, dataset, (*shards, *test))
+    executor = shared_out(executor_for(spec, engine, dataset, (*shards, *test)), ranks)
     transport: Transport = (
         fleet.open_transport(spec, dataset, split) if fleet else Simulator(executor, shards, config)
     )
     public = TorchPublicSet(engine, _public_shard(dataset, split), graph)
-    server = Server(config, transport, engine.theta(), public)
+    server = Server(config, transport, engine.theta(), measured_by_first(public, ranks))
     samples = fleet.samples if fleet else int(split.table.sum()) // len(split.table)
     inputs = resolve.cost_inputs(asked, dataset, model) | {"samples": samples}
     if (config.model, config.parameters) == (asked.model, asked.parameters):
@@ -153,6 +158,7 @@ def assemble(
         *(asked, config, dataset, split, network, engine),
         *(method, server, executor, test, workload, graph),
         note=note,
+        ranks=ranks,
     )
 
 
@@ -210,7 +216,7 @@ def _gpu_executor(spec: DeviceSpec, engine: "TorchEngine", data: DataSet) -> exe
     """Lanes on the GPU; what the server computes by itself goes there too."""
     from fedtiny.devices.gpu.stream_executor import StreamExecutor
 
-    devices = resolve.cards(spec.config)
-    executor = StreamExecutor(copy.deepcopy(engine.model), spec, (data.train, data.test), devices)
-    engine.to(devices[0])
+    device = resolve.card()
+    executor = StreamExecutor(copy.deepcopy(engine.model), spec, (data.train, data.test), device)
+    engine.to(device)
     return executor

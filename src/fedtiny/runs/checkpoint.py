@@ -1,6 +1,7 @@
 """The state of a run on disk, small because it is sparse, and whether a run can go on from it."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,20 @@ class IncompleteRunError(RunError):
         self.trouble = trouble
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds; `name` is that of its file."""
+
+    name: str
+    tensors: dict[str, NDArray[Any]]
+    state: dict[str, Any]
+
+    @property
+    def round(self) -> int:
+        """The number of rounds before it."""
+        return int(self.state["round"])
+
+
 def save_checkpoint(folder: RunFolder, server: Server) -> None:
     """Write all of the server's state; a kill leaves the last checkpoint whole."""
     tensors = _tensors(server)
@@ -51,9 +66,14 @@ def save_checkpoint(folder: RunFolder, server: Server) -> None:
 
 def load_checkpoint(folder: RunFolder, server: Server) -> None:
     """Put a server where the checkpoint was taken."""
-    tensors, state = _read(folder)
+    restore(read_checkpoint(folder), server)
+
+
+def restore(checkpoint: Checkpoint, server: Server) -> None:
+    """Put a server where the checkpoint was taken."""
+    tensors, state = checkpoint.tensors, checkpoint.state
     if state["anatomy"] != server.param_spec.fingerprint:
-        raise RunError(f"{folder.checkpoint} belongs to another model than its config names")
+        raise RunError(f"{checkpoint.name} belongs to another model than its config names")
     mask = _mask(server.param_spec, tensors["mask.counts"], tensors["mask.indices"])
     server.theta = Theta(mask, tensors["theta"])
     server.round = state["round"]
@@ -86,7 +106,8 @@ def _mask(param_spec: ParamSpec, counts: NDArray[Any], indices: NDArray[Any]) ->
     return Mask(param_spec, kept)
 
 
-def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+def read_checkpoint(folder: RunFolder) -> Checkpoint:
+    """The last checkpoint of a run."""
     try:
         data = folder.checkpoint.read_bytes()
         tensors, signed_text = with_text(data, "fedtiny")
@@ -103,7 +124,7 @@ def _read(folder: RunFolder) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         raise RunError(
             f"{folder.checkpoint} has format {state['format']}; this version reads {FORMAT}"
         )
-    return tensors, state
+    return Checkpoint(str(folder.checkpoint), tensors, state)
 
 
 def require_complete(folder: RunFolder) -> None:

@@ -17,6 +17,7 @@ from fedtiny.runs.metrics import Record, number
 MAX_COLUMNS = 20
 ROUND_HEADINGS = ("round", "accuracy", "loss", "density", "swapped", "down", "up", "s", "missing")
 NO_GPU = "there is no GPU here: the GPU simulator computes on the CPU, slowly"
+SEVERAL = "torchrun --nproc-per-node"  # how a run takes several GPUs
 
 
 def size(count: float) -> str:
@@ -116,12 +117,18 @@ def round_cells(record: Record) -> list[str]:
 
 
 def gpu_line(result: dict[str, Any]) -> str:
-    """What the GPUs carried, in one line."""
+    """What the GPU carried, that of rank 0 of several, in one line."""
     cards = ", ".join(result["cards"])
+    rank = f", the first of {result['ranks']} ranks" if "ranks" in result else ""
     kernels = " and ".join(result.get("kernels", ()))
     trained = f"{kernels} kernels, " if kernels else ""
     used = size(result["gpu_memory"])
-    return f"on {cards}: {trained}{result['lanes']} lanes, {used} of GPU memory"
+    return f"on {cards}{rank}: {trained}{result['lanes']} lanes, {used} of GPU memory"
+
+
+def idle_gpus_line(count: int) -> str:
+    """That a process takes one of the machine's GPUs, and what takes all."""
+    return f"this run takes one of {count} GPUs; all take part with: {SEVERAL} {count} -m fedtiny"
 
 
 def _missing(record: Record) -> str:
@@ -197,6 +204,7 @@ def _unused(config: Config) -> Iterator[str]:
         "workers": (gpu, "the GPU simulator has no processes to share work with"),
         "device.": (gpu or config.device_backend == "torch", "the devices are not native"),
         "gpu.": (config.simulator == "reference", "the devices are not played on a GPU"),
+        "gpu.cards": (gpu, f"a process takes one GPU; take more with {SEVERAL} N -m fedtiny"),
     }
     usual = flat(Config(workers=1))
     changed = [name for name, value in flat(config).items() if value != usual.get(name)]

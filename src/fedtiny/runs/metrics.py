@@ -41,16 +41,20 @@ def read(folder: RunFolder) -> list[Record]:
     return records
 
 
-def keep_before(folder: RunFolder, round: int) -> list[Record]:
-    """Forget lines that the checkpoint does not know of, so that no round stands twice."""
+def write(folder: RunFolder, records: list[Record]) -> None:
+    """Have these lines and no others."""
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    write_atomically(folder.metrics, text.encode())
+
+
+def read_before(folder: RunFolder, round: int) -> list[Record]:
+    """The lines that the checkpoint knows of: no round may stand twice."""
     records = [record for record in read(folder) if record["round"] < round]
     if [record["round"] for record in records] != list(range(round)):
         raise RunError(
             f"{folder.metrics} lacks some of the {round} rounds that the checkpoint has seen; "
             "put the file back as it was"
         )
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    write_atomically(folder.metrics, text.encode())
     return records
 
 

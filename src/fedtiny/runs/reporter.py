@@ -11,7 +11,7 @@ from fedtiny.runs import formatting
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.metrics import Record
-from fedtiny.runs.resolve import has_gpu
+from fedtiny.runs.resolve import gpu_count, has_gpu
 
 
 class Reporter(Protocol):
@@ -78,6 +78,8 @@ class Lines:
             self._say(formatting.NO_GPU)
         if assembly.note:
             self._say(assembly.note)
+        if config.simulator == "gpu" and assembly.ranks.size == 1 < gpu_count():
+            self._say(formatting.idle_gpus_line(gpu_count()))
         for line in formatting.unused_settings(config):
             self._say(line)
         if records:

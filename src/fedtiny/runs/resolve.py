@@ -18,7 +18,7 @@ from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.library import Options, available
 from fedtiny.native.model import NativeModel, largest_fit
-from fedtiny.process import cores
+from fedtiny.process import cores, launch
 from fedtiny.runs.inputs import check_config, check_inputs
 from fedtiny.sparse.densities import uniform
 
@@ -50,7 +50,8 @@ def resolved(config: Config, data: DataSet | None, model: "nn.Module | None") ->
         threads = 1 if can_fork() else cores()
     if workers is None:
         parallel = forking and threads == 1 and simulator == "reference"
-        workers = min(cores(), config.fleet.devices) if parallel else 1
+        own_cores = max(1, cores() // launch().local_size)
+        workers = min(own_cores, config.fleet.devices) if parallel else 1
     if simulator == "reference":
         _check_sharing(workers, threads, forking=forking)
     return resolve_run(config, simulator=simulator, workers=workers, threads=threads)
@@ -87,6 +88,12 @@ def has_gpu() -> bool:
     """Whether PyTorch can compute on a GPU here."""
     available: bool = require("torch", extra="torch").cuda.is_available()
     return available
+
+
+def gpu_count() -> int:
+    """How many GPUs PyTorch sees here."""
+    count: int = require("torch", extra="torch").cuda.device_count()
+    return count
 
 
 def within_budget(config: RunConfig, data: DataSet, own: "nn.Module | None") -> RunConfig:
@@ -157,14 +164,19 @@ def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Traced) -> str:
     return ""
 
 
-def cards(config: RunConfig) -> "list[torch.device]":
-    """The cards that the GPU simulator uses, or the CPU if there is none."""
+def card() -> "torch.device":
+    """The card that this process's GPU simulator uses, or the CPU if there is none."""
     torch = require("torch", extra="torch")
-    kind, count = ("cuda", torch.cuda.device_count()) if has_gpu() else ("cpu", 1)
-    asked = count if config.gpu.cards is None else config.gpu.cards
-    if kind == "cuda" and asked > count:
-        raise ConfigError(f"--gpu.cards is {asked}, but this machine has {count}")
-    return [torch.device(kind, number if kind == "cuda" else 0) for number in range(asked)]
+    if not has_gpu():
+        return torch.device("cpu")  # type: ignore[no-any-return]
+    number, count = launch().local_rank, gpu_count()
+    if number >= count:
+        raise ConfigError(
+            f"{number + 1} ranks or more were started here, but this machine has {count} GPUs; "
+            f"use torchrun --nproc-per-node {count}"
+        )
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)  # type: ignore[no-any-return]
 
 
 def choose_kernels(
@@ -183,8 +195,7 @@ def choose_kernels(
 
     batch, precision = config.train.batch_size, config.gpu.precision
     try:
-        for card in cards(config):
-            plan_for(model, param_spec, graph, card, batch=batch, precision=precision)
+        plan_for(model, param_spec, graph, card(), batch=batch, precision=precision)
     except FedTinyError as error:
         if asked == "sparse":
             raise ConfigError(f"--gpu.kernels sparse: {error}; use --gpu.kernels dense") from error

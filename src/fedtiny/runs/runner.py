@@ -1,8 +1,8 @@
 """Running, resuming and reading runs."""
 
-import platform
+import itertools
+import json
 import time
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,25 +12,22 @@ from typing import TYPE_CHECKING, Any
 from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.data import DataSet
-from fedtiny.errors import RunError
-from fedtiny.extras import own_code, require, version_of
+from fedtiny.devices.ranks import Ranks, joined
+from fedtiny.errors import ConfigError, FedTinyError, RunError
 from fedtiny.federation.rounds import federate, prepare
-from fedtiny.files import read_json, write_atomically, write_json
+from fedtiny.files import plain
 from fedtiny.models import Traced
-from fedtiny.runs import metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
-from fedtiny.runs.checkpoint import load_checkpoint, require_complete, save_checkpoint
+from fedtiny.runs.checkpoint import restore
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, way_on
-from fedtiny.runs.metrics import Record, about_record, result_record, round_record, selection_record
-from fedtiny.runs.reporter import Reporter, automatic
+from fedtiny.runs.metrics import Record, result_record, round_record, selection_record
+from fedtiny.runs.recorder import Recorder, Saved, recording, versions
+from fedtiny.runs.reporter import Reporter, Silent, automatic
 from fedtiny.runs.resolve import resolved
-from fedtiny.runs.split import load_split, save_split
 
 if TYPE_CHECKING:
     from torch import nn
-
-PACKAGES = ("fedtiny", "torch", "numpy", "safetensors", "flwr")
 
 
 @dataclass(frozen=True)
@@ -58,12 +55,17 @@ def run(
     reporter: Reporter | None = None,
     fleet: Fleet | None = None,
 ) -> Result:
-    """Run a config in a new folder; a data set and a model of one's own may be given."""
-    with _assembled(config, data=data, model=model, fleet=fleet) as assembly:
-        folder = _new_folder(assembly.config, out)
-        with folder.locked():
-            _describe(folder, assembly, fleet)
-            return _train(assembly, folder, reporter or automatic())
+    """Run a config in a new folder; a data set and a model of one's own may be given.
+
+    Processes that torchrun started play one run together; rank 0 writes the folder.
+    """
+    with (
+        joined() as ranks,
+        _assembled(config, ranks, data=data, model=model, fleet=fleet) as assembly,
+        recording(ranks, lambda: _new_folder(assembly.config, out)) as recorder,
+    ):
+        recorder.described(assembly, fleet)
+        return _train(assembly, recorder, _reporter(ranks, reporter))
 
 
 def resume(
@@ -78,92 +80,104 @@ def resume(
 ) -> Result:
     """Continue a run from its last checkpoint, to the same end as if it had never stopped.
 
-    On another machine the data may lie elsewhere, and there may be more workers.
+    On another machine the data may lie elsewhere, and there may be more workers or ranks.
     """
-    folder = RunFolder.open(Path(path))
-    if fleet is None and folder.nodes.exists():
-        raise RunError(f"the devices of this run are real; continue it with {way_on(folder)}")
-    config = _begun_with(folder)
-    if root is not None:
-        config = replace(config, data=replace(config.data, root=str(root)))
-    workers = config.workers if workers is None else workers
-    config = replace(config, workers=workers, gpu=replace(config.gpu, cards=None))
-    with folder.locked():
-        require_complete(folder)
-        split = load_split(folder) if folder.partition.exists() else None
-        with _assembled(config, data=data, model=model, split=split, fleet=fleet) as assembly:
-            if folder.checkpoint.exists():
-                load_checkpoint(folder, assembly.server)
+    with joined() as ranks, recording(ranks, lambda: _known_folder(path, fleet)) as recorder:
+        saved = Saved.of_first(recorder.folder, ranks)
+        config = saved.config
+        if root is not None:
+            config = replace(config, data=replace(config.data, root=str(root)))
+        workers = config.workers if workers is None else workers
+        config = replace(config, workers=workers, gpu=replace(config.gpu, cards=None))
+        inputs = {"data": data, "model": model, "split": saved.split, "fleet": fleet}
+        with _assembled(config, ranks, **inputs) as assembly:
+            if saved.checkpoint:
+                restore(saved.checkpoint, assembly.server)
             else:
-                _describe(folder, assembly, fleet)
-            return _train(assembly, folder, reporter or automatic())
-
-
-def _begun_with(folder: RunFolder) -> Config:
-    """A run's config; what was begun before there were sparse kernels keeps to dense ones."""
-    config = configs.load(folder.config)
-    if "kernels" in tomllib.loads(folder.config.read_text(encoding="utf-8")).get("gpu", {}):
-        return config
-    return replace(config, gpu=replace(config.gpu, kernels="dense"))
+                recorder.described(assembly, fleet)
+            return _train(assembly, recorder, _reporter(ranks, reporter), saved)
 
 
 @contextmanager
-def _assembled(config: Config, **inputs: Any) -> Iterator[Assembly]:
+def _assembled(config: Config, ranks: Ranks, **inputs: Any) -> Iterator[Assembly]:
     """Everything that takes part, computing with the run's own number of threads."""
+    if ranks.size > 1 and inputs.get("fleet"):
+        raise ConfigError("real devices are asked by one process; start it without torchrun")
     run_config = resolved(config, inputs.get("data"), inputs.get("model"))
     with computing_on(run_config.threads):
-        assembly = assemble(run_config, **inputs)
+        assembly = assemble(run_config, ranks=ranks, **inputs)
         try:
+            _require_alike(ranks, assembly)
             yield assembly
         finally:
             assembly.server.transport.close()
 
 
-def _train(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> Result:
-    server, config = assembly.server, assembly.config
-    records = metrics.keep_before(folder, server.round)
+def _require_alike(ranks: Ranks, assembly: Assembly) -> None:
+    """Refuse ranks that would not play the same run."""
+    asked = assembly.asked
+    asked = replace(asked, workers=1, data=replace(asked.data, root=None))
+    own = {
+        "fedtiny or PyTorch": [versions()[package] for package in ("fedtiny", "code", "torch")],
+        "config": configs.dumps(asked),
+        "data set": assembly.split.checksum.hex(),
+        "network": assembly.server.theta.param_spec.fingerprint,
+    }
+    every = [json.loads(message) for message in ranks.exchange(json.dumps(own).encode())]
+    for rank, what in itertools.product(range(ranks.size), own):
+        if every[rank][what] != every[0][what]:
+            raise FedTinyError(f"rank {rank} has another {what} than rank 0; start all alike")
+
+
+def _reporter(ranks: Ranks, asked: Reporter | None) -> Reporter:
+    return Silent() if ranks.rank else asked or automatic()
+
+
+def _train(
+    assembly: Assembly, recorder: Recorder, reporter: Reporter, saved: Saved | None = None
+) -> Result:
+    records = list(saved.records) if saved else []
+    recorder.started(records)
     try:
-        reporter.started(assembly, folder, records)
-        _prepare(assembly, folder, reporter)
+        reporter.started(assembly, recorder.folder, records)
+        selection = _prepare(assembly, recorder, saved)
+        reporter.selected(selection)
         started = time.perf_counter()
-        for result in federate(server, assembly.method, config.rounds):
+        for result in federate(assembly.server, assembly.method, assembly.config.rounds):
             record = round_record(assembly, result, started)
             records.append(record)
-            metrics.append(folder, record)
-            if server.round % config.checkpoint_every == 0 or server.round == config.rounds:
-                save_checkpoint(folder, server)
+            recorder.round_done(assembly, record)
             reporter.round_done(record)
             started = time.perf_counter()
-        return _finish(assembly, folder, records, reporter)
+        return _finish(assembly, recorder, reporter, records, selection)
     finally:
         reporter.close()
 
 
-def _prepare(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> None:
-    """Pretraining and coarse pruning, once in the life of a run."""
-    if not assembly.server.coarse_pruned:
-        assembly.pretrain()
-        prepare(assembly.server, assembly.method)
-        write_json(folder.selection, selection_record(assembly))
-        save_checkpoint(folder, assembly.server)
-    reporter.selected(read_json(folder.selection))
+def _prepare(assembly: Assembly, recorder: Recorder, saved: Saved | None) -> dict[str, Any]:
+    """Pretraining and coarse pruning, once in the life of a run; what was chosen."""
+    if saved and assembly.server.coarse_pruned:
+        return saved.selection
+    assembly.pretrain()
+    prepare(assembly.server, assembly.method)
+    selection: dict[str, Any] = plain(selection_record(assembly))
+    recorder.selected(assembly, selection)
+    return selection
 
 
 def _finish(
-    assembly: Assembly, folder: RunFolder, records: list[Record], reporter: Reporter
+    assembly: Assembly,
+    recorder: Recorder,
+    reporter: Reporter,
+    records: list[Record],
+    selection: dict[str, Any],
 ) -> Result:
     assembly.engine.load(assembly.server.theta)
     assembly.engine.to("cpu")
-    state = {name: value.contiguous() for name, value in assembly.model.state_dict().items()}
-    write_atomically(folder.model, require("safetensors.torch", extra="torch").save(state))
-    selection = read_json(folder.selection)
-    known = read_json(folder.result) if folder.result.exists() else {}
-    if known.get("rounds") != assembly.server.round:
-        write_json(folder.result, result_record(assembly, records, selection))
-    summary = read_json(folder.result)
+    summary = recorder.finished(assembly, plain(result_record(assembly, records, selection)))
     reporter.finished(summary)
     return Result(
-        path=folder.path,
+        path=recorder.folder.path,
         config=assembly.config,
         accuracy=summary["accuracy"],
         loss=summary["loss"],
@@ -183,17 +197,8 @@ def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
     return RunFolder.create_below(Path("runs"), stem)
 
 
-def _describe(folder: RunFolder, assembly: Assembly, fleet: Fleet | None) -> None:
-    """Write what the run is, before it does anything."""
-    if fleet is not None:
-        fleet.note()
-    write_atomically(folder.config, configs.dumps(assembly.asked).encode())
-    write_json(folder.versions, _versions())
-    write_json(folder.about, about_record(assembly))
-    save_split(folder, assembly.split)
-
-
-def _versions() -> dict[str, str]:
-    system = {"python": platform.python_version(), "platform": platform.platform()}
-    packages = {package: version_of(package) for package in PACKAGES}
-    return {**system, **packages, "code": own_code()}
+def _known_folder(path: Path | str, fleet: Fleet | None) -> RunFolder:
+    folder = RunFolder.open(Path(path))
+    if fleet is None and folder.nodes.exists():
+        raise RunError(f"the devices of this run are real; continue it with {way_on(folder)}")
+    return folder

@@ -152,7 +152,6 @@ def lanes_of(
     bench: Lab,
     lanes: int | None,
     *,
-    cards: int = 1,
     device: torch.device = CPU,
     **named: object,
 ) -> StreamExecutor:
@@ -163,7 +162,7 @@ def lanes_of(
         fleet=replace(bench.config.fleet, devices=len(bench.shards)),
     )
     spec, images = replace(bench.spec, config=config), (bench.data.train, bench.data.test)
-    return StreamExecutor(bench.model, spec, images, [device] * cards)
+    return StreamExecutor(bench.model, spec, images, device)
 
 
 def order(bench, *program, theta=None, round=0, arrays=None):

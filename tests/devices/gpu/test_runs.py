@@ -16,6 +16,7 @@ from fedtiny.federation.messages import Request
 from fedtiny.federation.messages import train as train_verb
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
+from fedtiny.process import Launch
 from fedtiny.runs import assembly, resolve
 from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
 from fedtiny.runs.folder import RunFolder
@@ -87,11 +88,12 @@ def test_there_is_at_least_one_lane_and_one_card(name):
         small(gpu={name: 0})
 
 
-def test_more_cards_than_the_machine_has_are_refused_clearly(monkeypatch):
+def test_more_ranks_than_the_machine_has_gpus_are_refused_clearly(monkeypatch):
     monkeypatch.setattr(resolve, "has_gpu", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ConfigError, match=r"--gpu\.cards is 3, but this machine has 2"):
-        assembly.assemble(small(gpu={"cards": 3}))
+    monkeypatch.setattr(resolve, "gpu_count", lambda: 2)
+    monkeypatch.setattr(assembly, "launch", lambda: Launch(6, 8, local_rank=2, local_size=4))
+    with pytest.raises(ConfigError, match=r"has 2 GPUs; use torchrun --nproc-per-node 2"):
+        assembly.assemble(small())
 
 
 def test_the_choice_is_saved_with_the_run(tmp_path):

@@ -19,6 +19,7 @@ from fedtiny.federation.messages import (
     top_gradients,
     train,
 )
+from fedtiny.process import Launch
 from fedtiny.sparse import mean
 
 from ..tiny import TinyNet, everything, lab, seeded, settings, tasks
@@ -60,20 +61,20 @@ def test_replies_come_in_the_order_of_the_jobs(hire, count):
     assert [reply.samples for reply in replies] == [SIZES[k] for k in order]
 
 
-def test_the_number_of_lanes_and_of_cards_changes_no_bit(hire):
+def test_the_number_of_lanes_changes_no_bit(hire):
     bench = bench_of()
     pool = bench.theta(0.5)
     counts = np.array([[100, 200, 20], [110, 150, 25]], np.int32)
     selection = {"theta": pool, "arrays": pool_arrays(counts)}
     found = []
-    for count, cards in ((1, 1), (2, 1), (3, 1), (2, 2)):
-        executor = hire(bench, count, cards=cards)
+    for count in (1, 2, 3):
+        executor = hire(bench, count)
         replies = [
             *executor.answers(tasks(bench, bn_statistics(128), losses(), **selection)),
             *executor.answers(tasks(bench, *PROGRAM, evaluate())),
         ]
         found.append([*map(everything, replies)])
-    assert found[0] == found[1] == found[2] == found[3]
+    assert found[0] == found[1] == found[2]
     assert all(found[0][-1]), "nothing is left out"
 
 
@@ -170,13 +171,21 @@ def test_there_are_no_more_lanes_than_devices(hire):
 
 def test_the_account_tells_how_the_work_was_done(hire):
     bench = bench_of()
-    executor = hire(bench, None, cards=2)
+    executor = hire(bench, None)
     [*executor.answers(tasks(bench, evaluate()))]
     account = executor.account()
     assert json.loads(json.dumps(account)) == account
     assert account["simulator"] == "gpu"
-    assert account["cards"] == ["cpu", "cpu"]
-    assert account["lanes"] == 6  # five devices on two cards: three each
+    assert account["cards"] == ["cpu"]
+    assert account["lanes"] == 4
+
+
+def test_a_rank_opens_no_more_lanes_than_it_plays_devices(hire, monkeypatch):
+    monkeypatch.setattr(module, "launch", lambda: Launch(rank=0, size=2))
+    bench = bench_of()
+    executor = hire(bench, None)
+    [*executor.answers(tasks(bench, evaluate()))]
+    assert executor.account()["lanes"] == 3  # five devices on two ranks
 
 
 def test_closing_twice_or_unopened_or_half_way_does_no_harm(hire):

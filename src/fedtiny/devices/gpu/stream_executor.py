@@ -1,4 +1,4 @@
-"""An executor that plays several devices at once on one GPU or more."""
+"""An executor that plays several devices at once on one GPU."""
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +30,7 @@ from fedtiny.devices.workers import Task
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.verbs import Train
+from fedtiny.process import launch
 from fedtiny.sparse.theta import Theta
 
 USUAL_LANES = 4
@@ -40,12 +41,12 @@ SPARE = 0.8  # of the free memory may be filled with further lanes
 
 
 class StreamExecutor:
-    """Several engines on each card, each with a thread and a stream; replies in order of jobs.
+    """Several engines on a card, each with a thread and a stream; replies in order of jobs.
 
-    The first question opens the lanes; the memory that a card's first lane took says how many
-    fit. Longer jobs are begun first and whoever is free takes the next, so no lane is left with
-    a long tail. The outcome of a job does not depend on its lane. The first of the image sets is
-    the one that devices train on.
+    The first question opens the lanes; the memory that the first lane took says how many fit.
+    Longer jobs are begun first and whoever is free takes the next, so no lane is left with a long
+    tail. The outcome of a job does not depend on its lane. The first of the image sets is the one
+    that devices train on.
 
     With sparse kernels (which `spec.graph` is for) the devices that begin with a training from
     the same theta are trained together first; lanes do the rest of their programs.
@@ -56,10 +57,10 @@ class StreamExecutor:
         model: nn.Module,
         spec: DeviceSpec,
         images: Sequence[ImageSet],
-        cards: Sequence[torch.device],
+        device: torch.device,
     ) -> None:
         self.config = spec.config
-        self.cards = [Card(model, spec, images, device) for device in cards]
+        self.card = Card(model, spec, images, device)
         self.count = 0
         self._engines: SimpleQueue[GpuEngine] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
@@ -116,22 +117,22 @@ class StreamExecutor:
             self._kernels = choose_kernels(self.config.gpu, self)
         lanes, trains = self._each(USUAL_LANES), not (self._joint and self._joint.takes(theta.mask))
         with self._memory_advice():
-            engines = [e for card in self.cards for e in card.engines(theta, lanes, trains=trains)]
+            engines = self.card.engines(theta, lanes, trains=trains)
         for engine in engines:
             self._engines.put(engine)
         self.count = len(engines)
         self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="lane")
 
     def _open_trainers(self, joint: JointTraining) -> None:
-        """Give every card its trainers, unless they are there."""
+        """Give the card its trainers, unless they are there."""
         streams = self._each(USUAL_STREAMS)
-        for card in self.cards if not joint.trainers else ():
-            joint.trainers += card.trainers(streams, joint.room(streams * len(self.cards)))
+        if not joint.trainers:
+            joint.trainers += self.card.trainers(streams, joint.room(streams))
 
     def _each(self, usual: int) -> int:
-        """Streams of a card: as many as were asked for or are usual, no more than devices."""
-        asked, lanes = self.config.fleet.devices, self.config.gpu.lanes
-        return min(usual if lanes is None else lanes, -(-asked // len(self.cards)))
+        """Streams: as many as asked for or usual, no more than this process has devices."""
+        own, lanes = -(-self.config.fleet.devices // launch().size), self.config.gpu.lanes
+        return min(usual if lanes is None else lanes, own)
 
     @contextmanager
     def _memory_advice(self) -> Iterator[None]:
@@ -139,7 +140,7 @@ class StreamExecutor:
         try:
             yield
         except torch.OutOfMemoryError as error:
-            lanes = max(card.lanes for card in self.cards)
+            lanes = self.card.lanes
             advice = (
                 f"{lanes} devices side by side; take fewer with --gpu.lanes"
                 if lanes > 1
@@ -150,10 +151,10 @@ class StreamExecutor:
     def account(self) -> dict[str, Any]:
         return {
             "simulator": "gpu",
-            "cards": [card.name for card in self.cards],
+            "cards": [self.card.name],
             "kernels": sorted(self._used),
             "lanes": self.count,
-            "gpu_memory": max(card.max_memory() for card in self.cards),
+            "gpu_memory": self.card.max_memory(),
         }
 
     def close(self) -> None:
@@ -164,8 +165,7 @@ class StreamExecutor:
         if self._joint:
             self._joint.trainers.clear()
         self._kernels()
-        for card in self.cards:
-            card.close()
+        self.card.close()
 
 
 class Card:

@@ -111,7 +111,7 @@ class Work:
 
     @property
     def fits_tensor_cores(self) -> bool:
-        """Whether it is a product of dense matrices on whole tiles of positions: the first layer."""
+        """Whether it is a product of dense matrices on whole tiles: the first layer."""
         node, tiles = self.step.nodes[0], (self.tile, self.back)
         taps = self.step.source.channels * node.kernel[0] * node.kernel[1]
         return (
