@@ -91,7 +91,7 @@ def test_there_is_at_least_one_lane_and_one_card(name):
 def test_more_ranks_than_the_machine_has_gpus_are_refused_clearly(monkeypatch):
     monkeypatch.setattr(resolve, "has_gpu", lambda: True)
     monkeypatch.setattr(resolve, "gpu_count", lambda: 2)
-    monkeypatch.setattr(assembly, "launch", lambda: Launch(6, 8, local_rank=2, local_size=4))
+    monkeypatch.setattr(resolve, "launch", lambda: Launch(6, 8, local_rank=2, local_size=4))
     with pytest.raises(ConfigError, match=r"has 2 GPUs; use torchrun --nproc-per-node 2"):
         assembly.assemble(small())
 
