@@ -151,6 +151,7 @@ def config(arguments: argparse.Namespace) -> Config:
             "simulator": "gpu",
             "train": {"local_epochs": arguments.epochs, "batch_size": BATCH},
             "gpu": {
+                "kernels": arguments.kernels,
                 "lanes": arguments.lanes,
                 "compile": not arguments.no_compile,
                 "graphs": not arguments.no_graphs,
@@ -211,6 +212,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--eager-steps", type=int, default=300)
     parser.add_argument("--density", type=float, default=0.01)
+    parser.add_argument("--kernels", choices=("auto", "dense", "sparse"), default="auto")
     parser.add_argument("--lanes", type=int)
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--no-graphs", action="store_true")
@@ -236,7 +238,8 @@ def show(result: dict) -> None:
     print(f"a paper run, 300 rounds x 5 epochs: {result['paper_run_minutes']:.1f} minutes")
     print(
         f"host: {result['host_ms_a_step']:.3f} ms of CPU time a step; {result['cards'][0]}, "
-        f"{result['lanes']} lanes, {result['gpu_memory'] / 1e9:.1f} GB"
+        f"{' and '.join(result['kernels'])} kernels, {result['lanes']} lanes, "
+        f"{result['gpu_memory'] / 1e9:.1f} GB"
     )
 
 
