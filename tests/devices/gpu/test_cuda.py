@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from fedtiny.devices.executors import Task
+from fedtiny.devices.gpu import joint_training
 from fedtiny.devices.gpu import step as steps
 from fedtiny.errors import ModelError
 from fedtiny.federation.messages import Request, prune_and_grow, top_gradients, train
@@ -178,3 +179,48 @@ def test_a_run_resumed_in_a_new_process_comes_to_the_same_end(tmp_path, compiler
     compilers_forget()
     resume_in_a_new_process(path)
     assert set(runs.differences(whole, path)) <= {"result"}
+
+
+# Sparse kernels
+
+SPARSE = {"kernels": "sparse", "precision": "fp32"}
+
+
+def test_sparse_kernels_train_as_the_dense_ones():
+    bench = lab(model=seeded(TinyNet, 0.3))
+    ours, theirs = (replies(bench, 1, **{**SPARSE, "kernels": k}) for k in ("sparse", "dense"))
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-3)
+        np.testing.assert_allclose(one.theta.vector, other.theta.vector, rtol=5e-3, atol=5e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_streams_graphs_and_neighbors_change_no_bit_of_sparse_kernels(precision):
+    bench = lab(sizes=(21, 12, 9, 30, 17), model=seeded(TinyNet, 0.3))
+    program = (train(2), prune_and_grow(COUNTS), train(1), top_gradients(COUNTS))
+    gpu = {"kernels": "sparse", "precision": precision, "compile": False}
+    found = [
+        [*map(everything, replies(bench, lanes, program=program, graphs=graphs, **gpu))]
+        for lanes, graphs in ((1, True), (1, True), (2, True), (3, True), (2, False))
+    ]
+    assert found[0] == found[1] == found[2] == found[3]
+    for one, other in zip(found[0], found[4], strict=True):
+        assert one[0][2]["loss"] == pytest.approx(other[0][2]["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("method", ["fedtiny", "feddst"])
+def test_a_sparse_run_is_the_reference_s_until_the_first_adjustment(tmp_path, method):
+    changes = RUNS[method] | {"gpu": {"kernels": "sparse"}}
+    changes["train"] = changes.get("train", {}) | {"batch_size": 16}
+    both = twins(quick(method=method, rounds=1, **changes), tmp_path)
+    if method == "fedtiny":
+        assert_the_same_candidate(both)
+    assert_near_until_then(both)
+    assert_the_same_first_adjustment(both)
+
+
+def test_auto_takes_sparse_kernels_where_few_operations_are_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(joint_training, "CROSSOVER", 0.2)  # the stem of so small a network is much
+    config = {"model": "small", "width": 16, "density": 0.02, "train": {"batch_size": 16}}
+    found = play(quick(simulator="gpu", rounds=1, gpu={"kernels": "auto"}, **config), tmp_path)
+    assert '"sparse"' in (found.result.path / "result.json").read_text()

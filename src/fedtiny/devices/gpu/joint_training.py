@@ -1,6 +1,6 @@
 """The local trainings of a request, all at once, before lanes answer it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from fedtiny.config import RunConfig
@@ -15,8 +15,6 @@ from fedtiny.graph.ir import Graph
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
-ROOM = 20  # devices of one launch; more go in turns
-
 
 class JointTraining:
     """Trainers that share out the devices of a request; each trains its own in one launch.
@@ -25,25 +23,30 @@ class JointTraining:
     trains it nor on who is trained beside it.
     """
 
-    def __init__(self, config: RunConfig, graph: Graph, data: ImageSet) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        graph: Graph,
+        data: ImageSet,
+        open_trainers: Callable[[], list[Trainer]],
+    ) -> None:
         self.config = config
         self.graph = graph
         self.data = data
         self.trainers: list[Trainer] = []
+        self._open_trainers = open_trainers
 
     def takes(self, mask: Mask) -> bool:
         """Whether devices are trained here under this mask."""
         return self.config.gpu.kernels == "sparse" or kept_share(self.graph, mask) <= CROSSOVER
 
-    def room(self, streams: int) -> int:
-        """Devices that each of so many streams trains at a time."""
-        return min(ROOM, -(-self.config.fleet.asked // streams))
-
     def train(self, tasks: Sequence[Task], theta: Theta, threads: Executor) -> dict[int, Trained]:
         """What came of the first training of those tasks that begin with one from this theta."""
-        if not self.takes(theta.mask):
+        taken = self.takes(theta.mask)
+        numbers = [i for i, task in enumerate(tasks) if taken and self._fits(task, theta)]
+        if not numbers:
             return {}
-        numbers = [i for i, task in enumerate(tasks) if self._fits(task, theta)]
+        self.trainers = self.trainers or self._open_trainers()
         longest_first = sorted(numbers, key=lambda i: -len(tasks[i].shard))
         count, rule = len(self.trainers), optimizer(self.config.train)
         hands = [longest_first[k::count] for k in range(count)]

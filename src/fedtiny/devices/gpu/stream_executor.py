@@ -35,6 +35,7 @@ from fedtiny.sparse.theta import Theta
 
 USUAL_LANES = 4
 USUAL_STREAMS = 1  # of a card if kernels are sparse: each trains many devices at once
+ROOM = 20  # devices of one launch; more go in turns
 WINDOW = 4  # jobs a lane that are open at a time at least; their replies wait for their turn
 HELD = 2 << 30  # bytes that waiting replies may take; as many jobs more are open at a time
 SPARE = 0.8  # of the free memory may be filled with further lanes
@@ -66,7 +67,8 @@ class StreamExecutor:
         self._threads: ThreadPoolExecutor | None = None
         self._kernels = choose_kernels(self.config.gpu, self)
         graph = spec.graph if self.config.gpu.kernels != "dense" else None
-        self._joint = JointTraining(self.config, graph, images[0]) if graph else None
+        opening = self._open_trainers
+        self._joint = JointTraining(self.config, graph, images[0], opening) if graph else None
         self._used: set[str] = set()
 
     def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
@@ -83,9 +85,8 @@ class StreamExecutor:
     def _trained(self, tasks: Sequence[Task], theta: Theta) -> dict[int, Trained]:
         """What came of the trainings that are done together, by number of the task."""
         found: dict[int, Trained] = {}
-        if self._joint and self._threads and self._joint.takes(theta.mask):
-            with self._memory_advice():
-                self._open_trainers(self._joint)
+        if self._joint and self._threads:
+            with self._memory_advice(together=True):
                 found = self._joint.train(tasks, theta, self._threads)
         for number, task in enumerate(tasks):
             trainings = [verb for verb in task.request.program if isinstance(verb, Train)]
@@ -123,11 +124,11 @@ class StreamExecutor:
         self.count = len(engines)
         self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="lane")
 
-    def _open_trainers(self, joint: JointTraining) -> None:
-        """Give the card its trainers, unless they are there."""
+    def _open_trainers(self) -> list[Trainer]:
+        """Trainers on the card, with room for the devices of a round or for their turns."""
         streams = self._each(USUAL_STREAMS)
-        if not joint.trainers:
-            joint.trainers += self.card.trainers(streams, joint.room(streams))
+        own = -(-self.config.fleet.asked // launch().size)
+        return self.card.trainers(streams, min(ROOM, -(-own // streams)))
 
     def _each(self, usual: int) -> int:
         """Streams: as many as asked for or usual, no more than this process has devices."""
@@ -135,18 +136,21 @@ class StreamExecutor:
         return min(usual if lanes is None else lanes, own)
 
     @contextmanager
-    def _memory_advice(self) -> Iterator[None]:
+    def _memory_advice(self, *, together: bool = False) -> Iterator[None]:
         """Say what to do where a card's memory does not suffice."""
         try:
             yield
         except torch.OutOfMemoryError as error:
-            lanes = self.card.lanes
-            advice = (
-                f"{lanes} devices side by side; take fewer with --gpu.lanes"
-                if lanes > 1
-                else "one device at a time; take a smaller network or --simulator reference"
-            )
+            advice = "many devices in one launch; use --gpu.kernels dense"
+            if not together:
+                advice = self._lanes_advice()
             raise FedTinyError(f"the GPU's memory is full with {advice}") from error
+
+    def _lanes_advice(self) -> str:
+        lanes = self.card.lanes
+        if lanes > 1:
+            return f"{lanes} devices side by side; take fewer with --gpu.lanes"
+        return "one device at a time; take a smaller network or --simulator reference"
 
     def account(self) -> dict[str, Any]:
         return {

@@ -10,6 +10,7 @@ from fedtiny.devices.gpu.sparse.lowering import UnsupportedNetworkError
 from fedtiny.devices.gpu.sparse.plan import Plan
 from fedtiny.errors import KernelError
 from fedtiny.graph.ir import Graph
+from fedtiny.graph.operations import OPERATIONS
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
@@ -59,8 +60,8 @@ def kept_share(graph: Graph, mask: Mask) -> float:
     """Share of a dense network's multiply-adds that its kept weights take."""
     kept = dense = 0
     for number, node in graph.layers.items():
-        name, positions = f"{node.name}.weight", prod(graph.shapes[number][1:])
-        size = prod(graph.weight_shapes[node.name])
-        dense += size * positions
-        kept += (mask.kept(name) if name in mask.param_spec.prunable else size) * positions
+        uses = OPERATIONS[node.kind].uses(graph.shapes[number])
+        name, size = f"{node.name}.weight", prod(graph.weight_shapes[node.name])
+        dense += size * uses
+        kept += (mask.kept(name) if name in mask.param_spec.prunable else size) * uses
     return kept / dense

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.devices.gpu.sparse.tiles import WORD, Reach, Tile
+from fedtiny.devices.gpu.sparse.tiles import LANES, WORD, Reach, Tile
 from fedtiny.graph.ir import Node, Pair
 
 Integers = NDArray[np.int64]
@@ -20,8 +20,8 @@ def forward_reach(
     """Where the outputs of some convolutions read."""
     low = [min(-n.padding[i] for n in nodes) for i in (0, 1)]
     high = [max(n.kernel[i] - 1 - n.padding[i] for n in nodes) for i in (0, 1)]
-    ends = (low[0], low[1]), (high[0], high[1])
-    return Reach(channels, source, out, nodes[0].stride[0], *ends, images)
+    step, ends = nodes[0].stride[0], (high[0], high[1])
+    return Reach(channels, source, out, step, (low[0], _before(low[1], out)), ends, images)
 
 
 def backward_reach(
@@ -32,7 +32,13 @@ def backward_reach(
     grid = -(-source[0] // step), -(-source[1] // step)
     read = [np.concatenate([_rows(n, i, np.arange(n.kernel[i]))[1] for n in nodes]) for i in (0, 1)]
     low, high = ([int(end(rows)) for rows in read] for end in (np.min, np.max))
-    return Reach(filters, out, grid, 1, (low[0], low[1]), (high[0], high[1]), images)
+    ends = (high[0], high[1])
+    return Reach(filters, out, grid, 1, (low[0], _before(low[1], grid)), ends, images)
+
+
+def _before(low: int, grid: Pair) -> int:
+    """The least offset of a column: kernels know a tile that holds no whole rows by one below 0."""
+    return min(low, -1) if grid[1] > LANES else low
 
 
 def _rows(node: Node, axis: int, at: Integers) -> tuple[Integers, Integers]:
