@@ -90,12 +90,12 @@ def test_replies_are_those_of_dense_lanes(hire, together, name):
     assert dense.account()["kernels"] == ["dense"]
 
 
-def test_the_number_of_streams_and_of_cards_changes_no_bit(hire, together):
+def test_the_number_of_streams_changes_no_bit(hire, together):
     bench = bench_of()
     found = [
-        [*map(everything, hire(bench, lanes, cards=cards).answers(tasks(bench, *program)))]
+        [*map(everything, hire(bench, lanes).answers(tasks(bench, *program)))]
         for program in (PROGRAMS["feddst"],)
-        for lanes, cards in ((1, 1), (2, 1), (3, 1), (2, 2))
+        for lanes in (1, 2, 3)
     ]
     assert found[0] == found[1] == found[2] == found[3]
     assert together[0] == [0, 2, 4]
@@ -276,7 +276,7 @@ def chosen(monkeypatch, network, **gpu):
         bench.config, simulator="gpu", gpu=replace(bench.config.gpu, **{"precision": "fp32"} | gpu)
     )
     monkeypatch.setattr(resolve, "has_gpu", lambda: True)
-    monkeypatch.setattr(resolve, "cards", lambda config: [torch.device("cpu")])
+    monkeypatch.setattr(resolve, "card", lambda: torch.device("cpu"))
     graph = fedtiny.models.traced(bench.model, (1, 8, 8))
     return resolve.choose_kernels(config, bench.model, bench.param_spec, graph)
 
