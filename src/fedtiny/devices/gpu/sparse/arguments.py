@@ -1,4 +1,4 @@
-"""The structures that kernels.cu takes, field by field."""
+"""The structures that the kernels in cuda/ take, field by field."""
 
 from ctypes import Structure, c_float, c_int, c_void_p
 from typing import Any

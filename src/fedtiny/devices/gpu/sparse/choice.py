@@ -15,7 +15,7 @@ from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 
-CROSSOVER = 0.05  # above this share of the multiply-adds dense kernels are faster
+CROSSOVER = 0.04  # above this share of the multiply-adds dense kernels are faster
 EMULATED_SHARED = 227 * 1024  # bytes of shared memory of a block, as an H100 has them
 LEAST_SHARED = 99 * 1024  # of any card that has bf16
 

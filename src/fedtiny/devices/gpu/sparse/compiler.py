@@ -21,7 +21,7 @@ from fedtiny.devices.gpu.sparse import driver, emulation, nvrtc
 from fedtiny.devices.gpu.sparse.kernel import Kernels
 from fedtiny.errors import KernelError
 
-HERE = Path(__file__).parent
+CUDA = Path(__file__).with_name("cuda")
 OLDEST = (8, 0)  # the first with bf16
 
 
@@ -55,7 +55,7 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 @cache
 def _header(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")
+    return (CUDA / name).read_text(encoding="utf-8")
 
 
 def with_header(name: str, source: str) -> str:

@@ -1,6 +1,6 @@
 """The launches of a training step: what each kernel is given."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ctypes import Structure
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +28,7 @@ from fedtiny.graph.ir import Kind
 THREADS = 512
 DEEP_THREADS = 384  # of a gradient with many positions a lane, which wants registers
 SMALL = 256
+TENSOR_CORE_TAPS = 32
 WORDS_A_BLOCK = 1024
 MAX_SHARED = 8  # blocks that share a tile, each of which loads it
 MANY = 4  # devices that are worth two blocks for each that a GPU has at a time
@@ -61,12 +62,16 @@ class Launch:
 
 @dataclass(eq=False)
 class Work:
-    """The tensors of a convolution: its taps in both orders, its work, its weights' gradients."""
+    """The tensors of a convolution: its taps in both orders, its work, its weights' gradients.
+
+    `dense` is one that is never pruned.
+    """
 
     step: Convolution
     tile: Tile
     back: Tile
     room: int
+    dense: bool
     limit: int
     devices: int
     device: torch.device
@@ -103,6 +108,23 @@ class Work:
     def only_weights(self) -> bool:
         """Whether nobody wants the gradient of what it reads: the image's."""
         return self.step.source.maker is None
+
+    @property
+    def fits_tensor_cores(self) -> bool:
+        """Whether it is a product of dense matrices on whole tiles of positions: the first layer."""
+        node, tiles = self.step.nodes[0], (self.tile, self.back)
+        taps = self.step.source.channels * node.kernel[0] * node.kernel[1]
+        return (
+            self.only_weights
+            and self.dense
+            and self.stride == 1
+            and self.step.source.buffer.size == self.step.buffer.size
+            and taps <= TENSOR_CORE_TAPS
+            and self.step.buffer.channels % 16 == 0
+            and all(t.exact and t.images == 1 and t.pitch % 4 == 0 and not t.left for t in tiles)
+            and self.tile.rows == self.back.rows
+            and self.tile.columns % 8 == 0
+        )
 
     @property
     def stride(self) -> int:
@@ -179,10 +201,21 @@ class Builder:
         args.items, args.room, args.step = out.channels, work.room, 1
         args.sums, args.part = int(step.normed), address(self._part)
         args.taps, args.work = address(work.taps), address(work.work)
-        body = f"convolve<{work.tile.cpp(self.word)}, {mode}>(args);"
-        launch = self._tiled("convolve", work, work.tile, work.threads[0], args, body)
+        if work.fits_tensor_cores and self.word == "Bf16Pair":
+            launch = self._dense_convolution(work, args, mode)
+        else:
+            body = f"convolve<{work.tile.cpp(self.word)}, {mode}>(args);"
+            launch = self._tiled("convolve", work, work.tile, work.threads[0], args, body)
         tiles = work.tile.tiles
         return [launch, *(self._norm(out, tiles) for out in step.outs if out.shifted)]
+
+    def _dense_convolution(self, work: Work, args: Conv, mode: str) -> Launch:
+        node, filters = work.step.nodes[0], work.step.buffer.channels
+        numbers = (filters, work.step.source.channels, *node.kernel, node.padding[1])
+        body = f"dense_convolve<{work.tile.cpp(self.word)}, {mode}, {_listed(numbers)}>(args);"
+        weights, sums = filters * 20 * 4, THREADS // 32 * filters * 8  # see tensor_cores.cuh
+        shared = work.tile.shared + weights + sums
+        return Launch("convolve", (work.tile.tiles, 1), THREADS, args, shared, body)
 
     def _conv(self, tile: Tile, channels: int, source: Buffer, out: Buffer) -> Conv:
         args = Conv(channels=channels, images=self.activations.images, classes=1)
@@ -298,9 +331,21 @@ class Builder:
             args.more = address(self.activations.words(step.more))
             args.more_stride = step.more.channels * prod(step.more.size)
         self._sums(args, step.norms)
+        if work.fits_tensor_cores and self.word == "Bf16Pair":
+            return [self._dense_gradients(work, args, mode)]
         only = str(step.out is None).lower()
         body = f"gradients<{work.back.cpp(self.word)}, {mode}, {only}>(args);"
         return [self._tiled("gradients", work, work.back, work.threads[1], args, body)]
+
+    def _dense_gradients(self, work: Work, args: Conv, mode: str) -> Launch:
+        node = work.step.nodes[0]
+        sums = THREADS // 32 * 16 * TENSOR_CORE_TAPS * 4  # of every warp
+        shared = max(work.tile.shared + work.back.shared, sums)
+        tiles = f"{work.back.cpp(self.word)}, {work.tile.cpp(self.word)}"
+        numbers = (node.channels, work.step.source.channels, *node.kernel, node.padding[1])
+        body = f"dense_gradients<{tiles}, {mode}, {_listed(numbers)}>(args);"
+        blocks = 2 if shared <= work.limit // 2 - SPARE else 1
+        return Launch("gradients", (work.back.tiles, 1), THREADS, args, shared, body, blocks)
 
     def _output_gradient(self, args: Conv, step: Convolution) -> View:
         """How the gradient of a convolution's output is read; of two outputs in two parts."""
@@ -359,3 +404,7 @@ class Builder:
             args.tiles = -(-self.activations.images // group)
             args.of = after.out.channels
         return [Launch("norm_backward", (-(-step.value.channels // 32), 1), 1024, args)]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

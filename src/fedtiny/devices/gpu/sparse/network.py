@@ -15,7 +15,7 @@ from fedtiny.devices.gpu.sparse.taps import make_taps
 from fedtiny.devices.gpu.stand_ins import NEXT
 from fedtiny.sparse.mask import Mask
 
-RATES = 10  # see the enum in kernels.cu
+RATES = 10  # see the enum in cuda/update.cuh
 
 
 class SparseNetwork:
@@ -82,9 +82,17 @@ class SparseNetwork:
         self.moves = self._zeros(dense, dtype=torch.uint8)
         self.works = {
             step: Work(
-                step, *self.plan.tiles[step], room, self.plan.limit, self.devices, self.device
+                step,
+                *self.plan.tiles[step],
+                room,
+                all(name in self.plan.param_spec.dense for name in names),
+                self.plan.limit,
+                self.devices,
+                self.device,
             )
-            for step, room in zip(self.plan.convolutions, self.layout.rooms, strict=True)
+            for step, names, room in zip(
+                self.plan.convolutions, self.layout.groups, self.layout.rooms, strict=True
+            )
         }
         self._build()
 

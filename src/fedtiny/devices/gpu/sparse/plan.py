@@ -16,7 +16,7 @@ from fedtiny.models.param_spec import ParamSpec
 
 MAX_LINEAR = 1 << 22  # weights of pruned linear layers, which are held in full for every device
 WORDS = {"bf16": ("Bf16Pair", 2), "fp32": ("Fp32", 1)}
-"""By precision, the word of kernels.cu and how many images it holds."""
+"""By precision, the word of cuda/words.cuh and how many images it holds."""
 
 
 class Plan:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-GUARD = 32  # words before the first plane and behind the last (kernels.cu)
+GUARD = 32  # words before the first plane and behind the last (cuda/words.cuh)
 LANES = 32
 DEPTHS = (8, 4, 2, 1)
 WORD = 4  # bytes
@@ -34,7 +34,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Tile:
-    """See `Tile` in kernels.cu."""
+    """See `Tile` in cuda/tiles.cuh."""
 
     reach: Reach
     columns: int
@@ -106,7 +106,7 @@ class Tile:
         return channel * self.plane + row * self.pitch + column
 
     def cpp(self, word: str) -> str:
-        """The type in kernels.cu."""
+        """The type in cuda/tiles.cuh."""
         sizes = (self.columns, self.rows, self.depth, self.images, self.reach.step, self.top)
         stored = (self.left, self.held, self.pitch, self.height, self.tail, self.gap, self.chunk)
         numbers = ", ".join(map(str, (*sizes, *stored)))

@@ -23,7 +23,11 @@ from fedtiny.devices.gpu.sparse.launches import SMALL, Launch
 from fedtiny.devices.gpu.sparse.network import SparseNetwork
 from fedtiny.sparse.theta import Theta
 
-SOURCE = Path(__file__).with_name("kernels.cu")
+CUDA = Path(__file__).with_name("cuda")
+SOURCES = (
+    *("words", "tiles", "convolution", "tensor_cores"),
+    *("norm", "elementwise", "batch", "update"),
+)
 PLANNED = 64  # steps whose batches are planned while the GPU takes those before
 _BUILDING = Lock()
 Call = Callable[[], None]
@@ -229,7 +233,10 @@ class Trainer:
     def source(self) -> str:
         """The kernels and what of them this network needs."""
         arguments = {"convolve": "Conv", "gradients": "Conv", "fetched": "Batch"}
-        lines = [SOURCE.read_text(encoding="utf-8")]
+        lines = [
+            f'#line 1 "{name}.cuh"\n' + (CUDA / f"{name}.cuh").read_text(encoding="utf-8")
+            for name in SOURCES
+        ]
         names = self._names
         for launch in (self._batch, *self.network.there, *self.network.back):
             if launch.body and names.pop(launch.body, None) is not None:
