@@ -16,7 +16,7 @@ def _fields(**kinds: Any) -> list[tuple[str, Any]]:
 class View(Structure):
     """A tensor from some channel on, and how its values are used."""
 
-    _fields_ = _fields(words=P, coef=P, stride=I, coefs=I, floor=F, relu=I)
+    _fields_ = _fields(stored=P, coef=P, stride=I, coefs=I, floor=F, relu=I)
 
 
 class Conv(Structure):

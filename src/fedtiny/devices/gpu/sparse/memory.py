@@ -111,7 +111,7 @@ class Activations:
     images: int
     """Word images of a device."""
     device: torch.device
-    _words: dict[Buffer, Tensor] = field(default_factory=dict)
+    _stored: dict[Buffer, Tensor] = field(default_factory=dict)
     _coefs: dict[tuple[Buffer, str], Tensor] = field(default_factory=dict)
 
     @cached_property
@@ -123,10 +123,10 @@ class Activations:
 
     def words(self, buffer: Buffer) -> Tensor:
         """A buffer's words: [devices * images, channels, positions]."""
-        if buffer not in self._words:
+        if buffer not in self._stored:
             shape = (self.devices * self.images, buffer.channels, prod(buffer.size))
-            self._words[buffer] = torch.zeros(shape, dtype=torch.int32, device=self.device)
-        return self._words[buffer]
+            self._stored[buffer] = torch.zeros(shape, dtype=torch.int32, device=self.device)
+        return self._stored[buffer]
 
     def coefs(self, buffer: Buffer, kind: str = "forward") -> Tensor:
         """Coefficients of a buffer's channels: [devices, channels, 4]."""
@@ -152,5 +152,5 @@ class Activations:
     def plain(self, buffer: Buffer, first: int = 0) -> View:
         """What is stored, from some channel on."""
         area = prod(buffer.size)
-        words = address(self.words(buffer), first * area)
-        return View(words, None, buffer.channels * area, 0, -inf, 0)
+        stored = address(self.words(buffer), first * area)
+        return View(stored, None, buffer.channels * area, 0, -inf, 0)

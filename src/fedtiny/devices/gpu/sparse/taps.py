@@ -95,8 +95,8 @@ def make_taps(
     )
 
 
-def _bytes(words: Any) -> NDArray[np.int32]:
-    return np.asarray(words * WORD, dtype=np.int32)
+def _bytes(offsets: Any) -> NDArray[np.int32]:
+    return np.asarray(offsets * WORD, dtype=np.int32)
 
 
 def _work(
@@ -107,10 +107,10 @@ def _work(
     ends = np.searchsorted(keys, every, side="right")
     starts = np.searchsorted(keys, every, side="left")
     if cut:
-        pieces = np.maximum(1, -(-(ends - starts) // CHUNK))
-        piece = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        every, ends = np.repeat(every, pieces), np.repeat(ends, pieces)
-        starts = np.repeat(starts, pieces) + piece * CHUNK
+        chunks = np.maximum(1, -(-(ends - starts) // CHUNK))
+        piece = np.arange(chunks.sum()) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+        every, ends = np.repeat(every, chunks), np.repeat(ends, chunks)
+        starts = np.repeat(starts, chunks) + piece * CHUNK
         ends = np.minimum(ends, starts + CHUNK)
     items = np.stack([starts, ends, every // classes, every % classes], axis=1)
     items = items[np.argsort(starts - ends, kind="stable")]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ SOURCES = (
     *("norm", "elementwise", "batch", "update"),
 )
 PLANNED = 64  # steps whose batches are planned while the GPU takes those before
+_BUILDING = Lock()
 Call = Callable[[], None]
 Repeat = Callable[[int], None]
 
@@ -224,7 +226,8 @@ class Trainer:
     def kernels(self) -> Kernels:
         """The kernels of this network, built when they are needed."""
         if self._kernels is None:
-            self._kernels = compile_kernels(self.source(), self.network.device)
+            with _BUILDING:  # trainers side by side want the same: who comes second finds it
+                self._kernels = compile_kernels(self.source(), self.network.device)
         return self._kernels
 
     def source(self) -> str:
