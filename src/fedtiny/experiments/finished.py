@@ -58,6 +58,9 @@ class Finished:
     settings: Flat
     numbers: Numbers
     machines: tuple[Machine, ...] = ()
+    kernels: tuple[str, ...] = ()
+    """Of a GPU simulator: whether devices trained at all weights (dense) or at kept ones (sparse);
+    nothing of older runs, which were dense."""
 
 
 def in_folders(
@@ -76,11 +79,13 @@ def in_folders(
             try:
                 configs.load(folder.config)
                 numbers, machines = measure(cell.config, folder), machines_of(folder)
+                kernels = tuple(read_json(folder.result).get("kernels", ()))
             except (ConfigError, RunError) as error:
                 damaged[cell.name] = f"{error}; {way_anew(folder)}"
                 continue
             require_same(cell, folder)
-            found[place.stem].append(Finished(cell.name, seed, settings, numbers, machines))
+            run = Finished(cell.name, seed, settings, numbers, machines, kernels)
+            found[place.stem].append(run)
     return found, damaged
 
 

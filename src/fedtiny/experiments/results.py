@@ -196,7 +196,8 @@ def _finished(cell: Any, machines: list[Machine]) -> Finished:
         raise TypeError("a number that is none")
     noted = tuple(machines[number] for number in cell["machines"])
     settings = current_settings(cell["settings"], warns=False)
-    return Finished(cell["name"], cell["seed"], settings, cell["numbers"], noted)
+    kernels = tuple(map(str, cell.get("kernels", ())))
+    return Finished(cell["name"], cell["seed"], settings, cell["numbers"], noted, kernels)
 
 
 def _document(path: Path, way_out: str) -> dict[str, Any]:
