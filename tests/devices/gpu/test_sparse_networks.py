@@ -150,9 +150,35 @@ def test_who_trains_beside_a_device_changes_no_bit():
         assert alone.loss == found.loss
 
 
-def test_bf16_is_near():
-    bench = Both(seeded(Chain), (1, 15, 15), 4, "bf16")
-    exact = both("chain")
+class Stem(nn.Sequential):
+    """A first convolution that the tensor cores take, since it is never pruned."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(3, 16, 3, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.MaxPool2d(4),
+            nn.Conv2d(16, 4, 3, padding=1, bias=False),
+            nn.BatchNorm2d(4),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(4, CLASSES),
+        )
+
+
+def test_bf16_is_near_and_so_is_a_first_layer_on_the_tensor_cores():
+    bench, exact = (Both(seeded(Stem), (3, 32, 32), 4, word) for word in ("bf16", "fp32"))
+    assert_bf16_is_near(bench, exact)
+    bodies = [launch.body for launch in (*bench.trainer.network.there, *bench.trainer.network.back)]
+    assert sum(body.startswith("dense_") for body in bodies) == 2
+
+
+def test_bf16_is_near_in_tiles_that_are_not_exact():
+    assert_bf16_is_near(Both(seeded(Chain), (1, 15, 15), 4, "bf16"), both("chain"))
+
+
+def assert_bf16_is_near(bench, exact):
     theta, trainings = exact.theta(exact.mask(0.5)), exact.trainings(2, 1)
     for ours, theirs in zip(
         bench.sparse(theta, trainings), exact.sparse(theta, trainings), strict=True
