@@ -123,7 +123,7 @@ def moved(launch: Launch) -> int:
         words = args.channels * area * (2 if args.g1 else 1)
         words += args.out_channels * result * bool(args.out)
         if launch.kernel == "gradients":
-            others = [v.words for v in (args.input, args.norm1, args.norm2) if v.words]
+            others = [v.stored for v in (args.input, args.norm1, args.norm2) if v.stored]
             words += args.out_channels * result * (len(set(others)) + bool(args.more))
     elif launch.kernel in ("added", "combined"):
         words = args.channels * args.height * args.width * 3

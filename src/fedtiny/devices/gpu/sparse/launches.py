@@ -21,7 +21,7 @@ from fedtiny.devices.gpu.sparse.lowering import (
     Value,
 )
 from fedtiny.devices.gpu.sparse.memory import Activations
-from fedtiny.devices.gpu.sparse.taps import Taps, most_items
+from fedtiny.devices.gpu.sparse.taps import Taps, max_items
 from fedtiny.devices.gpu.sparse.tiles import SPARE, Tile
 from fedtiny.graph.ir import Kind
 
@@ -82,7 +82,7 @@ class Work:
         classes = self.classes
         items = source * classes
         if self.only_weights:
-            items = most_items(source, self.stride, self.room)
+            items = max_items(source, self.stride, self.room)
         self.work = self._integers(self.step.buffer.channels, 4)
         self.back_work = self._integers(items, 4)
         self.place = self._integers(self.room) - 1
@@ -222,7 +222,7 @@ class Builder:
         args.height, args.width = source.size
         args.tiles_x, args.tiles_y = tile.tiles_x, tile.tiles_y
         args.out_height, args.out_width = out.size
-        args.out = address(self.activations.words(out))
+        args.out = address(self.activations.tensor(out))
         args.out_channels, args.out_stride = out.channels, out.channels * prod(out.size)
         return args
 
@@ -267,7 +267,7 @@ class Builder:
         args.a = self.activations.view(sources[0])
         if len(sources) > 1:
             args.b = self.activations.view(sources[1])
-        args.out = address(self.activations.words(out.buffer))
+        args.out = address(self.activations.tensor(out.buffer))
         args.floor = 0.0 if out.relu_stored else float("-inf")
         if step.kind != Kind.ADD:
             self._window(args, step, sources[0].buffer)
@@ -318,7 +318,7 @@ class Builder:
         convolution, work = step.step, self.works[step.step]
         source, out = convolution.source, convolution.buffer
         args = self._conv(work.back, out.channels, out, Buffer(source.channels, source.buffer.size))
-        args.out = address(self.activations.words(step.out)) if step.out else None
+        args.out = address(self.activations.tensor(step.out)) if step.out else None
         args.source, mode = self._output_gradient(args, convolution), "PLAIN"
         if convolution.normed:
             mode = "GRADIENT"
@@ -328,7 +328,7 @@ class Builder:
         args.taps, args.work = address(work.back_taps), address(work.back_work)
         args.weight_part = address(work.part)
         if step.more:
-            args.more = address(self.activations.words(step.more))
+            args.more = address(self.activations.tensor(step.more))
             args.more_stride = step.more.channels * prod(step.more.size)
         self._sums(args, step.norms)
         if work.fits_tensor_cores and self.word == "Bf16Pair":
@@ -354,11 +354,11 @@ class Builder:
         buffers = [buffer for buffer in made if buffer]
         if not step.normed:
             return self.activations.plain(buffers[0])
-        args.g1 = address(self.activations.words(buffers[0]))
+        args.g1 = address(self.activations.tensor(buffers[0]))
         args.g1_stride = buffers[0].channels * prod(buffers[0].size)
         args.split = buffers[0].channels
         if len(buffers) > 1:
-            args.g2 = address(self.activations.words(buffers[1]))
+            args.g2 = address(self.activations.tensor(buffers[1]))
             args.g2_stride = buffers[1].channels * prod(buffers[1].size)
         everything = Value(step.buffer, step.buffer.channels)
         return self.activations.raw(everything, "gradient")
@@ -374,19 +374,19 @@ class Builder:
         """The gradient of a value from what is no convolution."""
         value = step.value
         args = self._featured(value) if step.kind == "features" else self._plane(step.out)
-        args.out = address(self.activations.words(step.out))
+        args.out = address(self.activations.tensor(step.out))
         args.a = self.activations.view(value, relu=step.final)
         args.kind = KINDS[step.step.kind if step.step else step.kind]
         args.features = address(self.features_gradient)
         if step.kind == "norm":
             args.a = self.activations.raw(value, "gradient")
         if step.gradient:
-            args.g1 = address(self.activations.words(step.gradient))
+            args.g1 = address(self.activations.tensor(step.gradient))
             args.g1_stride = step.gradient.channels * prod(step.gradient.size)
         if step.step:
             self._window(args, step.step, step.step.out.buffer)
         if step.more:
-            args.g2 = address(self.activations.words(step.more))
+            args.g2 = address(self.activations.tensor(step.more))
             args.g2_stride = step.more.channels * prod(step.more.size)
         self._sums(args, step.norms)
         return [self._grouped("collected", args)]

@@ -121,7 +121,7 @@ class Activations:
             return 1
         return int(torch.cuda.get_device_properties(self.device).multi_processor_count)
 
-    def words(self, buffer: Buffer) -> Tensor:
+    def tensor(self, buffer: Buffer) -> Tensor:
         """A buffer's words: [devices * images, channels, positions]."""
         if buffer not in self._stored:
             shape = (self.devices * self.images, buffer.channels, prod(buffer.size))
@@ -152,5 +152,5 @@ class Activations:
     def plain(self, buffer: Buffer, first: int = 0) -> View:
         """What is stored, from some channel on."""
         area = prod(buffer.size)
-        stored = address(self.words(buffer), first * area)
+        stored = address(self.tensor(buffer), first * area)
         return View(stored, None, buffer.channels * area, 0, -inf, 0)

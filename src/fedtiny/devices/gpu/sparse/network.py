@@ -47,9 +47,9 @@ class SparseNetwork:
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     @property
-    def image_words(self) -> Tensor:
+    def image_tensor(self) -> Tensor:
         """Where a batch goes."""
-        return self.activations.words(self.plan.forward.image.buffer)
+        return self.activations.tensor(self.plan.forward.image.buffer)
 
     def use(self, mask: Mask) -> bool:
         """Compute under this mask from now on; whether buffers had to move for it."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.devices.gpu.sparse.tiles import LANES, WORD, Reach, Tile
+from fedtiny.devices.gpu.sparse.tiles import WORD, Reach, Tile
 from fedtiny.graph.ir import Node, Pair
 
 Integers = NDArray[np.int64]
@@ -21,7 +21,7 @@ def forward_reach(
     low = [min(-n.padding[i] for n in nodes) for i in (0, 1)]
     high = [max(n.kernel[i] - 1 - n.padding[i] for n in nodes) for i in (0, 1)]
     step, ends = nodes[0].stride[0], (high[0], high[1])
-    return Reach(channels, source, out, step, (low[0], _before(low[1], out)), ends, images)
+    return Reach(channels, source, out, step, (low[0], low[1]), ends, images)
 
 
 def backward_reach(
@@ -33,12 +33,7 @@ def backward_reach(
     read = [np.concatenate([_rows(n, i, np.arange(n.kernel[i]))[1] for n in nodes]) for i in (0, 1)]
     low, high = ([int(end(rows)) for rows in read] for end in (np.min, np.max))
     ends = (high[0], high[1])
-    return Reach(filters, out, grid, 1, (low[0], _before(low[1], grid)), ends, images)
-
-
-def _before(low: int, grid: Pair) -> int:
-    """The least offset of a column: kernels know a tile that holds no whole rows by one below 0."""
-    return min(low, -1) if grid[1] > LANES else low
+    return Reach(filters, out, grid, 1, (low[0], low[1]), ends, images)
 
 
 def _rows(node: Node, axis: int, at: Integers) -> tuple[Integers, Integers]:
@@ -119,6 +114,6 @@ def _work(
     return items.astype(np.int32)
 
 
-def most_items(channels: int, step: int, room: int) -> int:
+def max_items(channels: int, step: int, room: int) -> int:
     """Items of a backward pass whose work is cut, at most."""
     return channels * step * step + -(-room // CHUNK)

@@ -85,8 +85,8 @@ class Tile:
         """Whether every lane's positions lie inside."""
         lanes = self.images * self.columns * (self.rows // self.depth)
         (rows, columns), images = self.reach.grid, self.reach.images
-        whole = rows % self.rows == columns % self.columns == images % self.images == 0
-        return whole and lanes == LANES
+        divisible = rows % self.rows == columns % self.columns == images % self.images == 0
+        return divisible and lanes == LANES
 
     @cached_property
     def conflicts(self) -> int:
@@ -155,8 +155,8 @@ def _tile(reach: Reach, depth: int) -> Tile | None:
     top, bottom = max(0, -reach.low[0]), max(0, reach.high[0])
     before, behind = max(0, -reach.low[1]), max(0, reach.high[1])
     if columns > LANES:
-        held = before + step * (across - 1) + 1 + behind
-        pitch, left = held, before
+        left = max(1, before)  # by which kernels know a tile that holds parts of rows
+        pitch = held = left + step * (across - 1) + 1 + behind
     else:
         held, left = reach.source[1], 0
         pitch = max(held + before, step * (across - 1) + 1 + behind)

@@ -196,7 +196,7 @@ class Trainer:
             *map(address, (images.pixels, images.labels, self.plan, network.next)),
             *(PLANNED, network.plan.batch, images.pixels.shape[3], images.height, images.width),
             *(*padded, images.preparation.cutout),
-            *map(address, (images.scale, images.shift, network.image_words, network.labels)),
+            *map(address, (images.scale, images.shift, network.image_tensor, network.labels)),
         )
         pixel = "unsigned char" if images.pixels.dtype == torch.uint8 else "float"
         grid = (-(-images.height * images.width // SMALL), network.plan.images)
