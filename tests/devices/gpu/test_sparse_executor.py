@@ -97,7 +97,7 @@ def test_the_number_of_streams_changes_no_bit(hire, together):
         for program in (PROGRAMS["feddst"],)
         for lanes in (1, 2, 3)
     ]
-    assert found[0] == found[1] == found[2] == found[3]
+    assert found[0] == found[1] == found[2]
     assert together[0] == [0, 2, 4]
     assert sorted(together[1:3]) == [[0, 4], [2]], "dealt by their steps"
 
