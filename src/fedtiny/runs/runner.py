@@ -18,6 +18,7 @@ from fedtiny.files import read_json, write_atomically, write_json
 from fedtiny.models import Traced
 from fedtiny.runs import metrics
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
+from fedtiny.runs.best import best_model, keep_best
 from fedtiny.runs.checkpoint import load_checkpoint, require_complete, save_checkpoint
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, way_on
@@ -25,6 +26,7 @@ from fedtiny.runs.metrics import Record, about_record, result_record, round_reco
 from fedtiny.runs.reporter import Reporter, automatic
 from fedtiny.runs.resolve import resolved
 from fedtiny.runs.split import load_split, save_split
+from fedtiny.sparse.theta import Theta
 
 if TYPE_CHECKING:
     from torch import nn
@@ -121,6 +123,7 @@ def _train(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> Result:
             record = round_record(assembly, result, started)
             records.append(record)
             metrics.append(folder, record)
+            keep_best(server, records)
             if server.round % config.checkpoint_every == 0 or server.round == config.rounds:
                 save_checkpoint(folder, server)
             reporter.round_done(record)
@@ -143,10 +146,10 @@ def _prepare(assembly: Assembly, folder: RunFolder, reporter: Reporter) -> None:
 def _finish(
     assembly: Assembly, folder: RunFolder, records: list[Record], reporter: Reporter
 ) -> Result:
-    assembly.engine.load(assembly.server.theta)
-    assembly.engine.to("cpu")
-    state = {name: value.contiguous() for name, value in assembly.model.state_dict().items()}
-    write_atomically(folder.model, require("safetensors.torch", extra="torch").save(state))
+    best = best_model(assembly.server)
+    if best is not None:
+        _save_model(assembly, best, folder.best)
+    _save_model(assembly, assembly.server.model, folder.model)
     selection = read_json(folder.selection)
     known = read_json(folder.result) if folder.result.exists() else {}
     if known.get("rounds") != assembly.server.round:
@@ -164,6 +167,14 @@ def _finish(
         network=assembly.model.eval(),
         graph=assembly.graph,
     )
+
+
+def _save_model(assembly: Assembly, theta: Theta, path: Path) -> None:
+    """Write a model as a state dict; the network has its values then."""
+    assembly.engine.load(theta)
+    assembly.engine.to("cpu")
+    state = {name: value.contiguous() for name, value in assembly.model.state_dict().items()}
+    write_atomically(path, require("safetensors.torch", extra="torch").save(state))
 
 
 def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
