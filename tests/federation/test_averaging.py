@@ -68,13 +68,8 @@ def run(answers, rounds=4, **more):
         return answers(device)
 
     transport = FakeTransport(answer=answer)
-    server = server_of(
-        transport,
-        theta=theta_of(FULL),
-        density=1.0,
-        rounds=rounds,
-        server={"average": "swa", **more},
-    )
+    how = {"average": "swa", **more}
+    server = server_of(transport, theta_of(FULL), density=1.0, rounds=rounds, server=how)
     results = list(federate(server, Method(server.config), rounds))
     assert len(results) == rounds
     return server, transport

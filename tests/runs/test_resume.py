@@ -11,7 +11,7 @@ from fedtiny import methods
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.runs.reporter import Silent
 
-from .tiny import TINY, differences, essence, lines, locked_elsewhere, stop, tiny, train
+from .tiny import TINY, TRAINING, differences, essence, lines, locked_elsewhere, stop, tiny, train
 
 
 def resume(path, **given):
@@ -62,6 +62,30 @@ def test_robust_means_resume_too(tmp_path, method, robustness):
     assert differences(whole, path) == []
     plain = train(tiny(method=method), tmp_path / "plain").path
     assert "model" in differences(whole, plain), "or the settings were not followed"
+
+
+@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("method", ["fedtiny", "feddst"])
+def test_every_way_of_training_resumes_to_the_same_end(tmp_path, method, name):
+    config = tiny(method=method, rounds=4, checkpoint_every=2, **TRAINING[name])
+    whole = train(config, tmp_path / "whole").path
+    path = stop(config, tmp_path / "stopped", 3)
+    resume(path)
+    assert differences(whole, path) == []
+    plain = train(tiny(method=method, rounds=4, checkpoint_every=2), tmp_path / "plain").path
+    what = "best" if name == "best" else "model"
+    assert what in differences(whole, plain), "or the settings were not followed"
+
+
+def test_a_run_with_an_average_goes_on_from_its_last_model(tmp_path):
+    server = {"optimizer": "fedavgm", "average": "ema", "average_start": 0}
+    whole = train(tiny(rounds=3, server=server), tmp_path / "whole").path
+    path = train(tiny(rounds=2, server=server), tmp_path / "run").path
+    text = (path / "config.toml").read_text()
+    (path / "config.toml").write_text(text.replace("rounds = 2", "rounds = 3"))
+    resume(path)
+    assert lines(path)[2]["accuracy"] == lines(whole)[2]["accuracy"]
+    assert {"model", "config"}.isdisjoint(differences(whole, path))
 
 
 @pytest.mark.parametrize("method", sorted(methods.names().keys() - {"fedtiny"}))

@@ -76,7 +76,7 @@ def complaints(config: "Config") -> Iterator[str]:
 def _schedule_complaints(config: "Config") -> Iterator[str]:
     """What is wrong with rounds that settings name."""
     train, rounds = config.train, config.rounds or inf
-    if not milestones(train.lr_milestones or "0"):
+    if train.lr_milestones is not None and not milestones(train.lr_milestones):
         yield (
             "--train.lr-milestones must be rising rounds, as in 150,225, "
             f"got {_shown(train.lr_milestones)}"
