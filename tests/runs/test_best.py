@@ -1,4 +1,4 @@
-"""The best round's model beside the final one: by what it is chosen, and that it can be exported."""
+"""The best round's model beside the final one: by what it is chosen, and how it is exported."""
 
 import json
 

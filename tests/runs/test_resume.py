@@ -88,11 +88,19 @@ def test_a_run_with_an_average_goes_on_from_its_last_model(tmp_path):
     assert {"model", "config"}.isdisjoint(differences(whole, path))
 
 
+EVERYTHING = {
+    "save_best": True,
+    "train": {"lr_schedule": "cosine", "decay_norms": False, "proximal_mu": 0.1, "batch_size": 8},
+    "server": {"optimizer": "fedadam", "average": "ema", "average_start": 0},
+}
+
+
+@pytest.mark.parametrize("training", [{}, EVERYTHING], ids=["plain", "everything"])
 @pytest.mark.parametrize("method", sorted(methods.names().keys() - {"fedtiny"}))
-def test_every_method_resumes_to_the_same_end(tmp_path, method):
+def test_every_method_resumes_to_the_same_end(tmp_path, method, training):
     density = 0.9 if method == "small_model" else 0.3  # a third of this small one is none
     pruning = {"iterations": 3, "r_stop": 1}
-    config = tiny(rounds=2, method=method, density=density, pruning=pruning)
+    config = tiny(rounds=2, method=method, density=density, pruning=pruning, **training)
     whole = train(config, tmp_path / "whole").path
     path = stop(config, tmp_path / "stopped", 1)
     resume(path)
