@@ -9,6 +9,7 @@ from fedtiny.config import (
     PruningConfig,
     RobustnessConfig,
     SelectionConfig,
+    ServerConfig,
     TrainConfig,
 )
 
@@ -78,6 +79,7 @@ def configs():
         eval_every=COUNTS,
         eval_devices=st.booleans(),
         checkpoint_every=COUNTS,
+        save_best=st.booleans(),
         data=data_configs(),
         fleet=fleets(),
         train=st.builds(
@@ -86,7 +88,24 @@ def configs():
             batch_size=maybe(st.integers(2, 512)),
             optimizer=st.sampled_from(["adam", "sgd"]),
             lr=maybe(POSITIVE),
+            decay_norms=st.booleans(),
+            lr_schedule=st.sampled_from(["constant", "cosine"]),
+            lr_final=SHARES,
+            lr_gamma=SHARES,
+            proximal_mu=POSITIVE,
             pretrain_epochs=st.integers(0, 5),
+        )
+        | st.builds(TrainConfig, lr_schedule=st.just("steps"), lr_milestones=maybe(st.just("1,7"))),
+        server=st.builds(
+            ServerConfig,
+            optimizer=st.sampled_from(["fedavg", "fedavgm", "fedadam", "fedyogi"]),
+            lr=maybe(POSITIVE),
+            beta1=RATES,
+            beta2=RATES,
+            tau=POSITIVE,
+            average=st.sampled_from(["none", "ema", "swa"]),
+            average_start=maybe(st.just(0)),
+            average_decay=RATES,
         ),
         selection=st.builds(
             lambda **given: SelectionConfig(**given | one_pass(given)),

@@ -15,9 +15,11 @@ from fedtiny.config import (
     PruningConfig,
     RobustnessConfig,
     SelectionConfig,
+    ServerConfig,
     TrainConfig,
     dumps,
     from_dict,
+    resolve,
 )
 from fedtiny.errors import ConfigError
 
@@ -31,6 +33,7 @@ SECTIONS = {
     "train": TrainConfig,
     "selection": SelectionConfig,
     "pruning": PruningConfig,
+    "server": ServerConfig,
     "robustness": RobustnessConfig,
 }
 BAD = {
@@ -44,6 +47,15 @@ BAD = {
     "selection.pool-size": BELOW_ONE,
     "train.lr": [0.0, -0.1, NAN],
     "train.pretrain-epochs": [-1],
+    "train.lr-warmup": [-1],
+    "train.lr-final": [-0.1, 1.1, NAN],
+    "train.lr-gamma": NOT_A_SHARE,
+    "train.lr-milestones": ["half", "3,2", "2,2", "", "-1", "1.5", "1,7"],
+    "train.proximal-mu": [-0.1, NAN, math.inf],
+    "server.lr": [0.0, -0.1, NAN],
+    "server.tau": [0.0, -0.1, NAN],
+    **dict.fromkeys(["server.beta1", "server.beta2", "server.average-decay"], NOT_A_RATE),
+    "server.average-start": [-1],
     "data.cutout": [-1],
     "robustness.trim": [0.0, -0.1, 0.5, 1.0, NAN],
     "robustness.clip-norm": [-0.1, NAN, math.inf],
@@ -99,6 +111,17 @@ def test_a_round_must_ask_as_many_devices_as_it_needs():
     assert Config(fleet=asked).fleet == asked
     with pytest.raises(ConfigError, match=r"--fleet\.min-replies is 4, more than the devices"):
         Config(fleet=FleetConfig(devices=10, fraction=0.25, min_replies=4))
+
+
+def test_rounds_that_settings_name_are_those_of_the_run():
+    with pytest.raises(ConfigError, match=r"--train\.lr-warmup is 3, as long as the run or longer"):
+        Config(rounds=3, train=TrainConfig(lr_warmup=3))
+    with pytest.raises(ConfigError, match=r"--server\.average-start is 3, after the last round"):
+        Config(rounds=3, server=ServerConfig(average="ema", average_start=3))
+    with pytest.raises(ConfigError, match=r"--train\.lr-warmup is 16, as long"):
+        resolve(Config(train=TrainConfig(lr_warmup=16)))
+    steps = TrainConfig(lr_schedule="steps", lr_milestones="30, 60")
+    assert from_dict(tomllib.loads(dumps(Config(train=steps)))).train == steps
 
 
 WRONG_TYPES = [

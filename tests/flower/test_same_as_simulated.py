@@ -2,7 +2,7 @@
 
 import pytest
 
-from ..runs.tiny import essence, train
+from ..runs.tiny import TRAINING, essence, train
 from .federation import Grid, federate, tiny
 
 
@@ -19,4 +19,13 @@ def test_weights_masks_metrics_and_bytes_are_the_same(method, backend, tmp_path)
     config = tiny(method=method, device_backend=backend, rounds=4, eval_devices=True)
     simulated, federated = both(config, tmp_path)
     assert sum(line["mask_change"] > 0 for line in simulated["metrics"]) >= 2
+    assert [name for name in simulated if simulated[name] != federated[name]] == []
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize("name", TRAINING)
+def test_every_way_of_training_is_the_same(name, backend, tmp_path):
+    method = "feddst" if name == "fedprox" else "fedtiny"  # FedDST changes masks on the devices
+    config = tiny(method=method, device_backend=backend, **TRAINING[name])
+    simulated, federated = both(config, tmp_path)
     assert [name for name in simulated if simulated[name] != federated[name]] == []

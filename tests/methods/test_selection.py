@@ -9,13 +9,14 @@ from torch import nn
 
 from fedtiny.config import Config, FleetConfig, SelectionConfig, from_dict
 from fedtiny.errors import FedTinyError, ModelError
+from fedtiny.federation.bn_statistics import pooled_variance
 from fedtiny.federation.messages import Reply, bn_statistics, losses
 from fedtiny.federation.rounds import federate, prepare
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import ABSENT
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.federation.wire import Known, request_size
-from fedtiny.methods.fedtiny import FedTiny, pooled_variance
+from fedtiny.methods.fedtiny import FedTiny
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.densities import budget, uniform
 from fedtiny.sparse.mask import Mask

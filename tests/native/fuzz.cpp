@@ -106,6 +106,7 @@ void prepare(Net& net) {
   o.optimizer = odd(number(0, 1));
   o.input_gradient = number(0, 1);
   o.top_count = odd(number(0, 30));
+  o.proximal = odd(number(0, 1));
   o.budget = chance(0.05) ? number(-1, 10000) : 32 << 20;
   const std::size_t count = net.nodes.size();
   net.kept.assign(count, -1);
@@ -216,7 +217,9 @@ void live_once() {
   for (int round = 0; round < 3; ++round) {
     prepare(net);
     set_all(net);
-    const fedtiny_rates rates = {chance(0.05) ? NAN : 0.01, 0.9, 1e-4, 0.9, 0.999, 1e-8};
+    const double rest_decay = chance(0.5) ? 1e-4 : 0.0, proximal = chance(0.3) ? 0.1 : 0.0;
+    const fedtiny_rates rates = {chance(0.05) ? NAN : 0.01, 0.9, 1e-4, rest_decay,
+                                 0.9, 0.999, 1e-8, proximal};
     if (chance(0.9)) count_call(fedtiny_start(net.handle, &rates));
     for (int i = 0; i < 6; ++i) run(net);
     get_something(net);

@@ -101,6 +101,18 @@ def test_an_optimizer_that_was_not_started(model):
         model.train(np.zeros((2, 2, 8, 8)), np.array([0, 1]))
     with pytest.raises(NativeError, match="finite"):
         model.start(Rates(lr=np.nan))
+    with pytest.raises(NativeError, match="finite and not negative"):
+        model.start(Rates(lr=0.1, rest_decay=-1.0))
+
+
+def test_a_proximal_term_needs_room_for_the_values_of_the_start(model):
+    with pytest.raises(NativeError, match="were not planned for"):
+        model.start(Rates(lr=0.1, proximal=0.5))
+    plain = model.plan(Options(batch=8))
+    kept = model.plan(Options(batch=8, proximal=True))
+    assert kept.parameters > plain.parameters
+    model.prepare(Options(batch=8, proximal=True))
+    model.start(Rates(lr=0.1, proximal=0.5))
 
 
 def test_a_budget_that_is_too_small(model):

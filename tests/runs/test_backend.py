@@ -165,9 +165,15 @@ def both(config, folder):
     )
 
 
+RECIPE = {"lr_schedule": "cosine", "lr_warmup": 1, "decay_norms": False, "proximal_mu": 0.1}
+
+
+@pytest.mark.parametrize("more", [{}, RECIPE], ids=["plain", "recipe"])
 @pytest.mark.parametrize("method", ["fedtiny", "prunefl"])
-def test_native_devices_do_what_torch_devices_do(method, tmp_path):
-    twins = both(quick(method=method, rounds=1, train={"lr": 1e-4}), tmp_path)
+def test_native_devices_do_what_torch_devices_do(method, more, tmp_path):
+    server = {"optimizer": "fedadam", "average": "ema"} if more else {}
+    how = {"rounds": 2 if more else 1, "train": {"lr": 1e-4, **more}, "server": server}
+    twins = both(quick(method=method, **how), tmp_path)
     if method == "fedtiny":
         assert_the_same_candidate(twins)
     assert_the_same_first_adjustment(twins)

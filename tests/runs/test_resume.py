@@ -11,7 +11,7 @@ from fedtiny import methods
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.runs.reporter import Silent
 
-from .tiny import TINY, differences, essence, lines, locked_elsewhere, stop, tiny, train
+from .tiny import TINY, TRAINING, differences, essence, lines, locked_elsewhere, stop, tiny, train
 
 
 def resume(path, **given):
@@ -64,11 +64,43 @@ def test_robust_means_resume_too(tmp_path, method, robustness):
     assert "model" in differences(whole, plain), "or the settings were not followed"
 
 
+@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("method", ["fedtiny", "feddst"])
+def test_every_way_of_training_resumes_to_the_same_end(tmp_path, method, name):
+    config = tiny(method=method, rounds=4, checkpoint_every=2, **TRAINING[name])
+    whole = train(config, tmp_path / "whole").path
+    path = stop(config, tmp_path / "stopped", 3)
+    resume(path)
+    assert differences(whole, path) == []
+    plain = train(tiny(method=method, rounds=4, checkpoint_every=2), tmp_path / "plain").path
+    what = "best" if name == "best" else "model"
+    assert what in differences(whole, plain), "or the settings were not followed"
+
+
+def test_a_run_with_an_average_goes_on_from_its_last_model(tmp_path):
+    server = {"optimizer": "fedavgm", "average": "ema", "average_start": 0}
+    whole = train(tiny(rounds=3, server=server), tmp_path / "whole").path
+    path = train(tiny(rounds=2, server=server), tmp_path / "run").path
+    text = (path / "config.toml").read_text()
+    (path / "config.toml").write_text(text.replace("rounds = 2", "rounds = 3"))
+    resume(path)
+    assert lines(path)[2]["accuracy"] == lines(whole)[2]["accuracy"]
+    assert {"model", "config"}.isdisjoint(differences(whole, path))
+
+
+EVERYTHING = {
+    "save_best": True,
+    "train": {"lr_schedule": "cosine", "decay_norms": False, "proximal_mu": 0.1, "batch_size": 8},
+    "server": {"optimizer": "fedadam", "average": "ema", "average_start": 0},
+}
+
+
+@pytest.mark.parametrize("training", [{}, EVERYTHING], ids=["plain", "everything"])
 @pytest.mark.parametrize("method", sorted(methods.names().keys() - {"fedtiny"}))
-def test_every_method_resumes_to_the_same_end(tmp_path, method):
+def test_every_method_resumes_to_the_same_end(tmp_path, method, training):
     density = 0.9 if method == "small_model" else 0.3  # a third of this small one is none
     pruning = {"iterations": 3, "r_stop": 1}
-    config = tiny(rounds=2, method=method, density=density, pruning=pruning)
+    config = tiny(rounds=2, method=method, density=density, pruning=pruning, **training)
     whole = train(config, tmp_path / "whole").path
     path = stop(config, tmp_path / "stopped", 1)
     resume(path)

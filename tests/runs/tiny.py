@@ -36,6 +36,17 @@ TINY = Config(
     selection=SelectionConfig(pool_size=2),
     pruning=PruningConfig(r_stop=10),
 )
+TRAINING = {
+    "cosine": {"train": {"lr_schedule": "cosine", "lr_warmup": 1}},
+    "steps": {"train": {"lr_schedule": "steps", "decay_norms": False, "weight_decay": 0.1}},
+    "fedprox": {"train": {"proximal_mu": 0.5, "batch_size": 8}},
+    "fedavgm": {"server": {"optimizer": "fedavgm"}},
+    "fedadam": {"server": {"optimizer": "fedadam", "average": "ema", "average_start": 1}},
+    "fedyogi": {"server": {"optimizer": "fedyogi", "average": "swa", "average_start": 0}},
+    "swa": {"server": {"average": "swa", "average_start": 1}, "selection": {"variance": "pooled"}},
+    "best": {"save_best": True},
+}
+"""Settings of how a run trains, one or a few of each kind."""
 FLAGS = [
     *("--model", "small", "--width", "2", "--density", "0.3", "--rounds", "3"),
     *("--workers", "1", "--threads", "1", "--fleet.devices", "3", "--train.local-epochs", "1"),
@@ -126,8 +137,10 @@ def essence(path: Path) -> dict:
     """Everything of a finished run that must not depend on whether it was stopped on its way."""
     checkpoint = load_file(path / "checkpoint.safetensors")
     result = json.loads((path / "result.json").read_text())
+    best = path / "best.safetensors"
     return {
         "model": (path / "model.safetensors").read_bytes(),
+        "best": best.read_bytes() if best.exists() else None,
         "checkpoint": {name: array.tobytes() for name, array in checkpoint.items()},
         "metrics": lines(path),
         "selection": json.loads((path / "selection.json").read_text()),

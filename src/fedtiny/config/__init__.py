@@ -20,6 +20,7 @@ from fedtiny.config.settings import (
     PruningConfig,
     RobustnessConfig,
     SelectionConfig,
+    ServerConfig,
     TrainConfig,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "RobustnessConfig",
     "RunConfig",
     "SelectionConfig",
+    "ServerConfig",
     "TrainConfig",
     "dumps",
     "from_dict",

@@ -27,10 +27,14 @@ AT_LEAST_ONE = (
     *("gpu.lanes", "gpu.cards", "robustness.max_samples"),
 )
 AT_LEAST_TWO = ("train.batch_size", "fleet.min_samples", "selection.batch_size")
-SHARES = ("density", "fleet.fraction", "selection.development_ratio")
-RATES = ("fleet.fail_rate", "fleet.straggler_rate", "train.weight_decay")
-ABOVE_ZERO = ("fleet.alpha", "selection.pool_size", "train.lr")
-NOT_NEGATIVE = ("train.pretrain_epochs", "data.cutout")
+SHARES = ("density", "fleet.fraction", "selection.development_ratio", "train.lr_gamma")
+RATES = (
+    *("fleet.fail_rate", "fleet.straggler_rate", "train.weight_decay"),
+    *("server.beta1", "server.beta2", "server.average_decay"),
+)
+ABOVE_ZERO = ("fleet.alpha", "selection.pool_size", "train.lr", "server.lr", "server.tau")
+NOT_NEGATIVE = ("train.pretrain_epochs", "train.lr_warmup", "server.average_start", "data.cutout")
+FINITE = ("robustness.clip_norm", "train.proximal_mu")
 SMALL = "must be a small number that is not negative"
 RANGES: tuple[Range, ...] = (
     ("must be at least 1", lambda value: value >= 1, AT_LEAST_ONE),
@@ -41,7 +45,8 @@ RANGES: tuple[Range, ...] = (
     ("must lie in [0, 2^63)", lambda value: 0 <= value < 2**63, ("seed",)),
     ("must be above 0", lambda value: value > 0, ABOVE_ZERO),
     ("must not be negative", lambda value: value >= 0, NOT_NEGATIVE),
-    ("must be 0 or above and finite", lambda value: 0 <= value < inf, ("robustness.clip_norm",)),
+    ("must be 0 or above and finite", lambda value: 0 <= value < inf, FINITE),
+    ("must lie in [0, 1]", lambda value: 0 <= value <= 1, ("train.lr_final",)),
     (SMALL, lambda value: 0 <= value < 1e6, ("pruning.gradient_epsilon",)),
 )
 """What is demanded of a value, whether it is met, and of which settings; None is not judged."""
@@ -63,8 +68,38 @@ def complaints(config: "Config") -> Iterator[str]:
         )
     if fleet.min_replies > fleet.asked:
         yield f"--fleet.min-replies is {fleet.min_replies}, more than the devices a round asks"
+    yield from _schedule_complaints(config)
     if selection.variance != "mean" and selection.passes != 1:
         yield "--selection.variance pooled takes one pass; leave --selection.passes at 1"
+
+
+def _schedule_complaints(config: "Config") -> Iterator[str]:
+    """What is wrong with rounds that settings name."""
+    train, rounds = config.train, config.rounds or inf
+    if train.lr_milestones is not None and not milestones(train.lr_milestones):
+        yield (
+            "--train.lr-milestones must be rising rounds, as in 150,225, "
+            f"got {_shown(train.lr_milestones)}"
+        )
+    if train.lr_milestones is not None and train.lr_schedule != "steps":
+        yield "--train.lr-milestones are those of --train.lr-schedule steps; leave one of them out"
+    if train.lr_warmup >= rounds:
+        yield f"--train.lr-warmup is {train.lr_warmup}, as long as the run or longer"
+    if (config.server.average_start or 0) >= rounds:
+        yield f"--server.average-start is {config.server.average_start}, after the last round"
+
+
+def milestones(text: str) -> tuple[int, ...]:
+    """Rising rounds out of a list with commas; nothing if it is no such list.
+
+    >>> milestones("30, 60"), milestones("60,30"), milestones("half")
+    ((30, 60), (), ())
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        return ()
+    found = tuple(map(int, parts))
+    return found if sorted(set(found)) == list(found) else ()
 
 
 def check_types(settings: Any, where: str = "") -> None:

@@ -87,8 +87,46 @@ class TrainConfig(Settings):
     """Learning rate; default: the optimizer's own."""
     weight_decay: float | None = None
     """Added to the gradient, times the weight; default: the optimizer's own."""
+    decay_norms: bool = True
+    """Weight decay on batch norm and biases too, not only on weights of layers."""
+    lr_schedule: Literal["constant", "cosine", "steps"] = "constant"
+    """How the learning rate goes over the rounds; within a round it does not change."""
+    lr_warmup: int = 0
+    """First rounds over which the learning rate rises to its full value, in equal steps."""
+    lr_final: float = 0.0
+    """cosine: share of the learning rate that it falls to by the end."""
+    lr_milestones: str | None = None
+    """steps: rounds from which the rate is lower, as in 150,225; default: half and three quarters
+    of the run."""
+    lr_gamma: float = 0.1
+    """steps: what the rate is multiplied by at each milestone."""
+    proximal_mu: float = 0.0
+    """FedProx: mu of the proximal term mu/2 |w - w_received|^2; 0 is off."""
     pretrain_epochs: int = 3
     """Epochs on the public one-shot set before anything is pruned."""
+
+
+@dataclass(frozen=True, eq=False)
+class ServerConfig(Settings):
+    """What the server makes of the devices' mean: its optimizer, and an average over rounds."""
+
+    optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedyogi"] = "fedavg"
+    """fedavg takes the mean as it is; the others take a step along mean - theta."""
+    lr: float | None = None
+    """Learning rate of that step; default: 1 for fedavg and fedavgm, 0.01 for the others."""
+    beta1: float = 0.9
+    """fedavgm, fedadam, fedyogi: momentum."""
+    beta2: float = 0.99
+    """fedadam, fedyogi: decay of the second moment."""
+    tau: float = 1e-3
+    """fedadam, fedyogi: added to the root of the second moment."""
+    average: Literal["none", "ema", "swa"] = "none"
+    """Final model: the last round's, or an average over rounds, exponential (ema) or plain (swa);
+    devices then measure its batch-norm statistics once more."""
+    average_start: int | None = None
+    """First round that is averaged; default: three quarters of the run."""
+    average_decay: float = 0.9
+    """ema: weight of the average so far in a round."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,9 +264,13 @@ class Config(Settings):
     """Measure accuracy on every device's own data too."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints."""
+    save_best: bool = False
+    """Keep the best round's model beside the last: by the devices' mean accuracy on their own data
+    with --eval-devices, else by training loss; never by test images."""
     data: DataConfig = field(default_factory=DataConfig)
     fleet: FleetConfig = field(default_factory=FleetConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     pruning: PruningConfig = field(default_factory=PruningConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)

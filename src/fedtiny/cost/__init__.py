@@ -37,6 +37,7 @@ def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
         **_flops(work),
         **_memory(work),
         **_traffic(work),
+        **_averaged(work),
         "notes": notes(work),
     }
 
@@ -152,6 +153,18 @@ def _traffic(work: Workload) -> Summary:
         "selection_bytes_paper": traffic.paper_selection(work),
         "dense_model_bytes": VALUE_BYTES * work.large.profile.parameters,
         "pool_size": work.candidates,
+    }
+
+
+def _averaged(work: Workload) -> Summary:
+    """The measurement after the last round, of a final model that is an average."""
+    if work.averaged is None:
+        return {}
+    sent = traffic.averaged(work)
+    return {
+        "average_flops": flops.averaged(work),
+        "average_bytes_down": sent.down,
+        "average_bytes_up": sent.up,
     }
 
 

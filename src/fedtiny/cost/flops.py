@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from fedtiny.cost.workload import Workload
+from fedtiny.federation.method import CoarseRequest
 from fedtiny.federation.verbs import TRAINING, DeviceLoad, Items, Program, Train
 
 
@@ -15,7 +16,14 @@ def dense_round(work: Workload) -> int:
 
 def of_round(work: Workload, round: int) -> Items:
     """Everything that a device computes in a round, by name."""
-    return _of_program(work.program(round), work.load)
+    items = _of_program(work.program(round), work.load)
+    last = round == work.config.rounds - 1
+    return {**items, "average_statistics": averaged(work)} if last and work.averaged else items
+
+
+def averaged(work: Workload) -> int:
+    """What devices compute after the last round, if the final model is an average."""
+    return _measured(work, work.averaged) if work.averaged else 0
 
 
 def costliest_round(work: Workload) -> int:
@@ -36,10 +44,12 @@ def never_computed(work: Workload, round: int) -> int:
 
 def selection(work: Workload) -> int:
     """What devices compute before round 0."""
-    return sum(
-        sum(_of_program(asked.program, replace(work.load, candidates=asked.candidates)).values())
-        for asked in work.coarse
-    )
+    return sum(_measured(work, asked) for asked in work.coarse)
+
+
+def _measured(work: Workload, asked: CoarseRequest) -> int:
+    load = replace(work.load, candidates=asked.candidates)
+    return sum(_of_program(asked.program, load).values())
 
 
 def server(work: Workload) -> Items:

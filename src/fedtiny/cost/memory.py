@@ -45,6 +45,7 @@ def device(work: Workload) -> Items:
         "indices": INDEX_BYTES * _indexed(work),
         "gradients": trained,
         "optimizer_state": OPTIMIZER_VALUES[work.config.train.optimizer] * trained,
+        **({"received_weights": trained} if work.config.train.proximal_mu else {}),
         "batch_norm_statistics": VALUE_BYTES * network.statistics,
         "activations": work.load.batch * network.profile.activation_bytes
         + network.profile.fixed_activation_bytes,

@@ -62,6 +62,14 @@ def selection(work: Workload, pool_mask: Mask | None = None) -> Traffic:
     return total
 
 
+def averaged(work: Workload) -> Traffic:
+    """What devices are asked after the last round, if the final model is an average."""
+    if work.averaged is None:
+        return Traffic()
+    request = _request(work, "average", work.averaged.program, work.averaged.arrays)
+    return _exchange(request, work.mask, new_mask=False)
+
+
 def paper_selection(work: Workload) -> int:
     """The paper's count: every candidate by itself, 8 bytes a kept weight."""
     return PAPER_KEPT_WEIGHT * work.candidates * work.kept

@@ -13,6 +13,8 @@ from fedtiny.aliases import old_names
 from fedtiny.config import Config, ResolvedConfig, resolve
 from fedtiny.cost.network import IMAGES, Network, describe, least_small, named
 from fedtiny.errors import ConfigError
+from fedtiny.federation.bn_statistics import measuring
+from fedtiny.federation.messages import pool_arrays
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
@@ -148,6 +150,16 @@ class Workload:
     def coarse(self) -> tuple[CoarseRequest, ...]:
         """What devices are asked before round 0."""
         return self.method.coarse_requests(self.network.param_spec)
+
+    @cached_property
+    def averaged(self) -> CoarseRequest | None:
+        """What devices are asked after the last round, of a final model that is an average."""
+        param_spec = self.network.param_spec
+        if self.config.server.average == "none" or not param_spec.norms:
+            return None
+        counts = np.array([list(self.mask.counts.values())], dtype=np.int32)
+        program = (measuring(self.config.selection),)
+        return CoarseRequest(program, dict(self.mask.counts), pool_arrays(counts))
 
     @property
     def candidates(self) -> int:

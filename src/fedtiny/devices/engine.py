@@ -12,8 +12,10 @@ from fedtiny.config import TrainConfig
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.verbs import BnStatistics
+from fedtiny.models.param_spec import Shape
 from fedtiny.randomness import SERVER, generator
 from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
@@ -50,11 +52,18 @@ class Engine(Protocol):
         """The parameters as they are now."""
 
     def train(
-        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        epochs: int,
+        sum_dense_gradients: bool = False,
+        received: Theta | None = None,
     ) -> tuple[Metrics, Arrays]:
         """Train under the mask with a fresh optimizer; gives the mean loss.
 
-        On request also the mean over all batches of each prunable layer's full gradient.
+        On request also the mean over all batches of each prunable layer's full gradient. FedProx
+        holds the weights near those that were `received`; without them it does not.
         """
 
     def top_gradients(
@@ -105,6 +114,10 @@ class Adam:
     weight_decay: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    decay_norms: bool = True
+    """Whether tensors of one dimension (batch norm, biases) decay too."""
+    proximal_mu: float = 0.0
+    """FedProx: mu (w - w_received) is added to the gradient."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +127,30 @@ class Sgd:
     lr: float = 0.05
     weight_decay: float = 5e-4
     momentum: float = 0.9
+    decay_norms: bool = True
+    proximal_mu: float = 0.0
 
 
-def optimizer(config: TrainConfig) -> Adam | Sgd:
-    """The optimizer that a config names; every local training starts it anew."""
-    chosen = Sgd() if config.optimizer == "sgd" else Adam()
-    if config.lr is not None:
-        chosen = replace(chosen, lr=config.lr)
-    if config.weight_decay is not None:
-        chosen = replace(chosen, weight_decay=config.weight_decay)
-    return chosen
+Rule = Adam | Sgd
+
+
+def optimizer(config: TrainConfig, factor: float = 1.0) -> Rule:
+    """The optimizer that a config names, with its rate times a factor.
+
+    Every local training starts it anew.
+    """
+    chosen: Rule = Sgd() if config.optimizer == "sgd" else Adam()
+    lr = chosen.lr if config.lr is None else config.lr
+    decay = chosen.weight_decay if config.weight_decay is None else config.weight_decay
+    norms, mu = config.decay_norms, config.proximal_mu
+    return replace(chosen, lr=lr * factor, weight_decay=decay, decay_norms=norms, proximal_mu=mu)
+
+
+def is_decayed(shape: Shape, rule: Rule) -> bool:
+    """Whether a tensor of this shape takes part in weight decay."""
+    return rule.decay_norms or len(shape) > 1
+
+
+def under(mask: Mask, theta: Theta) -> Theta:
+    """A theta under the mask that a device has come to; what it grew was zero before."""
+    return theta if theta.mask == mask else theta.remasked(mask)

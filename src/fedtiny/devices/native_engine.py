@@ -2,17 +2,28 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
 from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import MOMENTUM, Adam, Arrays, Metrics, RngKey, finite, optimizer
+from fedtiny.devices.engine import (
+    MOMENTUM,
+    Adam,
+    Arrays,
+    Metrics,
+    RngKey,
+    Rule,
+    finite,
+    optimizer,
+    under,
+)
+from fedtiny.devices.lr_schedule import lr_factor
 from fedtiny.errors import ModelError
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.native.library import Options, Rates
@@ -37,7 +48,7 @@ class NativeEngine:
         self.transform = ArrayTransform(**asdict(spec.preparation))
         self.model = NativeModel(spec.graph)
         self.batch = config.train.batch_size
-        self._rates = _rates(config.train)
+        self.config, self.rounds = config.train, config.rounds
         self._remove_dead = config.device.remove_dead
         self._options = Options(
             batch=self.batch,
@@ -47,6 +58,7 @@ class NativeEngine:
             remove_dead=config.device.remove_dead,
             budget=config.device_budget,
             optimizer=config.train.optimizer,
+            proximal=config.train.proximal_mu > 0,
         )
         self._mask: Mask | None = None
         self._candidates = CutCandidates()
@@ -85,14 +97,20 @@ class NativeEngine:
         return Theta(self._mask, np.concatenate([self.model.get(name) for name in names]))
 
     def train(
-        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        epochs: int,
+        sum_dense_gradients: bool = False,
+        received: Theta | None = None,
     ) -> tuple[Metrics, Arrays]:
         self._candidates.forget()
         self._reserve(complete=sum_dense_gradients)
         sizes = self.param_spec.sizes if sum_dense_gradients else {}
         sums = {name: np.zeros(size, dtype=np.float32) for name, size in sizes.items()}
         seed, losses = batches.dropout_seed(rng_key), []
-        self.model.start(self._rates)
+        self._start(rng_key, received)
         for step, (samples, draws) in enumerate(
             batches.training_batches(shard, rng_key, self.transform, epochs=epochs, most=self.batch)
         ):
@@ -106,6 +124,17 @@ class NativeEngine:
             name: (total / np.float32(max(len(losses), 1))).reshape(self.param_spec.prunable[name])
             for name, total in sums.items()
         }
+
+    def _start(self, rng_key: RngKey, received: Theta | None) -> None:
+        """A fresh optimizer with this round's rate; FedProx holds it to what was received."""
+        rule = optimizer(self.config, lr_factor(self.config, rng_key.round, self.rounds))
+        if received is None or not rule.proximal_mu:
+            self.model.start(_rates(replace(rule, proximal_mu=0.0)))
+            return
+        current = self.theta()
+        self.load(under(current.mask, received))
+        self.model.start(_rates(rule))
+        self.load(current)
 
     def top_gradients(
         self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
@@ -183,8 +212,15 @@ class NativeEngine:
         return {"loss": loss / len(indices), "accuracy": correct / len(indices)}
 
 
-def _rates(config: TrainConfig) -> Rates:
-    chosen = optimizer(config)
-    if isinstance(chosen, Adam):
-        return Rates(chosen.lr, decay=chosen.weight_decay, betas=chosen.betas, epsilon=chosen.eps)
-    return Rates(chosen.lr, momentum=chosen.momentum, decay=chosen.weight_decay)
+def _rates(rule: Rule) -> Rates:
+    decay = rule.weight_decay
+    rates = partial(
+        Rates,
+        rule.lr,
+        decay=decay,
+        rest_decay=decay if rule.decay_norms else 0.0,
+        proximal=rule.proximal_mu,
+    )
+    if isinstance(rule, Adam):
+        return rates(betas=rule.betas, epsilon=rule.eps)
+    return rates(momentum=rule.momentum)

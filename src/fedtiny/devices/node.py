@@ -85,7 +85,11 @@ def do(verb: verbs.Verb, work: Work) -> None:
 @do.register
 def _train(verb: verbs.Train, work: Work) -> None:
     metrics, gradients = work.engine.train(
-        work.shard, work.rng_key, epochs=verb.epochs, sum_dense_gradients=verb.sum_dense_gradients
+        work.shard,
+        work.rng_key,
+        epochs=verb.epochs,
+        sum_dense_gradients=verb.sum_dense_gradients,
+        received=work.request.theta,
     )
     work.metrics |= metrics
     _check_finite("gradients", gradients.values(), work.rng_key)

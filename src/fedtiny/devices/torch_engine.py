@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +13,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fedtiny.config import TrainConfig
 from fedtiny.data import ImageSet
 from fedtiny.devices import batches, torch_layers
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import Adam, Arrays, Metrics, RngKey, finite, optimizer
+from fedtiny.devices.engine import (
+    Adam,
+    Arrays,
+    Metrics,
+    RngKey,
+    Rule,
+    finite,
+    is_decayed,
+    optimizer,
+    under,
+)
+from fedtiny.devices.lr_schedule import lr_factor
 from fedtiny.devices.torch_gradients import top_gradients
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
@@ -35,7 +46,7 @@ class TorchEngine:
         self.model = model
         self.param_spec = spec.param_spec
         self.transform = torch_layers.Transform(**asdict(spec.preparation))
-        self.config = spec.config.train
+        self.config, self.rounds = spec.config.train, spec.config.rounds
         self.device = torch.device("cpu")
         self._tensors = self._own_tensors()
         self._norms = tuple(torch_layers.norms(model).values())
@@ -104,12 +115,20 @@ class TorchEngine:
         return flat[self._positions[name]] if name in self._positions else flat
 
     def train(
-        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        epochs: int,
+        sum_dense_gradients: bool = False,
+        received: Theta | None = None,
     ) -> tuple[Metrics, Arrays]:
         self._candidates.forget()
         images, labels = self._data(shard.data)
         self._make_grad_masks()
-        optimizer = _optimizer(self.model, self.config)
+        rule = optimizer(self.config, lr_factor(self.config, rng_key.round, self.rounds))
+        stepping = _torch_optimizer(self.model, rule)
+        anchors = self._values(received) if received and rule.proximal_mu else {}
         planned = batches.training_batches(
             shard, rng_key, self.transform, epochs=epochs, most=self.config.batch_size
         )
@@ -120,18 +139,32 @@ class TorchEngine:
             for samples, draws in planned:
                 batch = torch.from_numpy(samples).to(self.device)
                 inputs = self.transform.augment(images[batch], draws)
-                optimizer.zero_grad()
+                stepping.zero_grad()
                 batch_loss = F.cross_entropy(self.model(inputs), labels[batch])
                 batch_loss.backward()
                 for name, weight in summed.items():
                     if weight.grad is not None:
                         sums[name] += weight.grad
                 self._mask_gradients()
-                optimizer.step()
+                self._add_proximal(anchors, rule.proximal_mu)
+                stepping.step()
                 losses.append(batch_loss.detach())
         loss = float(torch.stack(losses).mean()) if losses else 0.0
         means = {name: (total / max(len(losses), 1)).cpu().numpy() for name, total in sums.items()}
         return {"loss": finite(loss, rng_key)}, means
+
+    def _values(self, theta: Theta) -> dict[str, Tensor]:
+        """The tensors of a theta under the mask of now."""
+        tensors = under(self._mask, theta).tensors()
+        return {name: torch.tensor(tensor, device=self.device) for name, tensor in tensors.items()}
+
+    @torch.no_grad()
+    def _add_proximal(self, anchors: Mapping[str, Tensor], mu: float) -> None:
+        """FedProx: mu (w - w_received). A pruned weight is zero in both."""
+        for name, anchor in anchors.items():
+            gradient = self._tensors[name].grad
+            if gradient is not None:
+                gradient.add_(self._tensors[name] - anchor, alpha=mu)
 
     def prunable(self) -> dict[str, Tensor]:
         """The network's own tensors of prunable weights."""
@@ -222,7 +255,13 @@ class TorchEngine:
         return self._loaded[id(data)][1:]
 
 
-def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    chosen = optimizer(config)
-    kind = torch.optim.Adam if isinstance(chosen, Adam) else torch.optim.SGD
-    return kind(model.parameters(), **asdict(chosen), fused=True)
+def _torch_optimizer(model: nn.Module, rule: Rule) -> torch.optim.Optimizer:
+    options = asdict(rule)
+    del options["decay_norms"], options["proximal_mu"]
+    groups: list[dict[str, Any]] = [{"params": [*model.parameters()]}]
+    if not rule.decay_norms:
+        flat = [p for p in model.parameters() if not is_decayed(p.shape, rule)]
+        rest = [p for p in model.parameters() if is_decayed(p.shape, rule)]
+        groups = [{"params": rest}, {"params": flat, "weight_decay": 0.0}]
+    kind = torch.optim.Adam if isinstance(rule, Adam) else torch.optim.SGD
+    return kind(groups, **options, fused=True)

@@ -40,14 +40,17 @@ class Order:
     """Make batch norm part of the layer before it."""
     plain: bool = False
     """ONNX without sparse initializers."""
+    best: bool = False
+    """The best round's model, of a run with --save-best; default: the final one."""
 
     def __post_init__(self) -> None:
         if self.values not in (None, "fp32") and self.format in ("onnx", "torch"):
             raise ExportError(f"--values {self.values} is for packed and c; {self.format} has fp32")
         if self.plain and self.format != "onnx":
             raise ExportError("--plain is for --format onnx")
-        if self.source.is_file() and (self.format == "torch" or not self.fold):
+        if self.source.is_file() and (self.format == "torch" or not self.fold or self.best):
             asked = "--format torch" if self.fold else "--no-fold"
+            asked = "--best" if self.best else asked
             raise ExportError(f"{asked} needs the run folder, not its packed model")
         if self.out is not None:
             self._check_free(self.out)
@@ -76,7 +79,7 @@ class Order:
         if self.out is not None:
             return self.out
         folder, stem = (
-            (self.source, "model")
+            (self.source, "best" if self.best else "model")
             if self.source.is_dir()
             else (self.source.parent, self.source.name.removesuffix(".packed"))
         )
@@ -96,7 +99,7 @@ Written = tuple[TinyModel, tuple[Path, ...], str]
 
 def export(order: Order) -> Written:
     """Write a model in one of the formats."""
-    model, place = tiny_model(order.source, fold=order.fold), order.place
+    model, place = tiny_model(order.source, fold=order.fold, best=order.best), order.place
     make_folder(place.parent)
     match order.format:
         case "packed":
@@ -106,7 +109,7 @@ def export(order: Order) -> Written:
             write_atomically(place, onnx_bytes(model, plain=order.plain))
             return model, (place,), "runtimes make its weights dense: small, but not faster"
         case "torch":
-            return model, write_torch(trained(order.source), place), "dense"
+            return model, write_torch(trained(order.source, best=order.best), place), "dense"
     made = write_c(model, place, values=order.stored)
     return model, made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}"
 

@@ -43,22 +43,29 @@ class Trained:
     data: DataSet
     network: "nn.Module"
     graph: Traced
+    best: bool = False
+    """Whether the best round's model is meant, not the final one."""
+
+    @property
+    def file(self) -> Path:
+        """The state dict."""
+        return self.folder.best if self.best else self.folder.model
 
     @cached_property
     def state(self) -> dict[str, Floats]:
         """The trained values, by name."""
         try:
-            return dict(load_file(self.folder.model))
+            return dict(load_file(self.file))
         except (OSError, SafetensorError) as error:
             again = self.folder.checkpoint.exists()
             way = f"; make it again with: {way_on(self.folder)}" if again else ""
-            raise RunError(f"{self.folder.model} is missing or damaged{way}") from error
+            raise RunError(f"{self.file} is missing or damaged{way}") from error
 
     def theta(self) -> Theta:
         """The trained values under the mask of those that are not zero."""
         param_spec = models.analyze(self.network, self.data.shape, self.graph)
         if any(self.state.get(n, np.empty(0)).shape != s for n, s in param_spec.prunable.items()):
-            raise RunError(f"{self.folder.model} belongs to another model than its config names")
+            raise RunError(f"{self.file} belongs to another model than its config names")
         mask = Mask(param_spec, {n: np.flatnonzero(self.state[n]) for n in param_spec.prunable})
         return Theta.from_tensors(self.state, mask)
 
@@ -68,7 +75,7 @@ class Trained:
         if not isinstance(self.graph, Graph):
             raise ExportError(
                 f"this network can be neither packed nor exported ({self.graph}); what it learned "
-                f"is a plain state dict, {self.folder.model}: load it into the network's own class"
+                f"is a plain state dict, {self.file}: load it into the network's own class"
             ) from self.graph
         net = lower(self.graph, theta, fold=fold, remove_dead=True)
         normalisation = Preparation(self.data.mean, self.data.std)
@@ -77,6 +84,7 @@ class Trained:
     def card(self, theta: Theta) -> dict[str, Any]:
         """Where the model comes from; the same for a run that was stopped and resumed."""
         result = read_json(self.folder.result)
+        result = result["best"] if self.best else result
         return {
             "fedtiny": __version__,
             "method": self.config.method,
@@ -88,19 +96,20 @@ class Trained:
         }
 
 
-def tiny_model(path: Path | str, *, fold: bool = True) -> TinyModel:
-    """The model of a packed file or of a run folder.
+def tiny_model(path: Path | str, *, fold: bool = True, best: bool = False) -> TinyModel:
+    """The model of a packed file or of a run folder, the best round's on request.
 
     A finished run holds its packed model, so that neither its data nor torch is needed here; with
-    `fold` False, or where that file is missing or damaged, the run's network is built again.
+    `fold` False, of the best round, or where that file is missing or damaged, the run's network is
+    built again.
     """
     place = Path(path)
     if place.is_file():
         return packed.read(place)
-    if fold:
+    if fold and not best:
         with suppress(ExportError):
             return packed.read(RunFolder(place).packed)
-    return trained(place).tiny(fold=fold)
+    return trained(place, best=best).tiny(fold=fold)
 
 
 def trained(
@@ -109,6 +118,7 @@ def trained(
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
     graph: Traced | None = None,
+    best: bool = False,
 ) -> Trained:
     """A finished run with its network; a data set or a model of one's own must be given again.
 
@@ -118,6 +128,8 @@ def trained(
     folder = RunFolder.open(Path(path))
     if not folder.result.exists():
         raise RunError(f"{path} is not finished; continue it with: {way_on(folder)}")
+    if best and "best" not in read_json(folder.result):
+        raise RunError(f"{path} has kept no best model; it was run without --save-best")
     asked = configs.resolve(configs.load(folder.config))
     data = data or _known_data(folder)
     inputs = {"data": data, "model": model}
@@ -131,7 +143,8 @@ def trained(
     config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
     images = data.shape, len(data.classes)
     network = own if own and config.model == asked.model else build_model(config, *images)
-    return Trained(folder, config, data, network, graph or models.traced(network, data.shape))
+    graph = graph or models.traced(network, data.shape)
+    return Trained(folder, config, data, network, graph, best)
 
 
 def _known_data(folder: RunFolder) -> DataSet | None:

@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedtiny.errors import FedTinyError
+from fedtiny.federation import averaging, server_optimizer
 from fedtiny.federation.method import Method
-from fedtiny.federation.server import Server
+from fedtiny.federation.server import FINAL, Server
 from fedtiny.federation.transport import REDUCERS, Outcome
 from fedtiny.sparse.adjust import Changes, mask_changes
 from fedtiny.sparse.mask import Mask
@@ -28,7 +29,10 @@ def federate(server: Server, method: Method, rounds: int) -> Iterator[RoundResul
     """Train up to the given number of rounds, from wherever the server stands."""
     prepare(server, method)
     while server.round < rounds:
-        yield play_round(server, method)
+        result = play_round(server, method)
+        if server.round == rounds:
+            averaging.finish(server)
+        yield result
 
 
 def prepare(server: Server, method: Method) -> None:
@@ -45,13 +49,17 @@ def prepare(server: Server, method: Method) -> None:
 def play_round(server: Server, method: Method) -> RoundResult:
     """One round: devices train and measure, the server averages and adjusts (Alg. 2)."""
     mask = server.theta.mask
+    server.arrays.pop(FINAL, None)  # of a run that was over, and now goes on
     with _contract(method):
         program = (*method.train_locally(server), *method.score(server))
         outcome = server.ask("train", program, reducer=method.reducer)
         counted = server.enough(outcome)
         if counted:
-            server.theta = method.aggregate(server, outcome)
+            mean = method.aggregate(server, outcome)
+            server.theta = server_optimizer.step(server, mean)
             method.adjust(server, outcome)
+            server_optimizer.follow(server, mean.mask, server.theta.mask)
+            averaging.update(server, mask)
             _check_density(server, method, f"after round {server.round}")
     server.round += 1
     changes = mask_changes(mask, server.theta.mask)

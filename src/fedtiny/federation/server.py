@@ -14,6 +14,8 @@ from fedtiny.models.param_spec import ParamSpec
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
 
+FINAL = "final model"
+
 
 @old_attributes
 @dataclass
@@ -33,6 +35,12 @@ class Server:
     arrays: dict[str, Any] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     failed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Theta:
+        """What is measured and saved: theta, or after the last round an average over rounds."""
+        final = self.arrays.get(FINAL)
+        return self.theta if final is None else Theta(self.theta.mask, final)
 
     @property
     def param_spec(self) -> ParamSpec:

@@ -1,17 +1,17 @@
 """FedTiny: adaptive batch-norm selection, then progressive pruning."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.errors import FedTinyError, ModelError
+from fedtiny.federation.bn_statistics import Statistics, from_means, measuring
 from fedtiny.federation.messages import HOPELESS_LOSS, pool_arrays
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
-from fedtiny.federation.verbs import BnStatistics, Losses, Program, SecondMoment, TopGradients, Verb
+from fedtiny.federation.verbs import Losses, Program, TopGradients, Verb
 from fedtiny.graph.ir import Graph
 from fedtiny.methods.at_start import prune_uniformly
 from fedtiny.models.param_spec import ParamSpec
@@ -20,7 +20,6 @@ from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.densities import Counts, uniform_noise
 
-Statistics = Mapping[str, NDArray[np.float32]]
 SMALLEST_SHARE = 1e-8  # of one device in a mean, for a hopeless loss to show in it
 
 
@@ -63,12 +62,6 @@ class FedTiny(Method):
         draw = generator(self.config.seed, "candidates")
         return uniform_noise(param_spec, self.config.density, self.config.pool_size, draw)
 
-    @property
-    def _measuring(self) -> BnStatistics:
-        settings = self.config.selection
-        second_moment: SecondMoment = "square" if settings.variance == "pooled" else "var"
-        return BnStatistics(settings.batch_size, settings.passes, second_moment)
-
     def coarse_requests(self, param_spec: ParamSpec) -> tuple[CoarseRequest, ...]:
         kind = self.config.selection.kind
         if kind == "none":
@@ -82,7 +75,7 @@ class FedTiny(Method):
             for name, shape in param_spec.statistics.items()
         }
         return (
-            CoarseRequest((self._measuring,), kept, pool_arrays(counts)),
+            CoarseRequest((measuring(self.config.selection),), kept, pool_arrays(counts)),
             CoarseRequest((Losses(),), kept, pool_arrays(counts, statistics)),
         )
 
@@ -90,8 +83,8 @@ class FedTiny(Method):
         """Average the devices' batch-norm statistics (Alg. 1, lines 2 to 13)."""
         if self.config.selection.kind == "vanilla":
             return {}
-        found = _asked(server, self._measuring, pool)
-        return pooled_variance(found) if self._measuring.second_moment == "square" else found
+        how = measuring(self.config.selection)
+        return from_means(_asked(server, how, pool), how)
 
     def _global_losses(
         self, server: Server, pool: CandidatePool, statistics: Statistics
@@ -129,22 +122,6 @@ class FedTiny(Method):
     def summary(self, server: Server) -> dict[str, Any]:
         selection: dict[str, Any] = server.memory.get("selection", {})
         return {"selection": selection} if selection else {}
-
-
-def pooled_variance(arrays: Statistics) -> Statistics:
-    """Exact statistics of all devices' data together, by the law of total variance.
-
-    Devices send E[x^2] beside their means; sigma^2 = E[x^2] - E[x]^2.
-    """
-    pooled = {}
-    for name, values in arrays.items():
-        stem, _, kind = name.rpartition(".")
-        if kind == "running_mean":
-            pooled[name] = values
-            square = arrays[f"{stem}.running_square"].astype(np.float64)
-            variance = square - values.astype(np.float64) ** 2
-            pooled[f"{stem}.running_var"] = np.maximum(variance, 0).astype(np.float32)
-    return pooled
 
 
 def _graph(server: Server) -> Graph:

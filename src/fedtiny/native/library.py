@@ -47,6 +47,7 @@ class OptionsRecord(Structure):
     _fields_ = (
         *_each(c_int32, "batch", "forward_batch", "threads", "lanes", "half", "recompute"),
         *_each(c_int32, "remove_dead", "optimizer", "input_gradient", "top_count"),
+        ("proximal", c_int32),
         ("budget", c_int64),
     )
 
@@ -60,7 +61,10 @@ class Memory(Structure):
 class Rates(Structure):
     """fedtiny_rates: what an optimizer goes by."""
 
-    _fields_ = _each(c_double, "learning_rate", "momentum", "decay", "beta1", "beta2", "epsilon")
+    _fields_ = (
+        *_each(c_double, "learning_rate", "momentum", "decay", "rest_decay"),
+        *_each(c_double, "beta1", "beta2", "epsilon", "proximal"),
+    )
 
     def __init__(
         self,
@@ -69,8 +73,12 @@ class Rates(Structure):
         decay: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,
+        rest_decay: float | None = None,
+        proximal: float = 0.0,
     ) -> None:
-        super().__init__(lr, momentum, decay, *betas, epsilon)
+        """The decay of biases and batch norm is that of weights unless it is given."""
+        rest = decay if rest_decay is None else rest_decay
+        super().__init__(lr, momentum, decay, rest, *betas, epsilon, proximal)
 
 
 class Score(Structure):
@@ -192,6 +200,8 @@ class Options:
     input_gradient: bool = False
     top_count: int = 0
     """Most gradients of pruned weights that a layer is asked for."""
+    proximal: bool = False
+    """Keep the values that an optimizer starts from, for a proximal term."""
     budget: int = 0
     """Most bytes to take; 0 is no limit."""
     lanes: int = 0

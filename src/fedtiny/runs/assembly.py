@@ -70,7 +70,7 @@ class Assembly:
         server = self.server
         if not self.test:
             return self._evaluated_by_devices()
-        request = Request("evaluate", self.config.method, server.round, (evaluate(),), server.theta)
+        request = Request("evaluate", self.config.method, server.round, (evaluate(),), server.model)
         sums = {"loss": 0.0, "accuracy": 0.0}
         for reply in self.executor.answers([executors.Task(part, request) for part in self.test]):
             if isinstance(reply, FedTinyError):
@@ -81,7 +81,7 @@ class Assembly:
 
     def _evaluated_by_devices(self) -> dict[str, float]:
         """The mean over the devices' own data, by samples, where the server has no test set."""
-        outcome = self.server.ask("evaluate", (evaluate(),))
+        outcome = self.server.ask("evaluate", (evaluate(),), theta=self.server.model)
         if not outcome.answered:
             raise FedTinyError("no device was there to measure the model; continue the run later")
         return {name: outcome.metrics[name] for name in ("loss", "accuracy")}

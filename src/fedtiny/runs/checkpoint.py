@@ -1,6 +1,7 @@
 """The state of a run on disk, small because it is sparse, and whether a run can go on from it."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,8 +75,7 @@ def restore(checkpoint: Checkpoint, server: Server) -> None:
     tensors, state = checkpoint.tensors, checkpoint.state
     if state["anatomy"] != server.param_spec.fingerprint:
         raise RunError(f"{checkpoint.name} belongs to another model than its config names")
-    mask = _mask(server.param_spec, tensors["mask.counts"], tensors["mask.indices"])
-    server.theta = Theta(mask, tensors["theta"])
+    server.theta = theta_from(server.param_spec, tensors)
     server.round = state["round"]
     server.coarse_pruned = state["coarse_pruned"]
     server.memory = state["memory"]
@@ -88,14 +88,25 @@ def restore(checkpoint: Checkpoint, server: Server) -> None:
 
 
 def _tensors(server: Server) -> dict[str, NDArray[Any]]:
-    mask = server.theta.mask
+    own = {METHOD_ARRAY + name: array for name, array in server.arrays.items()}
+    return {**theta_tensors(server.theta), **own}
+
+
+def theta_tensors(theta: Theta) -> dict[str, NDArray[Any]]:
+    """A model and its mask, as few small arrays."""
+    mask = theta.mask
     sparse = [mask.indices(layer) for layer in mask if not mask.is_full(layer)]
     return {
-        "theta": server.theta.vector,
+        "theta": theta.vector,
         "mask.counts": np.array([mask.kept(layer) for layer in mask], dtype=np.int64),
         "mask.indices": np.concatenate([*sparse, np.empty(0, dtype=np.int32)]),
-        **{METHOD_ARRAY + name: array for name, array in server.arrays.items()},
     }
+
+
+def theta_from(param_spec: ParamSpec, tensors: Mapping[str, NDArray[Any]]) -> Theta:
+    """The model that such arrays hold."""
+    mask = _mask(param_spec, tensors["mask.counts"], tensors["mask.indices"])
+    return Theta(mask, tensors["theta"])
 
 
 def _mask(param_spec: ParamSpec, counts: NDArray[Any], indices: NDArray[Any]) -> Mask:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedtiny.cost import Workload, flops, memory, traffic
 from fedtiny.errors import RunError
+from fedtiny.federation import averaging
 from fedtiny.federation.rounds import RoundResult
 from fedtiny.federation.verbs import Evaluate
 from fedtiny.files import append_line, plain, write_atomically
@@ -165,7 +166,8 @@ def _measured(assembly: Assembly, result: RoundResult) -> Record:
 
 
 def _on_devices(assembly: Assembly) -> Record:
-    outcome = assembly.server.ask("evaluate", (Evaluate(),))
+    server = assembly.server
+    outcome = server.ask("evaluate", (Evaluate(),), theta=server.model)
     accuracies = [found["accuracy"] for found in outcome.by_device.values()]
     if not accuracies:
         return {"device_accuracy_mean": None, "device_accuracy_worst": None}
@@ -192,8 +194,11 @@ def selection_record(assembly: Assembly) -> dict[str, Any]:
 def result_record(
     assembly: Assembly, records: list[Record], selection: dict[str, Any]
 ) -> dict[str, Any]:
-    """The outcome of a run: the last round's model, never the best one on the test set."""
-    last, theta = records[-1], assembly.server.theta
+    """The outcome of a run: the last round's model, never the best one on the test set.
+
+    With an average over rounds it is the average, which the last round has measured.
+    """
+    last, theta, kept = records[-1], assembly.server.theta, assembly.server.memory
     mask = theta.mask
     return {
         "accuracy": last["accuracy"],
@@ -207,5 +212,7 @@ def result_record(
         "bytes_down": sum(part.get("bytes_down", 0) for part in (selection, *records)),
         "bytes_up": sum(part.get("bytes_up", 0) for part in (selection, *records)),
         "seconds": round(sum(record["seconds"] for record in records), 3),
+        **averaging.record(assembly.server),
+        **({"best": kept["best"]} if "best" in kept else {}),
         **assembly.executor.account(),
     }

@@ -17,11 +17,13 @@ from fedtiny.extras import own_code, require, version_of
 from fedtiny.files import read_json, write_atomically, write_json
 from fedtiny.runs import metrics
 from fedtiny.runs.assembly import Assembly
+from fedtiny.runs.best import best_model
 from fedtiny.runs.checkpoint import Checkpoint, read_checkpoint, require_complete, save_checkpoint
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.metrics import Record, about_record
 from fedtiny.runs.split import Split, load_split, save_split
+from fedtiny.sparse.theta import Theta
 
 PACKAGES = ("fedtiny", "torch", "numpy", "safetensors", "flwr")
 
@@ -76,13 +78,22 @@ class FolderRecorder:
             save_checkpoint(self.folder, server)
 
     def finished(self, assembly: Assembly, result: dict[str, Any]) -> dict[str, Any]:
-        state = {name: value.contiguous() for name, value in assembly.model.state_dict().items()}
-        saved = require("safetensors.torch", extra="torch").save(state)
-        write_atomically(self.folder.model, saved)
+        best = best_model(assembly.server)
+        if best is not None:
+            _save_model(assembly, best, self.folder.best)
+        _save_model(assembly, assembly.server.model, self.folder.model)
         known = read_json(self.folder.result) if self.folder.result.exists() else {}
         if known.get("rounds") != result["rounds"]:
             write_json(self.folder.result, result)
         return read_json(self.folder.result)
+
+
+def _save_model(assembly: Assembly, theta: Theta, path: Path) -> None:
+    """Write a model as a state dict; the network has its values then."""
+    assembly.engine.load(theta)
+    assembly.engine.to("cpu")
+    state = {name: value.contiguous() for name, value in assembly.model.state_dict().items()}
+    write_atomically(path, require("safetensors.torch", extra="torch").save(state))
 
 
 class NoRecorder:

@@ -235,6 +235,7 @@ def plan_memory(
         storage=config.device.storage,
         recompute=config.device.recompute,
         optimizer=config.train.optimizer,
+        proximal=config.train.proximal_mu > 0,
         top_count=int(max(kept.values()) * MAX_SWAPPED),
     )
     chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)

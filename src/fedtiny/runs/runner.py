@@ -18,6 +18,7 @@ from fedtiny.federation.rounds import federate, prepare
 from fedtiny.files import plain
 from fedtiny.models import Traced
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
+from fedtiny.runs.best import keep_best
 from fedtiny.runs.checkpoint import restore
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, way_on
@@ -146,6 +147,7 @@ def _train(
         for result in federate(assembly.server, assembly.method, assembly.config.rounds):
             record = round_record(assembly, result, started)
             records.append(record)
+            keep_best(assembly.server, records)
             recorder.round_done(assembly, record)
             reporter.round_done(record)
             started = time.perf_counter()
@@ -172,9 +174,9 @@ def _finish(
     records: list[Record],
     selection: dict[str, Any],
 ) -> Result:
-    assembly.engine.load(assembly.server.theta)
-    assembly.engine.to("cpu")
     summary = recorder.finished(assembly, plain(result_record(assembly, records, selection)))
+    assembly.engine.load(assembly.server.model)
+    assembly.engine.to("cpu")
     reporter.finished(summary)
     return Result(
         path=recorder.folder.path,

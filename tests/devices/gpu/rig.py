@@ -139,7 +139,7 @@ def engine_of(
     image_store = ImageStore([bench.data.train, bench.data.test], transform, CPU, channels_last)
     layout = Layout.of(bench.model, bench.param_spec, channels_last)
     network = Network(bench.model, layout, CPU, dtype)
-    shared = Shared(image_store, bench.config.train)
+    shared = Shared(image_store, bench.config.train, rounds=bench.config.rounds)
     return GpuEngine(network, shared, stream=None, graphs=False)
 
 

@@ -11,7 +11,7 @@ from fedtiny.errors import ModelError
 from fedtiny.federation.messages import Request, prune_and_grow, top_gradients, train
 
 from ...runs import tiny as runs
-from ..tiny import TinyNet, everything, lab, seeded
+from ..tiny import TinyNet, everything, lab, seeded, settings
 from .rig import DRAWING, lanes_of
 from .twins import (
     assert_near_until_then,
@@ -32,6 +32,7 @@ pytestmark = [
 CUDA = torch.device("cuda", 0)
 TRAINING = (train(2),)
 COUNTS = {"conv1.weight": 7, "hidden.weight": 3}
+RECIPE = {"lr_warmup": 1, "decay_norms": False, "proximal_mu": 1.0}
 RUNS = {
     "fedtiny": {"train": {"lr": 1e-4}},
     "feddst": {"model": "small", "width": 16, "density": 0.3, "train": {"optimizer": "sgd"}},
@@ -68,8 +69,10 @@ def test_half_precision_compiled_and_recorded_trains_as_well(tmp_path):
     assert fast.metrics[-1]["train_loss"] < fast.metrics[0]["train_loss"]
 
 
-def test_recorded_steps_are_the_unrecorded_ones_but_for_rounding():
-    bench = lab(model=seeded(TinyNet, 0.3))
+@pytest.mark.parametrize("training", [{}, RECIPE], ids=["plain", "recipe"])
+def test_recorded_steps_are_the_unrecorded_ones_but_for_rounding(training):
+    """Also at another rate than that of the recording, and held to what was received."""
+    bench = lab(settings(train=training), model=seeded(TinyNet, 0.3))
     recorded, plain = (replies(bench, 1, graphs=graphs) for graphs in (True, False))
     for ours, theirs in zip(recorded, plain, strict=True):
         assert ours.metrics["loss"] == pytest.approx(theirs.metrics["loss"], rel=1e-4)

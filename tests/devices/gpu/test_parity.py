@@ -22,10 +22,15 @@ from .twins import (
 PLAIN = {"gpu": {"channels_last": False}}
 SMALL = {"model": "small", "width": 16, "density": 0.3, "rounds": 1}
 SGD = {"train": {"optimizer": "sgd"}}  # one step of Adam is +-lr for all: nothing but ties to drop
+RECIPE = {
+    "train": {"lr_schedule": "cosine", "lr_warmup": 1, "decay_norms": False, "proximal_mu": 0.1},
+    "server": {"optimizer": "fedadam", "average": "ema", "average_start": 0},
+}
 RUNS = {
     "fedtiny": PLAIN | {"rounds": 2},
     "fedtiny pooled": PLAIN | SMALL | {"selection": {"variance": "pooled"}},
     "fedtiny two passes": PLAIN | SMALL | {"selection": {"passes": 2}},
+    "fedtiny recipe": PLAIN | RECIPE | {"rounds": 2},
     "fedtiny vgg11_small": PLAIN | {"model": "vgg11_small", "rounds": 1},
     "feddst": PLAIN | SGD | {"rounds": 1},
     "prunefl": PLAIN | {"rounds": 2},
@@ -34,6 +39,7 @@ RUNS = {
     "synflow": PLAIN | {"rounds": 1},
     "small_model": PLAIN | {"density": 0.5, "rounds": 1},
     "fedtiny turned": {"rounds": 1, "train": {"lr": 1e-4}},
+    "fedtiny recipe turned": SMALL | RECIPE | {"rounds": 2},
     "feddst turned": SMALL | SGD,
     "prunefl turned": SMALL,
     "fedavg turned": SMALL,

@@ -12,6 +12,7 @@ from fedtiny.devices.gpu.step import Kind, Step, Update
 from ..tiny import TinyNet, lab, random_mask, seeded
 from .rig import CPU, network_of, noise, put
 
+OURS = ("decay_norms", "proximal_mu")
 RULES = {
     "adam": Adam(1e-3),
     "adam without decay": Adam(0.01, weight_decay=0.0),
@@ -37,7 +38,7 @@ def start(size=200):
 def torch_s_own(rule, vector, given):
     parameter = vector.clone().requires_grad_()
     kind = torch.optim.Adam if isinstance(rule, Adam) else torch.optim.SGD
-    optimizer = kind([parameter], **asdict(rule))
+    optimizer = kind([parameter], **{k: v for k, v in asdict(rule).items() if k not in OURS})
     for gradient in given:
         parameter.grad = gradient.clone()
         optimizer.step()

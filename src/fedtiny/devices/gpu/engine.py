@@ -22,6 +22,7 @@ from fedtiny.devices.gpu.kernels import CapturedGraph, on_stream, rounding
 from fedtiny.devices.gpu.network import Network, Placed, fetched
 from fedtiny.devices.gpu.stand_ins import only_keyed_draws
 from fedtiny.devices.gpu.step import Kind, Loss, Step
+from fedtiny.devices.lr_schedule import lr_factor
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
 from fedtiny.devices.torch_gradients import DeviceTop, top_gradients
 from fedtiny.devices.torch_layers import (
@@ -43,6 +44,8 @@ class Shared:
     image_store: ImageStore
     config: ResolvedTrain
     compiled_loss: Loss | None = None
+    rounds: int = 1
+    """Of the run, which the learning rate may follow."""
     placing: Lock = field(default_factory=Lock)
     theta: tuple[Theta, Placed] | None = None
     pool: tuple[CandidatePool, list[Placed]] | None = None
@@ -139,14 +142,22 @@ class GpuEngine:
         return tf32 if self.network.dtype != torch.float32 else None
 
     def train(
-        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        epochs: int,
+        sum_dense_gradients: bool = False,
+        received: Theta | None = None,
     ) -> tuple[Metrics, Arrays]:
         self.shared.pool = None  # selection is over
         size = batches.batch_size(shard, self.batch)
         network = self._in_fp32() if sum_dense_gradients else self.network
         kind = Kind(size, sum_dense_gradients)
         step = self._step(kind, network, self.shared.image_store[shard.data])
-        step.reset(batches.dropout_seed(rng_key))
+        config, rounds = self.shared.config, self.shared.rounds
+        rule = optimizer(config, lr_factor(config, rng_key.round, rounds))
+        step.reset(batches.dropout_seed(rng_key), rule.lr, received)
         planned = self._plan(shard, rng_key, epochs, size)
         step.run(planned)
         if network is not self.network:

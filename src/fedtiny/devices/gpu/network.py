@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedtiny.devices.engine import Rule, is_decayed, under
 from fedtiny.devices.gpu.layout import Layout
 from fedtiny.devices.gpu.stand_ins import KeyedDropout, playable
 from fedtiny.devices.torch_layers import norms
@@ -124,20 +125,44 @@ class Network:
     @torch.no_grad()
     def put(self, placed: Placed) -> None:
         """Compute with these values from now on; there must be room for them."""
-        kept, fixed = len(placed.slots), self.fixed
+        kept = len(placed.slots)
         if placed.mask is not self._mask:
-            known = fixed - self.layout.own_size
+            known = self.fixed - self.layout.own_size
             self.flat.zero_()
             self.slots[known : known + kept] = placed.slots
             self.slots[known + kept :] = self.layout.nowhere
             self._mask = placed.mask
         self._placed = placed  # other lanes let go of it while this one may still be reading
-        dense = placed.vector[kept:]
-        self.vector[:fixed] = dense[self._trained]
-        self.vector[fixed : fixed + kept] = placed.vector[:kept]
-        self.vector[fixed + kept :] = 0
-        self.measure(dense[self._measured], [*self.layout.statistics])
+        self._fill(self.vector, placed.vector, kept)
+        self.measure(placed.vector[kept:][self._measured], [*self.layout.statistics])
         self.spread()
+
+    def _fill(self, vector: Tensor, values: Tensor, kept: int) -> None:
+        """Write what is trained of a theta's values where the vector has it."""
+        fixed = self.fixed
+        vector[:fixed] = values[kept:][self._trained]
+        vector[fixed : fixed + kept] = values[:kept]
+        vector[fixed + kept :] = 0
+
+    @torch.no_grad()
+    def vector_of(self, theta: Theta) -> Tensor:
+        """What is trained of a theta, as the vector has it under the mask of now."""
+        values = torch.from_numpy(under(self.mask, theta).vector.copy()).to(self.device)
+        vector = torch.zeros_like(self.vector)
+        self._fill(vector, values, self.mask.count)
+        return vector
+
+    def decayed(self, rule: Rule) -> Tensor | None:
+        """1 for each value of the vector that decays, 0 for others; None if all do."""
+        if rule.decay_norms:
+            return None
+        dense = self.layout.param_spec.dense
+        shapes = {**self.layout.own, **{n: s for n, s in dense.items() if n in self.layout.weights}}
+        marks = [
+            torch.full((torch.Size(shape).numel(),), float(is_decayed(shape, rule)))
+            for shape in shapes.values()
+        ]
+        return torch.cat([*marks, torch.ones(self.capacity)]).to(self.device)
 
     @torch.no_grad()
     def follow(self, other: "Network") -> None:

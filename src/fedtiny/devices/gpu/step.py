@@ -9,13 +9,14 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedtiny.devices.engine import Adam, Sgd
+from fedtiny.devices.engine import Adam, Rule, Sgd
 from fedtiny.devices.gpu.image_store import COLUMNS, Images
 from fedtiny.devices.gpu.kernels import CapturedGraph, fused, rounding
 from fedtiny.devices.gpu.network import Network, precision
 from fedtiny.devices.gpu.stand_ins import NEXT, playable
 from fedtiny.devices.torch_layers import frozen_statistics, norms
 from fedtiny.errors import ModelError
+from fedtiny.sparse.theta import Theta
 
 PLANNED = 1024  # steps whose batches are planned at a time
 WARM_UPS = 3  # steps before one is recorded
@@ -24,32 +25,44 @@ WARM_UPS = 3  # steps before one is recorded
 class Update:
     """Adam or SGD as PyTorch computes them, on tensors that stay where they are.
 
-    The number of steps is a tensor too, so that a captured step counts on.
+    The number of steps is a tensor too, so that a captured step counts on, and so are the learning
+    rate and the values that FedProx holds to, which change from one training to the next. `decayed`
+    has 1 for values that weight decay takes part in, where it does not in all.
     """
 
-    def __init__(self, rule: Adam | Sgd, vector: Tensor) -> None:
+    def __init__(self, rule: Rule, vector: Tensor, decayed: Tensor | None = None) -> None:
         self.rule = rule
+        self.decay = rule.weight_decay if decayed is None else rule.weight_decay * decayed
+        self.lr = torch.full((1,), rule.lr, dtype=torch.float64, device=vector.device)
+        self.anchor = torch.zeros_like(vector) if rule.proximal_mu else None
+        self.mu = torch.zeros(1, device=vector.device)
         self.first = torch.zeros_like(vector)
         self.second = torch.zeros_like(vector) if isinstance(rule, Adam) else torch.empty(0)
         self.steps = torch.zeros(1, dtype=torch.float64, device=vector.device)
 
-    def reset(self) -> None:
-        """Begin a local training."""
+    def reset(self, lr: float | None = None, anchor: Tensor | None = None) -> None:
+        """Begin a local training at this rate; FedProx holds to the anchor, if there is one."""
         for tensor in (self.first, self.second, self.steps):
             tensor.zero_()
+        self.lr.fill_(self.rule.lr if lr is None else lr)
+        self.mu.fill_(0.0 if anchor is None else self.rule.proximal_mu)
+        if self.anchor is not None and anchor is not None:
+            self.anchor.copy_(anchor)
 
     def __call__(self, vector: Tensor, gradient: Tensor) -> None:
-        gradient = gradient + self.rule.weight_decay * vector
+        gradient = gradient + self.decay * vector
+        if self.anchor is not None:
+            gradient = gradient + self.mu * (vector - self.anchor)
         self.steps += 1
         if isinstance(self.rule, Sgd):
             self.first.mul_(self.rule.momentum).add_(gradient)
-            vector.sub_(self.rule.lr * self.first)
+            vector.sub_(self.lr.float() * self.first)
             return
         first, second = self.rule.betas
         self.first.lerp_(gradient, 1 - first)
         self.second.mul_(second).add_((1 - second) * gradient * gradient)
         scale = torch.sqrt(1 - second**self.steps).float()
-        size = (self.rule.lr / (1 - first**self.steps)).float()
+        size = (self.lr / (1 - first**self.steps)).float()
         vector.sub_(size * self.first / (self.second.sqrt() / scale + self.rule.eps))
 
 
@@ -116,7 +129,7 @@ class Step:
         self,
         kind: Kind,
         network: Network,
-        rule: Adam | Sgd,
+        rule: Rule,
         images: Images,
         compiled_loss: Loss | None = None,
         tf32: bool | None = None,
@@ -129,7 +142,7 @@ class Step:
         self.plan = torch.zeros(PLANNED, kind.batch, COLUMNS, dtype=torch.int32, device=device)
         self.next = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
-        self.update = Update(rule, network.vector)
+        self.update = Update(rule, network.vector, network.decayed(rule))
         size = len(network.flat) if kind.sums else 0
         self.sums = torch.zeros(size, device=device)
         self.leaves = {n: t for n, t in network.tensors().items() if t.requires_grad}
@@ -151,9 +164,12 @@ class Step:
         parameters = self.network.module.named_parameters()
         return {name: torch.zeros_like(p) for name, p in parameters if name not in moved}
 
-    def reset(self, seed: int) -> None:
-        """Begin a local training whose dropout is drawn from this seed."""
-        self.update.reset()
+    def reset(self, seed: int, lr: float | None = None, received: Theta | None = None) -> None:
+        """Begin a local training at this rate, whose dropout is drawn from this seed."""
+        anchor = None
+        if received is not None and self.update.rule.proximal_mu:
+            anchor = self.network.vector_of(received)
+        self.update.reset(lr, anchor)
         self.loss.zero_()
         self.sums.zero_()
         self.network.set_keys(seed)

@@ -238,6 +238,7 @@ class Card:
             ImageStore(self.images, self.spec.preparation, self.device, self.gpu.channels_last),
             self.spec.config.train,
             CompiledLoss(self.model, self.dtype) if self.gpu.compile and self.cuda else None,
+            self.spec.config.rounds,
         )
 
     def _engine(self, shared: Shared, theta: Theta, trains: bool) -> GpuEngine:

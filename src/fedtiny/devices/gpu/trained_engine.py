@@ -39,11 +39,21 @@ class TrainedEngine:
         return self._lane
 
     def train(
-        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        epochs: int,
+        sum_dense_gradients: bool = False,
+        received: Theta | None = None,
     ) -> tuple[Metrics, Arrays]:
         if rng_key.part:
             return self._loaded().train(
-                shard, rng_key, epochs=epochs, sum_dense_gradients=sum_dense_gradients
+                shard,
+                rng_key,
+                epochs=epochs,
+                sum_dense_gradients=sum_dense_gradients,
+                received=received,
             )
         self._theta = Theta(self.theta().mask, self._trained.vector)
         return {"loss": finite(self._trained.loss, rng_key)}, {}

@@ -62,6 +62,7 @@ typedef struct {
   int32_t optimizer;
   int32_t input_gradient; /* 1: the gradient of the images can be asked for */
   int32_t top_count;      /* most gradients of pruned weights asked of a layer */
+  int32_t proximal;       /* 1: a fresh optimizer keeps the values that it starts from */
   int64_t budget;         /* most bytes to take, 0 for no limit */
 } fedtiny_options;
 
@@ -87,8 +88,10 @@ enum fedtiny_parameter {
 };
 
 typedef struct {
-  double learning_rate, momentum, decay;
+  double learning_rate, momentum;
+  double decay, rest_decay; /* of weights; of biases and batch norm */
   double beta1, beta2, epsilon;
+  double proximal; /* times the way from the values at the start, added to the gradient */
 } fedtiny_rates;
 
 typedef struct {
@@ -154,7 +157,7 @@ FEDTINY_API int fedtiny_get_gradient(const fedtiny_network* network, int32_t nod
 FEDTINY_API int fedtiny_get_input_gradient(const fedtiny_network* network, float* values,
                                            int64_t count);
 
-/* A fresh optimizer. */
+/* A fresh optimizer; with the option `proximal` it holds values near those of now. */
 FEDTINY_API int fedtiny_start(fedtiny_network* network, const fedtiny_rates* rates);
 FEDTINY_API int fedtiny_run(fedtiny_network* network, const fedtiny_pass* pass,
                             fedtiny_score* score);

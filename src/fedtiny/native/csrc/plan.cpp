@@ -42,13 +42,14 @@ Index parameter_count(const Node& node, Index kept) {
   return node.is_norm() ? 2 * node.whole_channels : 0;
 }
 
-void place_parameters(Layout& layout, const Nodes& nodes, Tally& tally, bool adam) {
+void place_parameters(Layout& layout, const Nodes& nodes, const Options& o, Tally& tally) {
   for (const Node& node : nodes)
     layout.parameters += parameter_count(node, layout.layers[node.place].kept);
   layout.values = tally.take<float>(layout.parameters);
   layout.gradients = tally.take<float>(layout.parameters);
   layout.first_moment = layout.second_moment = tally.take<float>(layout.parameters);
-  if (adam) layout.second_moment = tally.take<float>(layout.parameters);
+  if (o.optimizer == FEDTINY_ADAM) layout.second_moment = tally.take<float>(layout.parameters);
+  if (o.proximal != 0) layout.start = tally.take<float>(layout.parameters);
   Index used = 0;
   const auto take = [&](Index count) {
     const Parameter parameter = {layout.values + used, layout.gradients + used};
@@ -144,7 +145,8 @@ Options checked_options(const fedtiny_options& given) {
   if (o.forward_batch < 1 || o.forward_batch > MAX_BATCH)
     refuse("a forward batch has 1 to 1048576 images");
   if (o.threads < 1 || o.threads > MAX_THREADS) refuse("there are 1 to 1024 threads");
-  if (!flag(o.half) || !flag(o.recompute) || !flag(o.remove_dead) || !flag(o.input_gradient))
+  if (!flag(o.half) || !flag(o.recompute) || !flag(o.remove_dead) || !flag(o.input_gradient) ||
+      !flag(o.proximal))
     refuse("an option that is on or off must be 1 or 0");
   if (o.optimizer != FEDTINY_SGD && o.optimizer != FEDTINY_ADAM) refuse("no such optimizer");
   if (o.top_count < 0) refuse("the number of largest gradients must not be negative");
@@ -165,7 +167,7 @@ Layout layout_of(const Nodes& nodes, const Options& options, const Table<Index>&
   layout.norms = Table<Norm>(nodes.count());
   Tally tally(start);
   for (const Node& node : nodes) layout.layers[node.place].kept = kept[node.place];
-  place_parameters(layout, nodes, tally, options.optimizer == FEDTINY_ADAM);
+  place_parameters(layout, nodes, options, tally);
   layout.memory.parameters = tally.total();
   for (const Node& node : nodes) {
     if (node.is_layer()) place_lists(layout.layers[node.place], node, options, tally);

@@ -57,6 +57,7 @@ struct Layout {
   Index parameters = 0;  // number of trained values
   float *values, *gradients;
   float *first_moment, *second_moment;  // of SGD, one alone
+  float* start = nullptr;               // values that the optimizer started from, if it keeps them
   float *sums, *partials, *logits;
   float *scratch, *slabs;  // of each thread, one after the other
   char* heaps;

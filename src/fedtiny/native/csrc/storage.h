@@ -10,10 +10,17 @@
 
 namespace fedtiny {
 
+// Parameters that lie together and decay alike: a piece of the optimizer's work.
+struct Span {
+  Index begin, end;
+  float decay;
+};
+
 struct Optimizer {
   fedtiny_rates rates{};
   Index steps = 0;
   bool started = false;
+  std::vector<Span> spans;
 };
 
 // The arrays of the layout lie in its block of memory.

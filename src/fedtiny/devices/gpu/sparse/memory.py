@@ -83,12 +83,13 @@ class Layout:
         return np.concatenate([found[name] for name in names])
 
     def moves(self, mask: Mask) -> NDArray[np.uint8]:
-        """Which of the dense values are trained."""
+        """Which of the dense values are trained: 1 if they are weights, 2 if norms or biases."""
         found = np.zeros(self.dense, dtype=np.uint8)
         convolved = {name for group in self.groups for name in group}
         for name, size in self.param_spec.dense_sizes.items():
             if name not in convolved and name not in self.param_spec.statistics:
-                found[self.starts[name] : self.starts[name] + size] = 1
+                dimensions = len(self.param_spec.dense[name])
+                found[self.starts[name] : self.starts[name] + size] = 1 if dimensions > 1 else 2
         for name in self._linear:
             found[self.starts[name] + mask.indices(name)] = 1
         return found

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedtiny.devices.engine import Adam, Sgd
+from fedtiny.devices.engine import Adam, Rule
 from fedtiny.devices.gpu.sparse.arguments import Segment, Tick, Update, address
 from fedtiny.devices.gpu.sparse.head import Head
 from fedtiny.devices.gpu.sparse.launches import SMALL, Builder, Launch, Work
@@ -15,7 +15,7 @@ from fedtiny.devices.gpu.sparse.taps import make_taps
 from fedtiny.devices.gpu.stand_ins import NEXT
 from fedtiny.sparse.mask import Mask
 
-RATES = 10  # see the enum in cuda/update.cuh
+RATES = 11  # see the enum in cuda/update.cuh
 
 
 class SparseNetwork:
@@ -158,7 +158,7 @@ class SparseNetwork:
         tensors = (self.next, self.exact, self.rates)
         return Launch("tick", (1, 1), 32, Tick(*map(address, tensors), int(self.adam)))
 
-    def load(self, vector: Tensor, rule: Adam | Sgd) -> None:
+    def load(self, vector: Tensor, rule: Rule) -> None:
         """Give every device the values of a theta, with a fresh optimizer of this rule."""
         self.values[:, self.places] = vector
         self.received[self.places] = vector
@@ -167,7 +167,8 @@ class SparseNetwork:
         betas = rule.betas if isinstance(rule, Adam) else (rule.momentum, 0.0)
         epsilon = rule.eps if isinstance(rule, Adam) else 0.0
         rest = [value for beta in betas for value in (beta, 1 - beta)]
-        rates = [rule.lr, rule.weight_decay, 0.0, *rest, epsilon, 0.0, 1.0]
+        norm_decay = rule.weight_decay if rule.decay_norms else 0.0
+        rates = [rule.lr, rule.weight_decay, rule.proximal_mu, *rest, epsilon, 0.0, 1.0, norm_decay]
         self.rates.copy_(torch.tensor(rates))
         self.exact.copy_(torch.tensor([0.0, rule.lr, *betas], dtype=torch.float64))
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import Adam, RngKey, Sgd
+from fedtiny.devices.engine import RngKey, Rule
 from fedtiny.devices.gpu.image_store import COLUMNS, Images
 from fedtiny.devices.gpu.kernels import CapturedGraph, on_stream
 from fedtiny.devices.gpu.network import fetched
@@ -75,7 +75,7 @@ class Trainer:
         self._kernels: Kernels | None = None
         self._steps: dict[int, Repeat] = {}
 
-    def train(self, theta: Theta, trainings: Sequence[Training], rule: Adam | Sgd) -> list[Trained]:
+    def train(self, theta: Theta, trainings: Sequence[Training], rule: Rule) -> list[Trained]:
         """What comes of each training from this theta."""
         found: dict[int, Trained] = {}
         size, batch = self.network.devices, self.network.plan.batch
@@ -88,7 +88,7 @@ class Trainer:
         return [found[i] for i in range(len(trainings))]
 
     def _side_by_side(
-        self, theta: Theta, trainings: Sequence[Training], rule: Adam | Sgd
+        self, theta: Theta, trainings: Sequence[Training], rule: Rule
     ) -> list[Trained]:
         """Train devices in the order of their steps, the most first."""
         network = self.network

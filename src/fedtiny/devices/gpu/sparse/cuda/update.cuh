@@ -11,8 +11,8 @@ struct Update {
   const Segment* segments;
   float *theta, *gradient, *first, *second;  // [device][values], but gradient [device][dense]
   const float* received;                     // [values] what the devices were sent, for FedProx
-  const unsigned char* moves;                // [dense] whether it is trained, 2: without decay
-  const float* rates;                        // see the enum
+  const unsigned char* moves;  // [dense] whether it is trained: 1 a weight, 2 a norm or bias
+  const float* rates;          // see the enum
   int values, dense, adam;
 };
 
@@ -26,14 +26,15 @@ enum {
   REST_OF_SECOND,
   EPSILON,
   STEP,
-  SCALE
+  SCALE,
+  NORM_DECAY
 };  // FIRST: beta1 or momentum
 
 static __device__ __forceinline__ float updated(const Update& u, size_t at, size_t place, int j,
-                                                float g, bool decays) {
+                                                float g, float decay) {
   const float* r = u.rates;
   float w = u.theta[place];
-  if (decays) g += r[DECAY] * w;
+  g += decay * w;
   if (r[MU] != 0.f) g += r[MU] * (w - u.received[j]);
   if (u.adam) {
     const float m = u.first[at] + r[REST_OF_FIRST] * (g - u.first[at]);
@@ -56,7 +57,8 @@ KERNEL(update_dense, Update, 256, 1) {
   const int j = blockIdx.x * blockDim.x + threadIdx.x;
   if (j >= u.dense || !u.moves[j]) return;
   const size_t at = (size_t)blockIdx.z * u.values + j;
-  updated(u, at, at, j, u.gradient[(size_t)blockIdx.z * u.dense + j], u.moves[j] == 1);
+  updated(u, at, at, j, u.gradient[(size_t)blockIdx.z * u.dense + j],
+          u.rates[u.moves[j] == 1 ? DECAY : NORM_DECAY]);
 }
 
 // Grid (blocks of taps, segments, devices): kept weights, whose gradients lie by tiles; the new
@@ -78,8 +80,8 @@ KERNEL(update_kept, Update, 256, 1) {
   const float g =
       ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
   const size_t device = (size_t)blockIdx.z * u.values;
-  const float w =
-      updated(u, device + s.first + i, device + s.first + place, s.first + place, g, true);
+  const float w = updated(u, device + s.first + i, device + s.first + place, s.first + place, g,
+                          u.rates[DECAY]);
   s.taps[(size_t)blockIdx.z * s.room + place].y = __float_as_int(w);
   s.back_taps[(size_t)blockIdx.z * s.room + i].y = __float_as_int(w);
 }
