@@ -90,6 +90,21 @@ def test_replies_are_those_of_dense_lanes(hire, together, name):
     assert dense.account()["kernels"] == ["dense"]
 
 
+RECIPE = {"lr_schedule": "cosine", "lr_warmup": 2, "decay_norms": False, "proximal_mu": 0.5}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_recipe_is_that_of_dense_lanes(hire, optimizer):
+    recipe = RECIPE | {"optimizer": optimizer, "weight_decay": 0.1}
+    bench, plain = bench_of(train=recipe), bench_of(train={"optimizer": optimizer})
+    work = tasks(bench, train(2))
+    sparse, dense = hire(bench, 1), hire(bench, 1, kernels="dense")
+    usual = [*hire(plain, 1).answers(tasks(plain, train(2)))]
+    for i, (ours, theirs) in enumerate(zip(sparse.answers(work), dense.answers(work), strict=True)):
+        assert_near(ours, theirs, rtol=1e-3, atol=1e-4)
+        assert np.abs(ours.theta.vector - usual[i].theta.vector).max() > 1e-3
+
+
 def test_the_number_of_streams_changes_no_bit(hire, together):
     bench = bench_of()
     found = [
