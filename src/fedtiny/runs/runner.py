@@ -117,10 +117,13 @@ def _assembled(config: Config, ranks: Ranks, **inputs: Any) -> Iterator[Assembly
 def _require_alike(ranks: Ranks, assembly: Assembly) -> None:
     """Refuse ranks that would not play the same run."""
     asked = assembly.asked
+    kernels = asked.gpu.kernels  # which a machine may have chosen
     asked = replace(asked, workers=1, data=replace(asked.data, root=None))
+    asked = replace(asked, gpu=replace(asked.gpu, kernels="auto"))
     own = {
         "fedtiny or PyTorch": [versions()[package] for package in ("fedtiny", "code", "torch")],
         "config": configs.dumps(asked),
+        "--gpu.kernels": kernels,
         "data set": assembly.split.checksum.hex(),
         "network": assembly.server.theta.param_spec.fingerprint,
     }

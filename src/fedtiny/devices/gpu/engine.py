@@ -67,7 +67,7 @@ class Shared:
 
 
 class GpuEngine:
-    """A network, and the steps that it has learnt to replay."""
+    """A network, and the steps that it has learned to replay."""
 
     def __init__(
         self, network: Network, shared: Shared, stream: torch.cuda.Stream | None, graphs: bool
@@ -123,7 +123,7 @@ class GpuEngine:
             if self.graphs and self.stream is not None and usual:
                 before = network.theta()
                 step.record(self.stream)
-                network.put(network.place(before))  # the warm-ups have spoilt its values
+                network.put(network.place(before))  # the warm-ups have spoiled its values
             self._steps[kind, images] = step
         return self._steps[kind, images]
 

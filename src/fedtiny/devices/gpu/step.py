@@ -223,6 +223,6 @@ class Step:
             key += NEXT
 
     def record(self, stream: torch.cuda.Stream) -> None:
-        """Record the step on this stream; the network's values are spoilt by it."""
+        """Record the step on this stream; the network's values are spoiled by it."""
         self.next.zero_()
         self._captured = CapturedGraph(self.once, stream, WARM_UPS, self.tf32)

@@ -153,11 +153,13 @@ class StreamExecutor:
         return "one device at a time; take a smaller network or --simulator reference"
 
     def account(self) -> dict[str, Any]:
+        streams = len(self._joint.trainers) if self._joint else 0
         return {
             "simulator": "gpu",
             "cards": [self.card.name],
             "kernels": sorted(self._used),
             "lanes": self.count,
+            **({"streams": streams} if streams else {}),
             "gpu_memory": self.card.max_memory(),
         }
 

@@ -46,7 +46,18 @@ def unavailable(device: torch.device) -> str:
     if capability < OLDEST:
         name = torch.cuda.get_device_name(device)
         return f"sparse kernels need compute capability 8.0, and {name} has {_dotted(capability)}"
-    return nvrtc.unavailable() or driver.unavailable()
+    return nvrtc.unavailable() or driver.unavailable() or _trouble(capability, device.index or 0)
+
+
+@cache
+def _trouble(capability: tuple[int, int], index: int) -> str:
+    """What goes wrong with the smallest of kernels."""
+    source = with_header("device.h", "struct None {};\nKERNEL(nothing, None, 32, 1) {}\n")
+    try:
+        driver.load(nvrtc.compile_source(source, capability), index)
+    except KernelError as error:
+        return str(error)
+    return ""
 
 
 def _dotted(capability: tuple[int, int]) -> str:

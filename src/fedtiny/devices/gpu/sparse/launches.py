@@ -121,14 +121,26 @@ class Work:
         return (
             self.only_weights
             and self.dense
+            and len(self.step.nodes) == 1
             and self.stride == 1
             and self.step.source.buffer.size == self.step.buffer.size
             and taps <= TENSOR_CORE_TAPS
             and self.step.buffer.channels % 16 == 0
+            and self.step.buffer.channels <= THREADS // 2  # a warp for sixteen filters
+            and max(self.dense_shared) <= self.limit
             and all(t.exact and t.images == 1 and t.pitch % 4 == 0 and not t.left for t in tiles)
             and self.tile.rows == self.back.rows
             and self.tile.columns % 8 == 0
         )
+
+    @property
+    def dense_shared(self) -> tuple[int, int]:
+        """Bytes of shared memory on the tensor cores, forward and backward (tensor_cores.cuh)."""
+        warps, filters = THREADS // 32, self.step.buffer.channels
+        weights, sums = filters * 20 * 4, warps * filters * 8
+        products = warps * 16 * TENSOR_CORE_TAPS * 4
+        both = self.tile.shared + self.back.shared
+        return self.tile.shared + weights + sums, max(both, products)
 
     @property
     def stride(self) -> int:
@@ -217,8 +229,7 @@ class Builder:
         node, filters = work.step.nodes[0], work.step.buffer.channels
         numbers = (filters, work.step.source.channels, *node.kernel, node.padding[1])
         body = f"dense_convolve<{work.tile.cpp(self.word)}, {mode}, {_listed(numbers)}>(args);"
-        weights, sums = filters * 20 * 4, THREADS // 32 * filters * 8  # see tensor_cores.cuh
-        shared = work.tile.shared + weights + sums
+        shared = work.dense_shared[0]
         return Launch("convolve", (work.tile.tiles, 1), THREADS, args, shared, body)
 
     def _conv(self, tile: Tile, channels: int, source: Buffer, out: Buffer) -> Conv:
@@ -342,9 +353,7 @@ class Builder:
         return [self._tiled("gradients", work, work.back, work.threads[1], args, body)]
 
     def _dense_gradients(self, work: Work, args: Conv, mode: str) -> Launch:
-        node = work.step.nodes[0]
-        sums = THREADS // 32 * 16 * TENSOR_CORE_TAPS * 4  # of every warp
-        shared = max(work.tile.shared + work.back.shared, sums)
+        node, shared = work.step.nodes[0], work.dense_shared[1]
         tiles = f"{work.back.cpp(self.word)}, {work.tile.cpp(self.word)}"
         numbers = (node.channels, work.step.source.channels, *node.kernel, node.padding[1])
         body = f"dense_gradients<{tiles}, {mode}, {_listed(numbers)}>(args);"

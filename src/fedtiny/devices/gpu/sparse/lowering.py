@@ -336,14 +336,25 @@ class _Gradients:
                 self._pend(source, gradient)
 
     def _shares(self, source: Value, step: Step) -> bool:
-        """Whether a value's gradient is just that of the sum it goes into."""
+        """Whether a value's gradient is just that of the sum it goes into.
+
+        One that is a sum itself has a gradient of its own if batch norms before it need its sums.
+        """
         return (
             isinstance(step, Elementwise)
             and step.kind == Kind.ADD
             and step.out.norm is None
             and source.readers == 1
             and not source.relu
+            and not self._summed_for(source)
         )
+
+    def _summed_for(self, value: Value) -> list[Value]:
+        """The values before a sum whose batch norm or bias needs sums of the sum's gradient."""
+        maker = value.maker
+        if not isinstance(maker, Elementwise):
+            return []
+        return [v for v in maker.sources if v.shifted and self._shares(v, maker)]
 
     def _finish(self, value: Value) -> None:
         """Add up all that a value's readers give, in a fixed order."""
@@ -379,16 +390,11 @@ class _Gradients:
 
     def _normed(self, value: Value) -> list[Value]:
         """The values whose batch norm or bias needs sums of this value's gradient."""
-        found = [value] if value.shifted else []
-        maker = value.maker
-        if isinstance(maker, Elementwise):
-            found += [v for v in maker.sources if v.shifted and self._shares(v, maker)]
-        return found
+        return [*([value] if value.shifted else []), *self._summed_for(value)]
 
     def _norms(self, value: Value, last: Collect | ConvolutionGradient) -> None:
         found = self._normed(value)
-        if len(found) > NORMS:
-            raise UnsupportedNetworkError("more than two batch norms share a gradient")
+        assert len(found) <= NORMS, "a sum has two sources"
         last.norms = tuple(found)
         self.steps += [NormGradient(v, last, which) for which, v in enumerate(found, 1)]
 

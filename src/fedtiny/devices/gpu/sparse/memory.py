@@ -95,9 +95,10 @@ class Layout:
         return found
 
     def roomy(self, mask: Mask) -> "Layout":
-        """The same with room for a mask."""
+        """The same with room for a mask too; no layer gets less."""
         rooms = [-(-max(1, int(n * GROWTH)) // ROUNDED) * ROUNDED for n in self.counts(mask)]
-        return Layout(self.param_spec, self.groups, tuple(rooms))
+        larger = tuple(max(both) for both in zip(rooms, self.rooms, strict=True))
+        return Layout(self.param_spec, self.groups, larger)
 
     def fits(self, mask: Mask) -> bool:
         """Whether a mask has room."""

@@ -47,12 +47,15 @@ class SparseNetwork:
         """Where a batch goes."""
         return self.activations.tensor(self.plan.forward.image.buffer)
 
-    def use(self, mask: Mask) -> bool:
-        """Compute under this mask from now on; whether buffers had to move for it."""
+    def has_room(self, mask: Mask) -> bool:
+        """Whether this mask can be used without moving buffers."""
+        return self.layout.fits(mask)
+
+    def use(self, mask: Mask) -> None:
+        """Compute under this mask from now on; buffers move if it has no room."""
         if mask == self.mask:
-            return False
-        moved = not self.layout.fits(mask)
-        if moved:
+            return
+        if not self.has_room(mask):
             self._reserve(mask)
         for work, group in zip(self.works.values(), self.layout.groups, strict=True):
             kept = [self.layout.kept(name, mask) for name in group]
@@ -65,11 +68,18 @@ class SparseNetwork:
         self.places = torch.from_numpy(self.layout.places(mask)).to(self.device)
         self.values.zero_()
         self.mask = mask
-        return moved
 
     def _reserve(self, mask: Mask) -> None:
         """Make room for a mask, and everything that has addresses."""
-        self.layout = self.layout.roomy(mask)
+        before, self.layout = self.layout, self.layout.roomy(mask)
+        try:
+            self._allocate()
+        except torch.OutOfMemoryError:
+            self.layout = before
+            raise
+        self._build()
+
+    def _allocate(self) -> None:
         values, dense = self.layout.values, self.layout.dense
         self.values, self.first = (self._zeros(self.devices, values) for _ in range(2))
         self.second = self._zeros(self.devices, values if self.adam else 1)
@@ -90,7 +100,6 @@ class SparseNetwork:
                 self.plan.convolutions, self.layout.groups, self.layout.rooms, strict=True
             )
         }
-        self._build()
 
     def _build(self) -> None:
         """The launches of a step, and the kernels that they need."""

@@ -158,6 +158,8 @@ def _tile(reach: Reach, depth: int) -> Tile | None:
         left = max(1, before)  # by which kernels know a tile that holds parts of rows
         pitch = held = left + step * (across - 1) + 1 + behind
     else:
+        if before > GUARD:
+            return None
         held, left = reach.source[1], 0
         pitch = max(held + before, step * (across - 1) + 1 + behind)
     height = top + step * (high - 1) + 1 + bottom

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
@@ -94,8 +94,9 @@ class Trainer:
     ) -> list[Trained]:
         """Train devices in the order of their steps, the most first."""
         network = self.network
-        if network.use(theta.mask):
-            self._forget()
+        if not network.has_room(theta.mask):
+            self._steps.clear()  # they know where buffers lie, which will move
+        network.use(theta.mask)
         network.load(torch.from_numpy(theta.vector.copy()).to(network.device), rule)
         network.set_keys([batches.dropout_seed(t.rng_key) for t in trainings])
         self._bound(network.spread, len(trainings))()
@@ -207,23 +208,20 @@ class Trainer:
         return self._bound(step, devices) if isinstance(step, Launch) else partial(step, devices)
 
     def _bound(self, launch: Launch, devices: int) -> Call:
-        names = self._names
-        kernel = self.kernels[names[launch.body] if launch.body else launch.kernel]
+        kernel = self.kernels[self._names[launch.body] if launch.body else launch.kernel]
         return kernel.bind(launch.shape(devices), launch.threads, launch.shared, launch.args)
 
-    def _forget(self) -> None:
-        """Buffers have moved: what knows their addresses is void."""
-        self._steps.clear()
-        self._kernels = None
-
-    @property
+    @cached_property
     def _names(self) -> dict[str, str]:
         """The kernels that are made for this network's launches, by what they call."""
-        bodies: dict[str, str] = {}
-        for launch in (self._batch, *self.network.there, *self.network.back):
-            if launch.body and launch.body not in bodies:
-                bodies[launch.body] = f"{launch.kernel}_{len(bodies)}"
-        return bodies
+        bodies = dict.fromkeys(launch.body for launch in self._launches if launch.body)
+        kinds = {launch.body: launch.kernel for launch in self._launches}
+        return {body: f"{kinds[body]}_{number}" for number, body in enumerate(bodies)}
+
+    @property
+    def _launches(self) -> tuple[Launch, ...]:
+        """Those of a step that take kernels of this network's own."""
+        return (self._batch, *self.network.there, *self.network.back)
 
     @property
     def kernels(self) -> Kernels:
@@ -240,11 +238,10 @@ class Trainer:
             f'#line 1 "{name}.cuh"\n' + (CUDA / f"{name}.cuh").read_text(encoding="utf-8")
             for name in SOURCES
         ]
-        names = self._names
-        for launch in (self._batch, *self.network.there, *self.network.back):
-            if launch.body and names.pop(launch.body, None) is not None:
-                kind = arguments.get(launch.kernel, "Plane")
-                name = self._names[launch.body]
-                bounds = f"{launch.threads}, {launch.blocks}"
-                lines.append(f"KERNEL({name}, {kind}, {bounds}) {{ {launch.body} }}")
+        launches = {launch.body: launch for launch in self._launches}
+        for body, name in self._names.items():
+            launch = launches[body]
+            kind = arguments.get(launch.kernel, "Plane")
+            bounds = f"{launch.threads}, {launch.blocks}"
+            lines.append(f"KERNEL({name}, {kind}, {bounds}) {{ {body} }}")
         return "\n".join(lines) + "\n"

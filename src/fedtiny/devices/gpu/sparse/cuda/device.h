@@ -21,6 +21,13 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return packed;
 }
 
+// The larger of two values, or NaN if one is.
+static __device__ __forceinline__ float max_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
 // c += a b on the tensor cores: 16 x 16 by 16 x 8 in bf16, spread over a warp as mma.m16n8k16 has
 // it.
 static __device__ __forceinline__ void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) {

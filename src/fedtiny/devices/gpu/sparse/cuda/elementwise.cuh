@@ -22,7 +22,7 @@ enum { ADD = 0, MAX_POOL = 1, MEAN_POOL = 2, NORM = 3, FEATURES = 4, ADAPTIVE_PO
 
 template <class W>
 static __device__ __forceinline__ float value(const View& v, u32 w, float4 k, int i) {
-  return v.coef ? fmaxf(fmaf(k.x, W::get(w, i), k.y), v.floor) : fmaxf(W::get(w, i), v.floor);
+  return v.coef ? max_nan(fmaf(k.x, W::get(w, i), k.y), v.floor) : max_nan(W::get(w, i), v.floor);
 }
 
 static __device__ __forceinline__ float4 coefficients(const View& v, int device, int channel) {
@@ -170,7 +170,7 @@ static __device__ __forceinline__ void added(const Plane& p) {
     float v[W::N];
 #pragma unroll
     for (int j = 0; j < W::N; j++)
-      v[j] = fmaxf(value<W>(p.a, a.w[q], ka, j) + value<W>(p.b, b.w[q], kb, j), p.floor);
+      v[j] = max_nan(value<W>(p.a, a.w[q], ka, j) + value<W>(p.b, b.w[q], kb, j), p.floor);
     o[q] = W::pack(v);
   }
   *(uint4*)(p.out + image * p.stride + i) = make_uint4(o[0], o[1], o[2], o[3]);
@@ -198,11 +198,11 @@ static __device__ __forceinline__ void combined(const Plane& p) {
 #pragma unroll
       for (int j = 0; j < W::N; j++) {
         v[j] = value<W>(p.a, wa, ka, j) + (p.b.words ? value<W>(p.b, wb, kb, j) : 0.f);
-        v[j] = fmaxf(v[j], p.floor);
+        v[j] = max_nan(v[j], p.floor);
       }
     } else {
       window<W>(p, a, ka, at / p.width, at % p.width, v);
-      for (int j = 0; j < W::N; j++) v[j] = fmaxf(v[j], p.floor);
+      for (int j = 0; j < W::N; j++) v[j] = max_nan(v[j], p.floor);
     }
     const u32 w = W::pack(v);
     p.out[image * p.stride + (size_t)channel * hw + at] = w;

@@ -426,6 +426,9 @@ static inline uint32_t pack_bf16(float low, float high) {
   return rounded(low) | rounded(high) << 16;
 }
 
+// The larger of two values, or NaN if one is.
+static inline float max_nan(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
+
 // c += a b: 16 x 16 by 16 x 8 in bf16, spread over a warp as the tensor cores' mma.m16n8k16 has it.
 static inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) {
   const unsigned lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;

@@ -54,7 +54,8 @@ KERNEL(norm_forward, Norm, 1024, 1) {
   }
   double sum[2];
   if (!summed<2>(n.part, n, sum)) return;
-  const double mean = sum[0] / n.count, variance = fmax(sum[1] / n.count - mean * mean, 0.0);
+  const double mean = sum[0] / n.count, found = sum[1] / n.count - mean * mean;
+  const double variance = found < 0.0 ? 0.0 : found;  // NaN stays
   const float inverse = (float)(1.0 / sqrt(variance + n.epsilon));
   const float scale = n.scale < 0 ? 1.f : theta[n.scale + channel];
   const float shift = n.shift < 0 ? 0.f : theta[n.shift + channel];

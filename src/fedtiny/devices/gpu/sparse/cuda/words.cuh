@@ -51,7 +51,7 @@ template <class W>
 static __device__ __forceinline__ u32 affine(u32 w, float4 k, float floor) {
   float v[W::N];
 #pragma unroll
-  for (int i = 0; i < W::N; i++) v[i] = fmaxf(fmaf(k.x, W::get(w, i), k.y), floor);
+  for (int i = 0; i < W::N; i++) v[i] = max_nan(fmaf(k.x, W::get(w, i), k.y), floor);
   return W::pack(v);
 }
 
