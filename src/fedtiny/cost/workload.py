@@ -13,6 +13,7 @@ from fedtiny.aliases import old_names
 from fedtiny.config import Config, ResolvedConfig, resolve
 from fedtiny.cost.network import IMAGES, Network, describe, least_small, named
 from fedtiny.errors import ConfigError
+from fedtiny.federation.messages import Arrays
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
@@ -173,6 +174,13 @@ class Workload:
         asked = self._asked(self._theta, round)
         return (Train(self.config.train.local_epochs),) if isinstance(asked, str) else asked
 
+    def arrays(self, round: int) -> Arrays:
+        """What the method sends a device beside the model; nothing if it cannot be asked."""
+        try:
+            return self.method.request_arrays(self._server(self._theta, round))
+        except Exception:
+            return {}
+
     @property
     def trouble(self) -> str:
         """Why the method cannot be asked, or nothing."""
@@ -199,9 +207,13 @@ class Workload:
     def _theta(self) -> Theta:
         return _without_values(self.mask)
 
+    def _server(self, theta: Theta, round: int) -> Server:
+        """A server that knows the round and how many weights are kept, and nothing else."""
+        return Server(self.config, cast(Transport, None), theta, round=round)
+
     def _asked(self, theta: Theta, round: int) -> Program | str:
         """The method's own program for a model, or what kept it from giving one."""
-        server = Server(self.config, cast(Transport, None), theta, round=round)
+        server = self._server(theta, round)
         try:
             program = (*self.method.train_locally(server), *self.method.score(server))
             return tuple(map(typed, program))

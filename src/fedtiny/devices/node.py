@@ -21,7 +21,7 @@ from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.vector import SparseVector
+from fedtiny.sparse.vector import Positions, SparseVector
 
 
 class Receiver:
@@ -115,6 +115,8 @@ def _prune_and_grow(verb: verbs.PruneAndGrow, work: Work) -> None:
 def _top_gradients(verb: verbs.TopGradients, work: Work) -> None:
     found = work.top_gradients(verb.counts, verb.epsilon)
     _check_finite("gradients", [gradient.values for gradient in found.values()], work.rng_key)
+    if not verb.values:
+        found = {layer: Positions(g.size, g.indices) for layer, g in found.items()}
     work.gradients |= found
 
 

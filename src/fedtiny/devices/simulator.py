@@ -83,7 +83,13 @@ class Simulator:
     def present(self) -> Sequence[int]:
         return self.devices
 
-    def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
+    def ask(
+        self,
+        devices: Sequence[int],
+        request: Request,
+        reducer: str,
+        top_weights: Mapping[str, int] | None = None,
+    ) -> Outcome:
         """A device out of reach costs nothing; what is sent to one that is late is wasted."""
         troubles = {device: self._trouble(device, request) for device in sorted(devices)}
         tasks, down = [], 0
@@ -93,7 +99,7 @@ class Simulator:
                 down += size
                 tasks += [] if trouble else [Task(self.shards[device], received)]
         failed = {device: trouble for device, trouble in troubles.items() if trouble}
-        validator = ReplyValidator(request, reducer, self.config)
+        validator = ReplyValidator(request, reducer, self.config, top_weights)
         return collect(self._arrived(tasks, request), validator, failed, Traffic(down=down))
 
     def _arrived(self, tasks: Sequence[Task], request: Request) -> Iterator[Arrived]:

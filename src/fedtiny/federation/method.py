@@ -64,7 +64,7 @@ class Method:
         """When the mask is adjusted, and by how much."""
         asked = self.config.pruning
         granularity = self.granularity or asked.granularity
-        return Schedule(asked.delta_r, asked.r_stop, granularity, asked.order)
+        return Schedule(asked.delta_r, asked.r_stop, granularity, asked.order, asked.alpha)
 
     def pruning_numbers(self, server: "Server") -> dict[str, int]:
         """The layers to adjust at the end of this round, with their a_t^l above zero."""
@@ -93,6 +93,17 @@ class Method:
     def score(self, server: "Server") -> Program:
         """What devices measure after training, for the server to adjust by (lines 10 to 14)."""
         return ()
+
+    def request_arrays(self, server: "Server") -> Arrays:
+        """What every device is sent in this round beside the model."""
+        return {}
+
+    def top_weights(self, server: "Server") -> Mapping[str, int]:
+        """Of how many largest kept weights of a layer the server counts who has them.
+
+        The shares are in `outcome.top_weights`.
+        """
+        return {}
 
     def aggregate(self, server: "Server", outcome: Outcome) -> Theta:
         """The new global parameters (line 18)."""

@@ -15,7 +15,7 @@ from fedtiny.federation.transport import HOLDERS, Outcome, Traffic, reducer_for
 from fedtiny.federation.wire import decode_reply
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.vector import is_position_list
+from fedtiny.sparse.vector import Positions, is_position_list
 
 LARGEST = float(np.finfo(np.float32).max)
 NEVER_NEGATIVE = ("running_var", "running_square")
@@ -39,9 +39,16 @@ class ReplyValidator:
     that are possible, yet wrong) is left to clipping and to robust means.
     """
 
-    def __init__(self, request: Request, reducer: str, config: Config) -> None:
+    def __init__(
+        self,
+        request: Request,
+        reducer: str,
+        config: Config,
+        top_weights: Mapping[str, int] | None = None,
+    ) -> None:
         self.request = request
         self.reducer = reducer
+        self.top_weights = top_weights
         self.config = config
         self.own_mask = reducer == HOLDERS
         self._parts: ReplySpec = expected(request)
@@ -120,7 +127,7 @@ class ReplyValidator:
 
     def _check_gradients(self, reply: Reply) -> None:
         requested, mask = self._parts.gradients, (reply.theta or self.request.theta).mask
-        sizes = mask.param_spec.sizes
+        sizes, votes = mask.param_spec.sizes, self._parts.votes
         _check_names("gradients of", reply.gradients, requested, sizes if self._open else requested)
         for layer, gradient in reply.gradients.items():
             most = requested.get(layer, sizes[layer])
@@ -130,6 +137,9 @@ class ReplyValidator:
                 raise ReplyError(
                     f"a gradient of {layer} is out of range, out of order or there twice"
                 )
+            if layer in requested and isinstance(gradient, Positions) != (layer in votes):
+                have = "have" if layer in votes else "lack"
+                raise ReplyError(f"its gradients of {layer} {have} values, other than asked for")
             if gradient.values.shape != gradient.indices.shape or not _fits(gradient.values):
                 raise ReplyError(f"a gradient of {layer} is NaN or infinite")
             kept = np.isin(gradient.indices, mask.indices(layer), assume_unique=True)
@@ -184,7 +194,7 @@ def collect(
     `failed` are the devices that nothing came from; `traffic` is what was counted before.
     """
     request, robustness = validator.request, validator.config.robustness
-    replies = reducer_for(validator.reducer, robustness, request.theta)
+    replies = reducer_for(validator.reducer, robustness, request.theta, validator.top_weights)
     left_out = dict(failed)
     for one in arrived:
         traffic += Traffic(up=one.size)

@@ -47,7 +47,13 @@ def play_round(server: Server, method: Method) -> RoundResult:
     mask = server.theta.mask
     with _contract(method):
         program = (*method.train_locally(server), *method.score(server))
-        outcome = server.ask("train", program, reducer=method.reducer)
+        outcome = server.ask(
+            "train",
+            program,
+            arrays=method.request_arrays(server),
+            reducer=method.reducer,
+            top_weights=method.top_weights(server),
+        )
         counted = server.enough(outcome)
         if counted:
             server.theta = method.aggregate(server, outcome)

@@ -112,9 +112,13 @@ class KnownVerb(Verb):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The fields; an option that is off is left out."""
+        """The fields; an option that is off is left out, and one that is on by default if on."""
         values = {field: getattr(self, field.name) for field in fields(self)}
-        return {field.name: v for field, v in values.items() if v or field.default is MISSING}
+        return {
+            field.name: value
+            for field, value in values.items()
+            if field.default is MISSING or bool(value) != (field.default is True)
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,12 +204,17 @@ class PruneAndGrow(_LargestGradients):
 
 @dataclass(frozen=True, eq=False)
 class TopGradients(_LargestGradients):
-    """Find the largest gradients of pruned weights, so many a layer (Alg. 2, line 12)."""
+    """Find the largest gradients of pruned weights, so many a layer (Alg. 2, line 12).
+
+    Without values the device sends their positions alone: its votes, as FedRTS has them.
+    """
 
     name = "top_gradients"
+    values: bool = True
 
     def expect(self, reply: "ReplySpec", request: "Request") -> None:
         reply.gradients |= self.counts
+        reply.votes |= set() if self.values else set(self.counts)
 
 
 @old_attributes

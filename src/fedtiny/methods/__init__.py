@@ -7,11 +7,13 @@ from fedtiny.errors import ConfigError, did_you_mean
 from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
 from fedtiny.methods.feddst import FedDST
+from fedtiny.methods.fedrts import FedRTS
 from fedtiny.methods.fedtiny import FedTiny
 from fedtiny.methods.fl_pqsu import FLPQSU
 from fedtiny.methods.grasp import GraSP
 from fedtiny.methods.lotteryfl import LotteryFL
 from fedtiny.methods.prunefl import PruneFL
+from fedtiny.methods.set import SET
 from fedtiny.methods.small_model import SmallModel
 from fedtiny.methods.snip import SNIP
 from fedtiny.methods.synflow import SynFlow
@@ -24,6 +26,8 @@ BUILT_IN: tuple[type[Method], ...] = (
     GraSP,
     PruneFL,
     FedDST,
+    SET,
+    FedRTS,
     LotteryFL,
     SmallModel,
     FedTiny,

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.public import PublicSet
 from fedtiny.federation.server import Server
+from fedtiny.randomness import generator
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
-from fedtiny.sparse.iterative import Scores, prune_iteratively
+from fedtiny.sparse.iterative import Scores, prune_by_scores, prune_iteratively
 from fedtiny.sparse.theta import Theta
 
 
@@ -15,6 +16,13 @@ def prune_uniformly(server: Server) -> None:
     """Prune the server's model by magnitude, to the same density in every layer."""
     counts = uniform(server.param_spec, server.config.density)
     server.theta = prune_by_magnitude(server.theta, counts)
+
+
+def prune_at_random(server: Server) -> None:
+    """Prune the server's model at random, to the same density in every layer."""
+    draw = generator(server.config.seed, "random mask")
+    scores = {layer: draw.random(size) for layer, size in server.param_spec.sizes.items()}
+    server.theta = prune_by_scores(server.theta, scores, server.config.density, "uniform")
 
 
 def prune_at_start(

@@ -6,9 +6,8 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import Program, PruneAndGrow, Train
-from fedtiny.randomness import generator
+from fedtiny.methods.at_start import prune_at_random
 from fedtiny.sparse.candidates import prune_by_magnitude
-from fedtiny.sparse.iterative import prune_by_scores
 from fedtiny.sparse.theta import Theta
 
 BEFORE_GROWTH = 0.6  # 3 of 5 epochs come before a device changes its mask
@@ -30,9 +29,7 @@ class FedDST(Method):
     granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:
-        draw = generator(self.config.seed, "random mask")
-        scores = {layer: draw.random(size) for layer, size in server.param_spec.sizes.items()}
-        server.theta = prune_by_scores(server.theta, scores, self.config.density, "uniform")
+        prune_at_random(server)
 
     def train_locally(self, server: Server) -> Program:
         epochs = self.config.train.local_epochs
