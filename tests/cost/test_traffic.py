@@ -70,7 +70,7 @@ def reply_of(work, theta, round, seed=1):
         layer: SparseVector(
             param_spec.sizes[layer],
             random_positions(rng, number, param_spec.sizes[layer]),
-            np.zeros(number, np.float32),
+            np.full(number, verb.votes, np.float32),
         )
         for verb in program[1:]
         for layer, number in verb.counts.items()

@@ -66,6 +66,12 @@ class Engine(Protocol):
         gradient of a filter that gives nothing.
         """
 
+    def kept_gradients(self, shard: DeviceData, rng_key: RngKey, *, epsilon: float = 0.0) -> Arrays:
+        """By prunable layer, the gradient of each kept weight on one mini-batch; changes nothing.
+
+        The batch and the epsilon are those of `top_gradients`.
+        """
+
     def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         """Batch-norm statistics of each candidate on the development set, a row each.
 

@@ -113,13 +113,28 @@ class NativeEngine:
         sizes = self.param_spec.sizes
         most = max((min(a, sizes[n]) for n, a in counts.items()), default=0)
         self._reserve(top_count=most, complete=True)
+        images, labels, seed = self._gradient_batch(shard, rng_key)
+        found = self.model.top_gradients(images, labels, counts, seed=seed, epsilon=epsilon)
+        return {name: SparseVector(sizes[name], *pair) for name, pair in found.items()}
+
+    def kept_gradients(self, shard: DeviceData, rng_key: RngKey, *, epsilon: float = 0.0) -> Arrays:
+        self._reserve(complete=True)
+        images, labels, seed = self._gradient_batch(shard, rng_key)
+        theta = self.theta()
+        self.model.train(images, labels, seed=seed, update=False, epsilon=epsilon)
+        found = {name: self.model.gradient(name) for name in self.param_spec.prunable}
+        self.load(theta)  # its statistics have moved
+        return found
+
+    def _gradient_batch(
+        self, shard: DeviceData, rng_key: RngKey
+    ) -> tuple[Floats, NDArray[np.int64], int]:
+        """The one batch that gradients are measured on, and a seed for its dropout."""
         (samples, draws), seed = batches.gradient_batch(
             shard, rng_key, self.transform, most=self.batch
         )
         images = self.transform.augment(shard.data.images[samples], draws)
-        labels = shard.data.labels[samples]
-        found = self.model.top_gradients(images, labels, counts, seed=seed, epsilon=epsilon)
-        return {name: SparseVector(sizes[name], *pair) for name, pair in found.items()}
+        return images, shard.data.labels[samples], seed
 
     def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         inputs = self.transform.normalise(shard.data.images[shard.development])

@@ -21,7 +21,7 @@ from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.vector import Positions, SparseVector
+from fedtiny.sparse.vector import SparseVector
 
 
 class Receiver:
@@ -115,9 +115,22 @@ def _prune_and_grow(verb: verbs.PruneAndGrow, work: Work) -> None:
 def _top_gradients(verb: verbs.TopGradients, work: Work) -> None:
     found = work.top_gradients(verb.counts, verb.epsilon)
     _check_finite("gradients", [gradient.values for gradient in found.values()], work.rng_key)
-    if not verb.values:
-        found = {layer: Positions(g.size, g.indices) for layer, g in found.items()}
-    work.gradients |= found
+    work.gradients |= {n: _votes(g) for n, g in found.items()} if verb.votes else found
+
+
+def _votes(gradient: SparseVector) -> SparseVector:
+    """A vote for every weight whose gradient is not zero."""
+    indices = gradient.indices[gradient.values != 0]
+    return SparseVector(gradient.size, indices, np.ones(len(indices), dtype=np.float32))
+
+
+@do.register
+def _sensitivity(verb: verbs.Sensitivity, work: Work) -> None:
+    gradients, theta = work.engine.kept_gradients(work.shard, work.rng_key), work.engine.theta()
+    _check_finite("gradients", gradients.values(), work.rng_key)
+    products = [np.abs(gradients[layer] * theta.kept(layer)) for layer in theta.mask]
+    scored = Theta(theta.mask, np.concatenate([*products, theta.vector[theta.mask.count :]]))
+    work.arrays |= {layer: scored.tensor(layer) for layer in theta.mask}
 
 
 @do.register

@@ -18,7 +18,7 @@ from fedtiny.devices import batches, torch_layers
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Adam, Arrays, Metrics, RngKey, finite, optimizer
-from fedtiny.devices.torch_gradients import top_gradients
+from fedtiny.devices.torch_gradients import kept_gradients, top_gradients
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Mask
@@ -160,6 +160,18 @@ class TorchEngine:
     def top_gradients(
         self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
+        with self._gradient_batch(shard, rng_key, epsilon) as batch:
+            return top_gradients(self.model, *batch, self._mask, counts)
+
+    def kept_gradients(self, shard: DeviceData, rng_key: RngKey, *, epsilon: float = 0.0) -> Arrays:
+        with self._gradient_batch(shard, rng_key, epsilon) as batch:
+            return kept_gradients(self.model, *batch, self._mask)
+
+    @contextmanager
+    def _gradient_batch(
+        self, shard: DeviceData, rng_key: RngKey, epsilon: float
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The one batch that gradients are measured on, while the model is set for it."""
         images, labels = self._data(shard.data)
         most = self.config.batch_size
         (samples, draws), seed = batches.gradient_batch(shard, rng_key, self.transform, most=most)
@@ -167,7 +179,7 @@ class TorchEngine:
         inputs = self.transform.augment(images[batch], draws)
         self.model.train()
         with self._dropout(seed), torch_layers.least_epsilon(self.model, epsilon):
-            return top_gradients(self.model, inputs, labels[batch], self._mask, counts)
+            yield inputs, labels[batch]
 
     def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         inputs, _ = self.inputs(shard.data, shard.development)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedtiny.devices.torch_layers import changed, frozen_statistics
@@ -115,6 +116,20 @@ def top_gradients(
                 stack.enter_context(_tapped(model, name, tops[name]))
             F.cross_entropy(model(inputs).float(), labels).backward()
     return {name: top.result() for name, top in tops.items()}
+
+
+def kept_gradients(
+    model: nn.Module, inputs: Tensor, labels: Tensor, mask: Mask
+) -> dict[str, NDArray[np.float32]]:
+    """The gradient of each layer's kept weights on one batch; a frozen layer has one too."""
+    weights = {name: model.get_parameter(name) for name in mask}
+    with frozen_statistics(model), changed(weights.values(), "requires_grad", True):
+        loss = F.cross_entropy(model(inputs).float(), labels)
+        found = torch.autograd.grad(loss, [*weights.values()], materialize_grads=True)
+    return {
+        name: gradient.reshape(-1).float().cpu().numpy()[mask.indices(name)]
+        for name, gradient in zip(weights, found, strict=True)
+    }
 
 
 @contextmanager

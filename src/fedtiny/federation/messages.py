@@ -17,6 +17,7 @@ Program = verbs.Program
 train = verbs.Train
 prune_and_grow = verbs.PruneAndGrow
 top_gradients = verbs.TopGradients
+sensitivity = verbs.Sensitivity
 bn_statistics = verbs.BnStatistics
 losses = verbs.Losses
 evaluate = verbs.Evaluate

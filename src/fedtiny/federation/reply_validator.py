@@ -15,7 +15,7 @@ from fedtiny.federation.transport import HOLDERS, Outcome, Traffic, reducer_for
 from fedtiny.federation.wire import decode_reply
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.vector import Positions, is_position_list
+from fedtiny.sparse.vector import is_position_list
 
 LARGEST = float(np.finfo(np.float32).max)
 NEVER_NEGATIVE = ("running_var", "running_square")
@@ -127,7 +127,7 @@ class ReplyValidator:
 
     def _check_gradients(self, reply: Reply) -> None:
         requested, mask = self._parts.gradients, (reply.theta or self.request.theta).mask
-        sizes, votes = mask.param_spec.sizes, self._parts.votes
+        sizes = mask.param_spec.sizes
         _check_names("gradients of", reply.gradients, requested, sizes if self._open else requested)
         for layer, gradient in reply.gradients.items():
             most = requested.get(layer, sizes[layer])
@@ -137,11 +137,10 @@ class ReplyValidator:
                 raise ReplyError(
                     f"a gradient of {layer} is out of range, out of order or there twice"
                 )
-            if layer in requested and isinstance(gradient, Positions) != (layer in votes):
-                have = "have" if layer in votes else "lack"
-                raise ReplyError(f"its gradients of {layer} {have} values, other than asked for")
             if gradient.values.shape != gradient.indices.shape or not _fits(gradient.values):
                 raise ReplyError(f"a gradient of {layer} is NaN or infinite")
+            if self._parts.votes and layer in requested and (gradient.values != 1).any():
+                raise ReplyError(f"it has another vote than 1 for a weight of {layer}")
             kept = np.isin(gradient.indices, mask.indices(layer), assume_unique=True)
             if layer in requested and kept.any():
                 raise ReplyError(f"it has the gradient of a kept weight of {layer}")

@@ -112,13 +112,9 @@ class KnownVerb(Verb):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The fields; an option that is off is left out, and one that is on by default if on."""
+        """The fields; an option that is off is left out."""
         values = {field: getattr(self, field.name) for field in fields(self)}
-        return {
-            field.name: value
-            for field, value in values.items()
-            if field.default is MISSING or bool(value) != (field.default is True)
-        }
+        return {field.name: v for field, v in values.items() if v or field.default is MISSING}
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,15 +202,33 @@ class PruneAndGrow(_LargestGradients):
 class TopGradients(_LargestGradients):
     """Find the largest gradients of pruned weights, so many a layer (Alg. 2, line 12).
 
-    Without values the device sends their positions alone: its votes, as FedRTS has them.
+    With `votes` only their positions are sent.
     """
 
     name = "top_gradients"
-    values: bool = True
+    votes: bool = False
 
     def expect(self, reply: "ReplySpec", request: "Request") -> None:
         reply.gradients |= self.counts
-        reply.votes |= set() if self.values else set(self.counts)
+        reply.votes = reply.votes or self.votes
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity(KnownVerb):
+    """|gradient x weight| of every weight of a model that is still dense, on one batch (SSFL)."""
+
+    name = "sensitivity"
+    phase = "select"
+
+    def expect(self, reply: "ReplySpec", request: "Request") -> None:
+        reply.arrays |= request.theta.param_spec.prunable
+
+    def flops(self, load: DeviceLoad) -> Items:
+        """Forward and back, with all weights."""
+        return {"sensitivity": 3 * load.batch * sum(layer.dense for layer in load.layers)}
+
+    def memory(self, load: DeviceLoad) -> Items:
+        return {"sensitivity": VALUE_BYTES * load.param_spec.prunable_count}
 
 
 @old_attributes
@@ -275,7 +289,11 @@ def _pool_pass(load: DeviceLoad) -> int:
 
 Program = tuple[Verb, ...]
 KNOWN: dict[str, type[KnownVerb]] = {
-    kind.name: kind for kind in (Train, PruneAndGrow, TopGradients, BnStatistics, Losses, Evaluate)
+    kind.name: kind
+    for kind in (
+        *(Train, PruneAndGrow, TopGradients, Sensitivity),
+        *(BnStatistics, Losses, Evaluate),
+    )
 }
 
 

@@ -16,6 +16,7 @@ from fedtiny.methods.prunefl import PruneFL
 from fedtiny.methods.set import SET
 from fedtiny.methods.small_model import SmallModel
 from fedtiny.methods.snip import SNIP
+from fedtiny.methods.ssfl import SSFL
 from fedtiny.methods.synflow import SynFlow
 
 BUILT_IN: tuple[type[Method], ...] = (
@@ -24,6 +25,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     SNIP,
     SynFlow,
     GraSP,
+    SSFL,
     PruneFL,
     FedDST,
     SET,

@@ -1,10 +1,11 @@
-"""Pruning at the start, on the server: what several methods share."""
+"""Pruning at the start: what several methods share."""
 
 from collections.abc import Callable
 
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.public import PublicSet
 from fedtiny.federation.server import Server
+from fedtiny.federation.transport import Outcome
 from fedtiny.randomness import generator
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
@@ -39,3 +40,31 @@ def prune_at_start(
         iterations=iterations,
         scope=server.config.pruning.scope,
     )
+
+
+def require_enough(server: Server, outcome: Outcome) -> Outcome:
+    """What came of a question before round 0, if enough devices answered it.
+
+    If too few did: simulated devices fail again when a run goes on; real ones may be back.
+    """
+    if server.enough(outcome):
+        return outcome
+    fleet, answered = server.config.fleet, len(outcome.answered)
+    trouble = (
+        f"only {answered} devices answered the selection, fewer than --fleet.min-replies "
+        f"{fleet.min_replies}"
+    )
+    hindrances = {
+        "fail-rate": fleet.fail_rate > 0,
+        "straggler-rate": fleet.straggler_rate > 0,
+        "min-replies": answered > 0,
+    }
+    lower = " or ".join(f"--fleet.{name}" for name, there in hindrances.items() if there)
+    if fleet.fail_rate or fleet.straggler_rate:
+        raise FedTinyError(
+            f"{trouble}; start anew with a lower {lower}, or with another --seed, which failures "
+            "follow",
+            retryable=False,
+        )
+    or_lower = f", or start anew with a lower {lower}" if lower else ""
+    raise FedTinyError(f"{trouble}; continue the run when more devices are there{or_lower}")

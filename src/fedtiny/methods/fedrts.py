@@ -42,7 +42,7 @@ class FedRTS(Method):
     def score(self, server: Server) -> Program:
         numbers = self.pruning_numbers(server)
         epsilon = self.config.pruning.gradient_epsilon
-        return (TopGradients(numbers, epsilon, values=False),) if numbers else ()
+        return (TopGradients(numbers, epsilon, votes=True),) if numbers else ()
 
     def top_weights(self, server: Server) -> dict[str, int]:
         """The K - a of each layer that are safe, until the last round that may adjust."""

@@ -13,7 +13,7 @@ from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import BnStatistics, Losses, Program, SecondMoment, TopGradients, Verb
 from fedtiny.graph.ir import Graph
-from fedtiny.methods.at_start import prune_uniformly
+from fedtiny.methods.at_start import prune_uniformly, require_enough
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.randomness import generator
 from fedtiny.sparse.adjust import grow_and_drop
@@ -161,33 +161,10 @@ def _graph(server: Server) -> Graph:
 def _asked(
     server: Server, verb: Verb, pool: CandidatePool, statistics: Statistics | None = None
 ) -> Statistics:
-    """What enough devices measure of a pool.
-
-    If too few answer: simulated devices fail again when a run goes on; real ones may be back.
-    """
+    """What enough devices measure of a pool."""
     arrays = pool_arrays(pool.counts, statistics)
     outcome = server.ask("select", (verb,), theta=pool.theta, arrays=arrays)
-    if server.enough(outcome):
-        return outcome.arrays
-    fleet, answered = server.config.fleet, len(outcome.answered)
-    trouble = (
-        f"only {answered} devices answered the selection, fewer than --fleet.min-replies "
-        f"{fleet.min_replies}"
-    )
-    hindrances = {
-        "fail-rate": fleet.fail_rate > 0,
-        "straggler-rate": fleet.straggler_rate > 0,
-        "min-replies": answered > 0,
-    }
-    lower = " or ".join(f"--fleet.{name}" for name, there in hindrances.items() if there)
-    if fleet.fail_rate or fleet.straggler_rate:
-        raise FedTinyError(
-            f"{trouble}; start anew with a lower {lower}, or with another --seed, which failures "
-            "follow",
-            retryable=False,
-        )
-    or_lower = f", or start anew with a lower {lower}" if lower else ""
-    raise FedTinyError(f"{trouble}; continue the run when more devices are there{or_lower}")
+    return require_enough(server, outcome).arrays
 
 
 def _record(pool: CandidatePool, scores: NDArray[np.float32], best: int) -> dict[str, Any]:

@@ -139,14 +139,21 @@ class NativeModel:
         seed: int = 0,
         update: bool = True,
         dense: Mapping[str, Floats] | None = None,
+        epsilon: float = 0.0,
     ) -> Score:
-        """One training step; `seed` keys dropout.
+        """One training step; `seed` keys dropout. Batch norm computes with this epsilon at least.
 
         Each array of `dense` has the complete gradient of its layer added.
         """
         records = [self._dense_record(name, sums) for name, sums in (dense or {}).items()]
         mode = _Mode.TRAIN if update else _Mode.GRADIENTS
-        return self._run(mode, images, labels, queries=_array(records), seed=seed)
+        return self._run(mode, images, labels, queries=_array(records), seed=seed, epsilon=epsilon)
+
+    def gradient(self, name: str) -> Floats:
+        """The gradient of a tensor in the last step; of a weight, at its kept positions."""
+        values = np.empty(self._length(name), dtype=np.float32)
+        self._call("get_gradient", *self._place(name), values.ctypes.data, values.size)
+        return values
 
     def top_gradients(
         self,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.top import largest, smallest
-from fedtiny.sparse.vector import Positions, SparseVector
+from fedtiny.sparse.vector import SparseVector
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,11 +92,11 @@ def _least(values: NDArray[np.float32], first: NDArray[np.bool_], count: int) ->
 
 def random_growth(
     mask: Mask, numbers: Mapping[str, int], draw: np.random.Generator
-) -> dict[str, Positions]:
+) -> dict[str, SparseVector]:
     """So many pruned positions of each layer, drawn at random (SET)."""
     grown = {}
     for layer, number in numbers.items():
         pruned = np.flatnonzero(~mask.array(layer).reshape(-1))
         chosen = np.sort(draw.choice(pruned, number, replace=False)).astype(np.int32)
-        grown[layer] = Positions(mask.param_spec.sizes[layer], chosen)
+        grown[layer] = SparseVector(mask.param_spec.sizes[layer], chosen, np.ones(number, "f4"))
     return grown

@@ -42,14 +42,3 @@ class SparseVector:
         flat = np.zeros(self.size, dtype=np.float32)
         flat[self.indices] = self.values
         return flat
-
-
-class Positions(SparseVector):
-    """Positions without values, each of which counts as one: a device's votes for weights.
-
-    >>> Positions(4, np.array([1, 3], np.int32)).dense().tolist()
-    [0.0, 1.0, 0.0, 1.0]
-    """
-
-    def __init__(self, size: int, indices: NDArray[np.int32]) -> None:
-        super().__init__(size, indices, np.broadcast_to(np.float32(1), np.shape(indices)))

@@ -23,7 +23,7 @@ from fedtiny.devices.gpu.network import Network, Placed, fetched
 from fedtiny.devices.gpu.stand_ins import only_keyed_draws
 from fedtiny.devices.gpu.step import Kind, Loss, Step
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
-from fedtiny.devices.torch_gradients import DeviceTop, top_gradients
+from fedtiny.devices.torch_gradients import DeviceTop, kept_gradients, top_gradients
 from fedtiny.devices.torch_layers import (
     frozen_statistics,
     least_epsilon,
@@ -177,18 +177,30 @@ class GpuEngine:
     def top_gradients(
         self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
     ) -> dict[str, SparseVector]:
+        network = self._in_fp32()
+        top = partial(DeviceTop, device=network.device)
+        with self._gradient_batch(network, shard, rng_key, epsilon) as batch:
+            return top_gradients(network.module.train(), *batch, network.mask, counts, top)
+
+    def kept_gradients(self, shard: DeviceData, rng_key: RngKey, *, epsilon: float = 0.0) -> Arrays:
+        network = self._in_fp32()
+        with self._gradient_batch(network, shard, rng_key, epsilon) as batch:
+            return kept_gradients(network.module.train(), *batch, network.mask)
+
+    @contextmanager
+    def _gradient_batch(
+        self, network: Network, shard: DeviceData, rng_key: RngKey, epsilon: float
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The one batch that gradients are measured on, while the network is set for it."""
         images = self.shared.image_store[shard.data]
         (samples, draws), seed = batches.gradient_batch(
             shard, rng_key, images.preparation, most=self.batch
         )
-        network = self._in_fp32()
         plan = torch.from_numpy(images.plan(samples, draws)).to(network.device)
         network.set_keys(seed)
-        top = partial(DeviceTop, device=network.device)
         exactly = rounding(self._copy_in(tf32=False))  # whatever other lanes do
         with exactly, network.computing() as module, least_epsilon(module, epsilon):
-            inputs, labels = images.cut(plan)
-            return top_gradients(module.train(), inputs, labels, network.mask, counts, top)
+            yield images.cut(plan)
 
     @property
     def exact(self) -> Network:

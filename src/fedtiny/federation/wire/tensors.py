@@ -17,12 +17,12 @@ from fedtiny.federation.wire import indices as parts
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
-from fedtiny.sparse.vector import Positions, SparseVector
+from fedtiny.sparse.vector import SparseVector
 
 DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.int32, np.int64, np.uint8)))
 MAX_DIMENSIONS = 8
 MAX_ELEMENTS = 2**40
-WITHOUT_VALUES = 1 << 15  # beside the number of a layer: only positions follow
+VOTES = 0x8000  # added to the number of a layer whose positions have the value 1 each
 NO_THETA, SAME_THETA, VALUES, MASK_AND_VALUES = range(4)
 
 
@@ -59,37 +59,38 @@ def read_arrays(reader: parts.Reader) -> dict[str, NDArray[Any]]:
 def write_gradients(
     out: parts.Writer, gradients: Mapping[str, SparseVector], param_spec: ParamSpec
 ) -> None:
-    """Sparse vectors by prunable layer, or positions alone."""
+    """Sparse vectors by prunable layer."""
     numbers = {layer: number for number, layer in enumerate(param_spec.sizes)}
     parts.write_numbers(out, "<H", len(gradients))
     for layer, gradient in gradients.items():
         if param_spec.sizes.get(layer) != gradient.size:
             raise WireError(f"gradients of size {gradient.size} do not fit the layer {layer}")
-        without_values = isinstance(gradient, Positions)
-        parts.write_numbers(out, "<H", numbers[layer] | (WITHOUT_VALUES if without_values else 0))
+        votes = len(gradient) > 0 and bool((gradient.values == 1).all())
+        parts.write_numbers(out, "<H", numbers[layer] + (VOTES if votes else 0))
         parts.write_positions(out, gradient.indices, gradient.size)
-        if not without_values:
+        if not votes:
             parts.write_values(out, gradient.values.astype(np.float32, copy=False))
 
 
 def read_gradients(reader: parts.Reader, param_spec: ParamSpec) -> dict[str, SparseVector]:
-    """Sparse vectors by prunable layer, or positions alone."""
+    """Sparse vectors by prunable layer."""
     layers = list(param_spec.sizes.items())
     (count,) = reader.numbers("<H", "the number of gradients")
     gradients: dict[str, SparseVector] = {}
     for _ in range(count):
-        (coded,) = reader.numbers("<H", "the number of a layer")
-        number, without_values = coded & ~WITHOUT_VALUES, bool(coded & WITHOUT_VALUES)
+        (number,) = reader.numbers("<H", "the number of a layer")
+        votes, number = divmod(number, VOTES)
         if number >= len(layers) or layers[number][0] in gradients:
             raise WireError(f"gradients of layer {number}: no such layer, or named before")
         layer, size = layers[number]
         positions = parts.read_positions(reader, size)
-        places = np.arange(size, dtype=np.int32) if positions is None else positions
-        if without_values:
-            gradients[layer] = Positions(size, places)
+        count = size if positions is None else len(positions)
+        if votes:
+            values = np.ones(count, dtype=np.float32)
         else:
-            values = reader.array(len(places), np.float32, "the values of gradients")
-            gradients[layer] = SparseVector(size, places, values)
+            values = reader.array(count, np.float32, "the values of gradients")
+        places = np.arange(size, dtype=np.int32) if positions is None else positions
+        gradients[layer] = SparseVector(size, places, values)
     return gradients
 
 
