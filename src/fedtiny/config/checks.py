@@ -27,7 +27,7 @@ AT_LEAST_ONE = (
     *("gpu.lanes", "gpu.cards", "robustness.max_samples"),
 )
 AT_LEAST_TWO = ("train.batch_size", "fleet.min_samples", "selection.batch_size")
-SHARES = ("density", "pruning.alpha", "fleet.fraction", "selection.development_ratio")
+SHARES = ("density", "fleet.fraction", "selection.development_ratio")
 RATES = ("fleet.fail_rate", "fleet.straggler_rate", "train.weight_decay")
 ABOVE_ZERO = ("fleet.alpha", "selection.pool_size", "train.lr")
 NOT_NEGATIVE = ("train.pretrain_epochs", "data.cutout")

@@ -123,8 +123,6 @@ class PruningConfig(Settings):
     """Rounds between two adjustments; default: the preset's."""
     r_stop: int | None = None
     """Last round that may adjust; default: the preset's."""
-    alpha: float = 0.3
-    """Share of a layer's kept weights that the first adjustment swaps; it falls as a cosine."""
     draw: Literal["auto", "all", "voted"] = "auto"
     """FedRTS: the new mask is drawn among all links, as published, or among kept and voted ones;
     auto: voted below density 0.05."""

@@ -88,15 +88,3 @@ def _least(values: NDArray[np.float32], first: NDArray[np.bool_], count: int) ->
     chosen = marked[smallest(values[marked], count)]
     rest = others[smallest(values[others], count - len(chosen))]
     return np.sort(np.concatenate([chosen, rest]))
-
-
-def random_growth(
-    mask: Mask, numbers: Mapping[str, int], draw: np.random.Generator
-) -> dict[str, SparseVector]:
-    """So many pruned positions of each layer, drawn at random (SET)."""
-    grown = {}
-    for layer, number in numbers.items():
-        pruned = np.flatnonzero(~mask.array(layer).reshape(-1))
-        chosen = np.sort(draw.choice(pruned, number, replace=False)).astype(np.int32)
-        grown[layer] = SparseVector(mask.param_spec.sizes[layer], chosen, np.ones(number, "f4"))
-    return grown

@@ -19,8 +19,6 @@ class Schedule:
     r_stop: int
     granularity: Granularity = "block"
     order: Order = "backward"
-    alpha: float = 0.3
-    """Share of a layer's kept weights that the first adjustment swaps; it falls as a cosine."""
 
     def adjusts(self, round: int) -> bool:
         """Whether the mask is adjusted at the end of this round (Alg. 2, line 10)."""
@@ -46,7 +44,7 @@ class Schedule:
         >>> Schedule(delta_r=10, r_stop=100).pruning_number(100, kept=100, pruned=900)
         0
         """
-        share = self.alpha / 2 * (1 + cos(pi * round / self.r_stop))
+        share = 0.15 * (1 + cos(pi * round / self.r_stop))
         return min(floor(share * kept + 1e-9), pruned)
 
     def pruning_numbers(self, mask: Mask, round: int) -> dict[str, int]:
