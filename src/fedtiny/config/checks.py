@@ -27,10 +27,14 @@ AT_LEAST_ONE = (
     *("gpu.lanes", "gpu.cards", "robustness.max_samples"),
 )
 AT_LEAST_TWO = ("train.batch_size", "fleet.min_samples", "selection.batch_size")
-SHARES = ("density", "fleet.fraction", "selection.development_ratio")
+SHARES = (
+    *("density", "fleet.fraction", "selection.development_ratio"),
+    *("pruning.rate", "pruning.stop_share"),
+)
 RATES = ("fleet.fail_rate", "fleet.straggler_rate", "train.weight_decay")
 ABOVE_ZERO = ("fleet.alpha", "selection.pool_size", "train.lr")
 NOT_NEGATIVE = ("train.pretrain_epochs", "data.cutout")
+POOL_KINDS = ("magnitude", "erk", "flow", "random")
 SMALL = "must be a small number that is not negative"
 RANGES: tuple[Range, ...] = (
     ("must be at least 1", lambda value: value >= 1, AT_LEAST_ONE),
@@ -42,7 +46,7 @@ RANGES: tuple[Range, ...] = (
     ("must be above 0", lambda value: value > 0, ABOVE_ZERO),
     ("must not be negative", lambda value: value >= 0, NOT_NEGATIVE),
     ("must be 0 or above and finite", lambda value: 0 <= value < inf, ("robustness.clip_norm",)),
-    (SMALL, lambda value: 0 <= value < 1e6, ("pruning.gradient_epsilon",)),
+    (SMALL, lambda value: 0 <= value < 1e6, ("pruning.gradient_epsilon", "selection.tolerance")),
 )
 """What is demanded of a value, whether it is met, and of which settings; None is not judged."""
 
@@ -65,6 +69,15 @@ def complaints(config: "Config") -> Iterator[str]:
         yield f"--fleet.min-replies is {fleet.min_replies}, more than the devices a round asks"
     if selection.variance != "mean" and selection.passes != 1:
         yield "--selection.variance pooled takes one pass; leave --selection.passes at 1"
+    if selection.pool is not None and not _are_kinds(selection.pool.split(",")):
+        yield (
+            f"--selection.pool takes kinds of candidates, each once, separated by commas "
+            f"({', '.join(POOL_KINDS)}), got {_shown(selection.pool)}"
+        )
+
+
+def _are_kinds(named: list[str]) -> bool:
+    return set(named) <= set(POOL_KINDS) and len(set(named)) == len(named)
 
 
 def check_types(settings: Any, where: str = "") -> None:

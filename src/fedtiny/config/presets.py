@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from math import floor
 from typing import Any, Literal, TypeVar
 
 from fedtiny.config.settings import Config, PruningConfig, SelectionConfig, TrainConfig
@@ -86,11 +87,15 @@ class RunConfig(ResolvedConfig):
 def resolve(config: Config) -> ResolvedConfig:
     """Fill in what was left open: the paper's setting, or a quick one for the digits.
 
-    With a number of rounds and without r_stop, pruning ends by two thirds of the run.
+    With a number of rounds and without r_stop, pruning ends by two thirds of the run, or by the
+    share of it that is asked for.
     """
     preset = PRESETS.get(config.data.name, PAPER)
     rounds = preset["rounds"] if config.rounds is None else config.rounds
+    share = config.pruning.stop_share
     r_stop = min(preset["pruning"]["r_stop"], max(1, rounds * 2 // 3))
+    if share is not None:
+        r_stop = max(1, floor(share * rounds + 1e-9))
     pruning = preset["pruning"] | {"r_stop": r_stop}
     return _filled(ResolvedConfig, config, preset | {"pruning": pruning})
 

@@ -107,6 +107,12 @@ class SelectionConfig(Settings):
     """1 averages over the batches; more passes use a running mean of momentum 0.1."""
     variance: Literal["mean", "pooled"] = "mean"
     """Average the devices' variances, or pool them exactly (law of total variance)."""
+    pool: str | None = None
+    """FedTiny: kinds of candidates, separated by commas: magnitude, erk, flow, random; default: the
+    method's own."""
+    tolerance: float | None = None
+    """FedTiny: losses this far above the lowest cannot be told from it, and the candidate with the
+    most useful weights is taken; default: the method's own, 0 for the paper's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +140,20 @@ class PruningConfig(Settings):
     """SNIP, SynFlow, GraSP: the same density in every layer, or one threshold for all."""
     iterations: int = 100
     """SNIP, SynFlow: steps of pruning at the start."""
+    growth: Literal["gradient", "fisher", "votes", "random", "shared"] | None = None
+    """FedTiny: what is grown: the largest averaged gradients, those over the root of their Fisher
+    information, what most devices vote for, at random, or the largest of a few random positions
+    that all devices report; default: the method's own."""
+    drop: Literal["with_growth", "after_training"] | None = None
+    """FedTiny: drop weights when others grow, or a round later, when these have trained; default:
+    the method's own."""
+    redistribute: bool = False
+    """FedTiny: compare weights and gradients over all layers of an adjustment, so that weights move
+    between layers."""
+    rate: float = 0.3
+    """Share of a layer's weights that an adjustment in round 0 swaps; it falls to 0 as a cosine."""
+    stop_share: float | None = None
+    """Last round that may adjust as a share of the rounds, say 0.75, if r_stop is not given."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,7 +64,7 @@ class Method:
         """When the mask is adjusted, and by how much."""
         asked = self.config.pruning
         granularity = self.granularity or asked.granularity
-        return Schedule(asked.delta_r, asked.r_stop, granularity, asked.order)
+        return Schedule(asked.delta_r, asked.r_stop, granularity, asked.order, asked.rate)
 
     def pruning_numbers(self, server: "Server") -> dict[str, int]:
         """The layers to adjust at the end of this round, with their a_t^l above zero."""
