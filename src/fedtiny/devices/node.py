@@ -17,6 +17,7 @@ from fedtiny.federation import verbs
 from fedtiny.federation.messages import HOPELESS_LOSS, POOL_COUNTS, Reply, Request
 from fedtiny.federation.wire import decode_request
 from fedtiny.models.param_spec import ParamSpec
+from fedtiny.sparse import congruity
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.mask import Mask
@@ -108,6 +109,25 @@ def _check_finite(what: str, arrays: Iterable[NDArray[np.float32]], rng_key: Rng
 def _prune_and_grow(verb: verbs.PruneAndGrow, work: Work) -> None:
     gradients = work.top_gradients(verb.counts, verb.epsilon)
     work.theta, _ = grow_and_drop(work.engine.theta(), gradients, verb.counts)
+    work.engine.load(work.theta)
+
+
+@do.register
+def _congruent_swap(verb: verbs.CongruentSwap, work: Work) -> None:
+    theta, request = work.engine.theta(), work.request
+    gradients = work.top_gradients(verb.counts, verb.epsilon)
+    dropped = congruity.directions_of_dropped(request.arrays, theta.mask) if verb.recent else {}
+    positions = {layer: dropped[layer].indices for layer in verb.counts if layer in dropped}
+    of_dropped = (
+        work.engine.gradients_at(
+            work.shard, work.rng_key, positions=positions, epsilon=verb.epsilon
+        )
+        if positions
+        else {}
+    )
+    work.theta = congruity.congruent_swap(
+        theta, request.theta, request.arrays, gradients, of_dropped, verb.counts, verb.share
+    )
     work.engine.load(work.theta)
 
 

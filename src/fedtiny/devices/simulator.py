@@ -100,7 +100,8 @@ class Simulator:
                 tasks += [] if trouble else [Task(self.shards[device], received)]
         failed = {device: trouble for device, trouble in troubles.items() if trouble}
         validator = ReplyValidator(request, reducer, self.config, top_weights)
-        return collect(self._arrived(tasks, request), validator, failed, Traffic(down=down))
+        arrived, samples = self._arrived(tasks, request), sum(map(len, self.shards.values()))
+        return collect(arrived, validator, failed, Traffic(down=down), samples)
 
     def _arrived(self, tasks: Sequence[Task], request: Request) -> Iterator[Arrived]:
         for task, answer in zip(tasks, self.executor.answers(tasks), strict=True):

@@ -16,6 +16,7 @@ Verb = verbs.Verb
 Program = verbs.Program
 train = verbs.Train
 prune_and_grow = verbs.PruneAndGrow
+congruent_swap = verbs.CongruentSwap
 top_gradients = verbs.TopGradients
 sensitivity = verbs.Sensitivity
 bn_statistics = verbs.BnStatistics

@@ -11,7 +11,13 @@ from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
 from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
-from fedtiny.federation.transport import HOLDERS, Outcome, Traffic, reducer_for
+from fedtiny.federation.transport import (
+    HOLDERS_AND_ABSENT,
+    OWN_MASKS,
+    Outcome,
+    Traffic,
+    reducer_for,
+)
 from fedtiny.federation.wire import decode_reply
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -50,7 +56,7 @@ class ReplyValidator:
         self.reducer = reducer
         self.top_weights = top_weights
         self.config = config
-        self.own_mask = reducer == HOLDERS
+        self.own_mask = reducer in OWN_MASKS
         self._parts: ReplySpec = expected(request)
         self._open = self._parts.open_ended
         self._first: object = None
@@ -187,10 +193,12 @@ def collect(
     validator: ReplyValidator,
     failed: Mapping[int, str],
     traffic: Traffic,
+    samples: int,
 ) -> Outcome:
     """Validate what comes, in device order, and average what is honest, one reply at a time.
 
-    `failed` are the devices that nothing came from; `traffic` is what was counted before.
+    `failed` are the devices that nothing came from; `traffic` is what was counted before;
+    `samples` is what all devices have, those that were not asked too.
     """
     request, robustness = validator.request, validator.config.robustness
     replies = reducer_for(validator.reducer, robustness, request.theta, validator.top_weights)
@@ -203,6 +211,9 @@ def collect(
             left_out[one.device] = str(error)
         else:
             replies.add(reply)
+            samples -= reply.samples
+    if validator.reducer == HOLDERS_AND_ABSENT:
+        replies.add_absent(request.theta, samples)
     return replies.outcome(dict(sorted(left_out.items())), traffic)
 
 

@@ -89,7 +89,9 @@ class Transport(Protocol):
 
 
 MEAN, HOLDERS = "mean", "mean over holders"
-REDUCERS = (MEAN, HOLDERS)
+HOLDERS_AND_ABSENT = "mean over holders and absent"
+OWN_MASKS = (HOLDERS, HOLDERS_AND_ABSENT)
+REDUCERS = (MEAN, *OWN_MASKS)
 DENSE = ""  # no layer has this name
 
 
@@ -97,7 +99,8 @@ class Reducer:
     """Averages replies that come one by one, so that a server never holds two.
 
     By default all parameters share a mask. Over holders, each weight is averaged over the devices
-    whose own mask keeps it, and the masks are united. What a reply's gradients leave out counts as
+    whose own mask keeps it, and the masks are united; absent devices may count as holders of what
+    they would have been sent. What a reply's gradients leave out counts as
     zero. Metrics are always weighted by samples: they are only shown.
 
     Of each reply the `top_weights[layer]` largest kept weights of a layer may be counted.
@@ -128,6 +131,11 @@ class Reducer:
         metrics = {name: np.asarray(value) for name, value in reply.metrics.items()}
         self._metrics.add(metrics, reply.samples)
         self._by_device[reply.device] = dict(reply.metrics)
+
+    def add_absent(self, theta: Theta, samples: int) -> None:
+        """Count devices that did not answer in, as if they had sent this back."""
+        if samples > 0:
+            self._thetas.add(self._values(theta), samples)
 
     def _values(self, theta: Theta) -> Mapping[str, Value]:
         self._mask = self._mask or theta.mask
@@ -190,9 +198,9 @@ def reducer_for(
         cut = median if robustness.mean == "median" else trimmed(robustness.trim)
         mean = partial(RobustMean, cut)
     if sent is None or not robustness.clip_norm:
-        return Reducer(name == HOLDERS, mean, top_weights=top_weights)
+        return Reducer(name in OWN_MASKS, mean, top_weights=top_weights)
     clip = partial(clipped, sent=sent, norm=robustness.clip_norm)
-    return Reducer(name == HOLDERS, mean, clip, top_weights)
+    return Reducer(name in OWN_MASKS, mean, clip, top_weights)
 
 
 def clipped(theta: Theta, sent: Theta, norm: float) -> Theta:

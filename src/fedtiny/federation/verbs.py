@@ -199,6 +199,36 @@ class PruneAndGrow(_LargestGradients):
 
 
 @dataclass(frozen=True, eq=False)
+class CongruentSwap(_LargestGradients):
+    """Grow and drop on the device itself, heeding the directions that the server sends (FedSGC).
+
+    Up to this share of the weights that a layer drops have moved against the global model, and as
+    many of those it grows would move with it. If `recent`, some pruned weights have a direction
+    too: the gradients of these are measured by themselves.
+    """
+
+    name = "congruent_swap"
+    share: float = 0.0
+    recent: bool = False
+
+    def expect(self, reply: "ReplySpec", request: "Request") -> None:
+        reply.theta = reply.own_mask = True
+
+    def flops(self, load: DeviceLoad) -> Items:
+        items = super().flops(load)
+        return {name: 2 * count for name, count in items.items()} if self.recent else items
+
+    def memory(self, load: DeviceLoad) -> Items:
+        """Beside the buffer: the weights as they were sent, and two bits a weight."""
+        prunable = load.param_spec.prunable
+        kept = sum(layer.kept for layer in load.layers if layer.weight in prunable)
+        return super().memory(load) | {
+            "sent_weights": VALUE_BYTES * kept,
+            "directions": (2 * kept + 7) // 8,
+        }
+
+
+@dataclass(frozen=True, eq=False)
 class TopGradients(_LargestGradients):
     """Find the largest gradients of pruned weights, so many a layer (Alg. 2, line 12).
 
@@ -291,7 +321,7 @@ Program = tuple[Verb, ...]
 KNOWN: dict[str, type[KnownVerb]] = {
     kind.name: kind
     for kind in (
-        *(Train, PruneAndGrow, TopGradients, Sensitivity),
+        *(Train, PruneAndGrow, CongruentSwap, TopGradients, Sensitivity),
         *(BnStatistics, Losses, Evaluate),
     )
 }

@@ -150,7 +150,8 @@ class FlowerTransport:
             Arrived(device, assigned[device].samples, data, len(data))
             for device, data in asking.spool.in_order()
         )
-        outcome = collect(arrived, asking.validator, asking.failed, asking.traffic)
+        samples = sum(node.samples for node in assigned.values())
+        outcome = collect(arrived, asking.validator, asking.failed, asking.traffic, samples)
         for device in [device for device in outcome.failed if device not in asking.failed]:
             self._fail(asking, device, outcome.failed[device])
         return outcome

@@ -8,6 +8,7 @@ from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
 from fedtiny.methods.feddst import FedDST
 from fedtiny.methods.fedrts import FedRTS
+from fedtiny.methods.fedsgc import FedSGC
 from fedtiny.methods.fedtiny import FedTiny
 from fedtiny.methods.fl_pqsu import FLPQSU
 from fedtiny.methods.grasp import GraSP
@@ -28,6 +29,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     SSFL,
     PruneFL,
     FedDST,
+    FedSGC,
     SET,
     FedRTS,
     LotteryFL,

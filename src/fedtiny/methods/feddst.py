@@ -36,11 +36,21 @@ class FedDST(Method):
         numbers = self.pruning_numbers(server)
         if not numbers:
             return (Train(epochs),)
-        before = min(round(BEFORE_GROWTH * epochs), epochs - 1)
+        before, after = epochs_around_swap(epochs)
         epsilon = self.config.pruning.gradient_epsilon
-        return (Train(before), PruneAndGrow(numbers, epsilon), Train(epochs - before))
+        return (Train(before), PruneAndGrow(numbers, epsilon), Train(after))
 
     def aggregate(self, server: Server, outcome: Outcome) -> Theta:
         assert outcome.theta is not None
         counts = np.array(list(server.theta.mask.counts.values()))
         return prune_by_magnitude(outcome.theta, counts)
+
+
+def epochs_around_swap(epochs: int) -> tuple[int, int]:
+    """How many epochs come before a device changes its mask, and after.
+
+    >>> epochs_around_swap(5), epochs_around_swap(1)
+    ((3, 2), (0, 1))
+    """
+    before = min(round(BEFORE_GROWTH * epochs), epochs - 1)
+    return before, epochs - before

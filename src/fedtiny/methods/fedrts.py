@@ -13,6 +13,7 @@ from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.top import highest
 from fedtiny.sparse.vector import SparseVector
 
+POSTERIOR = "posterior."
 SHARE_OF_MEAN = 0.5  # gamma: what the averaged model says, against what the devices say
 UNKNOWN = 0.5  # what the averaged model says of a pruned weight
 VOTED_BELOW = 0.05  # the density below which few of all links have a vote
@@ -37,7 +38,7 @@ class FedRTS(Method):
     def coarse_prune(self, server: Server) -> None:
         prune_at_random(server)
         for layer, size in server.param_spec.sizes.items():
-            server.arrays[layer] = np.ones((2, size), dtype=np.float32)  # alpha, beta
+            server.arrays[POSTERIOR + layer] = np.ones((2, size), dtype=np.float32)  # alpha, beta
 
     def score(self, server: Server) -> Program:
         numbers = self.pruning_numbers(server)
@@ -78,17 +79,17 @@ class FedRTS(Method):
     ) -> None:
         """Count a round in, as often as it has devices: X to alpha, 1 - X to beta."""
         outcome = SHARE_OF_MEAN * in_mean + (1 - SHARE_OF_MEAN) * on_devices
-        posterior, devices = server.arrays[layer].copy(), self.config.fleet.asked
+        posterior, devices = server.arrays[POSTERIOR + layer].copy(), self.config.fleet.asked
         posterior[0, positions] += devices * outcome
         posterior[1, positions] += devices * (1 - outcome)
-        server.arrays[layer] = posterior
+        server.arrays[POSTERIOR + layer] = posterior
 
     def _drawn(
         self, server: Server, layer: str, votes: SparseVector, draw: np.random.Generator
     ) -> NDArray[np.integer]:
         """As many positions as the layer keeps: those of the largest draws."""
         links = self._links(server.theta.mask, layer, votes)
-        alpha, beta = server.arrays[layer][:, links]
+        alpha, beta = server.arrays[POSTERIOR + layer][:, links]
         return links[highest(draw.beta(alpha, beta), server.theta.mask.kept(layer))]
 
     def _links(self, mask: Mask, layer: str, votes: SparseVector) -> NDArray[np.integer]:

@@ -4,8 +4,9 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
 from fedtiny.methods.at_start import prune_at_random
-from fedtiny.randomness import generator
-from fedtiny.sparse.adjust import grow_and_drop, random_growth
+from fedtiny.sparse.adjust import grow_and_drop
+from fedtiny.sparse.positions import random_pruned
+from fedtiny.sparse.vector import all_alike
 
 
 class SET(Method):
@@ -24,7 +25,13 @@ class SET(Method):
         prune_at_random(server)
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
-        numbers = self.pruning_numbers(server)
-        draw = generator(self.config.seed, "random growth", round=server.round)
-        grown = random_growth(server.theta.mask, numbers, draw)
+        numbers, sizes = self.pruning_numbers(server), server.param_spec.sizes
+        positions = random_pruned(
+            server.theta.mask,
+            numbers,
+            seed=self.config.seed,
+            round=server.round,
+            purpose="random growth",
+        )
+        grown = {layer: all_alike(sizes[layer], own) for layer, own in positions.items()}
         server.theta, _ = grow_and_drop(server.theta, grown, numbers)

@@ -134,14 +134,12 @@ def smallest_weights(
             allowed[layer][largest(own, 1)] = False
     droppable = np.flatnonzero(np.concatenate(list(allowed.values())))
     joined, marked = np.concatenate(list(values.values())), np.concatenate(list(first.values()))
-    chosen = droppable[_least(joined[droppable], marked[droppable], count)]
+    chosen = droppable[least(joined[droppable], marked[droppable], count)]
     parts = _split(chosen, {layer: len(own) for layer, own in values.items()})
     return {layer: theta.mask.indices(layer)[own] for layer, own in parts.items()}
 
 
-def _split(
-    places: NDArray[np.intp], lengths: Mapping[str, int]
-) -> dict[str, NDArray[np.intp]]:
+def _split(places: NDArray[np.intp], lengths: Mapping[str, int]) -> dict[str, NDArray[np.intp]]:
     """Sorted places in layers laid end to end, by layer.
 
     >>> {name: own.tolist() for name, own in _split(np.array([1, 3, 4]), {"a": 3, "b": 2}).items()}
@@ -155,10 +153,10 @@ def _split(
     return found
 
 
-def _least(values: NDArray[np.float32], first: NDArray[np.bool_], count: int) -> NDArray[np.intp]:
+def least(values: NDArray[np.float32], first: NDArray[np.bool_], count: int) -> NDArray[np.intp]:
     """Sorted places of the smallest magnitudes, but those marked come first.
 
-    >>> _least(np.array([4, 3, 2, 1], "f4"), np.array([True, True, False, False]), 3)
+    >>> least(np.array([4, 3, 2, 1], "f4"), np.array([True, True, False, False]), 3)
     array([0, 1, 3])
     """
     marked, others = np.flatnonzero(first), np.flatnonzero(~first)
