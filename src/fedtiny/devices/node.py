@@ -14,7 +14,14 @@ from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.errors import FedTinyError
 from fedtiny.federation import verbs
-from fedtiny.federation.messages import HOPELESS_LOSS, POOL_COUNTS, Reply, Request
+from fedtiny.federation.messages import (
+    HOPELESS_LOSS,
+    POOL,
+    POOL_COUNTS,
+    POOL_RANKS,
+    Reply,
+    Request,
+)
 from fedtiny.federation.wire import decode_request
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.adjust import grow_and_drop
@@ -55,11 +62,16 @@ class Work:
 
     def pool(self) -> CandidatePool:
         """The candidates that the request carries."""
-        return CandidatePool(self.request.theta, self.request.arrays[POOL_COUNTS])
+        arrays = self.request.arrays
+        return CandidatePool(self.request.theta, arrays[POOL_COUNTS], arrays.get(POOL_RANKS))
 
-    def top_gradients(self, counts: Mapping[str, int], epsilon: float) -> dict[str, SparseVector]:
+    def top_gradients(
+        self, counts: Mapping[str, int], epsilon: float, fisher: bool = False
+    ) -> dict[str, SparseVector]:
         """The largest gradients of pruned weights, for the device's model as it is now."""
-        return self.engine.top_gradients(self.shard, self.rng_key, counts=counts, epsilon=epsilon)
+        return self.engine.top_gradients(
+            self.shard, self.rng_key, counts=counts, epsilon=epsilon, fisher=fisher
+        )
 
 
 def answer(engine: Engine, request: Request, shard: DeviceData, seed: int) -> Reply:
@@ -113,9 +125,25 @@ def _prune_and_grow(verb: verbs.PruneAndGrow, work: Work) -> None:
 
 @do.register
 def _top_gradients(verb: verbs.TopGradients, work: Work) -> None:
-    found = work.top_gradients(verb.counts, verb.epsilon)
+    found = work.top_gradients(verb.counts, verb.epsilon, verb.fisher)
     _check_finite("gradients", [gradient.values for gradient in found.values()], work.rng_key)
-    work.gradients |= found
+    work.gradients |= {n: _votes(g) for n, g in found.items()} if verb.votes else found
+
+
+def _votes(gradient: SparseVector) -> SparseVector:
+    """A vote for every weight whose gradient is not zero."""
+    indices = gradient.indices[gradient.values != 0]
+    return SparseVector(gradient.size, indices, np.ones(len(indices), dtype=np.float32))
+
+
+@do.register
+def _shared_gradients(verb: verbs.SharedGradients, work: Work) -> None:
+    positions = verb.positions(work.request)
+    found = work.engine.gradients_at(
+        work.shard, work.rng_key, positions=positions, epsilon=verb.epsilon
+    )
+    _check_finite("gradients", found.values(), work.rng_key)
+    work.arrays |= found
 
 
 @do.register
@@ -126,7 +154,7 @@ def _bn_statistics(verb: verbs.BnStatistics, work: Work) -> None:
 
 @do.register
 def _losses(verb: verbs.Losses, work: Work) -> None:
-    statistics = {k: v for k, v in work.request.arrays.items() if k != POOL_COUNTS}
+    statistics = {k: v for k, v in work.request.arrays.items() if k not in POOL}
     found = work.engine.losses(work.shard, work.pool(), statistics)
     work.arrays["losses"] = np.where(np.isfinite(found), found, np.float32(HOPELESS_LOSS))
     work.samples = len(work.shard.development)

@@ -132,6 +132,8 @@ class ReplyValidator:
                 )
             if gradient.values.shape != gradient.indices.shape or not _fits(gradient.values):
                 raise ReplyError(f"a gradient of {layer} is NaN or infinite")
+            if self._parts.votes and layer in requested and (gradient.values != 1).any():
+                raise ReplyError(f"it has another vote than 1 for a weight of {layer}")
             kept = np.isin(gradient.indices, mask.indices(layer), assume_unique=True)
             if layer in requested and kept.any():
                 raise ReplyError(f"it has the gradient of a kept weight of {layer}")
