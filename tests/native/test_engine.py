@@ -11,7 +11,7 @@ from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.torch_layers import Transform
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.verbs import BnStatistics
+from fedtiny.federation.verbs import BnStatistics, shared_positions
 from fedtiny.sparse.candidates import CandidatePool
 
 from ..devices.tiny import Lab, PlainNet, TinyNet, lab, seeded, settings
@@ -81,6 +81,38 @@ def test_top_gradients_are_the_references(both, epsilon):
             np.testing.assert_array_equal(found[name].indices, expected[name].indices)
             np.testing.assert_allclose(found[name].values, expected[name].values, rtol=1e-3)
     np.testing.assert_array_equal(native.theta().vector, before)
+
+
+def test_fisher_scores_are_the_references(both):
+    made, native = both
+    counts = dict.fromkeys(made.param_spec.prunable, 7)
+    for engine in (made.engine, native):
+        engine.load(made.theta())
+    place = made.shards[1], made.rng_key(1)
+    expected, found = (
+        engine.top_gradients(*place, counts=counts, epsilon=0.01, fisher=True)
+        for engine in (made.engine, native)
+    )
+    for name in counts:
+        np.testing.assert_array_equal(found[name].indices, expected[name].indices)
+        np.testing.assert_allclose(found[name].values, expected[name].values, rtol=1e-3)
+
+
+def test_gradients_at_positions_are_the_references(both):
+    made, native = both
+    theta = made.theta()
+    counts = dict.fromkeys(made.param_spec.prunable, 9)
+    positions = shared_positions(theta.mask, counts, seed=3, round=2)
+    for engine in (made.engine, native):
+        engine.load(theta)
+    place = made.shards[1], made.rng_key(1)
+    expected, found = (
+        engine.gradients_at(*place, positions=positions, epsilon=0.01)
+        for engine in (made.engine, native)
+    )
+    for name in counts:
+        most = np.abs(expected[name]).max()
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=1e-4 * most)
 
 
 @pytest.mark.slow

@@ -58,6 +58,12 @@ class Probe(NativeModel):
         self._call("taken", ctypes.byref(memory))
         return memory
 
+    def gradient(self, name):
+        """The gradient of a tensor; of a weight, at its kept positions."""
+        values = np.empty(self._length(name), dtype=np.float32)
+        self._call("get_gradient", *self._place(name), values.ctypes.data, values.size)
+        return values
+
     def input_gradient(self):
         """The gradient of the images."""
         values = np.empty((self.images, *self.graph.shapes[0]), dtype=np.float32)

@@ -14,6 +14,7 @@ from fedtiny.errors import FedTinyError
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.randomness import SERVER, generator
 from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.mask import Indices
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
@@ -58,19 +59,32 @@ class Engine(Protocol):
         """
 
     def top_gradients(
-        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        counts: Mapping[str, int],
+        epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> dict[str, SparseVector]:
         """The largest gradients of pruned weights on one mini-batch; changes nothing.
 
         Batch norm computes with this epsilon at least, which bounds by how much it enlarges the
-        gradient of a filter that gives nothing.
+        gradient of a filter that gives nothing. On request each gradient g is divided by
+        sqrt(2 F), so that its square is Fedfit's score g^2 / (2 F). The Fisher information is
+        F = (mean of the input's squares) (mean over images of the squares of the output's
+        gradient, summed over pixels), of the weight's channel and filter.
         """
 
-    def kept_gradients(self, shard: DeviceData, rng_key: RngKey, *, epsilon: float = 0.0) -> Arrays:
-        """By prunable layer, the gradient of each kept weight on one mini-batch; changes nothing.
-
-        The batch and the epsilon are those of `top_gradients`.
-        """
+    def gradients_at(
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        positions: Mapping[str, Indices],
+        epsilon: float = 0.0,
+    ) -> Arrays:
+        """The gradients of these weights on the same mini-batch; changes nothing."""
 
     def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         """Batch-norm statistics of each candidate on the development set, a row each.

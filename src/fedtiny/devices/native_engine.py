@@ -18,7 +18,7 @@ from fedtiny.federation.verbs import BnStatistics
 from fedtiny.native.library import Options, Rates
 from fedtiny.native.model import NativeModel
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
-from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
@@ -108,28 +108,39 @@ class NativeEngine:
         }
 
     def top_gradients(
-        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        counts: Mapping[str, int],
+        epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> dict[str, SparseVector]:
         sizes = self.param_spec.sizes
         most = max((min(a, sizes[n]) for n, a in counts.items()), default=0)
         self._reserve(top_count=most, complete=True)
         images, labels, seed = self._gradient_batch(shard, rng_key)
-        found = self.model.top_gradients(images, labels, counts, seed=seed, epsilon=epsilon)
+        found = self.model.top_gradients(
+            images, labels, counts, seed=seed, epsilon=epsilon, fisher=fisher
+        )
         return {name: SparseVector(sizes[name], *pair) for name, pair in found.items()}
 
-    def kept_gradients(self, shard: DeviceData, rng_key: RngKey, *, epsilon: float = 0.0) -> Arrays:
+    def gradients_at(
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        positions: Mapping[str, Indices],
+        epsilon: float = 0.0,
+    ) -> Arrays:
         self._reserve(complete=True)
         images, labels, seed = self._gradient_batch(shard, rng_key)
-        theta = self.theta()
-        self.model.train(images, labels, seed=seed, update=False, epsilon=epsilon)
-        found = {name: self.model.gradient(name) for name in self.param_spec.prunable}
-        self.load(theta)  # its statistics have moved
-        return found
+        return self.model.gradients_at(images, labels, positions, seed=seed, epsilon=epsilon)
 
     def _gradient_batch(
         self, shard: DeviceData, rng_key: RngKey
     ) -> tuple[Floats, NDArray[np.int64], int]:
-        """The one batch that gradients are measured on, and a seed for its dropout."""
+        """The images and labels on which gradients of pruned weights are measured, and a seed."""
         (samples, draws), seed = batches.gradient_batch(
             shard, rng_key, self.transform, most=self.batch
         )

@@ -18,10 +18,11 @@ from fedtiny.devices import batches, torch_layers
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Adam, Arrays, Metrics, RngKey, finite, optimizer
-from fedtiny.devices.torch_gradients import kept_gradients, top_gradients
+from fedtiny.devices.torch_gradients import feed_gradients, tops_of
+from fedtiny.devices.torch_takers import GradientsAt
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
-from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
@@ -158,20 +159,37 @@ class TorchEngine:
             self._grad_masks[layer] = ones.to(self.device, torch.float32)
 
     def top_gradients(
-        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        counts: Mapping[str, int],
+        epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> dict[str, SparseVector]:
-        with self._gradient_batch(shard, rng_key, epsilon) as batch:
-            return top_gradients(self.model, *batch, self._mask, counts)
+        tops = tops_of(self._mask, counts)
+        with self._measured_batch(shard, rng_key, epsilon) as (inputs, labels):
+            feed_gradients(self.model, inputs, labels, tops, fisher=fisher)
+        return {name: top.result() for name, top in tops.items()}
 
-    def kept_gradients(self, shard: DeviceData, rng_key: RngKey, *, epsilon: float = 0.0) -> Arrays:
-        with self._gradient_batch(shard, rng_key, epsilon) as batch:
-            return kept_gradients(self.model, *batch, self._mask)
+    def gradients_at(
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        positions: Mapping[str, Indices],
+        epsilon: float = 0.0,
+    ) -> Arrays:
+        found = {name: GradientsAt(own) for name, own in positions.items()}
+        with self._measured_batch(shard, rng_key, epsilon) as (inputs, labels):
+            feed_gradients(self.model, inputs, labels, found)
+        return {name: own.result() for name, own in found.items()}
 
     @contextmanager
-    def _gradient_batch(
+    def _measured_batch(
         self, shard: DeviceData, rng_key: RngKey, epsilon: float
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The one batch that gradients are measured on, while the model is set for it."""
+        """The batch of images and labels on which gradients of pruned weights are measured."""
         images, labels = self._data(shard.data)
         most = self.config.batch_size
         (samples, draws), seed = batches.gradient_batch(shard, rng_key, self.transform, most=most)

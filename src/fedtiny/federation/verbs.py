@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedtiny.aliases import VERBS, old_attributes
 from fedtiny.models.param_spec import ParamSpec
+from fedtiny.sparse.mask import Indices, Mask
+from fedtiny.sparse.positions import random_pruned
 from fedtiny.sparse.top import slab_values
 from fedtiny.sparse.vector import INDEX_BYTES, VALUE_BYTES
 
@@ -232,15 +234,48 @@ class CongruentSwap(_LargestGradients):
 class TopGradients(_LargestGradients):
     """Find the largest gradients of pruned weights, so many a layer (Alg. 2, line 12).
 
-    With `votes` only their positions are sent.
+    With `fisher` each is divided by the root of twice the weight's Fisher information before they
+    are compared and sent; with `votes` only their positions are sent.
     """
 
     name = "top_gradients"
+    fisher: bool = False
     votes: bool = False
 
     def expect(self, reply: "ReplySpec", request: "Request") -> None:
         reply.gradients |= self.counts
         reply.votes = reply.votes or self.votes
+
+    def memory(self, load: DeviceLoad) -> Items:
+        """With Fisher information, a value for each channel and filter of a layer."""
+        shapes = (load.param_spec.prunable[layer] for layer in self.counts)
+        factors = VALUE_BYTES * max((sum(shape[:2]) for shape in shapes), default=0)
+        return super().memory(load) | ({"fisher_factors": factors} if self.fisher else {})
+
+
+@dataclass(frozen=True, eq=False)
+class SharedGradients(_LargestGradients):
+    """The gradients of so many pruned weights a layer at the positions that a seed names.
+
+    Every device reports the same positions, so only values are sent and their mean is exact.
+    """
+
+    name = "shared_gradients"
+    seed: int = 0
+
+    def positions(self, request: "Request") -> dict[str, Indices]:
+        """The positions that a request asks about."""
+        return shared_positions(request.theta.mask, self.counts, self.seed, request.round)
+
+    def expect(self, reply: "ReplySpec", request: "Request") -> None:
+        reply.arrays |= {layer: (count,) for layer, count in self.counts.items()}
+
+
+def shared_positions(
+    mask: Mask, counts: Mapping[str, int], seed: int, round: int
+) -> dict[str, Indices]:
+    """The pruned positions whose gradients all devices report in a round."""
+    return random_pruned(mask, counts, seed=seed, round=round, purpose="shared gradients")
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,7 +356,7 @@ Program = tuple[Verb, ...]
 KNOWN: dict[str, type[KnownVerb]] = {
     kind.name: kind
     for kind in (
-        *(Train, PruneAndGrow, CongruentSwap, TopGradients, Sensitivity),
+        *(Train, PruneAndGrow, CongruentSwap, TopGradients, SharedGradients, Sensitivity),
         *(BnStatistics, Losses, Evaluate),
     )
 }

@@ -54,26 +54,58 @@ def erdos_renyi_kernel(param_spec: ParamSpec, density: float) -> Counts:
 def uniform_noise(
     param_spec: ParamSpec, density: float, candidates: int, generator: np.random.Generator
 ) -> Counts:
-    """Layer counts of a pool of candidates: d^l = d_target + e^l (Sec. 4.1.2).
+    """Layer counts of a pool of candidates: d^l = d_target + e^l (Sec. 4.1.2)."""
+    even, densities = uniform(param_spec, density), np.full(len(param_spec.sizes), density)
+    return _noisy(param_spec, density, densities, even, candidates, generator)
 
-    One row a candidate. Draws whose total lies outside (0.98 d, d] are thrown away, tested on
-    whole weights; where no draw fits (a model of a few weights, a density near one) the noise is
-    halved, and in the end left out.
+
+def noise_around(
+    param_spec: ParamSpec,
+    density: float,
+    counts: Counts,
+    candidates: int,
+    generator: np.random.Generator,
+    *,
+    limits: Counts | None = None,
+) -> Counts:
+    """The same around any layer counts; the noise is as large a share of each layer's own density.
+
+    No layer gets more than its limit.
+    """
+    densities = counts / _sizes(param_spec)
+    return _noisy(param_spec, density, densities, counts, candidates, generator, limits)
+
+
+def _noisy(
+    param_spec: ParamSpec,
+    density: float,
+    densities: NDArray[np.float64],
+    plain: Counts,
+    candidates: int,
+    generator: np.random.Generator,
+    limits: Counts | None = None,
+) -> Counts:
+    """Layer counts with noise, one row a candidate.
+
+    Draws whose total lies outside (0.98 d, d] are thrown away, tested on whole weights; where no
+    draw fits (a model of a few weights, a density near one) the noise is halved, and in the end
+    left out: the counts are the plain ones.
     """
     most = budget(param_spec, density)
     least = min(NEAR_TARGET * density * param_spec.prunable_count, most - 1)
     sizes, found = _sizes(param_spec), np.empty((0, len(param_spec.sizes)), dtype=np.int32)
+    limits = sizes.astype(np.int32) if limits is None else limits
     fruitless = 0
     while len(found) < candidates and fruitless < TRIES * HALVINGS:
-        noise = NOISE * density * 0.5 ** (fruitless // TRIES)
-        drawn = generator.uniform(-noise, noise, size=(DRAWS_AT_ONCE, len(sizes))) + density
+        noise = NOISE * densities * 0.5 ** (fruitless // TRIES)
+        drawn = generator.uniform(-noise, noise, size=(DRAWS_AT_ONCE, len(sizes))) + densities
         counts = np.maximum(np.rint(np.clip(drawn, 0, 1) * sizes), 1).astype(np.int32)
+        counts = np.minimum(counts, limits)
         total = counts.sum(axis=1)
         fitting = counts[(least < total) & (total <= most)]
         found = np.concatenate([found, fitting])
         fruitless += not len(fitting)
-    even = np.tile(uniform(param_spec, density), (candidates, 1))
-    return np.concatenate([found, even])[:candidates]
+    return np.concatenate([found, np.tile(plain, (candidates, 1))])[:candidates]
 
 
 def _rounded_up(density: float) -> float:

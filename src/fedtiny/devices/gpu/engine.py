@@ -23,15 +23,17 @@ from fedtiny.devices.gpu.network import Network, Placed, fetched
 from fedtiny.devices.gpu.stand_ins import only_keyed_draws
 from fedtiny.devices.gpu.step import Kind, Loss, Step
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
-from fedtiny.devices.torch_gradients import DeviceTop, kept_gradients, top_gradients
+from fedtiny.devices.torch_gradients import feed_gradients, tops_of
 from fedtiny.devices.torch_layers import (
     frozen_statistics,
     least_epsilon,
     measured_moments,
     measuring,
 )
+from fedtiny.devices.torch_takers import SLAB, DeviceTop, GradientsAt, Taker
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.mask import Indices
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
@@ -175,32 +177,51 @@ class GpuEngine:
         }
 
     def top_gradients(
-        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        counts: Mapping[str, int],
+        epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> dict[str, SparseVector]:
-        network = self._in_fp32()
-        top = partial(DeviceTop, device=network.device)
-        with self._gradient_batch(network, shard, rng_key, epsilon) as batch:
-            return top_gradients(network.module.train(), *batch, network.mask, counts, top)
+        top = partial(DeviceTop, device=self.network.device)
+        tops = tops_of(self.network.mask, counts, top)
+        self._feed_gradients(shard, rng_key, tops, epsilon, fisher=fisher)
+        return {name: top.result() for name, top in tops.items()}
 
-    def kept_gradients(self, shard: DeviceData, rng_key: RngKey, *, epsilon: float = 0.0) -> Arrays:
-        network = self._in_fp32()
-        with self._gradient_batch(network, shard, rng_key, epsilon) as batch:
-            return kept_gradients(network.module.train(), *batch, network.mask)
+    def gradients_at(
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        positions: Mapping[str, Indices],
+        epsilon: float = 0.0,
+    ) -> Arrays:
+        found = {name: GradientsAt(own, SLAB) for name, own in positions.items()}
+        self._feed_gradients(shard, rng_key, found, epsilon)
+        return {name: own.result() for name, own in found.items()}
 
-    @contextmanager
-    def _gradient_batch(
-        self, network: Network, shard: DeviceData, rng_key: RngKey, epsilon: float
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The one batch that gradients are measured on, while the network is set for it."""
+    def _feed_gradients(
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        takers: Mapping[str, Taker],
+        epsilon: float,
+        *,
+        fisher: bool = False,
+    ) -> None:
         images = self.shared.image_store[shard.data]
         (samples, draws), seed = batches.gradient_batch(
             shard, rng_key, images.preparation, most=self.batch
         )
+        network = self._in_fp32()
         plan = torch.from_numpy(images.plan(samples, draws)).to(network.device)
         network.set_keys(seed)
         exactly = rounding(self._copy_in(tf32=False))  # whatever other lanes do
         with exactly, network.computing() as module, least_epsilon(module, epsilon):
-            yield images.cut(plan)
+            inputs, labels = images.cut(plan)
+            feed_gradients(module.train(), inputs, labels, takers, fisher=fisher)
 
     @property
     def exact(self) -> Network:
