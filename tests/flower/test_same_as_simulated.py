@@ -14,9 +14,15 @@ def both(config, tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
-@pytest.mark.parametrize("method", ["fedtiny", "feddst"])
+@pytest.mark.parametrize("method", ["fedtiny", "feddst", "fedsgc", "fedrts", "set"])
 def test_weights_masks_metrics_and_bytes_are_the_same(method, backend, tmp_path):
     config = tiny(method=method, device_backend=backend, rounds=4, eval_devices=True)
     simulated, federated = both(config, tmp_path)
     assert sum(line["mask_change"] > 0 for line in simulated["metrics"]) >= 2
+    assert [name for name in simulated if simulated[name] != federated[name]] == []
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_scores_of_a_dense_model_are_the_same(backend, tmp_path):
+    simulated, federated = both(tiny(method="ssfl", device_backend=backend, rounds=1), tmp_path)
     assert [name for name in simulated if simulated[name] != federated[name]] == []

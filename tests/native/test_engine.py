@@ -9,10 +9,13 @@ import pytest
 
 from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices.native_engine import NativeEngine
+from fedtiny.devices.node import answer
 from fedtiny.devices.torch_layers import Transform
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.verbs import BnStatistics, shared_positions
+from fedtiny.federation.messages import Request
+from fedtiny.federation.verbs import BnStatistics, CongruentSwap, Sensitivity, shared_positions
 from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.congruity import packed_directions
 
 from ..devices.tiny import Lab, PlainNet, TinyNet, lab, seeded, settings
 
@@ -214,3 +217,30 @@ def test_dead_channels_are_there_when_gradients_need_them():
     )
     for name in counts:
         np.testing.assert_array_equal(found[name].indices, expected[name].indices)
+
+
+def test_sensitivity_of_a_dense_model_is_the_references(both):
+    made, native = both
+    request = Request("select", "ssfl", 0, (Sensitivity(),), made.start)
+    expected, found = (
+        answer(engine, request, made.shards[1], made.config.seed).arrays
+        for engine in (made.engine, native)
+    )
+    assert expected.keys() == found.keys() == made.param_spec.prunable.keys()
+    for name, scores in expected.items():
+        np.testing.assert_allclose(found[name], scores, rtol=1e-3, atol=1e-3 * scores.max())
+
+
+def test_a_congruent_swap_is_the_references(both):
+    made, native = both
+    mask = made.theta().mask
+    before = made.theta(seed=1)
+    arrays = packed_directions(before, made.theta())
+    counts = dict.fromkeys(made.param_spec.prunable, 4)
+    program = (CongruentSwap(counts, 0.01, 0.5, recent=True),)
+    request = Request("train", "fedsgc", 0, program, made.theta(), arrays)
+    expected, found = (
+        answer(engine, request, made.shards[1], made.config.seed).theta
+        for engine in (made.engine, native)
+    )
+    assert found.mask == expected.mask != mask
