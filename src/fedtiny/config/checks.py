@@ -31,6 +31,7 @@ SHARES = ("density", "fleet.fraction", "selection.development_ratio")
 RATES = ("fleet.fail_rate", "fleet.straggler_rate", "train.weight_decay")
 ABOVE_ZERO = ("fleet.alpha", "selection.pool_size", "train.lr")
 NOT_NEGATIVE = ("train.pretrain_epochs", "data.cutout")
+NOT_NEGATIVE_FINITE = ("robustness.clip_norm", "pruning.flow_beta")
 SMALL = "must be a small number that is not negative"
 RANGES: tuple[Range, ...] = (
     ("must be at least 1", lambda value: value >= 1, AT_LEAST_ONE),
@@ -41,7 +42,7 @@ RANGES: tuple[Range, ...] = (
     ("must lie in [0, 2^63)", lambda value: 0 <= value < 2**63, ("seed",)),
     ("must be above 0", lambda value: value > 0, ABOVE_ZERO),
     ("must not be negative", lambda value: value >= 0, NOT_NEGATIVE),
-    ("must be 0 or above and finite", lambda value: 0 <= value < inf, ("robustness.clip_norm",)),
+    ("must be 0 or above and finite", lambda value: 0 <= value < inf, NOT_NEGATIVE_FINITE),
     (SMALL, lambda value: 0 <= value < 1e6, ("pruning.gradient_epsilon",)),
 )
 """What is demanded of a value, whether it is met, and of which settings; None is not judged."""

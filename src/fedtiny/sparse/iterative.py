@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.errors import FedTinyError
-from fedtiny.sparse.densities import Counts, budget, uniform
+from fedtiny.sparse.densities import Counts, budget, on_the_way, uniform
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.top import highest
 
-Scope = Literal["uniform", "global"]
+Budgets = Literal["uniform", "global"] | Counts
+"""The same density in every layer, one threshold for all, or so many weights of each layer."""
 Scores = Mapping[str, NDArray[np.floating]]
 """By layer, one score for each kept weight, in order of position."""
 
@@ -22,19 +23,22 @@ def prune_iteratively(
     density: float,
     *,
     iterations: int = 1,
-    scope: Scope = "uniform",
+    budgets: Budgets = "uniform",
 ) -> Theta:
     """Keep the weights of highest score, scored anew after each step.
 
     The density falls exponentially: d^(1/n), d^(2/n), ..., d. A pruned weight never comes back.
     """
     for step in range(1, iterations + 1):
-        theta = prune_by_scores(theta, score(theta), density ** (step / iterations), scope)
+        share, now = step / iterations, budgets
+        if not isinstance(now, str):
+            now = on_the_way(theta.param_spec, now, share)
+        theta = prune_by_scores(theta, score(theta), density**share, now)
     return theta
 
 
-def prune_by_scores(theta: Theta, scores: Scores, density: float, scope: Scope) -> Theta:
-    """Keep the kept weights of highest score, within a density."""
+def prune_by_scores(theta: Theta, scores: Scores, density: float, budgets: Budgets) -> Theta:
+    """Keep the kept weights of highest score, within a density or to given layer counts."""
     held = {layer: np.asarray(scores[layer]).reshape(-1) for layer in theta.mask}
     for layer, count in theta.mask.counts.items():
         if len(held[layer]) != count:
@@ -43,7 +47,9 @@ def prune_by_scores(theta: Theta, scores: Scores, density: float, scope: Scope) 
             )
     if not all(np.isfinite(values).all() for values in held.values()):
         raise FedTinyError("a score of some weight is not finite, so nothing can be pruned by it")
-    if scope == "uniform":
+    if not isinstance(budgets, str):
+        counts = budgets
+    elif budgets == "uniform":
         counts = uniform(theta.param_spec, density)
     else:
         counts = _global_counts(held, budget(theta.param_spec, density))
