@@ -32,7 +32,8 @@ class FedDST(Method):
     def coarse_prune(self, server: Server) -> None:
         draw = generator(self.config.seed, "random mask")
         scores = {layer: draw.random(size) for layer, size in server.param_spec.sizes.items()}
-        server.theta = prune_by_scores(server.theta, scores, self.config.density, "uniform")
+        counts = self.layer_counts(server.param_spec)
+        server.theta = prune_by_scores(server.theta, scores, self.config.density, counts)
 
     def train_locally(self, server: Server) -> Program:
         epochs = self.config.train.local_epochs

@@ -13,7 +13,7 @@ from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import BnStatistics, Losses, Program, SecondMoment, TopGradients, Verb
 from fedtiny.graph.ir import Graph
-from fedtiny.methods.at_start import prune_uniformly
+from fedtiny.methods.at_start import prune_to_budgets
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.randomness import generator
 from fedtiny.sparse.adjust import grow_and_drop
@@ -45,7 +45,7 @@ class FedTiny(Method):
         if self._reclaims:
             _graph(server)  # to fail before the rounds do
         if self.config.selection.kind == "none":
-            prune_uniformly(server)
+            prune_to_budgets(self, server)
             return
         pool = self.candidates(server)
         statistics = self._global_statistics(server, pool)
@@ -60,8 +60,17 @@ class FedTiny(Method):
         return CandidatePool.cut(server.theta, self._candidate_counts(server.param_spec))
 
     def _candidate_counts(self, param_spec: ParamSpec) -> Counts:
-        draw = generator(self.config.seed, "candidates")
-        return uniform_noise(param_spec, self.config.density, self.config.pool_size, draw)
+        """Noise around the layer budgets; under a budget of FLOPs no candidate takes more."""
+        config, draw = self.config, generator(self.config.seed, "candidates")
+        even = config.pruning.budgets not in ("erk", "flow")
+        return uniform_noise(
+            param_spec,
+            config.density,
+            config.pool_size,
+            draw,
+            around=None if even else self.layer_counts(param_spec),
+            uses=self.flow.uses if config.flops_budget and self.flow else None,
+        )
 
     @property
     def _measuring(self) -> BnStatistics:
