@@ -60,7 +60,7 @@ class Scorer:
 @pytest.mark.parametrize(("density", "steps"), [(0.001, 3), (0.01, 4), (0.3, 7), (0.05, 1)])
 def test_the_density_falls_by_the_same_factor_at_each_step(scope, density, steps):
     scorer = Scorer()
-    theta = prune_iteratively(flat(a=100_000), scorer, density, iterations=steps, scope=scope)
+    theta = prune_iteratively(flat(a=100_000), scorer, density, iterations=steps, budgets=scope)
     expected = [int(100_000 * density ** (t / steps) + 1e-6) for t in range(steps + 1)]
     assert [*scorer.seen, theta.mask.count] == expected
 
@@ -79,7 +79,7 @@ def test_scores_are_measured_anew_and_the_pruned_never_come_back(scope):
     def scores(theta):
         return {"a": next(minds)[theta.mask.indices("a")]}
 
-    theta = prune_iteratively(flat(a=4), scores, 0.25, iterations=2, scope=scope)
+    theta = prune_iteratively(flat(a=4), scores, 0.25, iterations=2, budgets=scope)
     assert kept(theta) == {"a": [3]}
 
 
@@ -87,7 +87,7 @@ def test_scores_are_measured_anew_and_the_pruned_never_come_back(scope):
 @given(theta=dense_thetas(), density=st.floats(0.05, 1), steps=st.integers(1, 5))
 def test_the_outcome_is_within_the_density_and_no_layer_is_empty(scope, theta, density, steps):
     assume(density * theta.param_spec.prunable_count >= len(theta.param_spec.sizes))
-    result = prune_iteratively(theta, magnitudes, density, iterations=steps, scope=scope)
+    result = prune_iteratively(theta, magnitudes, density, iterations=steps, budgets=scope)
     assert result.mask.count <= budget(theta.param_spec, density)
     assert result.mask.count > budget(theta.param_spec, density) - len(theta.param_spec.sizes)
     assert min(result.mask.counts.values()) >= 1
@@ -101,7 +101,7 @@ def test_magnitude_in_many_steps_is_magnitude_in_one(theta, density):
     """A score that does not change gives the same mask, however many steps lead there."""
     assume(density * theta.param_spec.prunable_count >= len(theta.param_spec.sizes))
     one, many = (
-        prune_iteratively(theta, magnitudes, density, iterations=steps, scope="global")
+        prune_iteratively(theta, magnitudes, density, iterations=steps, budgets="global")
         for steps in (1, 4)
     )
     assert one.mask == many.mask
@@ -180,10 +180,10 @@ def test_scores_that_do_not_fit_are_refused():
 def test_a_density_that_would_empty_a_layer_is_refused(scope):
     theta = flat(a=10, b=10, c=10)
     with pytest.raises(ConfigError, match="leaves 2 weights for 3 prunable layers"):
-        prune_iteratively(theta, magnitudes, 0.09, iterations=10, scope=scope)
+        prune_iteratively(theta, magnitudes, 0.09, iterations=10, budgets=scope)
 
 
 @every_scope
 def test_a_weight_a_layer_is_the_least(scope):
-    result = prune_iteratively(flat(a=10, b=10, c=10), magnitudes, 0.1, iterations=9, scope=scope)
+    result = prune_iteratively(flat(a=10, b=10, c=10), magnitudes, 0.1, iterations=9, budgets=scope)
     assert kept(result) == {"a": [9], "b": [9], "c": [9]}

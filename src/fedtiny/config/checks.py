@@ -34,6 +34,7 @@ SHARES = (
 RATES = ("fleet.fail_rate", "fleet.straggler_rate", "train.weight_decay")
 ABOVE_ZERO = ("fleet.alpha", "selection.pool_size", "train.lr")
 NOT_NEGATIVE = ("train.pretrain_epochs", "data.cutout")
+NOT_NEGATIVE_FINITE = ("robustness.clip_norm", "pruning.flow_beta")
 POOL_KINDS = ("magnitude", "erk", "flow", "random")
 SMALL = "must be a small number that is not negative"
 RANGES: tuple[Range, ...] = (
@@ -45,7 +46,7 @@ RANGES: tuple[Range, ...] = (
     ("must lie in [0, 2^63)", lambda value: 0 <= value < 2**63, ("seed",)),
     ("must be above 0", lambda value: value > 0, ABOVE_ZERO),
     ("must not be negative", lambda value: value >= 0, NOT_NEGATIVE),
-    ("must be 0 or above and finite", lambda value: 0 <= value < inf, ("robustness.clip_norm",)),
+    ("must be 0 or above and finite", lambda value: 0 <= value < inf, NOT_NEGATIVE_FINITE),
     (SMALL, lambda value: 0 <= value < 1e6, ("pruning.gradient_epsilon", "selection.tolerance")),
 )
 """What is demanded of a value, whether it is met, and of which settings; None is not judged."""

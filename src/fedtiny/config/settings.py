@@ -115,6 +115,7 @@ class SelectionConfig(Settings):
     most useful weights is taken; default: the method's own, 0 for the paper's."""
 
 
+@old_attributes
 @dataclass(frozen=True, eq=False)
 class PruningConfig(Settings):
     """Progressive pruning: how the mask is adjusted during training (Alg. 2)."""
@@ -136,10 +137,15 @@ class PruningConfig(Settings):
     """Where pruned weights' gradients are measured: least epsilon of batch norm meanwhile."""
     reclaim: bool = False
     """FedTiny: drop weights that reach nothing before others when growing."""
-    scope: Literal["uniform", "global"] = "uniform"
-    """SNIP, SynFlow, GraSP: the same density in every layer, or one threshold for all."""
+    budgets: Literal["uniform", "erk", "flow", "global"] = "uniform"
+    """How kept weights are spread over layers: the same density in each; in proportion to the sum
+    of a layer's dimensions (ERK); by synaptic flow before training; or, for SNIP, SynFlow and
+    GraSP, by one threshold over the method's own scores."""
+    flow_beta: float = 0.5
+    """Budgets `flow`: a weight's flow is divided by its operations to this power. 0 spends the most
+    operations, 1 about those of uniform budgets."""
     iterations: int = 100
-    """SNIP, SynFlow: steps of pruning at the start."""
+    """SNIP, SynFlow, budgets `flow`: steps of pruning at the start."""
     growth: Literal["gradient", "fisher", "votes", "random", "shared"] | None = None
     """FedTiny: what is grown: the largest averaged gradients, those over the root of their Fisher
     information, what most devices vote for, at random, or the largest of a few random positions
@@ -222,10 +228,13 @@ class Config(Settings):
     density: float = 0.05
     """Target share of prunable weights that are kept: d_target in the paper."""
     memory_budget: str | None = None
-    """Memory of a device, say 3MB: the largest density that fits, in place of --density."""
-    memory_model: Literal["paper", "device"] = "paper"
-    """Count memory as the paper does, or as a device needs it. Of native devices the batch and the
-    storage are then chosen, not the density."""
+    """Memory of a device, say 64MB, into which its training is to fit: see --memory-model."""
+    memory_model: Literal["paper", "device"] = "device"
+    """Count memory as a device needs it, or as the paper does, without activations. The density is
+    the largest that fits; of native devices the batch and the storage are chosen instead."""
+    flops_budget: str | None = None
+    """Most FLOPs of a device in a plain round, say 2% of the dense network's, or 1.5e12: lowers the
+    density, or with budgets `flow` chooses --pruning.flow-beta first."""
     rounds: int | None = None
     """Rounds of federated training; default: the preset's."""
     seed: int = 0

@@ -18,6 +18,11 @@ def of_round(work: Workload, round: int) -> Items:
     return _of_program(work.program(round), work.load)
 
 
+def plain(work: Workload) -> int:
+    """A round that adjusts nothing."""
+    return sum(of_round(work, work.plain_round).values())
+
+
 def costliest_round(work: Workload) -> int:
     """The first round that takes the most FLOPs."""
     return max(work.programs, key=lambda round: sum(of_round(work, round).values()))

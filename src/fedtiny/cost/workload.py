@@ -11,7 +11,7 @@ import numpy as np
 from fedtiny import methods
 from fedtiny.aliases import old_names
 from fedtiny.config import Config, ResolvedConfig, resolve
-from fedtiny.cost.network import IMAGES, Network, describe, least_small, named
+from fedtiny.cost.network import IMAGES, Network, describe, layer_flow, least_small, named
 from fedtiny.errors import ConfigError
 from fedtiny.federation.messages import Arrays
 from fedtiny.federation.method import CoarseRequest, Method
@@ -21,6 +21,7 @@ from fedtiny.federation.verbs import DeviceLoad, LayerFlops, Program, Train, Ver
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.flow import LayerFlow
 from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.theta import Theta, length
 
@@ -43,6 +44,8 @@ class CostInputs(TypedDict, total=False):
     """A network of your own, in place of the one that the config names."""
     graph: Traced
     """What tracing the network gave, so that it is not traced again."""
+    flow: LayerFlow
+    """What flows through the network, so that it is not measured again."""
 
 
 class CountedMask(Mask):
@@ -75,36 +78,38 @@ class Workload:
     large: Network
     mask: Mask
     samples: int
+    flow: LayerFlow
+    """Of the large network."""
 
     @classmethod
     def of(cls, config: Config, **inputs: Unpack[CostInputs]) -> "Workload":
-        """What a config asks of a device, at the same density in every layer."""
-        resolved, own, graph = resolve(config), inputs.get("model"), inputs.get("graph")
-        shape, classes = IMAGES["cifar10"]
-        shape, classes = inputs.get("shape", shape), inputs.get("classes", classes)
-        if own is None:
-            large = named(resolved, shape, classes, graph)
-        else:
-            large = describe(own, shape, classes, graph=graph)
-        return cls._with(resolved, large, inputs.get("samples", PAPER_SAMPLES))
+        """What a config asks of a device, under its layer budgets.
+
+        One threshold over a method's own scores is not known before training: costed as uniform.
+        """
+        resolved, large = resolve(config), _large(config, **inputs)
+        flow = inputs.get("flow") or layer_flow(large, inputs.get("model"), config.seed)
+        return cls._with(resolved, large, inputs.get("samples", PAPER_SAMPLES), flow)
 
     @classmethod
-    def _with(cls, config: ResolvedConfig, large: Network, samples: int) -> "Workload":
+    def _with(
+        cls, config: ResolvedConfig, large: Network, samples: int, flow: LayerFlow
+    ) -> "Workload":
         try:
             method = methods.create(config)
         except ConfigError:  # one that is not installed: plain sparse training in its place
             method = Method(config)
+        method.flow = flow
         built = method.resolve(config, lambda: large.profile.parameters)
         other = built.model != config.model
         network = named(built, large.shape, large.classes) if other else large
-        kept = uniform(network.param_spec, method.density_limit(0)).tolist()
-        counts = dict(zip(network.param_spec.prunable, kept, strict=True))
-        mask = CountedMask(network.param_spec, counts)
-        return cls(config, method, network, large, mask, samples)
+        mask = _first_mask(method, network.param_spec)
+        return cls(config, method, network, large, mask, samples, flow)
 
     def at(self, density: float) -> "Workload":
         """The same work with another target density."""
-        return self._with(replace(self.config, density=density), self.large, self.samples)
+        config = replace(self.config, density=density)
+        return self._with(config, self.large, self.samples, self.flow)
 
     def under(self, mask: Mask) -> "Workload":
         """The same work with the mask that a run has come to."""
@@ -219,6 +224,28 @@ class Workload:
             return tuple(map(typed, program))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
+
+
+def layer_flow_of(config: Config, **inputs: Unpack[CostInputs]) -> LayerFlow:
+    """What flows through the network that a config names, or through one's own."""
+    return layer_flow(_large(config, **inputs), inputs.get("model"), config.seed)
+
+
+def _large(config: Config, **inputs: Unpack[CostInputs]) -> Network:
+    """The network before anything is pruned."""
+    own, graph, (shape, classes) = inputs.get("model"), inputs.get("graph"), IMAGES["cifar10"]
+    shape, classes = inputs.get("shape", shape), inputs.get("classes", classes)
+    if own is None:
+        return named(config, shape, classes, graph)
+    return describe(own, shape, classes, graph=graph)
+
+
+def _first_mask(method: Method, param_spec: ParamSpec) -> CountedMask:
+    """The mask of round 0, of which only the counts are known; some methods begin denser."""
+    first = method.density_limit(0)
+    at_target = method.budgets and first == method.config.density
+    counts = method.layer_counts(param_spec) if at_target else uniform(param_spec, first)
+    return CountedMask(param_spec, dict(zip(param_spec.prunable, counts.tolist(), strict=True)))
 
 
 def _without_values(mask: Mask) -> Theta:

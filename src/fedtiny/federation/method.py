@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedtiny.aliases import old_hooks
 from fedtiny.config import Config, ResolvedConfig
+from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import POOL_COUNTS, Arrays
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import Program, Train
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.densities import Counts, erdos_renyi_kernel, uniform
+from fedtiny.sparse.flow import LayerFlow
 from fedtiny.sparse.schedule import Granularity, Schedule
 from fedtiny.sparse.theta import Theta
 
@@ -50,6 +52,10 @@ class Method:
     reducer: ClassVar[str] = "mean"
     granularity: ClassVar[Granularity | None] = None
     """What is adjusted at a time, where the method and not the config says so."""
+    budgets: ClassVar[tuple[str, ...]] = ("uniform", "erk", "flow")
+    """The settings of --pruning.budgets that make a difference to the method."""
+    flow: LayerFlow | None = None
+    """What flows through the network before training; set by whoever knows the network."""
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
     """Device-side Python of a third party's own; it runs on the reference engine only."""
 
@@ -69,6 +75,17 @@ class Method:
     def pruning_numbers(self, server: "Server") -> dict[str, int]:
         """The layers to adjust at the end of this round, with their a_t^l above zero."""
         return self.schedule.pruning_numbers(server.theta.mask, server.round)
+
+    def layer_counts(self, param_spec: ParamSpec) -> Counts:
+        """How many weights each layer keeps at the target density (--pruning.budgets)."""
+        density, pruning = self.config.density, self.config.pruning
+        if pruning.budgets == "erk":
+            return erdos_renyi_kernel(param_spec, density)
+        if pruning.budgets != "flow":
+            return uniform(param_spec, density)
+        if self.flow is None:
+            raise FedTinyError("--pruning.budgets flow needs the network, which is not known here")
+        return self.flow.counts(density, pruning.flow_beta, pruning.iterations)
 
     def check(self, param_spec: ParamSpec) -> None:
         """Refuse a model or a setting that this method cannot work with."""

@@ -29,7 +29,7 @@ class FedDST(Method):
     granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:
-        prune_at_random(server)
+        prune_at_random(self, server)
 
     def train_locally(self, server: Server) -> Program:
         epochs = self.config.train.local_epochs

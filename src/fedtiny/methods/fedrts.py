@@ -36,7 +36,7 @@ class FedRTS(Method):
     granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:
-        prune_at_random(server)
+        prune_at_random(self, server)
         for layer, size in server.param_spec.sizes.items():
             server.arrays[POSTERIOR + layer] = np.ones((2, size), dtype=np.float32)  # alpha, beta
 

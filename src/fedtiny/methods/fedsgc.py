@@ -34,7 +34,7 @@ class FedSGC(Method):
     granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:
-        prune_at_random(server)
+        prune_at_random(self, server)
 
     def train_locally(self, server: Server) -> Program:
         epochs, numbers = self.config.train.local_epochs, self.pruning_numbers(server)

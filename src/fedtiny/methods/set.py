@@ -4,9 +4,8 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
 from fedtiny.methods.at_start import prune_at_random
+from fedtiny.methods.growth import GROWTH
 from fedtiny.sparse.adjust import grow_and_drop
-from fedtiny.sparse.positions import random_pruned
-from fedtiny.sparse.vector import all_alike
 
 
 class SET(Method):
@@ -22,16 +21,9 @@ class SET(Method):
     granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:
-        prune_at_random(server)
+        prune_at_random(self, server)
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
-        numbers, sizes = self.pruning_numbers(server), server.param_spec.sizes
-        positions = random_pruned(
-            server.theta.mask,
-            numbers,
-            seed=self.config.seed,
-            round=server.round,
-            purpose="random growth",
-        )
-        grown = {layer: all_alike(sizes[layer], own) for layer, own in positions.items()}
-        server.theta, _ = grow_and_drop(server.theta, grown, numbers)
+        numbers = self.pruning_numbers(server)
+        drawn = GROWTH["random"].scores(server, outcome, numbers)
+        server.theta, _ = grow_and_drop(server.theta, drawn, numbers)

@@ -18,6 +18,7 @@ class SSFL(Method):
     """
 
     name = "ssfl"
+    budgets = ()
 
     def coarse_prune(self, server: Server) -> None:
         outcome = require_enough(server, server.ask("select", (Sensitivity(),)))

@@ -26,11 +26,13 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
 from fedtiny.models import Traced
+from fedtiny.native.model import NativeModel
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import resolve
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.inputs import build_model, check_network, fitting, load_images, parameters
 from fedtiny.runs.split import Split, checked, share_out, with_checksum
+from fedtiny.sparse.mask import Mask
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,6 +61,15 @@ class Assembly:
     test: tuple[DeviceData, ...]
     workload: Workload
     graph: Traced
+
+    def arena(self, mask: Mask) -> int | None:
+        """Bytes that a native device takes to train under a mask; None of other devices."""
+        if self.config.device_backend != "native":
+            return None
+        options = resolve.native_options(self.config, mask.counts)
+        sizes = mask.param_spec.sizes
+        kept = {layer: n for layer, n in mask.counts.items() if n < sizes[layer]}
+        return int(NativeModel(resolve.known_graph(self.graph)).plan(options, kept).total)
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy of the global model on the test set."""
@@ -107,12 +118,15 @@ def assemble(
     asked = config if isinstance(config, RunConfig) else resolve.resolved(config, data, model)
     images = load_images(asked, data)
     dataset = fitting(images, asked)
-    planning = asked.plans_memory
-    asked = asked if planning else resolve.within_budget(asked, dataset, model)
+    inputs, planning = resolve.cost_inputs(asked, dataset, model), asked.plans_memory
+    wanted, known = asked, split
+    if known is None:  # else budgets were met when the run began
+        asked = resolve.within_budgets(asked, inputs)
     method = methods.create(asked)
+    method.flow = inputs.get("flow")
     config = method.resolve(asked, lambda: parameters(asked, dataset, model))
     sharing = fleet.share_out if fleet else share_out
-    split = checked(split, images) if split else with_checksum(sharing(dataset, config), images)
+    split = checked(known, images) if known else with_checksum(sharing(dataset, config), images)
     if model is None or config.model != asked.model:
         network = build_model(config, dataset.shape, len(dataset.classes))
     else:
@@ -122,9 +136,12 @@ def assemble(
     check_network(network, dataset)
     method.check(param_spec)
     backend = resolve.choose_backend(config, method, network, param_spec, graph)
+    if planning and backend == "torch":  # whose memory bounds the density
+        wanted = replace(wanted, device_backend=backend)
+        return assemble(wanted, data=data, model=model, split=known, fleet=fleet)
     asked, config = (replace(c, device_backend=backend) for c in (asked, config))
     if planning:
-        asked, config = resolve.plan_memory(asked, config, param_spec, graph)
+        asked, config = resolve.plan_memory(asked, config, method, param_spec, graph)
     preparation = Preparation.of(dataset, config.data.augment, config.data.cutout)
     native = resolve.known_graph(graph) if backend == "native" else None
     spec = DeviceSpec(config, param_spec, preparation, native)
@@ -138,7 +155,7 @@ def assemble(
     public = TorchPublicSet(engine, _public_shard(dataset, split), graph)
     server = Server(config, transport, engine.theta(), public)
     samples = fleet.samples if fleet else int(split.table.sum()) // len(split.table)
-    inputs = resolve.cost_inputs(asked, dataset, model) | {"samples": samples}
+    inputs["samples"] = samples
     if (config.model, config.parameters) == (asked.model, asked.parameters):
         inputs["graph"] = graph
     workload = Workload.of(asked, **inputs)

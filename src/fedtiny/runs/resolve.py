@@ -1,26 +1,26 @@
 """Settings that only the run itself can settle: who computes, and what fits a device's memory."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedtiny import methods
-from fedtiny.config import Config, RunConfig, parse_size, resolve_run
+from fedtiny.config import Config, RunConfig, resolve_run
 from fedtiny.config.aliases import CUSTOM
-from fedtiny.cost import largest_density
-from fedtiny.cost.workload import CostInputs
+from fedtiny.cost import fitted
+from fedtiny.cost.workload import CostInputs, layer_flow_of
 from fedtiny.data import DataSet
 from fedtiny.devices.executors import can_fork
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.method import Method
 from fedtiny.graph.ir import Graph
-from fedtiny.models import Traced
+from fedtiny.models import KINDS, Traced
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.library import Options, available
 from fedtiny.native.model import NativeModel, largest_fit
 from fedtiny.process import cores
 from fedtiny.runs.inputs import check_config, check_inputs
-from fedtiny.sparse.densities import uniform
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,20 +87,26 @@ def has_gpu() -> bool:
     return available
 
 
-def within_budget(config: RunConfig, data: DataSet, own: "nn.Module | None") -> RunConfig:
-    """The config with the largest density that fits its memory budget, if it has one."""
-    if config.memory_budget is None:
+def within_budgets(config: RunConfig, inputs: CostInputs) -> RunConfig:
+    """The config at what fits its budgets of memory and FLOPs, if it has any.
+
+    Memory that is planned does not bound the density: the batch and the storage give way to it.
+    """
+    if config.memory_budget is None and config.flops_budget is None:
         return config
-    budget = parse_size(config.memory_budget)
-    inputs = cost_inputs(config, data, own)
-    return replace(config, density=largest_density(config, budget, config.memory_model, **inputs))
+    return fitted(config, density_is_set=config.plans_memory, **inputs)
 
 
 def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> CostInputs:
     """What the cost model must know beside the config: costs are those of a device of mean size."""
     samples = len(data.train) // config.fleet.devices
     inputs: CostInputs = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
-    return inputs if own is None else {**inputs, "model": own}
+    if own is not None:
+        inputs["model"] = own
+    known = own is not None or config.model in KINDS
+    if known and (config.pruning.budgets == "flow" or config.flops_budget is not None):
+        inputs["flow"] = layer_flow_of(config, **inputs)
+    return inputs
 
 
 def choose_backend(
@@ -163,27 +169,15 @@ def known_graph(graph: Traced) -> Graph:
 
 
 def plan_memory(
-    asked: RunConfig, config: RunConfig, param_spec: ParamSpec, graph: Traced
+    asked: RunConfig, config: RunConfig, method: Method, param_spec: ParamSpec, graph: Traced
 ) -> tuple[RunConfig, RunConfig]:
     """Both configs, with the largest batch and its storage that fit a device's memory."""
-    if config.device_backend == "torch":
-        raise ConfigError(
-            "--memory-model device plans the memory of native devices, which this run has none of; "
-            "with --device-backend torch it chooses the density"
-        )
-    counts = uniform(param_spec, config.density)
+    counts = method.layer_counts(param_spec)
     kept = {
         layer: min(size, int(count * MAX_NOISE) + 1)
         for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
     }
-    options = Options(
-        batch=config.train.batch_size,
-        threads=config.threads,
-        storage=config.device.storage,
-        recompute=config.device.recompute,
-        optimizer=config.train.optimizer,
-        top_count=int(max(kept.values()) * MAX_SWAPPED),
-    )
+    options = native_options(config, kept)
     chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
     measured = min(config.selection.batch_size, chosen.batch)
     changes: dict[str, Any] = {
@@ -192,3 +186,15 @@ def plan_memory(
         "device": replace(config.device, storage=chosen.storage, recompute=chosen.recompute),
     }
     return replace(asked, **changes), replace(config, **changes)
+
+
+def native_options(config: RunConfig, kept: Mapping[str, int]) -> Options:
+    """How a native device computes that keeps so many weights of each layer."""
+    return Options(
+        batch=config.train.batch_size,
+        threads=config.threads,
+        storage=config.device.storage,
+        recompute=config.device.recompute,
+        optimizer=config.train.optimizer,
+        top_count=int(max(kept.values()) * MAX_SWAPPED),
+    )

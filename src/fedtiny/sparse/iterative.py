@@ -1,7 +1,6 @@
 """Pruning by any score, in one shot or in many small steps."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -9,11 +8,13 @@ from numpy.typing import NDArray
 
 from fedtiny.errors import FedTinyError
 from fedtiny.sparse.candidates import Scores as Scores
-from fedtiny.sparse.densities import Counts, budget, uniform
+from fedtiny.sparse.densities import Counts, budget, on_the_way, uniform
+from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.top import highest
 
-Scope = Literal["uniform", "global"]
+Budgets = Literal["uniform", "global"] | Counts
+"""The same density in every layer, one threshold for all, or so many weights of each layer."""
 
 
 def prune_iteratively(
@@ -22,39 +23,32 @@ def prune_iteratively(
     density: float,
     *,
     iterations: int = 1,
-    scope: Scope = "uniform",
+    budgets: Budgets = "uniform",
 ) -> Theta:
     """Keep the weights of highest score, scored anew after each step.
 
     The density falls exponentially: d^(1/n), d^(2/n), ..., d. A pruned weight never comes back.
     """
-    for _, _, after in _steps(theta, score, density, iterations, scope):
+    for _, _, after in _steps(theta, score, density, iterations, budgets):
         theta = after
     return theta
 
 
 def _steps(
-    theta: Theta, score: Callable[[Theta], Scores], density: float, iterations: int, scope: Scope
+    theta: Theta,
+    score: Callable[[Theta], Scores],
+    density: float,
+    iterations: int,
+    budgets: Budgets,
 ) -> Iterator[tuple[Theta, Scores, Theta]]:
     """Every step: the model before it, its scores, and the model after it."""
     for step in range(1, iterations + 1):
-        scores = score(theta)
-        after = prune_by_scores(theta, scores, density ** (step / iterations), scope)
+        share, now, scores = step / iterations, budgets, score(theta)
+        if not isinstance(now, str):
+            now = on_the_way(theta.param_spec, now, share)
+        after = prune_by_scores(theta, scores, density**share, now)
         yield theta, scores, after
         theta = after
-
-
-@dataclass(frozen=True)
-class PruningOrder:
-    """A model pruned in steps by a score, and the order in which its weights went.
-
-    `wide` is the model a few steps before the end, and `scores` says of each of its kept weights
-    how long it would have been kept: up to which step, and then by its last score.
-    """
-
-    theta: Theta
-    wide: Theta
-    scores: Scores
 
 
 def pruning_order(
@@ -63,39 +57,46 @@ def pruning_order(
     density: float,
     *,
     iterations: int = 1,
-    scope: Scope = "uniform",
-    reach: float = 2.0,
-) -> PruningOrder:
-    """Prune as `prune_iteratively` does, and remember in which order.
+    budgets: Budgets = "uniform",
+) -> Scores:
+    """How long `prune_iteratively` keeps each weight: the lowest of a layer goes first.
 
-    The order goes back to the last model of at least `reach` times the density.
+    Weights that go in one step, or stay to the end, are in the order of their last score.
     """
-    wide = theta
-    kept_for: dict[str, NDArray[np.floating]] = {}
-    steps = _steps(theta, score, density, iterations, scope)
-    for step, (before, scores, after) in enumerate(steps):
-        theta = after
-        if after.mask.density >= reach * density:
-            wide = after
-        else:
-            _remember(kept_for, wide, before, scores, step)
-    _remember(kept_for, wide, theta, score(theta), iterations)
-    return PruningOrder(theta, wide, kept_for)
+    order = {layer: np.zeros(theta.mask.kept(layer)) for layer in theta.mask}
+    first = last = theta
+    for step, (before, scores, after) in enumerate(
+        _steps(theta, score, density, iterations, budgets)
+    ):
+        for layer in order:
+            gone = ~np.isin(before.mask.indices(layer), after.mask.indices(layer))
+            _note(order[layer], first.mask, before.mask, layer, scores, gone, step)
+        last = after
+    scores = score(last)
+    for layer in order:
+        every = np.ones(last.mask.kept(layer), dtype=np.bool_)
+        _note(order[layer], first.mask, last.mask, layer, scores, every, iterations)
+    return order
 
 
-def _remember(
-    kept_for: dict[str, NDArray[np.floating]], wide: Theta, theta: Theta, scores: Scores, step: int
+def _note(
+    order: NDArray[np.floating],
+    first: Mask,
+    mask: Mask,
+    layer: str,
+    scores: Scores,
+    gone: NDArray[np.bool_],
+    step: int,
 ) -> None:
-    """Note for the weights that are left that they were kept up to this step, and their order."""
-    for layer in wide.mask:
-        kept = kept_for.setdefault(layer, np.zeros(wide.mask.kept(layer)))
-        ranks = np.argsort(np.argsort(scores[layer].reshape(-1), kind="stable"))
-        places = np.searchsorted(wide.mask.indices(layer), theta.mask.indices(layer))
-        kept[places] = step + ranks / max(1, len(ranks))
+    """Put down the step in which some weights of a layer go, and their order in it."""
+    values = np.asarray(scores[layer]).reshape(-1)[gone]
+    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    places = np.searchsorted(first.indices(layer), mask.indices(layer)[gone])
+    order[places] = step + ranks / max(1, len(ranks))
 
 
-def prune_by_scores(theta: Theta, scores: Scores, density: float, scope: Scope) -> Theta:
-    """Keep the kept weights of highest score, within a density."""
+def prune_by_scores(theta: Theta, scores: Scores, density: float, budgets: Budgets) -> Theta:
+    """Keep the kept weights of highest score, within a density or to given layer counts."""
     held = {layer: np.asarray(scores[layer]).reshape(-1) for layer in theta.mask}
     for layer, count in theta.mask.counts.items():
         if len(held[layer]) != count:
@@ -104,7 +105,9 @@ def prune_by_scores(theta: Theta, scores: Scores, density: float, scope: Scope) 
             )
     if not all(np.isfinite(values).all() for values in held.values()):
         raise FedTinyError("a score of some weight is not finite, so nothing can be pruned by it")
-    if scope == "uniform":
+    if not isinstance(budgets, str):
+        counts = budgets
+    elif budgets == "uniform":
         counts = uniform(theta.param_spec, density)
     else:
         counts = _global_counts(held, budget(theta.param_spec, density))
