@@ -13,7 +13,14 @@ from fedtiny.cost.workload import CountedMask
 from fedtiny.federation.messages import POOL_COUNTS, Reply, Request, pool_arrays
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Traffic
-from fedtiny.federation.verbs import BnStatistics, CongruentSwap, Losses, PruneAndGrow
+from fedtiny.federation.verbs import (
+    BnStatistics,
+    CongruentSwap,
+    DropScores,
+    Losses,
+    PruneAndGrow,
+    TopGradients,
+)
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_reply, encode_request
 from fedtiny.federation.wire.indices import coded_size, expected_coded_size
 from fedtiny.models.param_spec import ParamSpec
@@ -73,11 +80,18 @@ def reply_of(work, theta, round, seed=1):
             random_positions(rng, number, param_spec.sizes[layer]),
             np.full(number, verb.votes, np.float32),
         )
-        for verb in program[1:]
+        for verb in program
+        if isinstance(verb, TopGradients)
+        for layer, number in verb.counts.items()
+    }
+    scores = {
+        layer: np.zeros(number, np.float32)
+        for verb in program
+        if isinstance(verb, DropScores)
         for layer, number in verb.counts.items()
     }
     coded = {layer: coded_size(vector.indices, vector.size) for layer, vector in found.items()}
-    return replace(reply, gradients=found), coded
+    return replace(reply, gradients=found, arrays=scores), coded
 
 
 @pytest.mark.parametrize("method", METHODS)

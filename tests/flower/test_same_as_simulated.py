@@ -14,7 +14,7 @@ def both(config, tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
-@pytest.mark.parametrize("method", ["fedtiny", "feddst", "fedsgc", "fedrts", "set"])
+@pytest.mark.parametrize("method", ["fedtiny", "feddst", "fedsgc", "fedrts", "fedfit", "set"])
 def test_weights_masks_metrics_and_bytes_are_the_same(method, backend, tmp_path):
     config = tiny(method=method, device_backend=backend, rounds=4, eval_devices=True)
     simulated, federated = both(config, tmp_path)

@@ -13,7 +13,13 @@ from fedtiny.devices.node import answer
 from fedtiny.devices.torch_layers import Transform
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Request
-from fedtiny.federation.verbs import BnStatistics, CongruentSwap, Sensitivity, shared_positions
+from fedtiny.federation.verbs import (
+    BnStatistics,
+    CongruentSwap,
+    DropScores,
+    Sensitivity,
+    shared_positions,
+)
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.congruity import packed_directions
 
@@ -244,3 +250,17 @@ def test_a_congruent_swap_is_the_references(both):
         for engine in (made.engine, native)
     )
     assert found.mask == expected.mask != mask
+
+
+def test_drop_scores_are_the_references(both):
+    made, native = both
+    theta = made.theta()
+    request = Request("train", "fedfit", 0, (DropScores(theta.mask.counts, 0.01),), theta)
+    expected, found = (
+        answer(engine, request, made.shards[1], made.config.seed).arrays
+        for engine in (made.engine, native)
+    )
+    for name, scores in expected.items():
+        assert len(scores) == theta.mask.kept(name)
+        largest = np.abs(scores).max()
+        np.testing.assert_allclose(found[name], scores, rtol=1e-3, atol=1e-3 * largest)

@@ -83,8 +83,12 @@ class Engine(Protocol):
         *,
         positions: Mapping[str, Indices],
         epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> Arrays:
-        """The gradients of these weights on the same mini-batch; changes nothing."""
+        """The gradients of these weights on the same mini-batch; changes nothing.
+
+        On request each is divided as those of `top_gradients` are.
+        """
 
     def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         """Batch-norm statistics of each candidate on the development set, a row each.

@@ -132,10 +132,13 @@ class NativeEngine:
         *,
         positions: Mapping[str, Indices],
         epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> Arrays:
         self._reserve(complete=True)
         images, labels, seed = self._gradient_batch(shard, rng_key)
-        return self.model.gradients_at(images, labels, positions, seed=seed, epsilon=epsilon)
+        return self.model.gradients_at(
+            images, labels, positions, seed=seed, epsilon=epsilon, fisher=fisher
+        )
 
     def _gradient_batch(
         self, shard: DeviceData, rng_key: RngKey

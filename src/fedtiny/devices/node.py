@@ -25,7 +25,7 @@ from fedtiny.federation.messages import (
 from fedtiny.federation.wire import decode_request
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse import congruity
-from fedtiny.sparse.adjust import grow_and_drop
+from fedtiny.sparse.adjust import drop_scores, grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.theta import Theta
@@ -74,10 +74,12 @@ class Work:
             self.shard, self.rng_key, counts=counts, epsilon=epsilon, fisher=fisher
         )
 
-    def gradients_at(self, positions: Mapping[str, Indices], epsilon: float = 0.0) -> Arrays:
+    def gradients_at(
+        self, positions: Mapping[str, Indices], epsilon: float = 0.0, fisher: bool = False
+    ) -> Arrays:
         """The gradients of these weights, for the device's model as it is now."""
         found = self.engine.gradients_at(
-            self.shard, self.rng_key, positions=positions, epsilon=epsilon
+            self.shard, self.rng_key, positions=positions, epsilon=epsilon, fisher=fisher
         )
         _check_finite("gradients", found.values(), self.rng_key)
         return found
@@ -156,6 +158,17 @@ def _votes(gradient: SparseVector) -> SparseVector:
     """A vote for every weight whose gradient is not zero."""
     indices = gradient.indices[gradient.values != 0]
     return SparseVector(gradient.size, indices, np.ones(len(indices), dtype=np.float32))
+
+
+@do.register
+def _drop_scores(verb: verbs.DropScores, work: Work) -> None:
+    theta = work.engine.theta()
+    kept = {layer: theta.mask.indices(layer) for layer in verb.counts}
+    gradients = work.gradients_at(kept, verb.epsilon)
+    scaled = work.gradients_at(kept, verb.epsilon, fisher=True)
+    work.arrays |= {
+        layer: drop_scores(theta.kept(layer), gradients[layer], scaled[layer]) for layer in kept
+    }
 
 
 @do.register

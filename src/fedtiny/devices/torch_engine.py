@@ -179,10 +179,11 @@ class TorchEngine:
         *,
         positions: Mapping[str, Indices],
         epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> Arrays:
         found = {name: GradientsAt(own) for name, own in positions.items()}
         with self._measured_batch(shard, rng_key, epsilon) as (inputs, labels):
-            feed_gradients(self.model, inputs, labels, found)
+            feed_gradients(self.model, inputs, labels, found, fisher=fisher)
         return {name: own.result() for name, own in found.items()}
 
     @contextmanager

@@ -19,6 +19,7 @@ prune_and_grow = verbs.PruneAndGrow
 congruent_swap = verbs.CongruentSwap
 top_gradients = verbs.TopGradients
 shared_gradients = verbs.SharedGradients
+drop_scores = verbs.DropScores
 sensitivity = verbs.Sensitivity
 bn_statistics = verbs.BnStatistics
 losses = verbs.Losses

@@ -4,7 +4,7 @@ A verb has its options (plain JSON on the wire, with its name), knows what an ho
 holds, and what it costs a device. What a device does for it is in `devices/node.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -248,9 +248,8 @@ class TopGradients(_LargestGradients):
 
     def memory(self, load: DeviceLoad) -> Items:
         """With Fisher information, a value for each channel and filter of a layer."""
-        shapes = (load.param_spec.prunable[layer] for layer in self.counts)
-        factors = VALUE_BYTES * max((sum(shape[:2]) for shape in shapes), default=0)
-        return super().memory(load) | ({"fisher_factors": factors} if self.fisher else {})
+        factors = {"fisher_factors": _fisher_bytes(load, self.counts)}
+        return super().memory(load) | (factors if self.fisher else {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,11 +270,36 @@ class SharedGradients(_LargestGradients):
         reply.arrays |= {layer: (count,) for layer, count in self.counts.items()}
 
 
+def _fisher_bytes(load: DeviceLoad, layers: Iterable[str]) -> int:
+    shapes = (load.param_spec.prunable[layer] for layer in layers)
+    return VALUE_BYTES * max((sum(shape[:2]) for shape in shapes), default=0)
+
+
 def shared_positions(
     mask: Mask, counts: Mapping[str, int], seed: int, round: int
 ) -> dict[str, Indices]:
     """The pruned positions whose gradients all devices report in a round."""
     return random_pruned(mask, counts, seed=seed, round=round, purpose="shared gradients")
+
+
+@dataclass(frozen=True, eq=False)
+class DropScores(_LargestGradients):
+    """What the loss would gain if each kept weight were dropped, of so many a layer (Fedfit)."""
+
+    name = "drop_scores"
+
+    def expect(self, reply: "ReplySpec", request: "Request") -> None:
+        reply.arrays |= {layer: (count,) for layer, count in self.counts.items()}
+
+    def flops(self, load: DeviceLoad) -> Items:
+        """Two passes: gradients, and gradients over the root of the Fisher information."""
+        return {"drop_score_pass": 2 * sum(super().flops(load).values())}
+
+    def memory(self, load: DeviceLoad) -> Items:
+        return {
+            "drop_scores": 2 * VALUE_BYTES * sum(self.counts.values()),
+            "fisher_factors": _fisher_bytes(load, self.counts),
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,7 +380,8 @@ Program = tuple[Verb, ...]
 KNOWN: dict[str, type[KnownVerb]] = {
     kind.name: kind
     for kind in (
-        *(Train, PruneAndGrow, CongruentSwap, TopGradients, SharedGradients, Sensitivity),
+        *(Train, PruneAndGrow, CongruentSwap, TopGradients, SharedGradients),
+        *(DropScores, Sensitivity),
         *(BnStatistics, Losses, Evaluate),
     )
 }

@@ -7,6 +7,7 @@ from fedtiny.errors import ConfigError, did_you_mean
 from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
 from fedtiny.methods.feddst import FedDST
+from fedtiny.methods.fedfit import FedFit
 from fedtiny.methods.fedrts import FedRTS
 from fedtiny.methods.fedsgc import FedSGC
 from fedtiny.methods.fedtiny import FedTiny
@@ -32,6 +33,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     FedSGC,
     SET,
     FedRTS,
+    FedFit,
     LotteryFL,
     SmallModel,
     FedTiny,

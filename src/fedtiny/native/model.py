@@ -183,15 +183,20 @@ class NativeModel:
         *,
         seed: int = 0,
         epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> dict[str, Floats]:
-        """The gradients of these weights of each layer; changes nothing."""
+        """The gradients of these weights of each layer, as of `top_gradients`; changes nothing."""
         asked = {
             name: np.ascontiguousarray(_whole_numbers(name, own), dtype=np.int32)
             for name, own in positions.items()
         }
         found = {name: np.empty(len(own), np.float32) for name, own in asked.items()}
+        factors = {name: self._fisher_room(name) for name in asked} if fisher else {}
         queries = _array(
-            [self._query(name, own, found[name], given=True) for name, own in asked.items()]
+            [
+                self._query(name, own, found[name], factors, given=True)
+                for name, own in asked.items()
+            ]
         )
         self._run(_Mode.MEASURE, images, labels, queries=queries, seed=seed, epsilon=epsilon)
         return found

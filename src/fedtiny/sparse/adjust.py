@@ -163,3 +163,19 @@ def least(values: NDArray[np.float32], first: NDArray[np.bool_], count: int) -> 
     chosen = marked[smallest(values[marked], count)]
     rest = others[smallest(values[others], count - len(chosen))]
     return np.sort(np.concatenate([chosen, rest]))
+
+
+def drop_scores(
+    weights: NDArray[np.float32], gradients: NDArray[np.float32], scaled: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """What the loss gains if each weight is dropped, to second order: -g w + w^2 F / 2.
+
+    `scaled` are the gradients over the root of 2 F. A weight without a gradient has F = 0.
+
+    >>> weights, gradients = np.array([2, 2, 2], "f4"), np.array([1, -1, 0], "f4")
+    >>> drop_scores(weights, gradients, np.array([0.5, 0.5, 0], "f4")).tolist()  # F = 2
+    [2.0, 6.0, 0.0]
+    """
+    ratio = np.divide(gradients, scaled, out=np.zeros_like(gradients), where=scaled != 0)
+    fisher = ratio.astype(np.float64) ** 2 / 2
+    return (weights * (weights * fisher / 2 - gradients)).astype(np.float32)

@@ -197,9 +197,10 @@ class GpuEngine:
         *,
         positions: Mapping[str, Indices],
         epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> Arrays:
         found = {name: GradientsAt(own, SLAB) for name, own in positions.items()}
-        self._feed_gradients(shard, rng_key, found, epsilon)
+        self._feed_gradients(shard, rng_key, found, epsilon, fisher=fisher)
         return {name: own.result() for name, own in found.items()}
 
     def _feed_gradients(
