@@ -16,7 +16,7 @@ from fedtiny.errors import ConfigError
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
-from fedtiny.federation.verbs import DeviceLoad, LayerFlops, Program, Train, Verb, typed
+from fedtiny.federation.verbs import DeviceLoad, LayerFlops, Losses, Program, Train, Verb, typed
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.densities import uniform
@@ -156,8 +156,9 @@ class Workload:
 
     @property
     def candidates(self) -> int:
-        """Number of candidates that devices compare."""
-        return max((asked.candidates for asked in self.coarse), default=0)
+        """Number of candidates that devices compare, in one pool or in several."""
+        compared = sum(asked.candidates for asked in self.coarse if Losses() in asked.program)
+        return compared or max((asked.candidates for asked in self.coarse), default=0)
 
     @cached_property
     def programs(self) -> dict[int, Program]:
@@ -232,7 +233,7 @@ def _first_mask(method: Method, param_spec: ParamSpec) -> CountedMask:
     """The mask of round 0, of which only the counts are known; some methods begin denser."""
     first = method.density_limit(0)
     at_target = method.budgets and first == method.config.density
-    counts = method.layer_counts(param_spec) if at_target else uniform(param_spec, first)
+    counts = method.first_counts(param_spec) if at_target else uniform(param_spec, first)
     return CountedMask(param_spec, dict(zip(param_spec.prunable, counts.tolist(), strict=True)))
 
 

@@ -8,6 +8,7 @@ from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
 from fedtiny.methods.feddst import FedDST
 from fedtiny.methods.fedtiny import FedTiny
+from fedtiny.methods.fedtiny_flow import FedTinyFlow
 from fedtiny.methods.fl_pqsu import FLPQSU
 from fedtiny.methods.grasp import GraSP
 from fedtiny.methods.lotteryfl import LotteryFL
@@ -27,6 +28,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     LotteryFL,
     SmallModel,
     FedTiny,
+    FedTinyFlow,
 )
 OURS = {method.name: method for method in BUILT_IN}
 GROUP = "fedtiny.methods"

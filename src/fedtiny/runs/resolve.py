@@ -97,14 +97,15 @@ def within_budgets(config: RunConfig, inputs: CostInputs) -> RunConfig:
     return fitted(config, density_is_set=config.plans_memory, **inputs)
 
 
-def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> CostInputs:
+def cost_inputs(config: RunConfig, data: DataSet, own: "nn.Module | None") -> CostInputs:
     """What the cost model must know beside the config: costs are those of a device of mean size."""
     samples = len(data.train) // config.fleet.devices
     inputs: CostInputs = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
     if own is not None:
         inputs["model"] = own
     known = own is not None or config.model in KINDS
-    if known and (config.pruning.budgets == "flow" or config.flops_budget is not None):
+    needed = config.flops_budget is not None or methods.create(config).needs_flow
+    if known and needed:
         inputs["flow"] = layer_flow_of(config, **inputs)
     return inputs
 
