@@ -86,7 +86,8 @@ class Workload:
 
         One threshold over a method's own scores is not known before training: costed as uniform.
         """
-        resolved, large = resolve(config), _large(config, **inputs)
+        resolved = resolve(config)
+        large = _large(resolved, **inputs)
         flow = inputs.get("flow") or layer_flow(large, inputs.get("model"), config.seed)
         return cls._with(resolved, large, inputs.get("samples", PAPER_SAMPLES), flow)
 
@@ -217,7 +218,7 @@ class Workload:
 
 def layer_flow_of(config: Config, **inputs: Unpack[CostInputs]) -> LayerFlow:
     """What flows through the network that a config names, or through one's own."""
-    return layer_flow(_large(config, **inputs), inputs.get("model"), config.seed)
+    return layer_flow(_large(resolve(config), **inputs), inputs.get("model"), config.seed)
 
 
 def _large(config: Config, **inputs: Unpack[CostInputs]) -> Network:

@@ -17,7 +17,7 @@ from fedtiny.federation.method import Method
 from fedtiny.graph.ir import Graph
 from fedtiny.models import KINDS, Traced
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.native.library import Options, available
+from fedtiny.native.library import NativeError, Options, available
 from fedtiny.native.model import NativeModel, largest_fit
 from fedtiny.process import cores
 from fedtiny.runs.inputs import check_config, check_inputs
@@ -179,7 +179,12 @@ def plan_memory(
         for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
     }
     options = native_options(config, kept)
-    chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
+    try:
+        chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
+    except NativeError as error:
+        raise ConfigError(
+            f"{error}, at density {config.density:g}: raise --memory-budget or lower --density"
+        ) from error
     measured = min(config.selection.batch_size, chosen.batch)
     changes: dict[str, Any] = {
         "train": replace(config.train, batch_size=chosen.batch),
