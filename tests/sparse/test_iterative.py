@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.sparse.densities import budget, uniform
-from fedtiny.sparse.iterative import prune_by_scores, prune_iteratively
+from fedtiny.sparse.iterative import prune_by_scores, prune_iteratively, pruning_order
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 
@@ -187,3 +187,35 @@ def test_a_density_that_would_empty_a_layer_is_refused(scope):
 def test_a_weight_a_layer_is_the_least(scope):
     result = prune_iteratively(flat(a=10, b=10, c=10), magnitudes, 0.1, iterations=9, budgets=scope)
     assert kept(result) == {"a": [9], "b": [9], "c": [9]}
+
+
+# The order in which weights go
+
+
+def test_an_order_by_hand():
+    """Half go in the first of two steps, by its scores; the second has scores of its own."""
+    theta, seen = flat(a=8), []
+
+    def score(now):
+        seen.append(now.mask.count)
+        turned = -1 if len(seen) == 2 else 1  # what was best is worst in the second step
+        return {"a": turned * now.kept("a").astype(float)}
+
+    order = pruning_order(theta, score, 0.25, iterations=2)["a"]
+    assert seen == [8, 4, 2]
+    assert np.argsort(order).tolist() == [0, 1, 2, 3, 7, 6, 4, 5]
+
+
+@every_scope
+def test_the_last_to_go_are_those_that_pruning_keeps(scope):
+    theta = flat(a=50, b=100, c=7)
+
+    def score(now):
+        return {n: np.sin(now.mask.count * now.kept(n).astype(float)) ** 2 for n in now.mask}
+
+    order = pruning_order(theta, score, 0.1, iterations=5, budgets=scope)
+    found = prune_iteratively(theta, score, 0.1, iterations=5, budgets=scope)
+    for layer, count in found.mask.counts.items():
+        last = np.sort(np.argsort(order[layer])[-count:])
+        assert last.tolist() == found.mask.indices(layer).tolist()
+        assert len(np.unique(order[layer])) == len(order[layer])

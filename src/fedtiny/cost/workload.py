@@ -17,7 +17,7 @@ from fedtiny.federation.messages import Arrays
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
-from fedtiny.federation.verbs import DeviceLoad, LayerFlops, Program, Train, Verb, typed
+from fedtiny.federation.verbs import DeviceLoad, LayerFlops, Losses, Program, Train, Verb, typed
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.densities import uniform
@@ -87,7 +87,8 @@ class Workload:
 
         One threshold over a method's own scores is not known before training: costed as uniform.
         """
-        resolved, large = resolve(config), _large(config, **inputs)
+        resolved = resolve(config)
+        large = _large(resolved, **inputs)
         flow = inputs.get("flow") or layer_flow(large, inputs.get("model"), config.seed)
         return cls._with(resolved, large, inputs.get("samples", PAPER_SAMPLES), flow)
 
@@ -157,8 +158,9 @@ class Workload:
 
     @property
     def candidates(self) -> int:
-        """Number of candidates that devices compare."""
-        return max((asked.candidates for asked in self.coarse), default=0)
+        """Number of candidates that devices compare, in one pool or in several."""
+        compared = sum(asked.candidates for asked in self.coarse if Losses() in asked.program)
+        return compared or max((asked.candidates for asked in self.coarse), default=0)
 
     @cached_property
     def programs(self) -> dict[int, Program]:
@@ -228,7 +230,7 @@ class Workload:
 
 def layer_flow_of(config: Config, **inputs: Unpack[CostInputs]) -> LayerFlow:
     """What flows through the network that a config names, or through one's own."""
-    return layer_flow(_large(config, **inputs), inputs.get("model"), config.seed)
+    return layer_flow(_large(resolve(config), **inputs), inputs.get("model"), config.seed)
 
 
 def _large(config: Config, **inputs: Unpack[CostInputs]) -> Network:
@@ -244,7 +246,7 @@ def _first_mask(method: Method, param_spec: ParamSpec) -> CountedMask:
     """The mask of round 0, of which only the counts are known; some methods begin denser."""
     first = method.density_limit(0)
     at_target = method.budgets and first == method.config.density
-    counts = method.layer_counts(param_spec) if at_target else uniform(param_spec, first)
+    counts = method.first_counts(param_spec) if at_target else uniform(param_spec, first)
     return CountedMask(param_spec, dict(zip(param_spec.prunable, counts.tolist(), strict=True)))
 
 

@@ -87,6 +87,15 @@ class Method:
             raise FedTinyError("--pruning.budgets flow needs the network, which is not known here")
         return self.flow.counts(density, pruning.flow_beta, pruning.iterations)
 
+    @property
+    def needs_flow(self) -> bool:
+        """Whether layer counts by synaptic flow are asked for."""
+        return self.config.pruning.budgets == "flow"
+
+    def first_counts(self, param_spec: ParamSpec) -> Counts:
+        """The layer counts of the first sparse model, as the cost model takes them."""
+        return self.layer_counts(param_spec)
+
     def check(self, param_spec: ParamSpec) -> None:
         """Refuse a model or a setting that this method cannot work with."""
         if not self.dense:

@@ -11,6 +11,7 @@ from fedtiny.methods.fedfit import FedFit
 from fedtiny.methods.fedrts import FedRTS
 from fedtiny.methods.fedsgc import FedSGC
 from fedtiny.methods.fedtiny import FedTiny
+from fedtiny.methods.fedtiny_flow import FedTinyFlow
 from fedtiny.methods.fl_pqsu import FLPQSU
 from fedtiny.methods.grasp import GraSP
 from fedtiny.methods.lotteryfl import LotteryFL
@@ -37,6 +38,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     LotteryFL,
     SmallModel,
     FedTiny,
+    FedTinyFlow,
 )
 OURS = {method.name: method for method in BUILT_IN}
 GROUP = "fedtiny.methods"

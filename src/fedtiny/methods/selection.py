@@ -1,6 +1,6 @@
-"""The pool of candidates by kind, what devices measure of it, and the choice (Alg. 1)."""
+"""What devices measure of a pool of candidates, and which of them is taken (Alg. 1)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,124 +8,62 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.messages import pool_arrays
-from fedtiny.federation.method import Method
+from fedtiny.federation.messages import HOPELESS_LOSS, pool_arrays
 from fedtiny.federation.server import Server
-from fedtiny.federation.verbs import Verb
-from fedtiny.methods.at_start import require_enough
-from fedtiny.models.param_spec import ParamSpec
-from fedtiny.randomness import generator
+from fedtiny.federation.verbs import BnStatistics, Losses, Verb
+from fedtiny.methods.pool import Candidates
 from fedtiny.sparse.candidates import CandidatePool
-from fedtiny.sparse.densities import Counts, erdos_renyi_kernel, uniform_noise
-from fedtiny.sparse.iterative import Scores, pruning_order
-from fedtiny.sparse.theta import Theta
 
 Statistics = Mapping[str, NDArray[np.float32]]
+SMALLEST_SHARE = 1e-8  # of one device in a mean, for a hopeless loss to show in it
 BY_REACH = ("flow", "erk", "magnitude", "random")
 """Kinds, from the one that leaves most ways through a network to the one that leaves fewest."""
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """Pools of several kinds as one: candidates are numbered through."""
-
-    pools: Mapping[str, CandidatePool]
-
-    @property
-    def kinds(self) -> list[str]:
-        """The kind of each candidate."""
-        return [kind for kind, pool in self.pools.items() for _ in range(len(pool))]
-
-    @property
-    def counts(self) -> Counts:
-        """Kept weights by candidate and layer."""
-        return np.concatenate([pool.counts for pool in self.pools.values()])
-
-    @property
-    def densities(self) -> list[float]:
-        """Total density of each candidate."""
-        return [density for pool in self.pools.values() for density in pool.densities]
-
-    def __getitem__(self, candidate: int) -> Theta:
-        for pool in self.pools.values():
-            if candidate < len(pool):
-                return pool[candidate]
-            candidate -= len(pool)
-        raise IndexError("there is no such candidate")
+def measured(
+    server: Server, candidates: Candidates, how: BnStatistics | None
+) -> tuple[Statistics, NDArray[np.float32]]:
+    """Statistics, if asked for, and losses of all candidates, each pool asked about by itself."""
+    statistics, losses = [], []
+    for pool in candidates.pools.values():
+        statistics.append(global_statistics(server, pool, how) if how else {})
+        losses.append(asked(server, Losses(), pool, statistics[-1])["losses"])
+    names = statistics[0]
+    joined = {name: np.concatenate([found[name] for found in statistics]) for name in names}
+    return joined, finite_losses(np.concatenate(losses))
 
 
-def shared_out(kinds: Sequence[str], size: int) -> dict[str, int]:
-    """How many candidates of each kind make a pool of a size; the first get what is left over.
+def global_statistics(server: Server, pool: CandidatePool, how: BnStatistics) -> Statistics:
+    """Average the devices' batch-norm statistics (Alg. 1, lines 2 to 13)."""
+    found = asked(server, how, pool)
+    return pooled_variance(found) if how.second_moment == "square" else found
 
-    >>> shared_out(("flow", "erk", "random"), 11)
-    {'flow': 4, 'erk': 4, 'random': 3}
+
+def finite_losses(losses: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The devices' averaged losses (Alg. 1, lines 14 to 28); of hopeless candidates, infinity."""
+    finite = losses < HOPELESS_LOSS * SMALLEST_SHARE
+    if not finite.any():
+        raise FedTinyError(
+            "no candidate has a finite loss; start anew with a lower --train.lr",
+            retryable=False,
+        )
+    return np.where(finite, losses, np.inf).astype(np.float32)
+
+
+def pooled_variance(arrays: Statistics) -> Statistics:
+    """Exact statistics of all devices' data together, by the law of total variance.
+
+    Devices send E[x^2] beside their means; sigma^2 = E[x^2] - E[x]^2.
     """
-    return {kind: (size + len(kinds) - 1 - n) // len(kinds) for n, kind in enumerate(kinds)}
-
-
-def plain_counts(method: Method, kind: str, param_spec: ParamSpec) -> Counts:
-    """The layer counts that the candidates of a kind are drawn around."""
-    config = method.config
-    if kind == "erk":
-        return erdos_renyi_kernel(param_spec, config.density)
-    if kind != "flow":
-        return method.layer_counts(param_spec)
-    if method.flow is None:
-        raise FedTinyError("candidates of kind 'flow' need the network, which is not known here")
-    return method.flow.counts(config.density, config.pruning.flow_beta, config.pruning.iterations)
-
-
-def candidate_counts(method: Method, kind: str, size: int, param_spec: ParamSpec) -> Counts:
-    """Noise around a kind's layer counts; under a budget of FLOPs no candidate takes more."""
-    config = method.config
-    paper = kind == "magnitude"
-    draw = generator(config.seed, "candidates" if paper else f"candidates {kind}")
-    even = kind in ("magnitude", "random") and config.pruning.budgets not in ("erk", "flow")
-    return uniform_noise(
-        param_spec,
-        config.density,
-        size,
-        draw,
-        around=None if even else plain_counts(method, kind, param_spec),
-        uses=method.flow.uses if config.flops_budget and method.flow else None,
-    )
-
-
-def cut_pool(method: Method, kind: str, size: int, server: Server) -> CandidatePool:
-    """The candidates of a kind: cuts of the server's model, in the order of the kind."""
-    counts = candidate_counts(method, kind, size, server.param_spec)
-    return CandidatePool.cut(server.theta, counts, ORDERS[kind](method, server))
-
-
-def _by_magnitude(method: Method, server: Server) -> None:
-    return None
-
-
-def _by_flow(method: Method, server: Server) -> Scores:
-    public = server.public
-    if public is None:
-        raise FedTinyError("candidates of kind 'flow' need a public set on the server")
-    return pruning_order(
-        server.theta,
-        public.synaptic_flow,
-        method.config.density,
-        iterations=method.config.pruning.iterations,
-        budgets=plain_counts(method, "flow", server.param_spec),
-    )
-
-
-def _at_random(method: Method, server: Server) -> Scores:
-    draw = generator(method.config.seed, "random candidates")
-    return {layer: draw.random(size) for layer, size in server.param_spec.sizes.items()}
-
-
-ORDERS: dict[str, Callable[[Method, Server], Scores | None]] = {
-    "magnitude": _by_magnitude,
-    "erk": _by_magnitude,
-    "flow": _by_flow,
-    "random": _at_random,
-}
-"""By kind, the scores by which a layer's weights are kept; None stands for their magnitude."""
+    pooled = {}
+    for name, values in arrays.items():
+        stem, _, kind = name.rpartition(".")
+        if kind == "running_mean":
+            pooled[name] = values
+            square = arrays[f"{stem}.running_square"].astype(np.float64)
+            variance = square - values.astype(np.float64) ** 2
+            pooled[f"{stem}.running_var"] = np.maximum(variance, 0).astype(np.float32)
+    return pooled
 
 
 def asked(

@@ -49,9 +49,7 @@ def measure(
     first = {name: weight.detach().clone() for name, weight in weights.items()}
 
     def scores(kept: Positions) -> dict[str, NDArray[np.float64]]:
-        places = {
-            n: slice(None) if p is None else torch.from_numpy(p).long() for n, p in kept.items()
-        }
+        places = {n: slice(None) if p is None else torch.tensor(p).long() for n, p in kept.items()}
         with torch.no_grad():
             for name, weight in weights.items():
                 values = weight.view(-1).zero_()

@@ -17,7 +17,7 @@ from fedtiny.federation.method import Method
 from fedtiny.graph.ir import Graph
 from fedtiny.models import KINDS, Traced
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.native.library import Options, available
+from fedtiny.native.library import NativeError, Options, available
 from fedtiny.native.model import NativeModel, largest_fit
 from fedtiny.process import cores
 from fedtiny.runs.inputs import check_config, check_inputs
@@ -97,14 +97,15 @@ def within_budgets(config: RunConfig, inputs: CostInputs) -> RunConfig:
     return fitted(config, density_is_set=config.plans_memory, **inputs)
 
 
-def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> CostInputs:
+def cost_inputs(config: RunConfig, data: DataSet, own: "nn.Module | None") -> CostInputs:
     """What the cost model must know beside the config: costs are those of a device of mean size."""
     samples = len(data.train) // config.fleet.devices
     inputs: CostInputs = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
     if own is not None:
         inputs["model"] = own
     known = own is not None or config.model in KINDS
-    if known and (config.pruning.budgets == "flow" or config.flops_budget is not None):
+    needed = config.flops_budget is not None or methods.create(config).needs_flow
+    if known and needed:
         inputs["flow"] = layer_flow_of(config, **inputs)
     return inputs
 
@@ -178,7 +179,12 @@ def plan_memory(
         for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
     }
     options = native_options(config, kept)
-    chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
+    try:
+        chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
+    except NativeError as error:
+        raise ConfigError(
+            f"{error}, at density {config.density:g}: raise --memory-budget or lower --density"
+        ) from error
     measured = min(config.selection.batch_size, chosen.batch)
     changes: dict[str, Any] = {
         "train": replace(config.train, batch_size=chosen.batch),
