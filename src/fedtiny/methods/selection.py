@@ -11,6 +11,7 @@ from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import HOPELESS_LOSS, pool_arrays
 from fedtiny.federation.server import Server
 from fedtiny.federation.verbs import BnStatistics, Losses, Verb
+from fedtiny.methods.at_start import require_enough
 from fedtiny.methods.pool import Candidates
 from fedtiny.sparse.candidates import CandidatePool
 
