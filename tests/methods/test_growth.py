@@ -1,4 +1,4 @@
-"""Rules of growth, dropping after training and moving weights between layers, by hand and in runs."""
+"""Rules of growth, dropping after training, moving weights between layers: by hand, in runs."""
 
 from dataclasses import replace
 
@@ -179,6 +179,7 @@ def test_what_drops_is_the_smallest_of_what_has_trained():
 @pytest.mark.parametrize("together", [False, True])
 def test_every_round_both_ways_are_the_same(together):
     """With an adjustment of all layers in each round there is nothing to wait for."""
+
     def masks(when):
         pruning = {"drop": when, "delta_r": 1, "granularity": "entire", "redistribute": together}
         bench = lab(settings(pruning=pruning))

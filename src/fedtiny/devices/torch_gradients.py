@@ -89,9 +89,7 @@ def _tapped(model: nn.Module, name: str, taker: Taker, fisher: bool) -> Iterator
 
 
 @torch.no_grad()
-def _feed(
-    taker: Taker, layer: nn.Module, features: Tensor, gradient: Tensor, fisher: bool
-) -> None:
+def _feed(taker: Taker, layer: nn.Module, features: Tensor, gradient: Tensor, fisher: bool) -> None:
     filter_size = layer.weight[0].numel()  # type: ignore[index]
     filters = max(1, taker.slab_values // filter_size)
     with torch.autocast(gradient.device.type, enabled=False):

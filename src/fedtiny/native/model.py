@@ -164,7 +164,9 @@ class NativeModel:
         root of twice their Fisher information.
         """
         sizes = {name: min(count, self.size(name)) for name, count in counts.items()}
-        found = {name: (np.empty(n, np.int32), np.empty(n, np.float32)) for name, n in sizes.items()}
+        found = {
+            name: (np.empty(n, np.int32), np.empty(n, np.float32)) for name, n in sizes.items()
+        }
         factors = {name: self._fisher_room(name) for name in counts} if fisher else {}
         queries = _array([self._query(name, *own, factors) for name, own in found.items()])
         self._run(_Mode.MEASURE, images, labels, queries=queries, seed=seed, epsilon=epsilon)

@@ -89,7 +89,8 @@ def drop(
     together: bool = False,
 ) -> tuple[Theta, Changes]:
     """Drop so many weights of smallest magnitude; `together`, so many of all layers."""
-    none, changes = np.empty(0, dtype=np.int32), {}
+    none = np.empty(0, dtype=np.int32)
+    changes: Changes = {}
     for group in _groups(list(numbers), together):
         count = sum(numbers[layer] for layer in group)
         dropped = smallest_weights(theta, group, count, useful)
@@ -139,9 +140,7 @@ def smallest_weights(
     return {layer: theta.mask.indices(layer)[own] for layer, own in parts.items()}
 
 
-def _split(
-    places: NDArray[np.intp], lengths: Mapping[str, int]
-) -> dict[str, NDArray[np.intp]]:
+def _split(places: NDArray[np.intp], lengths: Mapping[str, int]) -> dict[str, NDArray[np.intp]]:
     """Sorted places in layers laid end to end, by layer.
 
     >>> {name: own.tolist() for name, own in _split(np.array([1, 3, 4]), {"a": 3, "b": 2}).items()}

@@ -57,7 +57,9 @@ class CandidatePool:
         order = {layer: np.argsort(-scores[layer], kind="stable") for layer in model.mask}
         most = dict(zip(model.mask, counts.max(axis=0).tolist(), strict=True))
         chosen = {layer: np.sort(order[layer][: most[layer]]) for layer in model.mask}
-        ranks = [np.argsort(np.argsort(-scores[n][own], kind="stable")) for n, own in chosen.items()]
+        ranks = [
+            np.argsort(np.argsort(-scores[n][own], kind="stable")) for n, own in chosen.items()
+        ]
         return cls(model.pruned_to(chosen), counts, np.concatenate(ranks).astype(np.int32))
 
     def __len__(self) -> int:
