@@ -290,12 +290,12 @@ def fisher_of(network, layer, inputs, labels):
     """The Fisher information of a layer's weights, from whole inputs and output gradients."""
     twin, seen = deepcopy(network).train(), {}
     module = twin.get_submodule(layer.removesuffix(".weight"))
-    module.register_forward_hook(
-        lambda _, args, out: seen.update(x=args[0]) or out.register_hook(
-            lambda g: seen.update(g=g)
-        )
-        and None
-    )
+
+    def watch(_, args, out):
+        seen["x"] = args[0]
+        out.register_hook(lambda g: seen.update(g=g))
+
+    module.register_forward_hook(watch)
     F.cross_entropy(twin(inputs), labels).backward()
     x, g = seen["x"].detach().double(), seen["g"].double()
     images, groups = len(x), getattr(module, "groups", 1)
@@ -355,6 +355,7 @@ def test_a_channel_that_gives_nothing_has_the_score_zero():
 
 def test_batch_norm_s_enlargement_of_an_empty_filter_cancels():
     """With a hundredth of its weights a filter before batch norm has gradients 100 times larger."""
+
     def scores(scale, fisher):
         torch.manual_seed(0)
         network = nn.Sequential(

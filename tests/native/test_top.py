@@ -204,7 +204,7 @@ def _watch(seen, inputs, output):
 
 
 class Folded(nn.Module):
-    """A layer behind batch norm and ReLU, a strided one, and a linear one behind flattened pixels."""
+    """A layer behind batch norm and ReLU, one with a stride, a linear one behind flat pixels."""
 
     def __init__(self):
         super().__init__()
@@ -223,10 +223,10 @@ class Folded(nn.Module):
 def test_fisher_scores_are_torchs(images, storage, near):
     torch.manual_seed(0)
     model, draw = Folded(), np.random.default_rng(3)
-    masks = {n: random_mask(p.numel(), 0.4, draw) for n, p in model.named_parameters() if p.ndim > 1}
-    twins = Twins.make(
-        model, (2, 8, 8), masks, batch=16, threads=2, top_count=200, storage=storage
-    )
+    masks = {
+        n: random_mask(p.numel(), 0.4, draw) for n, p in model.named_parameters() if p.ndim > 1
+    }
+    twins = Twins.make(model, (2, 8, 8), masks, batch=16, threads=2, top_count=200, storage=storage)
     pictures, labels = batch(np.random.default_rng(0), images, (2, 8, 8), 3)
     counts = {"one.weight": 9, "two.weight": 30, "fc.weight": 20}
     found = twins.native.top_gradients(pictures, labels, counts, fisher=True)

@@ -9,9 +9,9 @@ class FedTinyFlow(FedTiny):
     From FedTiny: candidates with noisy layer densities, compared on the devices by adaptive
     batch-norm selection, and adjustments by top-a gradients within the memory of a sparse model.
     From SynFlow: the flow that says how many weights of a layer, and which, a candidate keeps
-    (divided by operations, `--pruning.flow-beta`). From SET and RigL: ERK budgets, and all layers at
-    every adjustment. Where losses cannot tell candidates apart, the one with the most weights that
-    carry something from the image to the output is taken; that rule is ours.
+    (divided by operations, `--pruning.flow-beta`). From SET and RigL: ERK budgets, and all layers
+    at every adjustment. Where losses cannot tell candidates apart, the one with the most weights
+    that carry something from the image to the output is taken; that rule is ours.
     """
 
     name = "fedtiny_flow"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
@@ -73,7 +74,7 @@ def _shared(server: Server, outcome: Outcome, numbers: Numbers) -> Scores:
 def _vectors(
     server: Server,
     positions: Mapping[str, Indices],
-    values: Mapping[str, np.ndarray],  # type: ignore[type-arg]
+    values: Mapping[str, NDArray[np.floating]],
 ) -> Scores:
     sizes = server.param_spec.sizes
     return {

@@ -58,9 +58,7 @@ def drop_trained(server: Server, schedule: Schedule) -> None:
     server.memory[ROOM] = {layer: own for layer, own in rooms.items() if own}
 
 
-def left_over(
-    room: Mapping[str, int], grown: Mapping[str, int], together: bool
-) -> dict[str, int]:
+def left_over(room: Mapping[str, int], grown: Mapping[str, int], together: bool) -> dict[str, int]:
     """The room that layers have left after growing; together, any layer may use another's.
 
     >>> left_over({"a": 3, "b": 1}, {"a": 3, "b": 0}, together=False)

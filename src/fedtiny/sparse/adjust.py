@@ -89,7 +89,8 @@ def drop(
     together: bool = False,
 ) -> tuple[Theta, Changes]:
     """Drop so many weights of smallest magnitude; `together`, so many of all layers."""
-    none, changes = np.empty(0, dtype=np.int32), {}
+    none = np.empty(0, dtype=np.int32)
+    changes: Changes = {}
     for group in _groups(list(numbers), together):
         count = sum(numbers[layer] for layer in group)
         dropped = smallest_weights(theta, group, count, useful)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtiny.randomness import generator
 from fedtiny.sparse.mask import Indices, Mask
@@ -31,7 +32,7 @@ def _random_pruned(mask: Mask, layer: str, count: int, draw: np.random.Generator
     return (ranks + before).astype(np.int32)
 
 
-def _distinct(below: int, count: int, draw: np.random.Generator) -> np.ndarray:  # type: ignore[type-arg]
+def _distinct(below: int, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
     """Sorted whole numbers below a bound, no two the same; at most half of them."""
     found = np.empty(0, dtype=np.int64)
     while len(found) < count:
