@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import tanh
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedtiny.sparse.vector import SparseVector
 __getattr__ = old_names(__name__)
 Metrics = dict[str, float]
 Arrays = Mapping[str, NDArray[np.float32]]
+Places = NDArray[np.intp]
 
 MOMENTUM = 0.1  # of running batch-norm statistics, if several passes are asked for
 
@@ -51,11 +53,18 @@ class Engine(Protocol):
         """The parameters as they are now."""
 
     def train(
-        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        epochs: int,
+        sum_dense_gradients: bool = False,
+        extruded: Places | None = None,
     ) -> tuple[Metrics, Arrays]:
         """Train under the mask with a fresh optimizer; gives the mean loss.
 
-        On request also the mean over all batches of each prunable layer's full gradient.
+        On request also the mean over all batches of each prunable layer's full gradient. Weights
+        that are `extruded`, given by their places in theta's vector, are penalized (`Extrusion`).
         """
 
     def top_gradients(
@@ -119,6 +128,30 @@ def finite(loss: float, rng_key: RngKey) -> float:
             f"{loss}; lower --train.lr"
         )
     return loss
+
+
+@dataclass(frozen=True)
+class Extrusion:
+    """FedMef's way of emptying weights that are about to be dropped, over so many local steps.
+
+    The loss has penalty |w|^2 of them beside it. The learning rate is raised as long as they are
+    large and few steps are done: to (2T - 2t) / (2T - t) (2 sigmoid(|w|) - 1) of the rate of the
+    first round, where that is above the rate of this one.
+    """
+
+    steps: int
+    first_rate: float = 1.0
+    """Rate of the first round, as a multiple of this round's."""
+    penalty: float = 1e-4
+
+    def rate(self, step: int, norm: float) -> float:
+        """The learning rate of a step, counted from 0, as a multiple of the round's.
+
+        >>> Extrusion(10, first_rate=4).rate(0, norm=1e9), Extrusion(10).rate(0, norm=1e9)
+        (4.0, 1.0)
+        """
+        left = (2 * self.steps - 2 * step) / (2 * self.steps - step)
+        return max(1.0, left * tanh(norm / 2) * self.first_rate)  # 2 sigmoid(x) - 1 = tanh(x / 2)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,17 @@ from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import MOMENTUM, Adam, Arrays, Metrics, RngKey, finite, optimizer
-from fedtiny.errors import ModelError
+from fedtiny.devices.engine import (
+    MOMENTUM,
+    Adam,
+    Arrays,
+    Metrics,
+    Places,
+    RngKey,
+    finite,
+    optimizer,
+)
+from fedtiny.errors import FedTinyError, ModelError
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.native.library import Options, Rates
 from fedtiny.native.model import NativeModel
@@ -85,8 +94,16 @@ class NativeEngine:
         return Theta(self._mask, np.concatenate([self.model.get(name) for name in names]))
 
     def train(
-        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        epochs: int,
+        sum_dense_gradients: bool = False,
+        extruded: Places | None = None,
     ) -> tuple[Metrics, Arrays]:
+        if extruded is not None:
+            raise FedTinyError("native devices cannot extrude weights; use --device-backend torch")
         self._candidates.forget()
         self._reserve(complete=sum_dense_gradients)
         sizes = self.param_spec.sizes if sum_dense_gradients else {}

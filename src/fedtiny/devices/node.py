@@ -25,7 +25,7 @@ from fedtiny.federation.messages import (
 from fedtiny.federation.wire import decode_request
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse import congruity
-from fedtiny.sparse.adjust import drop_scores, grow_and_drop
+from fedtiny.sparse.adjust import drop_scores, grow_and_drop, smallest_places
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.theta import Theta
@@ -108,7 +108,11 @@ def do(verb: verbs.Verb, work: Work) -> None:
 @do.register
 def _train(verb: verbs.Train, work: Work) -> None:
     metrics, gradients = work.engine.train(
-        work.shard, work.rng_key, epochs=verb.epochs, sum_dense_gradients=verb.sum_dense_gradients
+        work.shard,
+        work.rng_key,
+        epochs=verb.epochs,
+        sum_dense_gradients=verb.sum_dense_gradients,
+        extruded=smallest_places(work.request.theta, verb.extrude) if verb.extrude else None,
     )
     work.metrics |= metrics
     _check_finite("gradients", gradients.values(), work.rng_key)

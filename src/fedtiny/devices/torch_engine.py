@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import hypot
 
 import numpy as np
 import torch
@@ -17,7 +18,16 @@ from fedtiny.data import ImageSet
 from fedtiny.devices import batches, torch_layers
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import Adam, Arrays, Metrics, RngKey, finite, optimizer
+from fedtiny.devices.engine import (
+    Adam,
+    Arrays,
+    Extrusion,
+    Metrics,
+    Places,
+    RngKey,
+    finite,
+    optimizer,
+)
 from fedtiny.devices.torch_gradients import feed_gradients, tops_of
 from fedtiny.devices.torch_takers import GradientsAt
 from fedtiny.federation.verbs import BnStatistics
@@ -105,7 +115,13 @@ class TorchEngine:
         return flat[self._positions[name]] if name in self._positions else flat
 
     def train(
-        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        epochs: int,
+        sum_dense_gradients: bool = False,
+        extruded: Places | None = None,
     ) -> tuple[Metrics, Arrays]:
         self._candidates.forget()
         images, labels = self._data(shard.data)
@@ -114,8 +130,11 @@ class TorchEngine:
         planned = batches.training_batches(
             shard, rng_key, self.transform, epochs=epochs, most=self.config.batch_size
         )
+        steps = batches.training_steps(shard, epochs=epochs, most=self.config.batch_size)
+        extrusion, marked = Extrusion(steps), self._marked(extruded)
         summed = self.prunable() if sum_dense_gradients else {}
-        losses, sums = [], {name: torch.zeros_like(weight) for name, weight in summed.items()}
+        losses: list[Tensor] = []
+        sums = {name: torch.zeros_like(weight) for name, weight in summed.items()}
         self.model.train()
         with self._dropout(batches.dropout_seed(rng_key)):
             for samples, draws in planned:
@@ -128,11 +147,39 @@ class TorchEngine:
                     if weight.grad is not None:
                         sums[name] += weight.grad
                 self._mask_gradients()
+                if marked:
+                    rate = extrusion.rate(len(losses), self._penalize(marked, extrusion.penalty))
+                    for group in optimizer.param_groups:
+                        group["lr"] = rate * optimizer.defaults["lr"]
                 optimizer.step()
                 losses.append(batch_loss.detach())
         loss = float(torch.stack(losses).mean()) if losses else 0.0
         means = {name: (total / max(len(losses), 1)).cpu().numpy() for name, total in sums.items()}
         return {"loss": finite(loss, rng_key)}, means
+
+    def _marked(self, places: Places | None) -> dict[str, Tensor]:
+        """The flat positions of extruded weights by layer."""
+        if places is None or not len(places):
+            return {}
+        ends = np.cumsum([0, *self._mask.counts.values()])
+        found = {}
+        for number, layer in enumerate(self._mask):
+            begin, end = np.searchsorted(places, ends[number : number + 2])
+            own = self._mask.indices(layer)[places[begin:end] - ends[number]]
+            found[layer] = torch.from_numpy(own.astype(np.int64)).to(self.device)
+        return found
+
+    @torch.no_grad()
+    def _penalize(self, marked: Mapping[str, Tensor], penalty: float) -> float:
+        """Add the gradient of penalty |w|^2 for these weights; gives |w|."""
+        norms = [0.0]
+        for layer, positions in marked.items():
+            tensor = self._tensors[layer]
+            values = tensor.view(-1)[positions]
+            norms.append(float(torch.linalg.vector_norm(values, dtype=torch.float64)))
+            if tensor.grad is not None:
+                tensor.grad.view(-1).index_add_(0, positions, values, alpha=2 * penalty)
+        return hypot(*norms)
 
     def prunable(self) -> dict[str, Tensor]:
         """The network's own tensors of prunable weights."""

@@ -56,6 +56,8 @@ class Method:
     """The settings of --pruning.budgets that make a difference to the method."""
     flow: LayerFlow | None = None
     """What flows through the network before training; set by whoever knows the network."""
+    native: ClassVar[bool] = True
+    """Whether native devices can do all that it asks of them."""
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
     """Device-side Python of a third party's own; it runs on the reference engine only."""
 

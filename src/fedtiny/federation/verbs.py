@@ -124,12 +124,19 @@ class Train(KnownVerb):
     """Train on the device's own data (Alg. 2, lines 6 to 8).
 
     On request the device also sums the full gradients of all prunable weights over every batch
-    and sends their mean, as PruneFL asks of it.
+    and sends their mean, as PruneFL asks of it. It may `extrude` so many weights a layer, those of
+    smallest magnitude as it received them: they are penalized, so that others take over what they
+    do before they are dropped (FedMef).
     """
 
     name = "train"
     epochs: int
     sum_dense_gradients: bool = False
+    extrude: Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.extrude is not None:
+            object.__setattr__(self, "extrude", dict(self.extrude))
 
     def expect(self, reply: "ReplySpec", request: "Request") -> None:
         reply.theta = True
@@ -147,10 +154,11 @@ class Train(KnownVerb):
         return items
 
     def memory(self, load: DeviceLoad) -> Items:
+        marked = {"extruded": INDEX_BYTES * sum(self.extrude.values())} if self.extrude else {}
         if not self.sum_dense_gradients:
-            return {}
+            return marked
         sizes = load.param_spec.sizes.values()
-        return {
+        return marked | {
             "gradient_sums": VALUE_BYTES * sum(sizes),
             "gradient_slab": VALUE_BYTES * max(sizes, default=0),
         }

@@ -8,6 +8,7 @@ from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
 from fedtiny.methods.feddst import FedDST
 from fedtiny.methods.fedfit import FedFit
+from fedtiny.methods.fedmef import FedMef
 from fedtiny.methods.fedrts import FedRTS
 from fedtiny.methods.fedsgc import FedSGC
 from fedtiny.methods.fedtiny import FedTiny
@@ -33,6 +34,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     FedDST,
     FedSGC,
     SET,
+    FedMef,
     FedRTS,
     FedFit,
     LotteryFL,

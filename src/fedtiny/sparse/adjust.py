@@ -180,3 +180,12 @@ def drop_scores(
     ratio = np.divide(gradients, scaled, out=np.zeros_like(gradients), where=scaled != 0)
     fisher = ratio.astype(np.float64) ** 2 / 2
     return (weights * (weights * fisher / 2 - gradients)).astype(np.float32)
+
+
+def smallest_places(theta: Theta, counts: Mapping[str, int]) -> NDArray[np.intp]:
+    """Where in its vector a theta has so many weights a layer of smallest magnitude (FedMef)."""
+    found = [
+        theta.places[layer].start + smallest(theta.kept(layer), counts.get(layer, 0))
+        for layer in theta.mask
+    ]
+    return np.concatenate(found)

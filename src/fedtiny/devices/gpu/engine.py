@@ -16,7 +16,16 @@ from fedtiny.config import ResolvedTrain
 from fedtiny.data import ImageSet
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, finite, optimizer
+from fedtiny.devices.engine import (
+    MOMENTUM,
+    Arrays,
+    Extrusion,
+    Metrics,
+    Places,
+    RngKey,
+    finite,
+    optimizer,
+)
 from fedtiny.devices.gpu.image_store import COLUMNS, Images, ImageStore
 from fedtiny.devices.gpu.kernels import CapturedGraph, rounding
 from fedtiny.devices.gpu.network import Network, Placed, fetched
@@ -140,14 +149,24 @@ class GpuEngine:
         return tf32 if self.network.dtype != torch.float32 else None
 
     def train(
-        self, shard: DeviceData, rng_key: RngKey, *, epochs: int, sum_dense_gradients: bool = False
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        epochs: int,
+        sum_dense_gradients: bool = False,
+        extruded: Places | None = None,
     ) -> tuple[Metrics, Arrays]:
         self.shared.pool = None  # selection is over
         size = batches.batch_size(shard, self.batch)
         network = self._in_fp32() if sum_dense_gradients else self.network
-        kind = Kind(size, sum_dense_gradients)
+        kind = Kind(size, sum_dense_gradients, extruded is not None)
         step = self._step(kind, network, self.shared.image_store[shard.data])
         step.reset(batches.dropout_seed(rng_key))
+        if step.extruded is not None and extruded is not None:
+            steps = batches.training_steps(shard, epochs=epochs, most=self.batch)
+            places = torch.from_numpy(network.fixed + extruded.astype(np.int64))
+            step.extruded.reset(Extrusion(steps), places.to(network.device))
         planned = self._plan(shard, rng_key, epochs, size)
         step.run(planned)
         if network is not self.network:

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedtiny.devices.engine import Adam, Sgd
+from fedtiny.devices.engine import Adam, Extrusion, Sgd
 from fedtiny.devices.gpu.image_store import COLUMNS, Images
 from fedtiny.devices.gpu.kernels import CapturedGraph, fused, rounding
 from fedtiny.devices.gpu.network import Network, precision
@@ -38,18 +38,19 @@ class Update:
         for tensor in (self.first, self.second, self.steps):
             tensor.zero_()
 
-    def __call__(self, vector: Tensor, gradient: Tensor) -> None:
+    def __call__(self, vector: Tensor, gradient: Tensor, rate: Tensor | float = 1.0) -> None:
+        """One step, at a multiple of the learning rate."""
         gradient = gradient + self.rule.weight_decay * vector
         self.steps += 1
         if isinstance(self.rule, Sgd):
             self.first.mul_(self.rule.momentum).add_(gradient)
-            vector.sub_(self.rule.lr * self.first)
+            vector.sub_(self.rule.lr * rate * self.first)
             return
         first, second = self.rule.betas
         self.first.lerp_(gradient, 1 - first)
         self.second.mul_(second).add_((1 - second) * gradient * gradient)
         scale = torch.sqrt(1 - second**self.steps).float()
-        size = (self.rule.lr / (1 - first**self.steps)).float()
+        size = (self.rule.lr * rate / (1 - first**self.steps)).float()
         vector.sub_(size * self.first / (self.second.sqrt() / scale + self.rule.eps))
 
 
@@ -99,10 +100,35 @@ def _compile_advice() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Kind:
-    """What sort of step: its batch size, and whether full gradients are summed up (PruneFL)."""
+    """What sort of step: its batch size, whether full gradients are summed up (PruneFL), and
+    whether some weights are extruded (FedMef)."""
 
     batch: int
     sums: bool = False
+    extrudes: bool = False
+
+
+class Marks:
+    """The weights that are extruded, in tensors that stay where they are."""
+
+    def __init__(self, vector: Tensor) -> None:
+        self.marks = torch.zeros_like(vector)
+        self.steps = torch.ones(1, dtype=torch.float64, device=vector.device)
+        self.first_rate = torch.ones(1, dtype=torch.float64, device=vector.device)
+
+    def reset(self, extrusion: Extrusion, places: Tensor) -> None:
+        """Begin a local training in which what lies at these places is extruded."""
+        self.penalty = extrusion.penalty
+        self.marks.zero_().index_fill_(0, places, 1)
+        self.steps.fill_(extrusion.steps)
+        self.first_rate.fill_(extrusion.first_rate)
+
+    def __call__(self, vector: Tensor, gradient: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient with that of the penalty, and the rate, as `Extrusion` has them."""
+        values = self.marks * vector
+        left = (2 * self.steps - 2 * step) / (2 * self.steps - step)
+        rate = left * torch.tanh(values.double().norm() / 2) * self.first_rate
+        return gradient + 2 * self.penalty * values, rate.clamp(min=1.0).float()
 
 
 class Step:
@@ -130,6 +156,9 @@ class Step:
         self.next = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         self.update = Update(rule, network.vector)
+        self.extruded = Marks(network.vector) if kind.extrudes else None
+        if self.extruded is not None:
+            self.extruded.reset(Extrusion(1), self.next[:0])
         size = len(network.flat) if kind.sums else 0
         self.sums = torch.zeros(size, device=device)
         self.leaves = {n: t for n, t in network.tensors().items() if t.requires_grad}
@@ -196,7 +225,11 @@ class Step:
         own = [gradients[name].reshape(-1) for name in layout.own]
         kept = flat.index_select(0, network.slots).to(torch.float32)
         before = network.vector.clone() if self.moving is not None else None
-        self.update(network.vector, torch.cat([*own, kept]))
+        gradient = torch.cat([*own, kept])
+        rate: Tensor | float = 1.0
+        if self.extruded is not None:
+            gradient, rate = self.extruded(network.vector, gradient, self.update.steps)
+        self.update(network.vector, gradient, rate)
         if self.moving is not None and before is not None:
             moving = network.at_vector(self.moving)
             network.vector.copy_(torch.where(moving, network.vector, before))
