@@ -10,7 +10,7 @@ from fedtiny.experiments.runner import check_config
 from fedtiny.experiments.suite import Suite
 
 SUITE = Suite.load(Path(__file__).parents[2] / "experiments" / "later")
-LATER = {"ssfl", "fedsgc", "set", "fedrts", "fedfit"}
+LATER = {"ssfl", "fedsgc", "set", "fedrts", "fedfit", "fedmef"}
 
 
 def places(scale):

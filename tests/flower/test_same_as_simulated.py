@@ -22,6 +22,12 @@ def test_weights_masks_metrics_and_bytes_are_the_same(method, backend, tmp_path)
     assert [name for name in simulated if simulated[name] != federated[name]] == []
 
 
+def test_extrusion_is_the_same(tmp_path):
+    config = tiny(method="fedmef", model="resnet18_ns", width=4, rounds=2)
+    simulated, federated = both(config, tmp_path)
+    assert [name for name in simulated if simulated[name] != federated[name]] == []
+
+
 @pytest.mark.parametrize("backend", ["torch", "native"])
 def test_scores_of_a_dense_model_are_the_same(backend, tmp_path):
     simulated, federated = both(tiny(method="ssfl", device_backend=backend, rounds=1), tmp_path)
