@@ -11,9 +11,10 @@ from fedtiny.cost import DoesNotFit, Workload, fitted, fitting_summary, flops, m
 from fedtiny.cost.budgets import BETAS
 from fedtiny.errors import ConfigError
 
+from ..devices.tiny import seeded
 from .tiny import GIVEN, config, tiny_network
 
-OWN = GIVEN | {"model": tiny_network()}
+OWN = GIVEN | {"model": seeded(tiny_network)}
 FLOW = Workload.of(config(), **OWN).flow
 OWN |= {"flow": FLOW}  # measured once for all tests
 WEIGHTS, IMAGES = 328, 40
@@ -147,8 +148,11 @@ def test_a_device_cuts_its_batch_where_no_density_fits():
     assert (fits.train.batch_size, round(fits.density * WEIGHTS)) == (8, 98), "density first"
     least = memory.total(Workload.of(replace(asked, density=2 / WEIGHTS), **OWN), "device")
     cut = fitted(replace(asked, memory_budget=str(least - 1)), **OWN)
-    assert (cut.train.batch_size, cut.density) == (7, 0.3)
+    batch = cut.train.batch_size
+    assert (cut.density, 2 <= batch < 8) == (0.3, True)
     assert memory.total(Workload.of(cut, **OWN), "device") < least
+    more = replace(cut, train=replace(cut.train, batch_size=batch + 1))
+    assert memory.total(Workload.of(more, **OWN), "device") >= least
 
 
 def test_at_the_smallest_batch_the_density_falls_and_then_the_least_is_told():
