@@ -191,7 +191,7 @@ class NativeModel:
         }
         found = {name: np.empty(len(own), np.float32) for name, own in asked.items()}
         queries = _array(
-            [self._query(name, own, found[name], given=True) for name, own in asked.items()]
+            [self._query(name, own, found[name], at_positions=True) for name, own in asked.items()]
         )
         self._run(_Mode.MEASURE, images, labels, queries=queries, seed=seed, epsilon=epsilon)
         return found
@@ -202,7 +202,7 @@ class NativeModel:
         indices: Positions,
         values: Floats,
         fisher: Mapping[str, Floats] | None = None,
-        given: bool = False,
+        at_positions: bool = False,
     ) -> GradQueryRecord:
         factors = (fisher or {}).get(name)
         return GradQueryRecord(
@@ -212,7 +212,7 @@ class NativeModel:
             values.ctypes.data,
             None,
             None if factors is None else factors.ctypes.data,
-            given,
+            at_positions,
         )
 
     def _fisher_room(self, name: str) -> Floats:
