@@ -105,6 +105,7 @@ def test_the_old_setting_gives_the_same_mask():
 
 def test_flow_without_a_network_is_refused():
     bench = lab(settings(method="fl_pqsu", pruning={"budgets": "flow"}))
+    bench.method.flow = None
     with pytest.raises(FedTinyError, match="needs the network"):
         prepare(bench.server, bench.method)
 
@@ -130,7 +131,7 @@ def test_the_whole_run_keeps_the_total_and_tells_its_flops(ran, method, budgets)
     last = result.metrics[-1]
     kept = {name: round(last["densities"][name] * n) for name, n in SIZES.items()}
     total = sum(SIZES.values())
-    if method == "fedtiny":  # whose candidates come near it
+    if method.startswith("fedtiny"):  # whose candidates come near it
         assert 0.97 * DENSITY * total < sum(kept.values()) <= DENSITY * total
     else:
         assert sum(kept.values()) == int(DENSITY * total)
