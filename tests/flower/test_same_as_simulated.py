@@ -22,6 +22,22 @@ def test_weights_masks_metrics_and_bytes_are_the_same(method, backend, tmp_path)
     assert [name for name in simulated if simulated[name] != federated[name]] == []
 
 
+@pytest.mark.parametrize(
+    ("rule", "backend"), [("fisher", "native"), ("votes", "torch"), ("shared", "native")]
+)
+def test_kinds_of_candidates_and_rules_of_growth_are_the_same(rule, backend, tmp_path):
+    config = tiny(
+        method="fedtiny_flow",
+        device_backend=backend,
+        rounds=3,
+        selection={"pool": "flow,random", "pool_size": 2},
+        pruning={"growth": rule, "drop": "after_training", "delta_r": 2, "iterations": 3},
+    )
+    simulated, federated = both(config, tmp_path)
+    assert sum(line["mask_change"] > 0 for line in simulated["metrics"]) >= 2
+    assert [name for name in simulated if simulated[name] != federated[name]] == []
+
+
 def test_extrusion_is_the_same(tmp_path):
     config = tiny(method="fedmef", model="resnet18_ns", width=4, rounds=2)
     simulated, federated = both(config, tmp_path)

@@ -9,10 +9,10 @@ The order is: density, flow-beta, batch.
    still too much does the density fall.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
-from math import ceil, nextafter
+from math import ceil, log, nextafter
 from typing import Any, Literal, TypeVar, Unpack
 
 from fedtiny.config import Config, parse_flops, parse_size, resolve
@@ -102,11 +102,7 @@ def _within_flops(config: C, even: Workload, **inputs: Unpack[CostInputs]) -> C:
     assert config.flops_budget is not None
     limit = parse_flops(config.flops_budget, flops.dense_round(even))
     if config.pruning.budgets == "flow" and even.method.budgets:
-        betas = [_with_beta(config, step / BETAS) for step in range(BETAS + 1)]
-        fits = bisect_left(betas, True, key=lambda c: _plain(c, **inputs) <= limit)
-        if fits <= BETAS:
-            return betas[fits]
-        return _lowered(betas[BETAS], limit, **inputs)
+        return _along_the_curve(config, limit, **inputs)
     work = Workload.of(config, **inputs)
     if flops.plain(work) <= limit:
         return config
@@ -121,6 +117,25 @@ def _within_flops(config: C, even: Workload, **inputs: Unpack[CostInputs]) -> C:
     return replace(
         config, density=_just_reaching(_last_within(range(least, most), needed, limit), weights)
     )
+
+
+def _along_the_curve(config: C, limit: int, **inputs: Unpack[CostInputs]) -> C:
+    """At the smallest beta that fits; by interpolation, since each trial measures a network."""
+
+    def needed(step: int) -> int:
+        return flops.plain(Workload.of(_with_beta(config, step / BETAS), **inputs))
+
+    low, high = (0, needed(0)), (BETAS, needed(BETAS))
+    if low[1] <= limit:
+        return _with_beta(config, 0.0)
+    if high[1] > limit:
+        return _lowered(_with_beta(config, 1.0), limit, **inputs)
+    while high[0] - low[0] > 1:
+        share = log(low[1] / limit) / log(low[1] / high[1])
+        step = low[0] + round(share * (high[0] - low[0]))
+        step = min(max(step, low[0] + 1), high[0] - 1)
+        low, high = (low, (step, now)) if (now := needed(step)) <= limit else ((step, now), high)
+    return _with_beta(config, high[0] / BETAS)
 
 
 def _lowered(config: C, limit: int, **inputs: Unpack[CostInputs]) -> C:
@@ -144,10 +159,6 @@ def _still_within(config: C, budget: int, **inputs: Unpack[CostInputs]) -> C:
             raise _too_large(config, budget + excess, budget, model)
         config = replace(config, density=_just_reaching(kept, weights))
     return config
-
-
-def _plain(config: Config, **inputs: Unpack[CostInputs]) -> int:
-    return flops.plain(Workload.of(config, **inputs))
 
 
 def _check_known(method: Method, config: Config) -> None:

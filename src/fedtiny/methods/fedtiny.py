@@ -20,7 +20,7 @@ from fedtiny.methods.pool import (
     plain_counts,
     shared_out,
 )
-from fedtiny.methods.progressive import drop_trained, graph_of, room_of, swap
+from fedtiny.methods.progressive import adjust_mask, drop_trained, graph_of, room_of
 from fedtiny.methods.selection import choose, measured, record
 from fedtiny.methods.selection import pooled_variance as pooled_variance
 from fedtiny.models.param_spec import ParamSpec
@@ -160,7 +160,7 @@ class FedTiny(Method):
         if drops_later:
             drop_trained(server, self.schedule)
         if numbers:
-            swap(server, scores, numbers, drops_later=drops_later)
+            adjust_mask(server, scores, numbers, drops_later=drops_later)
 
     @property
     def _reclaims(self) -> bool:

@@ -40,7 +40,7 @@ def _averaged(server: Server, outcome: Outcome, numbers: Numbers) -> Scores:
     return outcome.gradients
 
 
-def _most_votes(server: Server, outcome: Outcome, numbers: Numbers) -> Scores:
+def _by_votes(server: Server, outcome: Outcome, numbers: Numbers) -> Scores:
     """Places in the order of votes, the most last; a draw decides between equals."""
     draw = generator(server.config.seed, "equal votes", round=server.round)
     return {layer: _ranked(outcome.gradients[layer], draw) for layer in numbers}
@@ -90,7 +90,7 @@ def _asking(**how: bool) -> Callable[[Server, Numbers], Program]:
 GROWTH = {
     "gradient": Growth(_asking(), _averaged),
     "fisher": Growth(_asking(fisher=True), _averaged),
-    "votes": Growth(_asking(votes=True), _most_votes),
+    "votes": Growth(_asking(votes=True), _by_votes),
     "random": Growth(lambda server, numbers: (), _drawn),
     "shared": Growth(
         lambda server, numbers: (

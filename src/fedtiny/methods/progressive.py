@@ -23,7 +23,7 @@ def room_of(server: Server) -> Mapping[str, int]:
     return room
 
 
-def swap(
+def adjust_mask(
     server: Server,
     scores: Mapping[str, SparseVector],
     numbers: Mapping[str, int],

@@ -85,7 +85,7 @@ class GradQueryRecord(Structure):
     _fields_ = (
         *_each(c_int32, "node", "count"),
         *_each(c_void_p, "indices", "values", "dense", "fisher"),
-        ("given", c_int32),
+        ("at_positions", c_int32),
     )
 
 

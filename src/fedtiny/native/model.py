@@ -194,7 +194,7 @@ class NativeModel:
         factors = {name: self._fisher_room(name) for name in asked} if fisher else {}
         queries = _array(
             [
-                self._query(name, own, found[name], factors, given=True)
+                self._query(name, own, found[name], factors, at_positions=True)
                 for name, own in asked.items()
             ]
         )
@@ -207,7 +207,7 @@ class NativeModel:
         indices: Positions,
         values: Floats,
         fisher: Mapping[str, Floats] | None = None,
-        given: bool = False,
+        at_positions: bool = False,
     ) -> GradQueryRecord:
         factors = (fisher or {}).get(name)
         return GradQueryRecord(
@@ -217,7 +217,7 @@ class NativeModel:
             values.ctypes.data,
             None,
             None if factors is None else factors.ctypes.data,
-            given,
+            at_positions,
         )
 
     def _fisher_room(self, name: str) -> Floats:

@@ -82,12 +82,25 @@ def selection_line(selection: dict[str, Any]) -> str:
     choice = selection["selection"]
     losses, chosen = choice["losses"], choice["chosen"]
     finite = [loss for loss in losses if loss is not None]
+    kind = f" ({choice['kinds'][chosen]})" if "kinds" in choice else ""
     return (
-        f"chosen candidate {chosen + 1} of {len(losses)}: loss {losses[chosen]:.3f} "
-        f"(pool {min(finite):.3f} to {max(finite):.3f}), "
+        f"chosen candidate {chosen + 1} of {len(losses)}{kind}: loss {losses[chosen]:.3f} "
+        f"(pool {min(finite):.3f} to {max(finite):.3f}){_tie(choice)}, "
         f"density {choice['densities'][chosen]:.4f}, "
         f"{size(selection['bytes_down'])} down, {size(selection['bytes_up'])} up"
     )
+
+
+def _tie(choice: dict[str, Any]) -> str:
+    """How a candidate was taken whose loss cannot be told from those of others.
+
+    >>> _tie({"tied": [0, 3, 4], "tolerance": 0.003, "rule": "most useful weights"})
+    ', 3 losses cannot be told apart (within 0.003): taken by most useful weights'
+    """
+    if len(choice.get("tied", ())) < 2:
+        return ""
+    within = f"{len(choice['tied'])} losses cannot be told apart (within {choice['tolerance']:g})"
+    return f", {within}: taken by {choice['rule']}"
 
 
 def round_line(record: Record, rounds: int) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from fedtiny import methods
 from fedtiny.config import Config, RunConfig, resolve_run
 from fedtiny.config.aliases import CUSTOM
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 CROSSOVER = 0.3  # above this density dense PyTorch is faster on a CPU
 MAX_NOISE = 1.5  # a candidate's layer may keep so many times what its density says
-MAX_SWAPPED = 0.3  # share of a layer's kept weights that an adjustment may swap
 
 Backend = Literal["native", "torch"]
 
@@ -175,7 +176,7 @@ def plan_memory(
     asked: RunConfig, config: RunConfig, method: Method, param_spec: ParamSpec, graph: Traced
 ) -> tuple[RunConfig, RunConfig]:
     """Both configs, with the largest batch and its storage that fit a device's memory."""
-    counts = method.layer_counts(param_spec)
+    counts = np.maximum(method.layer_counts(param_spec), method.first_counts(param_spec))
     kept = {
         layer: min(size, int(count * MAX_NOISE) + 1)
         for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
@@ -204,5 +205,5 @@ def native_options(config: RunConfig, kept: Mapping[str, int]) -> Options:
         storage=config.device.storage,
         recompute=config.device.recompute,
         optimizer=config.train.optimizer,
-        top_count=int(max(kept.values()) * MAX_SWAPPED),
+        top_count=int(max(kept.values()) * config.pruning.rate),
     )

@@ -44,7 +44,7 @@ void Executor::check_query(const fedtiny_grad_query& query) const {
   if (query.node < 0 || query.node >= s.nodes.count() || !s.nodes[query.node].is_layer())
     refuse("gradients are asked of a node that is no layer");
   if (query.dense != nullptr) return;
-  if (query.given != 0) return check_given(query);
+  if (query.at_positions != 0) return check_positions(query);
   if (query.count < 0 || query.count > s.options.top_count)
     refuse("a layer is asked for " + std::to_string(query.count) + " gradients; at most " +
            std::to_string(s.options.top_count) + " were planned for");
@@ -52,7 +52,7 @@ void Executor::check_query(const fedtiny_grad_query& query) const {
     refuse("there is no room for the gradients asked for");
 }
 
-void Executor::check_given(const fedtiny_grad_query& query) const {
+void Executor::check_positions(const fedtiny_grad_query& query) const {
   const Node& node = run_.storage.nodes[query.node];
   if (query.count < 0 || (query.count > 0 && (query.indices == nullptr || query.values == nullptr)))
     refuse("there is no room for the gradients asked for");

@@ -106,7 +106,7 @@ typedef struct {
   float* dense;  /* instead of the above: an array of the layer's size that is added to */
   float* fisher; /* room for a value for each channel read (each input of a linear layer) and each
                     filter: gradients are divided by the root of twice their Fisher information */
-  int32_t given; /* 1: `indices` are the weights asked for, in order; only values are filled */
+  int32_t at_positions; /* 1: `indices` are the weights asked for; only values are filled */
 } fedtiny_grad_query;
 
 enum fedtiny_mode {

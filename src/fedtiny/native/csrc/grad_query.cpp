@@ -55,7 +55,7 @@ void offer_pruned(Heap& heap, const float* slab, Index first, Index size, const 
 }
 
 // Of the slab from a position on, what is asked for.
-void pick_given(const fedtiny_grad_query& query, const float* slab, Index first, Index size) {
+void pick_positions(const fedtiny_grad_query& query, const float* slab, Index first, Index size) {
   const std::int32_t *begin = query.indices, *end = begin + query.count;
   const std::int32_t* from = std::lower_bound(begin, end, first);
   for (; from < end && *from < first + size; ++from)
@@ -98,7 +98,7 @@ void answer_grad_query(Run& run, const Op& op, fedtiny_grad_query& query) {
   const Storage& s = run.storage;
   const Layer& l = s.layers[op.node];
   const Index channels = run.node(op).channels, filter_size = run.node(op).filter_size();
-  const bool dense = query.dense != nullptr, top = !dense && query.given == 0;
+  const bool dense = query.dense != nullptr, top = !dense && query.at_positions == 0;
   const Index inputs = run.node(op).whole_inputs;
   if (query.fisher != nullptr) fisher_factors(run, op, query.fisher);
   const float unscale = 1.0F / run.loss_scale;
@@ -120,7 +120,7 @@ void answer_grad_query(Run& run, const Op& op, fedtiny_grad_query& query) {
     if (dense) {
       for (Index i = 0; i < size; ++i) query.dense[start + i] += slab[i];
     } else if (!top) {
-      pick_given(query, slab, start, size);
+      pick_positions(query, slab, start, size);
     } else {
       offer_pruned(heaps[thread], slab, start, size, l.positions + l.row_begin[first],
                    l.positions + l.row_begin[first + filters]);
