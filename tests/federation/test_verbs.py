@@ -14,6 +14,7 @@ from fedtiny.federation.verbs import (
     Evaluate,
     Losses,
     PruneAndGrow,
+    SharedGradients,
     TopGradients,
     Train,
     typed,
@@ -31,6 +32,9 @@ ON_THE_WIRE = [
     (Train(1, True), "train", {"epochs": 1, "sum_dense_gradients": True}),
     (PruneAndGrow(COUNTS), "prune_and_grow", {"counts": COUNTS}),
     (TopGradients(COUNTS, 0.01), "top_gradients", {"counts": COUNTS, "epsilon": 0.01}),
+    (TopGradients(COUNTS, fisher=True), "top_gradients", {"counts": COUNTS, "fisher": True}),
+    (TopGradients(COUNTS, votes=True), "top_gradients", {"counts": COUNTS, "votes": True}),
+    (SharedGradients(COUNTS, seed=3), "shared_gradients", {"counts": COUNTS, "seed": 3}),
     (
         BnStatistics(128),
         "bn_statistics",
@@ -104,6 +108,9 @@ def test_what_each_verb_answers():
         theta=True, own_mask=True, metrics={"loss"}
     )
     assert spec(TopGradients(COUNTS)).gradients == COUNTS
+    assert not spec(TopGradients(COUNTS)).votes
+    assert spec(TopGradients(COUNTS, votes=True)) == ReplySpec(gradients=COUNTS, votes=True)
+    assert spec(SharedGradients(COUNTS, seed=3)).arrays == {n: (a,) for n, a in COUNTS.items()}
     assert spec(Losses()).arrays == {"losses": (3,)}
     assert spec(Evaluate()).metrics == {"loss", "accuracy"}
     shapes = THETA.param_spec.statistics

@@ -35,7 +35,7 @@ def test_rounds_since_the_last_checkpoint_are_done_again(tmp_path, rounds):
 
 
 def test_a_memory_budget_is_worked_out_to_the_same_density_again(tmp_path):
-    config = tiny(memory_budget="2kB")
+    config = tiny(memory_budget="2kB", memory_model="paper")
     whole = train(config, tmp_path / "whole")
     path = stop(config, tmp_path / "stopped", 1)
     resume(path)

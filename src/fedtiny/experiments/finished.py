@@ -173,7 +173,8 @@ def settings_of(config: Config) -> Flat:
 def differing(one: Flat, other: Flat) -> list[str]:
     """Names of the settings that two runs do not share, but for those that change no result."""
     names = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
-    return [name for name in names if name not in HOW_IT_IS_COMPUTED]
+    no_matter = () if {"memory_budget"} & (one.keys() | other.keys()) else ("memory_model",)
+    return [name for name in names if name not in (*HOW_IT_IS_COMPUTED, *no_matter)]
 
 
 def unlike(config: Config, there: Config) -> list[str]:
