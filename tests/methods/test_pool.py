@@ -91,7 +91,7 @@ def test_each_kind_is_asked_about_by_itself_and_all_are_compared():
     bench = bench_of(size=10)
     requests = []
     ask = bench.transport.ask
-    bench.transport.ask = lambda d, r, how: requests.append(r) or ask(d, r, how)
+    bench.transport.ask = lambda d, r, *how: requests.append(r) or ask(d, r, *how)
     prepare(bench.server, bench.method)
     record = bench.server.memory["selection"]
     assert [r.program[0].name for r in requests] == ["bn_statistics", "losses"] * 4

@@ -48,10 +48,14 @@ class Candidates:
 def shared_out(kinds: Sequence[str], size: int) -> dict[str, int]:
     """How many candidates of each kind make a pool of a size; the first get what is left over.
 
+    In a pool that is too small for all kinds, the last ones have none and are left out.
+
     >>> shared_out(("flow", "erk", "random"), 11)
     {'flow': 4, 'erk': 4, 'random': 3}
+    >>> shared_out(("flow", "erk", "random"), 2)
+    {'flow': 1, 'erk': 1}
     """
-    return {kind: (size + len(kinds) - 1 - n) // len(kinds) for n, kind in enumerate(kinds)}
+    return {kind: -(-(size - n) // len(kinds)) for n, kind in enumerate(kinds[:size])}
 
 
 def plain_counts(method: Method, kind: str, param_spec: ParamSpec) -> Counts:

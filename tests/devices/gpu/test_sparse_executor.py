@@ -15,7 +15,7 @@ from fedtiny.devices.gpu.sparse.trainer import Trainer
 from fedtiny.devices.workers import Task
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.federation.messages import (
-    congruent_swap,
+    drop_scores,
     evaluate,
     prune_and_grow,
     shared_gradients,
@@ -84,7 +84,7 @@ PROGRAMS = {
     "evaluated": (train(1), evaluate()),
     "fisher": (train(1), top_gradients(COUNTS, fisher=True)),
     "shared": (train(1), shared_gradients(COUNTS, seed=3)),
-    "fedsgc": (train(1), congruent_swap(COUNTS, share=0.5)),
+    "fedfit": (train(1), drop_scores(COUNTS)),
 }
 
 
