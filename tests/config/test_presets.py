@@ -12,6 +12,7 @@ from fedtiny.config import (
     PruningConfig,
     SelectionConfig,
     TrainConfig,
+    from_dict,
     resolve,
     resolve_run,
     to_dict,
@@ -122,3 +123,17 @@ def test_who_computes_is_settled_for_a_run():
     assert (config.simulator, config.workers, config.threads) == ("reference", 1, 1)
     with pytest.raises(ConfigError, match="'workers' must be int, got None"):
         replace(config, workers=None)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "pruning", "r_stop"),
+    [
+        (90, {"stop_share": 0.75}, 67),
+        (300, {"stop_share": 1.0}, 300),
+        (1, {"stop_share": 0.1}, 1),
+        (90, {"stop_share": 0.75, "r_stop": 30}, 30),
+        (90, {}, 10),
+    ],
+)
+def test_adjustments_end_by_a_share_of_the_rounds(rounds, pruning, r_stop):
+    assert resolve(from_dict({"rounds": rounds, "pruning": pruning})).pruning.r_stop == r_stop

@@ -173,8 +173,11 @@ def test_no_operation_makes_a_tensor_of_a_layer_s_shape():
     with Shapes() as plain:
         F.cross_entropy(network(inputs), labels).backward()
     network.zero_grad()
+    positions = {layer: np.array([1, 30], np.int32) for layer in mask}
     with Shapes() as ours:
         top_gradients(network, inputs, labels, mask, dict.fromkeys(mask, 2))
+        feed_gradients(network, inputs, labels, tops_of(mask, dict.fromkeys(mask, 2)), fisher=True)
+        feed_gradients(network, inputs, labels, {n: GradientsAt(p) for n, p in positions.items()})
     weight = mask.param_spec.prunable["3.weight"]
     assert weight in plain.made
     assert weight not in ours.made

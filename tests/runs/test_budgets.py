@@ -10,10 +10,13 @@ import fedtiny
 from fedtiny import config as configs
 from fedtiny.cost import flops
 from fedtiny.errors import ConfigError
+from fedtiny.experiments.finished import measure, unlike
 from fedtiny.federation.rounds import federate
 from fedtiny.native.library import available
 from fedtiny.runs.assembly import assemble
+from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
+from fedtiny.sparse.flow import LayerFlow
 
 from ..devices.gpu.twins import quick
 from .tiny import differences, lines, stop, train
@@ -117,6 +120,15 @@ def test_a_run_of_before_goes_on_by_the_count_it_had(tmp_path):
 
 
 OLD = 'scope = "uniform"'
+
+
+def test_a_finished_run_is_costed_by_the_layer_budgets_it_had(tmp_path, monkeypatch):
+    asked = within(rounds=1, method="feddst", pruning={"budgets": "flow", "iterations": 5})
+    result = train(asked, tmp_path / "run")
+    monkeypatch.setattr(LayerFlow, "_counts", lambda *_: pytest.fail("flow is measured again"))
+    numbers = measure(asked, RunFolder(result.path))
+    assert numbers["flops_training"] == result.metrics[-1]["flops_plain"]
+    assert unlike(asked, configs.load(result.path / "config.toml")) == []
 
 
 def test_a_budget_that_nothing_fits_is_one_sentence_with_the_least():

@@ -2,11 +2,11 @@
 
 The order is: density, flow-beta, batch.
 
-1. Memory sets the density, in place of the config's: the largest that fits. Where even one weight
-   a layer is too much for a device, the density stays and the batch falls.
+1. Memory sets the density, in place of the config's: the largest that fits.
 2. FLOPs lower the density. With budgets `flow` the smallest beta in [0, 1] that fits is taken
    first, since accuracy grows with operations at the same number of weights; only where beta 1 is
    still too much does the density fall.
+3. Where no density fits the memory of a device, the first step is left out, and the batch falls.
 """
 
 from bisect import bisect_right
@@ -43,13 +43,18 @@ def fitted(config: C, *, density_is_set: bool = False, **inputs: Unpack[CostInpu
     """
     even = Workload.of(_uniform(config), **inputs)
     inputs["flow"] = even.flow
-    memory = None if density_is_set else config.memory_budget
-    if memory is not None:
-        config = _within_memory(config, parse_size(memory), **inputs)
+    budget = parse_size(config.memory_budget) if config.memory_budget else None
+    density = None
+    if budget is not None and not density_is_set:
+        density = _density_for(config, budget, **inputs)
+        config = config if density is None else replace(config, density=density)
     if config.flops_budget is not None:
         _check_known(even.method, config)
         config = _within_flops(config, even, **inputs)
-    return config if memory is None else _still_within(config, parse_size(memory), **inputs)
+    if budget is None or density_is_set:
+        return config
+    settle = _with_smaller_batch if density is None else _still_within
+    return settle(config, budget, **inputs)
 
 
 def largest_density(
@@ -79,20 +84,26 @@ def largest_density(
     return _just_reaching(_last_within(range(least, weights), needed, budget), weights)
 
 
-def _within_memory(config: C, budget: int, **inputs: Unpack[CostInputs]) -> C:
-    """At the largest density that fits; a device that holds too many activations cuts its batch."""
+def _density_for(config: Config, budget: int, **inputs: Unpack[CostInputs]) -> float | None:
+    """The largest density that fits; None of a device whose activations alone are too much."""
     try:
-        return replace(config, density=largest_density(config, budget, **inputs))
+        return largest_density(config, budget, **inputs)
     except DoesNotFit:
         if config.memory_model == "paper":
             raise
+        return None
+
+
+def _with_smaller_batch(config: C, budget: int, **inputs: Unpack[CostInputs]) -> C:
+    """With the largest batch that fits; if none does, with the smallest, at a lower density."""
 
     def needed(batch: int) -> int:
         return total(Workload.of(_with_batch(config, batch), **inputs), "device")
 
     if needed(SMALLEST_BATCH) > budget:
         config = _with_batch(config, SMALLEST_BATCH)
-        return replace(config, density=largest_density(config, budget, **inputs))
+        density = largest_density(config, budget, **inputs)
+        return _still_within(replace(config, density=density), budget, **inputs)
     batches = range(SMALLEST_BATCH, resolve(config).train.batch_size)
     return _with_batch(config, _last_within(batches, needed, budget))
 

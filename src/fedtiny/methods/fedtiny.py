@@ -16,9 +16,9 @@ from fedtiny.methods.growth import GROWTH, Growth
 from fedtiny.methods.pool import (
     Candidates,
     candidate_counts,
+    costed_counts,
     cut_pool,
     is_by_magnitude,
-    plain_counts,
     shared_out,
 )
 from fedtiny.methods.progressive import adjust_mask, drop_trained, graph_of, room_of
@@ -51,6 +51,11 @@ class FedTiny(Method):
             raise ModelError(
                 "the model has no batch-norm layer, which adaptive BN selection measures; add "
                 "nn.BatchNorm2d layers or choose --selection.kind vanilla"
+            )
+        if "flow" in self.kinds and self.flow is None:
+            raise ModelError(
+                "the network cannot be built anew to measure its synaptic flow; leave 'flow' out "
+                "of --selection.pool"
             )
         if len(self.kinds) > self.config.pool_size:
             raise ConfigError(
@@ -103,7 +108,7 @@ class FedTiny(Method):
     def _requests_about(
         self, kind: str, size: int, param_spec: ParamSpec
     ) -> tuple[CoarseRequest, ...]:
-        counts = candidate_counts(self, kind, size, param_spec)
+        counts = candidate_counts(self, kind, size, param_spec, costed_counts)
         most = counts.max(axis=0)
         kept = dict(zip(param_spec.prunable, most.tolist(), strict=True))
         ranks = None if is_by_magnitude(kind) else np.zeros(most.sum(), np.int32)
@@ -131,7 +136,7 @@ class FedTiny(Method):
         """Those of the kind that takes the most operations: it is not known which will be taken."""
         if self.config.selection.kind == "none" or self.flow is None:
             return super().first_counts(param_spec)
-        counts = [plain_counts(self, kind, param_spec) for kind in self.kinds]
+        counts = [costed_counts(self, kind, param_spec) for kind in self.kinds]
         return max(counts, key=self.flow.operations)
 
     def scored_images(self, public: int) -> int:

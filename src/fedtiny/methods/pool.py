@@ -70,7 +70,23 @@ def plain_counts(method: Method, kind: str, param_spec: ParamSpec) -> Counts:
     return method.flow.counts(config.density, config.pruning.flow_beta, config.pruning.iterations)
 
 
-def candidate_counts(method: Method, kind: str, size: int, param_spec: ParamSpec) -> Counts:
+def costed_counts(method: Method, kind: str, param_spec: ParamSpec) -> Counts:
+    """The same for the cost model, which takes ERK's for flow's: measuring flow takes minutes.
+
+    It is measured where the layer budgets ask for it anyway, or where FLOPs must be exact.
+    """
+    config = method.config
+    exact = config.pruning.budgets == "flow" or config.flops_budget is not None
+    return plain_counts(method, kind if exact or kind != "flow" else "erk", param_spec)
+
+
+def candidate_counts(
+    method: Method,
+    kind: str,
+    size: int,
+    param_spec: ParamSpec,
+    plain: Callable[[Method, str, ParamSpec], Counts] = plain_counts,
+) -> Counts:
     """Noise around a kind's layer counts; under a budget of FLOPs no candidate takes more."""
     config = method.config
     paper = kind == "magnitude"
@@ -81,7 +97,7 @@ def candidate_counts(method: Method, kind: str, size: int, param_spec: ParamSpec
         config.density,
         size,
         draw,
-        around=None if even else plain_counts(method, kind, param_spec),
+        around=None if even else plain(method, kind, param_spec),
         uses=method.flow.uses if config.flops_budget and method.flow else None,
     )
 
