@@ -116,6 +116,38 @@ def test_a_budget_of_what_a_device_needs(capsys):
     assert "0.036003" in capsys.readouterr().out
 
 
+def test_both_budgets_and_what_they_chose_are_printed(capsys):
+    flags = ["--memory-budget", "64MB", "--flops-budget", "2%", "--methods", "fl_pqsu"]
+    (row,) = printed_json(capsys, *flags)["rows"]
+    assert row["memory_device"] <= 64_000_000
+    assert row["flops_plain"] <= 0.02 * row["flops_dense_round"]
+    assert (row["batch_size"], row["budgets"], row["flow_beta"]) == (12, "uniform", None)
+    command(flags)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "fl_pqsu at density 0.016859: 1.67E12 FLOPs in a plain round (2.00%), batches of" in said
+
+
+@pytest.mark.parametrize(("budgets", "ratio"), [("uniform", 0.0132), ("erk", 0.0281)])
+def test_layer_budgets_cost_operations(capsys, budgets, ratio):
+    flags = ["--budgets", budgets, "--density", "0.01", "--methods", "fl_pqsu"]
+    (row,) = printed_json(capsys, *flags)["rows"]
+    assert row["kept_weights"] == 111_575
+    assert row["flops_ratio"] == pytest.approx(ratio, abs=5e-5)
+
+
+def test_flow_budgets_of_a_small_network(capsys):
+    flags = [*SMALL, "--density", "0.2", "--methods", "fl_pqsu", "--budgets", "flow"]
+    lavish, frugal = (
+        printed_json(capsys, *flags, "--flow-beta", beta)["rows"][0] for beta in ("0", "2")
+    )
+    assert lavish["kept_weights"] == frugal["kept_weights"]
+    assert lavish["flops_plain"] > frugal["flops_plain"]
+    between = (lavish["flops_plain"] + frugal["flops_plain"]) // 2
+    (row,) = printed_json(capsys, *flags, "--flops-budget", str(between))["rows"]
+    assert row["flops_plain"] <= between
+    assert 0 < row["flow_beta"] <= 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -128,6 +160,8 @@ def test_a_budget_of_what_a_device_needs(capsys):
         (["--samples", "1"], "--samples must be at least 2"),
         (["--memory-budget", "3XB"], "is not a size"),
         (["--memory-budget", "3MB", "--density", "0.1"], "not both"),
+        (["--flops-budget", "0.02"], "write a share of the dense network's, as 2%"),
+        (["--flops-budget", "0.1%", "--methods", "snip"], "at least .* FLOPs in a plain round"),
         (["--memory-budget", "1MB", "--methods", "fedavg", *PAPER], "at least 89,391,696 bytes"),
         (
             ["--memory-budget", "1kB", *PAPER],

@@ -261,6 +261,14 @@ def test_a_budget_chooses_how_native_devices_compute_and_leaves_the_density():
     assert tight.device.storage == "float16"
 
 
+@pytest.mark.parametrize("method", ["fedavg", "lotteryfl", "small_model"])
+def test_a_budget_holds_the_densest_model_of_a_run(method):
+    settings = {"device_backend": "native", "memory_budget": "8MB", "pruning": {"budgets": "flow"}}
+    assembly = assemble(quick(method=method, **settings))
+    assembly.server.transport.close()
+    assert assembly.arena(assembly.server.theta.mask) <= 8_000_000
+
+
 def test_a_budget_that_no_batch_fits_is_refused_with_what_is_needed():
     with pytest.raises(FedTinyError, match=r"needs at least .* MB"):
         planned("10kB")

@@ -53,8 +53,8 @@ def fitted(config: C, *, density_is_set: bool = False, **inputs: Unpack[CostInpu
         config = _within_flops(config, even, **inputs)
     if budget is None or density_is_set:
         return config
-    settle = _with_smaller_batch if density is None else _still_within
-    return settle(config, budget, **inputs)
+    finish = _with_smaller_batch if density is None else _still_within
+    return finish(config, budget, **inputs)
 
 
 def largest_density(

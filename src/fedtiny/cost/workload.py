@@ -105,7 +105,7 @@ class Workload:
         built = method.resolve(config, lambda: large.profile.parameters)
         other = built.model != config.model
         network = named(built, large.shape, large.classes) if other else large
-        mask = _first_mask(method, network.param_spec)
+        mask = first_mask(method, network.param_spec)
         return cls(config, method, network, large, mask, samples, flow)
 
     def at(self, density: float) -> "Workload":
@@ -253,7 +253,7 @@ def _large(config: Config, **inputs: Unpack[CostInputs]) -> Network:
     return describe(own, shape, classes, graph=graph)
 
 
-def _first_mask(method: Method, param_spec: ParamSpec) -> CountedMask:
+def first_mask(method: Method, param_spec: ParamSpec) -> CountedMask:
     """The mask of round 0, of which only the counts are known; some methods begin denser."""
     first = method.density_limit(0)
     at_target = method.budgets and first == method.config.density

@@ -81,10 +81,10 @@ class Method:
     def layer_counts(self, param_spec: ParamSpec) -> Counts:
         """How many weights each layer keeps at the target density (--pruning.budgets)."""
         density, pruning = self.config.density, self.config.pruning
+        if pruning.budgets not in self.budgets or pruning.budgets in ("uniform", "global"):
+            return uniform(param_spec, density)
         if pruning.budgets == "erk":
             return erdos_renyi_kernel(param_spec, density)
-        if pruning.budgets != "flow":
-            return uniform(param_spec, density)
         if self.flow is None:
             raise FedTinyError("--pruning.budgets flow needs the network, which is not known here")
         return self.flow.counts(density, pruning.flow_beta, pruning.iterations)

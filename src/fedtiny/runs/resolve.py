@@ -10,7 +10,7 @@ from fedtiny import methods
 from fedtiny.config import Config, RunConfig, resolve_run
 from fedtiny.config.aliases import CUSTOM
 from fedtiny.cost import fitted
-from fedtiny.cost.workload import CostInputs, layer_flow_of
+from fedtiny.cost.workload import CostInputs, first_mask, layer_flow_of
 from fedtiny.data import DataSet
 from fedtiny.devices.executors import can_fork
 from fedtiny.errors import ConfigError, FedTinyError
@@ -229,7 +229,8 @@ def plan_memory(
     asked: RunConfig, config: RunConfig, method: Method, param_spec: ParamSpec, graph: Traced
 ) -> tuple[RunConfig, RunConfig]:
     """Both configs, with the largest batch and its storage that fit a device's memory."""
-    counts = np.maximum(method.layer_counts(param_spec), method.first_counts(param_spec))
+    first = first_mask(method, param_spec).counts
+    counts = np.maximum(method.layer_counts(param_spec), list(first.values()))
     kept = {
         layer: min(size, int(count * MAX_NOISE) + 1)
         for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
@@ -238,8 +239,10 @@ def plan_memory(
     try:
         chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
     except NativeError as error:
+        first = method.density_limit(0)
+        or_lower = " or lower --density" if first < 1 else ""
         raise ConfigError(
-            f"{error}, at density {config.density:g}: raise --memory-budget or lower --density"
+            f"{error}, at density {first:g}: raise --memory-budget{or_lower}"
         ) from error
     measured = min(config.selection.batch_size, chosen.batch)
     changes: dict[str, Any] = {

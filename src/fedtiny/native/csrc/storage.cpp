@@ -2,11 +2,11 @@
 
 #include <cmath>
 #include <cstdlib>
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/mman.h>
-#endif
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
+#elif defined(__unix__) || defined(__APPLE__)
+#include <sys/mman.h>
+#define FEDTINY_OWN_PAGES
 #endif
 
 namespace fedtiny {
@@ -19,15 +19,15 @@ Layout planned(const Nodes& nodes, const Program& program, const Options& option
                    reinterpret_cast<char*>(ALIGNMENT));
 }
 
-#if defined(__SANITIZE_ADDRESS__) || !defined(__unix__) && !defined(__APPLE__)
-void* zeroed(std::size_t bytes) { return std::calloc(bytes, 1); }
-#else
-// Pages of its own: those of malloc may stay with the process once they are free.
+// Pages of its own, where there are such: those of malloc may stay with the process when freed.
 void* zeroed(std::size_t bytes) {
+#if defined(FEDTINY_OWN_PAGES)
   void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return block == MAP_FAILED ? nullptr : block;
-}
+#else
+  return std::calloc(bytes, 1);
 #endif
+}
 
 // Zeroed, with room to be aligned.
 Block block_of(Index count) {
@@ -44,11 +44,13 @@ char* aligned(void* block) {
 
 }  // namespace
 
-#if defined(__SANITIZE_ADDRESS__) || !defined(__unix__) && !defined(__APPLE__)
-void Release::operator()(void* block) const { std::free(block); }
+void Release::operator()(void* block) const {
+#if defined(FEDTINY_OWN_PAGES)
+  munmap(block, bytes);
 #else
-void Release::operator()(void* block) const { munmap(block, bytes); }
+  std::free(block);
 #endif
+}
 
 Storage::Storage(const Nodes& given, const Options& chosen, const Table<Index>& kept,
                  const std::int32_t* const* positions)
