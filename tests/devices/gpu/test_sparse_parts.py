@@ -178,7 +178,7 @@ def test_what_cannot_be_computed_is_named():
         nn.Conv2d(1, 1, 3, stride=(1, 2), padding=1), nn.Flatten(), nn.Linear(32, 3)
     )
     assert refused(*head) == "it has no convolution"
-    assert "no chain of pooling, flatten and linear" in refused(
+    assert "no chain of flatten and linear" in refused(
         conv, nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)
     )
 

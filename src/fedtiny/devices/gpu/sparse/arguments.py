@@ -67,6 +67,15 @@ class Batch(Structure):
     ]
 
 
+class Linear(Structure):
+    """A linear layer, or its gradients."""
+
+    _fields_ = [
+        *_fields(inputs_at=P, out=P, out_gradient=P, in_gradient=P, theta=P, gradient=P),
+        *_fields(values=I, dense=I, weight=I, bias=I, batch=I, inputs=I, outputs=I),
+    ]
+
+
 class Segment(Structure):
     """The kept weights of a convolution."""
 

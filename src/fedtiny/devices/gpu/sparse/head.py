@@ -1,88 +1,140 @@
-"""The end of a network, behind its last convolution, for several devices at once in PyTorch."""
+"""The end of a network, behind its last convolution: flatten, linear layers, ReLU, dropout, loss.
 
-from collections.abc import Mapping, Sequence
-from math import prod
+All in fp32. What comes of a device depends on no other one that is trained beside it: products are
+our own, since a library chooses its kernel by the number of matrices.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from fedtiny.devices.gpu.stand_ins import keyed_dropout
-from fedtiny.devices.torch_layers import DeterministicAdaptivePool
-from fedtiny.graph.ir import Kind, Node, Shape
+from fedtiny.devices.gpu.sparse.arguments import Linear, address
+from fedtiny.devices.gpu.sparse.launches import SMALL, Launch
+from fedtiny.devices.gpu.stand_ins import NEXT, keyed_dropout
+from fedtiny.graph.ir import Kind, Node
 
-Weights = Mapping[str, Tensor]
+Call = Callable[[int], None]
+"""Something in PyTorch that is done for the first so many devices."""
+Step = Launch | Call
 
 
+@dataclass(frozen=True)
+class Values:
+    """What a node gives for every device and image, and the gradient of that."""
+
+    tensor: Tensor
+    gradient: Tensor
+
+    def like(self, size: int) -> "Values":
+        """As much room for so many values of every image."""
+        shape = (*self.tensor.shape[:2], size)
+        return Values(self.tensor.new_zeros(shape), self.tensor.new_zeros(shape))
+
+
+@dataclass(frozen=True)
 class Head:
-    """Pooling, flatten, linear layers, ReLU and dropout, each device with weights of its own.
+    """The end of a network for all devices.
 
-    `keys` is [devices, dropouts]: what dropout is drawn by in this step.
+    `theta` [devices, values] and `gradient` [devices, dense] have its parameters at `places`.
+    `losses` [devices, batch] takes the sum over steps of every image's loss. `keys` [devices,
+    dropouts] is what dropout is drawn by; it steps on.
     """
 
-    def __init__(
-        self, nodes: Sequence[Node], features: Shape, shapes: Mapping[str, Sequence[int]]
-    ) -> None:
-        self.nodes = nodes
-        self.features = features
-        self.shapes = shapes
-        self.layers = [node for node in nodes if node.kind == Kind.LINEAR]
-        self.dropouts = sum(node.kind == Kind.DROPOUT for node in nodes)
+    nodes: Sequence[Node]
+    theta: Tensor
+    gradient: Tensor
+    places: Mapping[str, int]
+    labels: Tensor
+    losses: Tensor
+    keys: Tensor
 
-    @property
-    def names(self) -> list[str]:
-        """Its parameters, by name."""
-        return [f"{n.name}.{part}" for n in self.layers for part in self._parts(n)]
-
-    def _parts(self, node: Node) -> tuple[str, ...]:
-        return ("weight", "bias") if node.bias else ("weight",)
-
-    def logits(self, features: Tensor, weights: Weights, keys: Tensor) -> Tensor:
-        """What a network gives for features [devices, images, values]."""
-        x = features
-        drawn = 0
+    def steps(self, features: Values) -> list[Step]:
+        """From the features to the loss, and back to the gradient of the features."""
+        there: list[Step] = []
+        back: list[list[Step]] = []
+        values, drawn = features, 0
         for node in self.nodes:
-            if node.kind == Kind.LINEAR:
-                x = self._linear(node, x, weights)
+            if node.kind == Kind.FLATTEN:
+                continue
+            linear = node.kind == Kind.LINEAR
+            after = values.like(node.channels if linear else values.tensor.shape[2])
+            if linear:
+                step, *ways_back = self._linear(node, values, after)
             elif node.kind == Kind.RELU:
-                x = x.relu()
-            elif node.kind == Kind.DROPOUT:
-                each = keys[:, drawn, None, None]
-                x = keyed_dropout(x, node.probability, each, x.shape[1:])
+                step, *ways_back = _relu(values, after)
+            else:
+                step, *ways_back = self._dropout(node, drawn, values, after)
                 drawn += 1
-            elif node.kind == Kind.ADAPTIVE_POOL:
-                x = self._pooled(node, x)
-        return x
+            there.append(step)
+            back.insert(0, ways_back)
+            values = after
+        ends: list[Step] = [self._loss(values)]
+        ends += [step for part in back for step in part]
+        return [*there, *ends, *([self._next_keys] if drawn else [])]
 
-    def _linear(self, node: Node, x: Tensor, weights: Weights) -> Tensor:
-        weight = weights[f"{node.name}.weight"].transpose(1, 2)
-        if node.bias:
-            return torch.baddbmm(weights[f"{node.name}.bias"].unsqueeze(1), x, weight)
-        return torch.bmm(x, weight)
+    def _linear(self, node: Node, before: Values, after: Values) -> tuple[Step, ...]:
+        batch, inputs = before.tensor.shape[1:]
+        tensors = (before.tensor, after.tensor, after.gradient, before.gradient)
+        args = Linear(
+            *map(address, (*tensors, self.theta, self.gradient)),
+            *(self.theta.shape[1], self.gradient.shape[1], self.places[f"{node.name}.weight"]),
+            self.places[f"{node.name}.bias"] if node.bias else -1,
+            *(batch, inputs, node.channels),
+        )
 
-    def _pooled(self, node: Node, x: Tensor) -> Tensor:
-        planes = x.reshape(-1, *self.features)
-        pooled: Tensor = DeterministicAdaptivePool(*node.size)(planes)
-        return pooled.reshape(*x.shape[:2], -1)
+        def launch(name: str, threads: int) -> Launch:
+            return Launch(f"linear_{name}", (-(-threads // SMALL), 1), SMALL, args)
 
-    def losses(
-        self, features: Tensor, labels: Tensor, weights: Weights, keys: Tensor
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Mean loss of each device, and the gradients of the features and of every parameter."""
-        leaves = {name: weights[name].detach().requires_grad_() for name in self.names}
-        inputs = features.detach().requires_grad_()
-        with torch.enable_grad():
-            logits = self.logits(inputs, leaves, keys)
-            losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-            means = losses.view(labels.shape).mean(1)
-            found = torch.autograd.grad(means.sum(), [inputs, *leaves.values()])
-        return means.detach(), list(found)
+        return (
+            launch("forward", 32 * batch * node.channels),
+            launch("weight_gradient", node.channels * inputs),
+            launch("input_gradient", batch * inputs),
+        )
 
-    def weights(self, values: Tensor, places: Mapping[str, int]) -> dict[str, Tensor]:
-        """Views of the parameters, out of the values of some devices."""
-        found = {}
-        for name in self.names:
-            shape, start = self.shapes[name], places[name]
-            part = values[:, start : start + prod(shape)]
-            found[name] = part.view(len(values), *shape)
-        return found
+    def _dropout(self, node: Node, number: int, before: Values, after: Values) -> tuple[Call, Call]:
+        """The same values are dropped from the tensor and from the gradient."""
+
+        def dropped(source: Tensor, to: Tensor, active: int) -> None:
+            part, keys = source[:active], self.keys[:active, number, None, None]
+            to[:active] = keyed_dropout(part, node.probability, keys, part.shape[1:])
+
+        return (
+            partial(dropped, before.tensor, after.tensor),
+            partial(dropped, after.gradient, before.gradient),
+        )
+
+    def _loss(self, logits: Values) -> Call:
+        """Cross entropy of every image, and the gradient of its mean over a batch."""
+        classes = torch.arange(logits.tensor.shape[2], device=logits.tensor.device)
+
+        def loss(active: int) -> None:
+            logs = F.log_softmax(logits.tensor[:active], dim=2)
+            labels = self.labels[:active].unsqueeze(2)
+            self.losses[:active] -= logs.gather(2, labels).squeeze(2)
+            found = logs.exp() - (classes == labels).to(logs.dtype)
+            logits.gradient[:active] = found / self.labels.shape[1]
+
+        return loss
+
+    def _next_keys(self, active: int) -> None:
+        self.keys.add_(NEXT)
+
+
+def _relu(before: Values, after: Values) -> tuple[Call, Call]:
+    def there(active: int) -> None:
+        after.tensor[:active] = before.tensor[:active].relu()
+
+    def back(active: int) -> None:
+        passes = after.tensor[:active] > 0
+        before.gradient[:active] = after.gradient[:active] * passes
+
+    return there, back
+
+
+def dropouts(nodes: Sequence[Node]) -> int:
+    """How many of these nodes draw."""
+    return sum(node.kind == Kind.DROPOUT for node in nodes)

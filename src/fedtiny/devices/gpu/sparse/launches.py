@@ -32,7 +32,11 @@ TENSOR_CORE_TAPS = 32
 WORDS_A_BLOCK = 1024
 MAX_SHARED = 8  # blocks that share a tile, each of which loads it
 MANY = 4  # devices that are worth two blocks for each that a GPU has at a time
-KINDS = {"add": 0, Kind.ADD: 0, Kind.MAX_POOL: 1, Kind.MEAN_POOL: 2, "norm": 3, "features": 4}
+KINDS = {
+    **{"add": 0, Kind.ADD: 0, Kind.MAX_POOL: 1, Kind.MEAN_POOL: 2},
+    **{"norm": 3, "features": 4, Kind.ADAPTIVE_POOL: 5},
+}
+"""Of elementwise steps, as cuda/elementwise.cuh numbers them."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph, Kind, Node, Pair
 
-TAIL = (Kind.ADAPTIVE_POOL, Kind.FLATTEN, Kind.LINEAR, Kind.RELU, Kind.DROPOUT)
-POOLS = (Kind.MAX_POOL, Kind.MEAN_POOL)
+TAIL = (Kind.FLATTEN, Kind.LINEAR, Kind.RELU, Kind.DROPOUT)
+POOLS = (Kind.MAX_POOL, Kind.MEAN_POOL, Kind.ADAPTIVE_POOL)
 NORMS = 2  # whose sums a kernel computes beside a gradient
 
 
@@ -125,7 +125,7 @@ class _Lowering:
                 self.values[number] = self._value(number, node)
         features = self._read(self.graph.nodes[head[0]].inputs[0])
         nodes = [self.graph.nodes[number] for number in head]
-        mean = nodes[0].kind == Kind.ADAPTIVE_POOL and nodes[0].size == (1, 1)
+        mean = nodes[0].kind == Kind.ADAPTIVE_POOL
         return Forward(self.image, tuple(self.steps), features, mean, tuple(nodes[mean:]))
 
     def _read(self, number: int) -> Value:
@@ -230,19 +230,24 @@ class _Lowering:
 
 
 def _head(graph: Graph) -> list[int]:
-    """The numbers of the nodes behind the last convolution: a chain that flattens."""
+    """The numbers of the nodes behind the last convolution: a chain that flattens.
+
+    It begins with the flattening, or with the pool to one value a channel that comes before it.
+    """
     chain: list[int] = []
     number = len(graph.nodes) - 1
     while graph.nodes[number].kind in TAIL:
         chain.insert(0, number)
+        if graph.nodes[number].kind == Kind.FLATTEN:
+            break
         (number,) = graph.nodes[number].inputs
-    starts = (Kind.ADAPTIVE_POOL, Kind.FLATTEN)
-    while chain and graph.nodes[chain[0]].kind not in starts:
-        chain.pop(0)
-    flat = [n for n in chain if graph.nodes[n].kind == Kind.FLATTEN]
-    if len(flat) != 1 or graph.nodes[chain[-1]].kind != Kind.LINEAR:
-        raise UnsupportedNetworkError("its head is no chain of pooling, flatten and linear layers")
-    if len(chain) < 2 or any(len(graph.readers[n]) != 1 for n in chain[:-1]):
+    if not chain or [graph.nodes[chain[i]].kind for i in (0, -1)] != [Kind.FLATTEN, Kind.LINEAR]:
+        raise UnsupportedNetworkError("its head is no chain of flatten and linear layers")
+    (number,) = graph.nodes[chain[0]].inputs
+    before = graph.nodes[number]
+    if before.kind == Kind.ADAPTIVE_POOL and before.size == (1, 1):
+        chain.insert(0, number)
+    if any(len(graph.readers[n]) != 1 for n in chain[:-1]):
         raise UnsupportedNetworkError("a layer of its head is read more than once")
     if not any(n.kind == Kind.CONVOLUTION for n in graph.nodes[: chain[0]]):
         raise UnsupportedNetworkError("it has no convolution")

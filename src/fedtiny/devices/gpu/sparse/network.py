@@ -6,13 +6,12 @@ from torch import Tensor
 
 from fedtiny.devices.engine import Adam, Rule
 from fedtiny.devices.gpu.sparse.arguments import Segment, Tick, Update, address
-from fedtiny.devices.gpu.sparse.head import Head
+from fedtiny.devices.gpu.sparse.head import Head, Values, dropouts
 from fedtiny.devices.gpu.sparse.launches import SMALL, Builder, Launch, Work
 from fedtiny.devices.gpu.sparse.lowering import Collect, Convolution, ConvolutionGradient
 from fedtiny.devices.gpu.sparse.memory import Activations, Layout
 from fedtiny.devices.gpu.sparse.plan import Plan
 from fedtiny.devices.gpu.sparse.taps import make_taps
-from fedtiny.devices.gpu.stand_ins import NEXT
 from fedtiny.sparse.mask import Mask
 
 RATES = 11  # see the enum in cuda/update.cuh
@@ -32,12 +31,9 @@ class SparseNetwork:
         self.adam = adam
         self.mask: Mask | None = None
         self.layout = Layout(plan.param_spec, plan.groups, (0,) * len(plan.groups))
-        shapes = {**plan.param_spec.prunable, **plan.param_spec.dense}
-        features = plan.forward.features
-        self.head = Head(plan.forward.head, (features.channels, *features.buffer.size), shapes)
         self.labels = self._zeros(devices, plan.batch, dtype=torch.int64)
-        self.keys = self._zeros(devices, max(1, self.head.dropouts), dtype=torch.int64)
-        self.loss = self._zeros(devices, dtype=torch.float64)
+        self.keys = self._zeros(devices, max(1, dropouts(plan.forward.head)), dtype=torch.int64)
+        self.losses = self._zeros(devices, plan.batch, dtype=torch.float64)
         self.next = self._zeros(1, dtype=torch.int32)
         self.exact = self._zeros(4, dtype=torch.float64)
         self.rates = self._zeros(RATES)
@@ -103,7 +99,6 @@ class SparseNetwork:
             plan.forward, self.activations, self.works, *tensors, plan.batch, plan.word
         )
         self._builder = builder  # it has the room for sums
-        self.features, self.features_gradient = builder.features, builder.features_gradient
         self.there: list[Launch] = []
         for step in plan.forward.steps:
             if isinstance(step, Convolution):
@@ -111,6 +106,9 @@ class SparseNetwork:
             else:
                 self.there += builder.elementwise(step)
         self.there.append(builder.head_features())
+        parameters = (self.values, self.gradient, self.layout.starts)
+        head = Head(plan.forward.head, *parameters, self.labels, self.losses, self.keys)
+        self.head = head.steps(Values(builder.features, builder.features_gradient))
         self.back: list[Launch] = []
         for grad in plan.backward:
             if isinstance(grad, ConvolutionGradient):
@@ -162,7 +160,7 @@ class SparseNetwork:
         """Give every device the values of a theta, with a fresh optimizer of this rule."""
         self.values[:, self.places] = vector
         self.received[self.places] = vector
-        for tensor in (self.first, self.second, self.loss, self.next):
+        for tensor in (self.first, self.second, self.losses, self.next):
             tensor.zero_()
         betas = rule.betas if isinstance(rule, Adam) else (rule.momentum, 0.0)
         epsilon = rule.eps if isinstance(rule, Adam) else 0.0
@@ -177,19 +175,6 @@ class SparseNetwork:
         count = self.keys.shape[1]
         mixed = [np.random.SeedSequence(seed).generate_state(count, np.uint64) for seed in seeds]
         self.keys[: len(seeds)] = torch.from_numpy(np.stack(mixed).view(np.int64))
-
-    def run_head(self, active: int) -> None:
-        """The end of the network forward and backward, for the first so many devices."""
-        weights = self.head.weights(self.values[:active], self.layout.starts)
-        features, labels = self.features[:active], self.labels[:active]
-        losses, found = self.head.losses(features, labels, weights, self.keys[:active])
-        self.loss[:active] += losses
-        self.features_gradient[:active] = found[0]
-        for name, gradient in zip(self.head.names, found[1:], strict=True):
-            start, size = self.layout.starts[name], gradient[0].numel()
-            self.gradient[:active, start : start + size] = gradient.flatten(1)
-        if self.head.dropouts:
-            self.keys += NEXT
 
     def vectors(self, active: int) -> Tensor:
         """The values of the first devices, each as a theta has them."""

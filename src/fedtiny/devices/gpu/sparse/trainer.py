@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
@@ -18,6 +19,7 @@ from fedtiny.devices.gpu.kernels import CapturedGraph, on_stream
 from fedtiny.devices.gpu.network import fetched
 from fedtiny.devices.gpu.sparse.arguments import Batch, address
 from fedtiny.devices.gpu.sparse.compiler import compile_kernels
+from fedtiny.devices.gpu.sparse.head import Step
 from fedtiny.devices.gpu.sparse.kernel import Kernels
 from fedtiny.devices.gpu.sparse.launches import SMALL, Launch
 from fedtiny.devices.gpu.sparse.network import SparseNetwork
@@ -26,7 +28,7 @@ from fedtiny.sparse.theta import Theta
 CUDA = Path(__file__).with_name("cuda")
 SOURCES = (
     *("words", "tiles", "convolution", "tensor_cores"),
-    *("norm", "elementwise", "batch", "update"),
+    *("norm", "elementwise", "linear", "batch", "update"),
 )
 PLANNED = 64  # steps whose batches are planned while the GPU takes those before
 _BUILDING = Lock()
@@ -106,7 +108,7 @@ class Trainer:
             for count, same in groupby(active):
                 self._step(count)(len([*same]))
         vectors = fetched(network.vectors(len(trainings))).numpy()
-        losses = network.loss.cpu().tolist()
+        losses = network.losses.cpu().numpy().mean(1).tolist()
         return [
             Trained(vector.copy(), loss / max(1, n))
             for vector, loss, n in zip(vectors, losses, steps, strict=False)
@@ -149,16 +151,14 @@ class Trainer:
 
     def _made(self, active: int) -> Repeat:
         network = self.network
-        before = [self._bound(launch, active) for launch in (self._batch, *network.there)]
-        tick = self._bound(network.tick, 1)
-        after = [self._bound(launch, active) for launch in (*network.back, *network.updates)]
+        before = (self._batch, *network.there, *network.head, *network.back)
+        calls = [self._call(step, active) for step in before]
+        calls.append(self._bound(network.tick, 1))
+        calls += [self._bound(launch, active) for launch in network.updates]
 
         def step() -> None:
-            for launch in before:
-                launch()
-            network.run_head(active)
-            for launch in (*after[: len(network.back)], tick, *after[len(network.back) :]):
-                launch()
+            for call in calls:
+                call()
 
         def repeat(times: int) -> None:
             for _ in range(times):
@@ -174,7 +174,7 @@ class Trainer:
             network.values,
             network.first,
             network.second,
-            network.loss,
+            network.losses,
             network.next,
             network.exact,
             network.rates,
@@ -202,6 +202,9 @@ class Trainer:
         grid = (-(-images.height * images.width // SMALL), network.plan.images)
         body = f"fetched<{network.plan.word}, {pixel}>(args);"
         return Launch("fetched", grid, SMALL, args, body=body)
+
+    def _call(self, step: Step, devices: int) -> Call:
+        return self._bound(step, devices) if isinstance(step, Launch) else partial(step, devices)
 
     def _bound(self, launch: Launch, devices: int) -> Call:
         names = self._names

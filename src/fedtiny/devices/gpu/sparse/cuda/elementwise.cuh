@@ -18,7 +18,7 @@ struct Plane {         // one word image's channel of the result: what makes it
   int sums, area;   // area: positions of a feature
   float floor;      // of a sum
 };
-enum { ADD = 0, MAX_POOL = 1, MEAN_POOL = 2, NORM = 3, FEATURES = 4 };
+enum { ADD = 0, MAX_POOL = 1, MEAN_POOL = 2, NORM = 3, FEATURES = 4, ADAPTIVE_POOL = 5 };
 
 template <class W>
 static __device__ __forceinline__ float value(const View& v, u32 w, float4 k, int i) {
@@ -58,9 +58,45 @@ static __device__ __forceinline__ float window_size(const Plane& p, int height, 
   return (float)((bottom - top) * (right - left));
 }
 
+// Of an adaptive pool, where window i of `parts` begins and ends along an axis of `size` values.
+static __device__ __forceinline__ int2 part_of(int i, int size, int parts) {
+  int2 found;
+  found.x = i * size / parts;
+  found.y = ((i + 1) * size + parts - 1) / parts;
+  return found;
+}
+
+template <class W>
+static __device__ __forceinline__ void adaptive(const Plane& p, const u32* from, float4 k, int y,
+                                                int x, float* v) {
+  const int2 rows = part_of(y, p.in_height, p.height), columns = part_of(x, p.in_width, p.width);
+  for (int i = 0; i < W::N; i++) v[i] = 0.f;
+  for (int sy = rows.x; sy < rows.y; sy++)
+    for (int sx = columns.x; sx < columns.y; sx++)
+      for (int i = 0; i < W::N; i++) v[i] += value<W>(p.a, from[sy * p.in_width + sx], k, i);
+  const float size = (float)((rows.y - rows.x) * (columns.y - columns.x));
+  for (int i = 0; i < W::N; i++) v[i] /= size;
+}
+
+template <class W>
+static __device__ __forceinline__ void adaptive_gradient(const Plane& p, const u32* g, int y, int x,
+                                                         float* v) {
+  for (int oy = 0; oy < p.in_height; oy++) {
+    const int2 rows = part_of(oy, p.height, p.in_height);
+    if (y < rows.x || y >= rows.y) continue;
+    for (int ox = 0; ox < p.in_width; ox++) {
+      const int2 columns = part_of(ox, p.width, p.in_width);
+      if (x < columns.x || x >= columns.y) continue;
+      const float size = (float)((rows.y - rows.x) * (columns.y - columns.x));
+      for (int i = 0; i < W::N; i++) v[i] += W::get(g[oy * p.in_width + ox], i) / size;
+    }
+  }
+}
+
 template <class W>
 static __device__ __forceinline__ void window(const Plane& p, const u32* from, float4 k, int y,
                                               int x, float* v) {
+  if (p.kind == ADAPTIVE_POOL) return adaptive<W>(p, from, k, y, x, v);
   if (p.kind == MAX_POOL) {
     int where;
     for (int i = 0; i < W::N; i++)
@@ -83,6 +119,7 @@ template <class W>
 static __device__ __forceinline__ void window_gradient(const Plane& p, const u32* from,
                                                        const u32* g, float4 k, int y, int x,
                                                        float* v) {
+  if (p.kind == ADAPTIVE_POOL) return adaptive_gradient<W>(p, g, y, x, v);
   for (int oy = max(0, (y + p.pad_y - p.kernel_y + p.step_y) / p.step_y); oy < p.in_height; oy++) {
     if (oy * p.step_y - p.pad_y > y) break;
     for (int ox = max(0, (x + p.pad_x - p.kernel_x + p.step_x) / p.step_x); ox < p.in_width; ox++) {
