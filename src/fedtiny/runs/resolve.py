@@ -229,8 +229,8 @@ def plan_memory(
     asked: RunConfig, config: RunConfig, method: Method, param_spec: ParamSpec, graph: Traced
 ) -> tuple[RunConfig, RunConfig]:
     """Both configs, with the largest batch and its storage that fit a device's memory."""
-    first = first_mask(method, param_spec).counts
-    counts = np.maximum(method.layer_counts(param_spec), list(first.values()))
+    densest = first_mask(method, param_spec).counts
+    counts = np.maximum(method.layer_counts(param_spec), list(densest.values()))
     kept = {
         layer: min(size, int(count * MAX_NOISE) + 1)
         for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
