@@ -81,7 +81,7 @@ UNUSUAL = {
     "synflow, global": "--method synflow --pruning.scope global",
     "shards": "--fleet.partition shards",
     "iid, no augmenting": "--fleet.partition iid --data.no-augment",
-    "paper's budget": "--memory-budget 70KB",
+    "paper's budget": "--memory-budget 70KB --memory-model paper",
 }
 UNUSUAL_NATIVE = {
     "float16": "--device.storage float16",

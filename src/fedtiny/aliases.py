@@ -39,6 +39,7 @@ ATTRIBUTES = {
     "Config": {"trust": "robustness"},
     "FleetConfig": {"late_rate": "straggler_rate"},
     "Mask": {"anatomy": "param_spec"},
+    "PruningConfig": {"scope": "budgets"},
     "RobustnessConfig": {"most_samples": "max_samples"},
     "Server": {"anatomy": "param_spec", "door": "transport"},
     "Theta": {"anatomy": "param_spec"},

@@ -72,6 +72,7 @@ def configs():
         density=SHARES,
         memory_budget=maybe(TEXTS),
         memory_model=st.sampled_from(["paper", "device"]),
+        flops_budget=maybe(TEXTS),
         rounds=maybe(COUNTS),
         seed=st.integers(0, 2**63 - 1),
         workers=maybe(COUNTS),
@@ -123,7 +124,8 @@ def configs():
             order=st.sampled_from(["backward", "forward"]),
             delta_r=maybe(COUNTS),
             r_stop=maybe(COUNTS),
-            scope=st.sampled_from(["uniform", "global"]),
+            budgets=st.sampled_from(["uniform", "erk", "flow", "global"]),
+            flow_beta=st.floats(0, 2),
             iterations=COUNTS,
         ),
         robustness=st.builds(

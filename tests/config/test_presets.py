@@ -12,6 +12,7 @@ from fedtiny.config import (
     PruningConfig,
     SelectionConfig,
     TrainConfig,
+    from_dict,
     resolve,
     resolve_run,
     to_dict,
@@ -107,7 +108,9 @@ def test_resolved_and_open_settings_differ_where_they_say_something_else():
 @pytest.mark.parametrize("kind", [resolve, resolve_run])
 def test_nothing_that_a_computation_needs_is_open(kind):
     config = kind(Config())
-    needed = [config.rounds, *vars(config.pruning).values(), config.selection.pool_size]
+    left_to_the_method = {"growth", "drop", "stop_share"}
+    pruning = [v for name, v in vars(config.pruning).items() if name not in left_to_the_method]
+    needed = [config.rounds, *pruning, config.selection.pool_size]
     assert None not in [*needed, config.train.local_epochs, config.train.batch_size]
     with pytest.raises(ConfigError, match="'rounds' must be int, got None"):
         replace(config, rounds=None)
@@ -120,3 +123,17 @@ def test_who_computes_is_settled_for_a_run():
     assert (config.simulator, config.workers, config.threads) == ("reference", 1, 1)
     with pytest.raises(ConfigError, match="'workers' must be int, got None"):
         replace(config, workers=None)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "pruning", "r_stop"),
+    [
+        (90, {"stop_share": 0.75}, 67),
+        (300, {"stop_share": 1.0}, 300),
+        (1, {"stop_share": 0.1}, 1),
+        (90, {"stop_share": 0.75, "r_stop": 30}, 30),
+        (90, {}, 10),
+    ],
+)
+def test_adjustments_end_by_a_share_of_the_rounds(rounds, pruning, r_stop):
+    assert resolve(from_dict({"rounds": rounds, "pruning": pruning})).pruning.r_stop == r_stop

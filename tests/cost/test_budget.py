@@ -112,10 +112,10 @@ def test_the_least_budget_is_told():
 
 
 def test_a_method_that_does_not_fit_has_a_row_without_costs():
-    row = fitting_summary(config("fedavg"), 1_000, "paper", **OWN)
+    row = fitting_summary(config("fedavg", memory_budget="1kB"), **OWN)
     assert (row["density"], row["least_memory"]) == (None, 8 * 375)
     assert "needs at least 3,000 bytes" in row["notes"][0]
-    row = fitting_summary(config("fedtiny"), 2_000, "paper", **OWN)
+    row = fitting_summary(config("fedtiny", memory_budget="2kB"), **OWN)
     assert row["memory_paper"] <= 2_000
     assert row["density"] == largest_density(config("fedtiny"), 2_000, "paper", **OWN)
 

@@ -67,7 +67,7 @@ def test_settings_from_a_file_and_flags_that_win(capsys, tmp_path):
 
 def test_a_budget_from_a_file(capsys, tmp_path):
     file = tmp_path / "run.toml"
-    file.write_text('memory_budget = "3MB"\n[data]\nname = "cifar10"\n')
+    file.write_text('memory_budget = "3MB"\nmemory_model = "paper"\n[data]\nname = "cifar10"\n')
     (row,) = printed_json(capsys, str(file), "--methods", "snip")["rows"]
     assert row["density"] == pytest.approx(0.01164, abs=1e-5)
     (row,) = printed_json(capsys, str(file), "--methods", "snip", "--density", "0.1")["rows"]
@@ -97,20 +97,55 @@ def test_flops_by_layer(capsys):
     assert "FLOPs by layer" in capsys.readouterr().out
 
 
+PAPER = ["--memory-model", "paper"]
+
+
 def test_a_budget_gives_the_largest_density(capsys):
-    rows = printed_json(capsys, "--model", "resnet18", "--memory-budget", "3MB")["rows"]
+    rows = printed_json(capsys, "--model", "resnet18", "--memory-budget", "3MB", *PAPER)["rows"]
     fedtiny = next(row for row in rows if row["method"] == "fedtiny")
     assert fedtiny["density"] == pytest.approx(0.01164, abs=1e-5)
     assert fedtiny["memory_paper"] <= 3_000_000
     lacking = {row["method"]: row["least_memory"] for row in rows if row["density"] is None}
-    assert set(lacking) == {"fedavg", "prunefl", "lotteryfl"}
+    assert set(lacking) == {"fedavg", "ssfl", "prunefl", "lotteryfl"}
     assert lacking["fedavg"] == 89_391_696
 
 
 def test_a_budget_of_what_a_device_needs(capsys):
-    flags = ["--memory-budget", "310MB", "--memory-model", "device", "--methods", "fedtiny"]
+    flags = ["--memory-budget", "310MB", "--methods", "fedtiny"]
     assert command(flags) == 0
     assert "0.036003" in capsys.readouterr().out
+
+
+def test_both_budgets_and_what_they_chose_are_printed(capsys):
+    flags = ["--memory-budget", "64MB", "--flops-budget", "2%", "--methods", "fl_pqsu"]
+    (row,) = printed_json(capsys, *flags)["rows"]
+    assert row["memory_device"] <= 64_000_000
+    assert row["flops_plain"] <= 0.02 * row["flops_dense_round"]
+    assert (row["batch_size"], row["budgets"], row["flow_beta"]) == (12, "uniform", None)
+    command(flags)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "fl_pqsu at density 0.016859: 1.67E12 FLOPs in a plain round (2.00%), batches of" in said
+
+
+@pytest.mark.parametrize(("budgets", "ratio"), [("uniform", 0.0132), ("erk", 0.0281)])
+def test_layer_budgets_cost_operations(capsys, budgets, ratio):
+    flags = ["--budgets", budgets, "--density", "0.01", "--methods", "fl_pqsu"]
+    (row,) = printed_json(capsys, *flags)["rows"]
+    assert row["kept_weights"] == 111_575
+    assert row["flops_ratio"] == pytest.approx(ratio, abs=5e-5)
+
+
+def test_flow_budgets_of_a_small_network(capsys):
+    flags = [*SMALL, "--density", "0.2", "--methods", "fl_pqsu", "--budgets", "flow"]
+    lavish, frugal = (
+        printed_json(capsys, *flags, "--flow-beta", beta)["rows"][0] for beta in ("0", "2")
+    )
+    assert lavish["kept_weights"] == frugal["kept_weights"]
+    assert lavish["flops_plain"] > frugal["flops_plain"]
+    between = (lavish["flops_plain"] + frugal["flops_plain"]) // 2
+    (row,) = printed_json(capsys, *flags, "--flops-budget", str(between))["rows"]
+    assert row["flops_plain"] <= between
+    assert 0 < row["flow_beta"] <= 1
 
 
 @pytest.mark.parametrize(
@@ -125,8 +160,13 @@ def test_a_budget_of_what_a_device_needs(capsys):
         (["--samples", "1"], "--samples must be at least 2"),
         (["--memory-budget", "3XB"], "is not a size"),
         (["--memory-budget", "3MB", "--density", "0.1"], "not both"),
-        (["--memory-budget", "1MB", "--methods", "fedavg"], "needs at least 89,391,696 bytes"),
-        (["--memory-budget", "1kB"], "no method fits, .* is this: small_model .* at least 1,448"),
+        (["--flops-budget", "0.02"], "write a share of the dense network's, as 2%"),
+        (["--flops-budget", "0.1%", "--methods", "snip"], "at least .* FLOPs in a plain round"),
+        (["--memory-budget", "1MB", "--methods", "fedavg", *PAPER], "at least 89,391,696 bytes"),
+        (
+            ["--memory-budget", "1kB", *PAPER],
+            "no method fits, .* is this: small_model .* at least 1,448",
+        ),
     ],
 )
 def test_mistakes_are_told(arguments, message):

@@ -2,24 +2,37 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fedtiny import methods
 from fedtiny.cost import Workload, flops, memory, summary, traffic
 from fedtiny.devices.executors import SerialExecutor
 from fedtiny.devices.simulator import Simulator
-from fedtiny.federation.messages import Verb, evaluate, top_gradients, train
+from fedtiny.federation.messages import (
+    Request,
+    Verb,
+    evaluate,
+    shared_gradients,
+    top_gradients,
+    train,
+)
 from fedtiny.federation.method import CoarseRequest, Method
+from fedtiny.federation.reply_spec import expected, reply_bytes
 from fedtiny.federation.rounds import play_round, prepare
 from fedtiny.federation.verbs import Evaluate, TopGradients, Train
 from fedtiny.federation.wire.indices import coded_size
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
 
 from ..devices.tiny import TinyNet, lab, seeded, settings
 from .tiny import GIVEN, config, tiny_network, workload
 
 SAMPLES = 16
+CIFAR = {"shape": (3, 32, 32), "classes": 10, "samples": 50}
 HALF = 2 * (288 + 64 + 160 + 15)  # one forward pass of one image of the tiny network
 
 
@@ -94,6 +107,56 @@ def test_feddst_sends_the_bytes_that_are_predicted(epochs, wire):
     asked = settings(method="feddst", fleet={"wire": wire}, train={"local_epochs": epochs})
     for counted, predicted in counted_and_predicted(asked):
         assert counted == predicted
+
+
+@pytest.mark.parametrize("wire", ["count", "encode"])
+@pytest.mark.parametrize("rule", ["gradient", "fisher", "votes", "random", "shared"])
+def test_every_rule_of_growth_sends_the_bytes_that_are_predicted(rule, wire):
+    pruning = {"growth": rule, "granularity": "entire"}
+    asked = settings(fleet={"wire": wire}, pruning=pruning, selection={"kind": "none"})
+    (first, predicted), _ = counted_and_predicted(asked)
+    assert first == predicted
+
+
+def test_bytes_of_an_event_by_rule():
+    """Beside a model of two layers with 40 of 400 kept: 12 of a layer are grown."""
+    spec = ParamSpec({"a": (20, 20), "b": (20, 20)}, {}, (("a", "b"),), (), "first", "last")
+    mask = Mask(spec, dict.fromkeys(spec.prunable, np.arange(40)))
+    theta = Theta(mask, np.zeros(80, np.float32))
+
+    def up(*program):
+        request = Request("train", "fedtiny", 0, program, theta)
+        return reply_bytes(expected(request), spec, mask.counts, lambda layer, n: 10 + n, 0.5)
+
+    plain, twelve = up(train(1)), {"a": 12, "b": 12}
+    assert up(train(1), top_gradients(twelve)) - plain == 2 * (2 + 22 + 4 * 12)
+    assert up(train(1), top_gradients(twelve, fisher=True)) - plain == 2 * (2 + 22 + 4 * 12)
+    assert up(train(1), top_gradients(twelve, votes=True)) - plain == 2 * (2 + 22)
+    shared = up(train(1), shared_gradients(dict.fromkeys("ab", 48), seed=1)) - plain
+    assert shared == 2 * (1 + 1 + 2 + 4 + 4 * 48)  # name, dtype, dimensions and values
+
+
+def test_pools_of_several_kinds_take_the_bytes_that_are_predicted():
+    selection = {"pool": "magnitude,erk,flow,random", "pool_size": 9}
+    asked = settings(method="fedtiny", density=0.3, selection=selection)
+    bench = lab(asked, sizes=(SAMPLES,), augment=False)
+    prepare(bench.server, bench.method)
+    given = {"shape": bench.data.shape, "classes": 3, "samples": SAMPLES}
+    work = Workload.of(asked, model=seeded(TinyNet), flow=bench.method.flow, **given)
+    assert work.candidates == 9
+    predicted = traffic.selection(work)
+    assert predicted.up == bench.server.traffic.up
+    assert predicted.down == pytest.approx(bench.server.traffic.down, rel=0.03)
+
+
+def test_a_pool_is_costed_as_its_dearest_kind():
+    def kept(pool):
+        selection = {"pool": pool, "pool_size": 4}
+        return Workload.of(settings(density=0.1, selection=selection), **CIFAR).load.forward
+
+    magnitude, erk = kept("magnitude"), kept("erk")
+    assert erk > magnitude
+    assert kept("magnitude,erk") == kept("erk,magnitude") == erk
 
 
 @pytest.mark.parametrize("wire", ["count", "encode"])

@@ -13,7 +13,14 @@ from fedtiny.cost.workload import CountedMask
 from fedtiny.federation.messages import POOL_COUNTS, Reply, Request, pool_arrays
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Traffic
-from fedtiny.federation.verbs import BnStatistics, Losses, PruneAndGrow
+from fedtiny.federation.verbs import (
+    BnStatistics,
+    CongruentSwap,
+    DropScores,
+    Losses,
+    PruneAndGrow,
+    TopGradients,
+)
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_reply, encode_request
 from fedtiny.federation.wire.indices import coded_size, expected_coded_size
 from fedtiny.models.param_spec import ParamSpec
@@ -52,7 +59,8 @@ def request_of(work, theta, round):
     method = methods.create(work.config)
     server = Server(work.config, None, theta, round=round)
     program = method.train_locally(server) + method.score(server)
-    return Request("train", work.config.method, round, program, theta)
+    arrays = method.request_arrays(server)
+    return Request("train", work.config.method, round, program, theta, arrays)
 
 
 def reply_of(work, theta, round, seed=1):
@@ -60,7 +68,7 @@ def reply_of(work, theta, round, seed=1):
     rng = np.random.default_rng(seed)
     param_spec, program = work.network.param_spec, work.program(round)
     reply = Reply(3, work.samples, theta, metrics={"loss": traffic.TYPICAL_LOSS})
-    if any(isinstance(verb, PruneAndGrow) for verb in program):
+    if any(isinstance(verb, PruneAndGrow | CongruentSwap) for verb in program):
         own = random_mask(param_spec, work.mask.counts, seed)
         return replace(reply, theta=random_theta(own)), traffic.coded_mask(own)
     if program[0].sum_dense_gradients:
@@ -70,13 +78,20 @@ def reply_of(work, theta, round, seed=1):
         layer: SparseVector(
             param_spec.sizes[layer],
             random_positions(rng, number, param_spec.sizes[layer]),
-            np.zeros(number, np.float32),
+            np.full(number, verb.votes, np.float32),
         )
-        for verb in program[1:]
+        for verb in program
+        if isinstance(verb, TopGradients)
+        for layer, number in verb.counts.items()
+    }
+    scores = {
+        layer: np.zeros(number, np.float32)
+        for verb in program
+        if isinstance(verb, DropScores)
         for layer, number in verb.counts.items()
     }
     coded = {layer: coded_size(vector.indices, vector.size) for layer, vector in found.items()}
-    return replace(reply, gradients=found), coded
+    return replace(reply, gradients=found, arrays=scores), coded
 
 
 @pytest.mark.parametrize("method", METHODS)

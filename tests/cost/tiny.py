@@ -32,6 +32,7 @@ def tiny_network():
 def config(method="fl_pqsu", density=0.5, **changes):
     """Two epochs, batches of 8, four candidates, an adjustment in rounds 0, 2 and 4."""
     return Config(
+        memory_model=changes.pop("memory_model", "paper"),
         method=method,
         density=density,
         data=DataConfig(name="cifar10"),

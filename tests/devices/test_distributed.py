@@ -15,7 +15,12 @@ import pytest
 from fedtiny.cli.main import dispatch
 from fedtiny.config import Config
 from fedtiny.devices import distributed
-from fedtiny.devices.distributed import DistributedExecutor, measured_by_first, shares
+from fedtiny.devices.distributed import (
+    DistributedExecutor,
+    flow_of_first,
+    measured_by_first,
+    shares,
+)
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Verb, evaluate, top_gradients, train
 from fedtiny.process import launch
@@ -143,6 +148,18 @@ def test_all_ranks_come_to_the_same_server(monkeypatch):
     assert on_ranks(2, play, config, sizes) == [expected] * 2
 
 
+def test_layer_budgets_by_flow_are_those_of_rank_0():
+    def play(ranks, bench):
+        own = bench.method.flow
+        if ranks.rank:  # that measures otherwise
+            own = own.with_scores(lambda scores: {n: v[::-1] ** 2 for n, v in scores.items()})
+        adopted = flow_of_first(own, ranks)
+        return [flow.counts(0.3, 0.5, 5).tolist() for flow in (own, adopted)]
+
+    (first, adopted), (other, adopted_there) = on_ranks(2, play)
+    assert first == adopted == adopted_there != other
+
+
 def test_the_failure_of_a_device_is_known_to_every_rank():
     def play(ranks, bench):
         own = bench.transport.executor
@@ -263,6 +280,9 @@ ORDERS = [
     run_with("fedtiny"),
     run_with("feddst", "--density", "0.2", "--fleet.fail-rate", "0.3"),
     run_with("synflow", "--workers", "2"),
+    run_with("fedtiny_flow", *("--selection.pool-size", "3", "--pruning.budgets", "flow")),
+    run_with("set", *("--pruning.budgets", "flow", "--flops-budget", "40%")),
+    run_with("fedrts"),
     run_with("fedtiny", "--simulator", "gpu", "--gpu.precision", "fp32", "--gpu.lanes", "2"),
 ]
 

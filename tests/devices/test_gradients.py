@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedtiny.devices import torch_gradients
-from fedtiny.devices.torch_gradients import top_gradients
+from fedtiny.devices.torch_gradients import feed_gradients, top_gradients, tops_of
 from fedtiny.devices.torch_layers import norms
+from fedtiny.devices.torch_takers import GradientsAt
 from fedtiny.errors import ModelError
 from fedtiny.models import analyze
 from fedtiny.sparse.mask import Mask
@@ -172,8 +173,11 @@ def test_no_operation_makes_a_tensor_of_a_layer_s_shape():
     with Shapes() as plain:
         F.cross_entropy(network(inputs), labels).backward()
     network.zero_grad()
+    positions = {layer: np.array([1, 30], np.int32) for layer in mask}
     with Shapes() as ours:
         top_gradients(network, inputs, labels, mask, dict.fromkeys(mask, 2))
+        feed_gradients(network, inputs, labels, tops_of(mask, dict.fromkeys(mask, 2)), fisher=True)
+        feed_gradients(network, inputs, labels, {n: GradientsAt(p) for n, p in positions.items()})
     weight = mask.param_spec.prunable["3.weight"]
     assert weight in plain.made
     assert weight not in ours.made
@@ -267,3 +271,106 @@ def test_the_same_moment_draws_the_same_gradients_whatever_came_before():
     first = [measured(0), measured(1)]
     assert [measured(1), measured(0)] == first[::-1]
     assert first[0] != first[1]
+
+
+# Gradients at given positions, and over the root of their Fisher information
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_gradients_at_given_positions_are_autograd_s(kind):
+    network = NETWORKS[kind]().train()
+    inputs, labels, mask = problem(network)
+    asked = {layer: np.flatnonzero(~mask.array(layer))[::3].astype(np.int32) for layer in mask}
+    found = {layer: GradientsAt(positions) for layer, positions in asked.items()}
+    feed_gradients(network, inputs, labels, found)
+    whole = dense_gradients(network, inputs, labels)
+    for layer, taker in found.items():
+        values = whole[layer][asked[layer]]
+        np.testing.assert_allclose(taker.result(), values, rtol=1e-3, atol=1e-7)
+
+
+def fisher_of(network, layer, inputs, labels):
+    """The Fisher information of a layer's weights, from whole inputs and output gradients."""
+    twin, seen = deepcopy(network).train(), {}
+    module = twin.get_submodule(layer.removesuffix(".weight"))
+
+    def watch(_, args, out):
+        seen["x"] = args[0]
+        out.register_hook(lambda g: seen.update(g=g))
+
+    module.register_forward_hook(watch)
+    F.cross_entropy(twin(inputs), labels).backward()
+    x, g = seen["x"].detach().double(), seen["g"].double()
+    images, groups = len(x), getattr(module, "groups", 1)
+    if isinstance(module, nn.Linear):
+        x, g = x.flatten(0, -2).T, g.flatten(0, -2).T
+    else:
+        x, g = x.transpose(0, 1).flatten(1), g.transpose(0, 1).flatten(1)
+    a = (x**2).mean(1)  # by channel
+    b = (images * g**2).sum(1)  # of each image's own loss, which is `images` times its share
+    shape = tuple(module.weight.shape)
+    out, channels = shape[0] // groups, shape[1]
+    by_group = [
+        torch.outer(b[k * out : (k + 1) * out], a[k * channels : (k + 1) * channels])
+        for k in range(groups)
+    ]
+    fisher = torch.cat(by_group).reshape(*shape[:2], *[1] * (len(shape) - 2)).expand(shape)
+    return fisher.reshape(-1).numpy()
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_gradients_are_divided_by_the_root_of_twice_their_fisher_information(kind):
+    network = NETWORKS[kind]().train()
+    inputs, labels, mask = problem(network)
+    tops = tops_of(mask, dict.fromkeys(mask, 5))
+    feed_gradients(network, inputs, labels, tops, fisher=True)
+    whole = dense_gradients(network, inputs, labels)
+    for layer, top in tops.items():
+        fisher = fisher_of(network, layer, inputs, labels)
+        scores = np.where(fisher > 0, whole[layer] / np.sqrt(2 * np.maximum(fisher, 1e-300)), 0)
+        found = top.result()
+        np.testing.assert_allclose(found.values, scores[found.indices], rtol=2e-3, atol=1e-6)
+        pruned = np.flatnonzero(~mask.array(layer).reshape(-1))
+        left = np.abs(scores[np.setdiff1d(pruned, found.indices)]).max(initial=0)
+        assert np.abs(found.values).min() >= left * (1 - 1e-3)
+
+
+def test_a_fisher_score_by_hand():
+    """One linear layer, one image of (1, 2): g_ij = d_i x_j, F_ij = x_j^2 d_i^2, score 1/sqrt 2."""
+    network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    layer = "0.weight"
+    taker = {layer: GradientsAt(np.arange(4, dtype=np.int32))}
+    inputs, labels = torch.tensor([[1.0, 2.0]]), torch.tensor([0])
+    feed_gradients(network, inputs, labels, taker, fisher=True)
+    np.testing.assert_allclose(np.abs(taker[layer].result()), np.full(4, 0.5**0.5), rtol=1e-6)
+
+
+def test_a_channel_that_gives_nothing_has_the_score_zero():
+    network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    taker = {"0.weight": GradientsAt(np.arange(4, dtype=np.int32))}
+    feed_gradients(network, torch.tensor([[0.0, 2.0]]), torch.tensor([0]), taker, fisher=True)
+    found = taker["0.weight"].result()
+    assert found[[0, 2]].tolist() == [0, 0]
+    assert (found[[1, 3]] != 0).all()
+
+
+def test_batch_norm_s_enlargement_of_an_empty_filter_cancels():
+    """With a hundredth of its weights a filter before batch norm has gradients 100 times larger."""
+
+    def scores(scale, fisher):
+        torch.manual_seed(0)
+        network = nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, eps=1e-12), nn.Flatten(), nn.Linear(72, 2)
+        )
+        with torch.no_grad():
+            network[0].weight[0] *= scale
+        taker = {"0.weight": GradientsAt(np.arange(9, dtype=np.int32))}
+        draw = torch.Generator().manual_seed(1)
+        images = torch.randn(4, 1, 8, 8, generator=draw)
+        feed_gradients(network, images, torch.tensor([0, 1, 1, 0]), taker, fisher=fisher)
+        return taker["0.weight"].result()
+
+    np.testing.assert_allclose(scores(0.01, False), 100 * scores(1, False), rtol=1e-2, atol=1e-4)
+    np.testing.assert_allclose(scores(0.01, True), scores(1, True), rtol=1e-2, atol=1e-5)

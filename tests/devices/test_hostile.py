@@ -197,7 +197,7 @@ FORGERIES = {
 }
 BOTH_WAYS = [
     (method, wire, lie)
-    for method in ("fedtiny", "feddst")
+    for method in ("fedtiny", "feddst", "fedrts")
     for wire in ("count", "encode")
     for lie in (LIES | GRADIENT_LIES if method == "fedtiny" else LIES)
 ]
@@ -439,7 +439,7 @@ def test_one_huge_reply_of_five(method, robustness, largest):
     assert found > 1e28 if largest is None else found < largest
 
 
-@pytest.mark.parametrize("method", ["fedtiny", "feddst", "prunefl"])
+@pytest.mark.parametrize("method", ["fedtiny", "feddst", "prunefl", "fedsgc", "fedrts"])
 @pytest.mark.parametrize("robustness", [{"mean": "median"}, {"mean": "trimmed", "clip_norm": 0.5}])
 def test_whole_runs_under_robust_means_repeat_and_keep_their_density(method, robustness):
     def run(wire):

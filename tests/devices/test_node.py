@@ -54,7 +54,7 @@ class Diary:
         self.calls.append(("train", shard.device, rng_key.round, epochs))
         return {"loss": 0.5}, {}
 
-    def top_gradients(self, shard, rng_key, *, counts, epsilon):
+    def top_gradients(self, shard, rng_key, *, counts, **_):
         self.calls.append(("top_gradients", shard.device, rng_key.round, dict(counts)))
         empty = np.empty(0, np.int32), np.empty(0, np.float32)
         return {layer: SparseVector(99, *empty) for layer in counts}

@@ -25,7 +25,9 @@ from fedtiny.federation.server import Server
 from fedtiny.graph.ir import Graph
 from fedtiny.graph.trace import trace
 from fedtiny.models import ParamSpec, analyze
+from fedtiny.models.synaptic_flow import measure
 from fedtiny.randomness import SERVER
+from fedtiny.sparse.flow import LayerFlow
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
@@ -169,7 +171,18 @@ def lab(
     few = np.arange(6)
     public = TorchPublicSet(engine, DeviceData(SERVER, data.train, few, few), spec.graph)
     server, method = Server(config, transport, engine.theta(), public), methods.create(config)
+    method.flow = flow_of(model, data, param_spec)
     return Lab(config, data, model, spec, engine, shards, transport, method, server, server.theta)
+
+
+def flow_of(model: nn.Module, data: DataSet, param_spec: ParamSpec) -> LayerFlow:
+    """What flows through a network; every weight counts as used once."""
+
+    def opened():
+        flow = measure(model, data.shape, tuple(param_spec.prunable))
+        return lambda mask: flow(mask.positions)
+
+    return LayerFlow(param_spec, dict.fromkeys(param_spec.prunable, 1), opened)
 
 
 def graph_of(model: nn.Module, data: DataSet) -> Graph | None:

@@ -150,7 +150,8 @@ def test_a_density_out_of_reach_is_refused_with_the_method_that_cannot(method):
 
 
 def test_what_can_be_run_passes(grid):
-    every = Grid(("all",), (0.5,), (0,), tiny(rounds=2, pruning={"r_stop": 1})).cells()
+    base = tiny(rounds=2, pruning={"r_stop": 1}, selection={"pool_size": 3})
+    every = Grid(("all",), (0.5,), (0,), base).cells()
     for cells in (grid.cells(), every):
         assert usable(cells, Account()) == cells
 

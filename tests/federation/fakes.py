@@ -39,9 +39,9 @@ class FakeTransport:
     def present(self):
         return self.devices
 
-    def ask(self, devices, request, reducer):
+    def ask(self, devices, request, reducer, top_weights=None):
         self.asked.append((list(devices), request, reducer))
-        replies, failed = reducer_for(reducer), {}
+        replies, failed = reducer_for(reducer, top_weights=top_weights), {}
         for device in devices:
             match self.answer(device, request):
                 case str() as reason:

@@ -20,6 +20,7 @@ from fedtiny.federation.messages import (
     losses,
     pool_arrays,
     prune_and_grow,
+    shared_gradients,
     top_gradients,
     train,
 )
@@ -77,6 +78,14 @@ HONEST = {
             gradients(at=(1, 3)) | gradients("c.weight", (1,)),
             metrics={"loss": 0.25},
         ),
+    ),
+    "votes": (
+        validator(train(2), top_gradients({"a.weight": 2}, votes=True)),
+        Reply(DEVICE, SAMPLES, THETA, gradients(at=(1, 3)), metrics={"loss": 0.25}),
+    ),
+    "shared": (
+        validator(train(2), shared_gradients({"a.weight": 2}, seed=4)),
+        Reply(DEVICE, SAMPLES, THETA, arrays={"a.weight": np.ones(2, "f4")}, metrics={"loss": 0.2}),
     ),
     "prune_and_grow": (
         validator(train(1), prune_and_grow({"a.weight": 1}), train(1), reducer=HOLDERS),
@@ -154,6 +163,17 @@ BAD = {
         "loss is nan": {"metrics": {"loss": NAN}},
         "loss is inf": {"metrics": {"loss": INF}},
         "loss is 1e\\+300": {"metrics": {"loss": 1e300}},
+    },
+    "votes": {
+        "another vote than 1": {"gradients": gradients(at=(1, 3), values=[1, 2])},
+        "gradient of a kept": {"gradients": gradients(at=(1, 2))},
+        "3 gradients of a.weight": {"gradients": gradients(at=(0, 1, 3))},
+    },
+    "shared": {
+        "lacks the array a.weight": {"arrays": {}},
+        "array a.weight is": {"arrays": {"a.weight": np.ones(3, "f4")}},
+        "array a.weight holds NaN": {"arrays": {"a.weight": np.array([1, NAN], "f4")}},
+        "has gradients of a.weight": {"gradients": gradients()},
     },
     "prune_and_grow": {
         "mask has density 1": {"theta": theta_of(FULL)},

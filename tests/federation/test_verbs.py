@@ -11,9 +11,13 @@ from fedtiny.federation.reply_spec import ReplySpec, expected
 from fedtiny.federation.verbs import (
     KNOWN,
     BnStatistics,
+    CongruentSwap,
+    DropScores,
     Evaluate,
     Losses,
     PruneAndGrow,
+    Sensitivity,
+    SharedGradients,
     TopGradients,
     Train,
     typed,
@@ -29,8 +33,19 @@ ON_THE_WIRE = [
     (Train(5), "train", {"epochs": 5}),
     (Train(0), "train", {"epochs": 0}),
     (Train(1, True), "train", {"epochs": 1, "sum_dense_gradients": True}),
+    (Train(1, extrude=COUNTS), "train", {"epochs": 1, "extrude": COUNTS}),
+    (
+        CongruentSwap(COUNTS, 0.5, 0.1),
+        "congruent_swap",
+        {"counts": COUNTS, "epsilon": 0.5, "share": 0.1},
+    ),
+    (DropScores(COUNTS), "drop_scores", {"counts": COUNTS}),
+    (Sensitivity(), "sensitivity", {}),
     (PruneAndGrow(COUNTS), "prune_and_grow", {"counts": COUNTS}),
     (TopGradients(COUNTS, 0.01), "top_gradients", {"counts": COUNTS, "epsilon": 0.01}),
+    (TopGradients(COUNTS, fisher=True), "top_gradients", {"counts": COUNTS, "fisher": True}),
+    (TopGradients(COUNTS, votes=True), "top_gradients", {"counts": COUNTS, "votes": True}),
+    (SharedGradients(COUNTS, seed=3), "shared_gradients", {"counts": COUNTS, "seed": 3}),
     (
         BnStatistics(128),
         "bn_statistics",
@@ -67,7 +82,7 @@ def test_verbs_that_differ_are_told_apart():
     assert Train(1) != Train(2)
     assert Train(1) != Verb("practice", {"epochs": 1})
     assert TopGradients(COUNTS) != PruneAndGrow(COUNTS)
-    assert repr(Train(1)) == "Train(epochs=1, sum_dense_gradients=False)"
+    assert repr(Train(1)) == "Train(epochs=1, sum_dense_gradients=False, extrude=None)"
     assert repr(Verb("act", {"x": 1})) == "Verb('act', {'x': 1})"
 
 
@@ -84,7 +99,8 @@ def test_options_cannot_change_once_a_verb_is_made():
     "options", [{}, {"epoch": 1}, {"epochs": 1, "rate": 2}, {"counts": {}}], ids=str
 )
 def test_options_that_do_not_fit_are_refused(options):
-    with pytest.raises(ValueError, match="the verb 'train' takes epochs, sum_dense_gradients, not"):
+    takes = "the verb 'train' takes epochs, sum_dense_gradients, extrude, not"
+    with pytest.raises(ValueError, match=takes):
         Request("act", "method", 0, (Verb("train", options),), THETA)
 
 
@@ -104,6 +120,9 @@ def test_what_each_verb_answers():
         theta=True, own_mask=True, metrics={"loss"}
     )
     assert spec(TopGradients(COUNTS)).gradients == COUNTS
+    assert not spec(TopGradients(COUNTS)).votes
+    assert spec(TopGradients(COUNTS, votes=True)) == ReplySpec(gradients=COUNTS, votes=True)
+    assert spec(SharedGradients(COUNTS, seed=3)).arrays == {n: (a,) for n, a in COUNTS.items()}
     assert spec(Losses()).arrays == {"losses": (3,)}
     assert spec(Evaluate()).metrics == {"loss", "accuracy"}
     shapes = THETA.param_spec.statistics

@@ -144,6 +144,21 @@ def test_gradients_must_fit_the_model(layer):
         wire.encode_reply(Reply(0, 1, gradients={layer: gradient}), mask)
 
 
+def test_votes_travel_without_values():
+    mask = Mask.full(anatomy_of(3))
+
+    def encoded(*values):
+        vector = SparseVector(3, np.array([0, 2], np.int32), np.array(values, np.float32))
+        reply = Reply(0, 1, gradients={"layer0": vector})
+        data = wire.encode_reply(reply, mask)
+        assert len(data) == wire.reply_size(reply, mask)
+        found = wire.decode_reply(data, mask.param_spec, mask).gradients["layer0"]
+        assert (found.indices.tolist(), found.values.tolist()) == ([0, 2], [*values])
+        return data
+
+    assert len(encoded(1, 1.5)) - len(encoded(1, 1)) == 2 * 4
+
+
 REQUEST_BYTES = (
     "46544e590201fae0fc3e"  # magic, format 2, request, fingerprint
     "07000000"  # round 7

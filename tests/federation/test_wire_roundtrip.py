@@ -66,11 +66,13 @@ def dense_arrays(draw):
 def gradients(draw, param_spec):
     mask = draw(masks(param_spec))
     layers = draw(st.sets(st.sampled_from(list(param_spec.sizes))))
+    first = draw(st.sampled_from([1.0, 2.5]))  # if all are 1 they are votes
+    found = {name: np.ones(mask.kept(name), np.float32) for name in layers}
+    for values in found.values():
+        values[:1] = first
     return {
-        name: SparseVector(
-            param_spec.sizes[name], mask.indices(name), np.ones(mask.kept(name), np.float32)
-        )
-        for name in layers
+        name: SparseVector(param_spec.sizes[name], mask.indices(name), values)
+        for name, values in found.items()
     }
 
 

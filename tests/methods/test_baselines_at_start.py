@@ -46,7 +46,7 @@ def kept(theta):
 @every_method
 @pytest.mark.parametrize("scope", ["uniform", "global"])
 def test_kept_weights_are_the_pretrained_ones_and_nothing_dense_changed(method, scope):
-    bench = prepared(method, scope=scope)
+    bench = prepared(method, budgets=scope)
     theta, start = bench.server.theta, bench.start
     assert theta.mask.count == budget(bench.param_spec, 0.2)
     for layer in theta.mask:
@@ -167,7 +167,7 @@ def layer_counts(scores, param_spec, share, scope):
 @pytest.mark.parametrize("scope", ["uniform", "global"])
 @pytest.mark.parametrize(("density", "steps"), [(0.5, 1), (0.34, 3), (0.5, 4)])
 def test_snip_keeps_the_highest_sensitivity_by_hand(density, steps, scope):
-    bench = prepared("snip", seeded(Smooth), density, iterations=steps, scope=scope)
+    bench = prepared("snip", seeded(Smooth), density, iterations=steps, budgets=scope)
     assert kept(bench.server.theta) == snip_by_hand(density, steps, scope)
 
 
@@ -267,7 +267,7 @@ def test_synflow_leaves_resnet18_its_shortcuts(scope):
         if isinstance(module, ResidualBlock):
             module.bn2.weight.data.zero_()
             module.bn1.running_var.fill_(1e-4)
-    bench = prepared("synflow", model, 0.05, iterations=10, scope=scope)
+    bench = prepared("synflow", model, 0.05, iterations=10, budgets=scope)
     counts = bench.server.theta.mask.counts
     shortcuts = {layer: count for layer, count in counts.items() if "shortcut" in layer}
     sizes = bench.param_spec.sizes

@@ -300,8 +300,8 @@ def watched(bench):
     """The requests and outcomes of a bench's transport."""
     seen, plain = [], bench.transport.ask
 
-    def spy(devices, request, reducer):
-        outcome = plain(devices, request, reducer)
+    def spy(*asked):
+        outcome, request = plain(*asked), asked[1]
         seen.append((request, outcome))
         return outcome
 

@@ -9,10 +9,19 @@ import pytest
 
 from fedtiny.data.transforms import ArrayTransform
 from fedtiny.devices.native_engine import NativeEngine
+from fedtiny.devices.node import answer
 from fedtiny.devices.torch_layers import Transform
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.verbs import BnStatistics
+from fedtiny.federation.messages import Request
+from fedtiny.federation.verbs import (
+    BnStatistics,
+    CongruentSwap,
+    DropScores,
+    Sensitivity,
+    shared_positions,
+)
 from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.congruity import packed_directions
 
 from ..devices.tiny import Lab, PlainNet, TinyNet, lab, seeded, settings
 
@@ -81,6 +90,38 @@ def test_top_gradients_are_the_references(both, epsilon):
             np.testing.assert_array_equal(found[name].indices, expected[name].indices)
             np.testing.assert_allclose(found[name].values, expected[name].values, rtol=1e-3)
     np.testing.assert_array_equal(native.theta().vector, before)
+
+
+def test_fisher_scores_are_the_references(both):
+    made, native = both
+    counts = dict.fromkeys(made.param_spec.prunable, 7)
+    for engine in (made.engine, native):
+        engine.load(made.theta())
+    place = made.shards[1], made.rng_key(1)
+    expected, found = (
+        engine.top_gradients(*place, counts=counts, epsilon=0.01, fisher=True)
+        for engine in (made.engine, native)
+    )
+    for name in counts:
+        np.testing.assert_array_equal(found[name].indices, expected[name].indices)
+        np.testing.assert_allclose(found[name].values, expected[name].values, rtol=1e-3)
+
+
+def test_gradients_at_positions_are_the_references(both):
+    made, native = both
+    theta = made.theta()
+    counts = dict.fromkeys(made.param_spec.prunable, 9)
+    positions = shared_positions(theta.mask, counts, seed=3, round=2)
+    for engine in (made.engine, native):
+        engine.load(theta)
+    place = made.shards[1], made.rng_key(1)
+    expected, found = (
+        engine.gradients_at(*place, positions=positions, epsilon=0.01)
+        for engine in (made.engine, native)
+    )
+    for name in counts:
+        most = np.abs(expected[name]).max()
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=1e-4 * most)
 
 
 @pytest.mark.slow
@@ -182,3 +223,44 @@ def test_dead_channels_are_there_when_gradients_need_them():
     )
     for name in counts:
         np.testing.assert_array_equal(found[name].indices, expected[name].indices)
+
+
+def test_sensitivity_of_a_dense_model_is_the_references(both):
+    made, native = both
+    request = Request("select", "ssfl", 0, (Sensitivity(),), made.start)
+    expected, found = (
+        answer(engine, request, made.shards[1], made.config.seed).arrays
+        for engine in (made.engine, native)
+    )
+    assert expected.keys() == found.keys() == made.param_spec.prunable.keys()
+    for name, scores in expected.items():
+        np.testing.assert_allclose(found[name], scores, rtol=1e-3, atol=1e-3 * scores.max())
+
+
+def test_a_congruent_swap_is_the_references(both):
+    made, native = both
+    mask = made.theta().mask
+    before = made.theta(seed=1)
+    arrays = packed_directions(before, made.theta())
+    counts = dict.fromkeys(made.param_spec.prunable, 4)
+    program = (CongruentSwap(counts, 0.01, 0.5, recent=True),)
+    request = Request("train", "fedsgc", 0, program, made.theta(), arrays)
+    expected, found = (
+        answer(engine, request, made.shards[1], made.config.seed).theta
+        for engine in (made.engine, native)
+    )
+    assert found.mask == expected.mask != mask
+
+
+def test_drop_scores_are_the_references(both):
+    made, native = both
+    theta = made.theta()
+    request = Request("train", "fedfit", 0, (DropScores(theta.mask.counts, 0.01),), theta)
+    expected, found = (
+        answer(engine, request, made.shards[1], made.config.seed).arrays
+        for engine in (made.engine, native)
+    )
+    for name, scores in expected.items():
+        assert len(scores) == theta.mask.kept(name)
+        largest = np.abs(scores).max()
+        np.testing.assert_allclose(found[name], scores, rtol=1e-3, atol=1e-3 * largest)

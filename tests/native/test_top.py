@@ -1,5 +1,7 @@
 """The largest gradients of pruned weights: exactly torch's, in memory for those alone."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -147,3 +149,89 @@ def test_whole_gradients_are_added_up(network, count):
         if name in sums:
             noise = 5e-4 * np.abs(gradient).max(initial=0) + 1e-4
             np.testing.assert_allclose(sums[name] - 1, 2 * gradient, atol=noise)
+
+
+@settings(max_examples=25)
+@given(st.data(), smooth_networks(), st.integers(2, 20))
+def test_gradients_at_given_positions_are_torchs(data, network, count):
+    model, shape = network
+    masks = data.draw(masks_of(model))
+    twins = Twins.make(model, shape, masks, batch=32, threads=2)
+    images, labels = batch(np.random.default_rng(0), count, shape, 3)
+    sizes = {name: twins.native.size(name) for name in twins.native.layers}
+    draw = np.random.default_rng(1)
+    asked = {name: random_mask(size, 0.2, draw) for name, size in sizes.items()}
+    found = twins.native.gradients_at(images, labels, asked)
+    for name, gradient in dense_gradients(twins, images, labels).items():
+        if name in asked:
+            noise = 2e-4 * np.abs(gradient).max(initial=0) + 2e-5
+            np.testing.assert_allclose(found[name], gradient[asked[name]], atol=noise)
+
+
+@pytest.mark.parametrize(
+    "positions", [[3, 2], [2, 2], [-1], [640], [2**31 - 1]], ids=["order", "twice", "a", "b", "c"]
+)
+def test_positions_that_are_none_are_refused(positions):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    native = Twins.make(model, (1, 8, 8), {}, batch=4).native
+    images, labels = batch(np.random.default_rng(0), 4, (1, 8, 8), 10)
+    with pytest.raises(NativeError, match=r"out of (range|order)|from 0"):
+        native.gradients_at(images, labels, {"1.weight": np.array(positions)})
+
+
+def fisher_scores(model, images, labels):
+    """By layer, each gradient over the root of twice its Fisher information, from torch."""
+    model, found = copy.deepcopy(model).train(), {}
+    layers = {f"{n}.weight": m for n, m in model.named_modules() if hasattr(m, "weight")}
+    layers = {n: m for n, m in layers.items() if m.weight.ndim > 1}
+    for name, layer in layers.items():
+        seen = found[name] = {}
+        layer.register_forward_hook(lambda _, a, out, seen=seen: _watch(seen, a[0], out))
+    F.cross_entropy(model(torch.from_numpy(images).double()), torch.from_numpy(labels)).backward()
+    scores = {}
+    for name, layer in layers.items():
+        x, g = (found[name][key].transpose(0, 1).flatten(1) for key in "xg")
+        fisher = torch.outer((len(images) * g**2).sum(1), (x**2).mean(1))
+        fisher = fisher.reshape(*fisher.shape, *[1] * (layer.weight.ndim - 2))
+        ratio = layer.weight.grad / (2 * fisher).sqrt()
+        scores[name] = torch.where(fisher > 0, ratio, 0.0).reshape(-1).numpy()
+    return scores
+
+
+def _watch(seen, inputs, output):
+    seen["x"] = inputs.detach()
+    output.register_hook(lambda g: seen.update(g=g))
+
+
+class Folded(nn.Module):
+    """A layer behind batch norm and ReLU, one with a stride, a linear one behind flat pixels."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Conv2d(2, 5, 3, padding=1)
+        self.norm = nn.BatchNorm2d(5)
+        self.two = nn.Conv2d(5, 4, 3, stride=2)
+        self.fc = nn.Linear(4 * 9, 3)
+
+    def forward(self, x):
+        x = self.two(torch.relu(self.norm(self.one(x))))
+        return self.fc(torch.relu(x).flatten(1))
+
+
+@pytest.mark.parametrize("images", [5, 16])
+@pytest.mark.parametrize(("storage", "near"), [("float32", 1e-3), ("float16", 3e-2)])
+def test_fisher_scores_are_torchs(images, storage, near):
+    torch.manual_seed(0)
+    model, draw = Folded(), np.random.default_rng(3)
+    masks = {
+        n: random_mask(p.numel(), 0.4, draw) for n, p in model.named_parameters() if p.ndim > 1
+    }
+    twins = Twins.make(model, (2, 8, 8), masks, batch=16, threads=2, top_count=200, storage=storage)
+    pictures, labels = batch(np.random.default_rng(0), images, (2, 8, 8), 3)
+    counts = {"one.weight": 9, "two.weight": 30, "fc.weight": 20}
+    found = twins.native.top_gradients(pictures, labels, counts, fisher=True)
+    for name, scores in fisher_scores(twins.torch, pictures, labels).items():
+        indices, values = found[name]
+        np.testing.assert_allclose(values, scores[indices], rtol=near, atol=near)
+        pruned = np.setdiff1d(np.arange(len(scores)), np.concatenate([masks[name], indices]))
+        assert np.abs(scores[pruned]).max() <= np.abs(values).min() * (1 + near) + near

@@ -1,5 +1,6 @@
 """Runs with native devices: when they are chosen, and that they come to what torch comes to."""
 
+import re
 import sys
 from dataclasses import replace
 
@@ -260,19 +261,37 @@ def test_a_budget_chooses_how_native_devices_compute_and_leaves_the_density():
     assert tight.device.storage == "float16"
 
 
+@pytest.mark.parametrize("method", ["fedavg", "lotteryfl", "small_model"])
+def test_a_budget_holds_the_densest_model_of_a_run(method):
+    settings = {"device_backend": "native", "memory_budget": "8MB", "pruning": {"budgets": "flow"}}
+    assembly = assemble(quick(method=method, **settings))
+    assembly.server.transport.close()
+    assert assembly.arena(assembly.server.theta.mask) <= 8_000_000
+
+
 def test_a_budget_that_no_batch_fits_is_refused_with_what_is_needed():
     with pytest.raises(FedTinyError, match=r"needs at least .* MB"):
         planned("10kB")
 
 
 def test_a_budget_for_torch_devices_chooses_the_density():
-    assert planned("5MB", device_backend="torch").density != 0.1
-    with pytest.raises(ConfigError, match="--device-backend torch"):
-        planned("5MB", method="fedavg")
+    chosen = planned("5MB", device_backend="torch")
+    assert chosen.density != 0.1
+    assert chosen.train.batch_size == 32
+
+
+def test_where_no_density_fits_torch_devices_take_smaller_batches():
+    chosen = planned("1MB", device_backend="torch")
+    assert (chosen.density, chosen.device_backend) == (0.1, "torch")
+    assert 2 <= chosen.train.batch_size < 32
+    assert planned("4MB", method="fedavg").device_backend == "torch", "natives would be slower"
 
 
 def test_a_planned_run_says_so_and_resumes(tmp_path, capsys):
     config = quick(memory_budget="1.5MB", memory_model="device", device_backend="auto")
     result = fedtiny.run(config, out=tmp_path / "run")
-    assert "devices fit 1.5MB: batches of" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.search(r"to fit 1\.5MB: density 0\.1, batches of \d+, activations in float", said)
+    told = r"memory of a device: \S+ kB as the paper counts, .* 1\.\d* MB in the arena of a native"
+    assert re.search(told, said)
     assert fedtiny.resume(result.path, reporter=Silent()).accuracy == result.accuracy

@@ -134,9 +134,11 @@ def test_settings_that_are_read_are_not_named(tmp_path):
 
 
 def test_a_density_that_a_budget_chose_is_told(tmp_path):
-    text = shown(tiny(rounds=1, memory_budget="2kB", density=0.9), tmp_path / "run")
-    assert re.search(r"^density 0\.18\d*: the largest that fits 2kB$", text, re.MULTILINE)
-    assert "the largest that fits" not in shown(tiny(rounds=1), tmp_path / "plain")
+    budget = {"memory_budget": "2kB", "memory_model": "paper"}
+    text = shown(tiny(rounds=1, density=0.9, **budget), tmp_path / "run")
+    assert re.search(r"^to fit 2kB: density 0\.18\d*$", text, re.MULTILINE)
+    assert re.search(r"^memory of a device: 2 kB as the paper counts, ", text, re.MULTILINE)
+    assert "to fit" not in shown(tiny(rounds=1), tmp_path / "plain")
 
 
 def test_devices_own_accuracy_is_told(tmp_path):

@@ -35,7 +35,7 @@ def test_rounds_since_the_last_checkpoint_are_done_again(tmp_path, rounds):
 
 
 def test_a_memory_budget_is_worked_out_to_the_same_density_again(tmp_path):
-    config = tiny(memory_budget="2kB")
+    config = tiny(memory_budget="2kB", memory_model="paper")
     whole = train(config, tmp_path / "whole")
     path = stop(config, tmp_path / "stopped", 1)
     resume(path)
@@ -100,7 +100,10 @@ EVERYTHING = {
 def test_every_method_resumes_to_the_same_end(tmp_path, method, training):
     density = 0.9 if method == "small_model" else 0.3  # a third of this small one is none
     pruning = {"iterations": 3, "r_stop": 1}
-    config = tiny(rounds=2, method=method, density=density, pruning=pruning, **training)
+    pool = {"pool_size": 3}  # one of each kind
+    config = tiny(
+        rounds=2, method=method, density=density, pruning=pruning, selection=pool, **training
+    )
     whole = train(config, tmp_path / "whole").path
     path = stop(config, tmp_path / "stopped", 1)
     resume(path)

@@ -30,6 +30,7 @@ KEYS = {
     *("bytes_down", "bytes_up", "seconds", "answered", "failed", "counted"),
     *("bytes_evaluation", "adjusted", "flops", "memory_paper", "memory_device"),
     *("effective_density", "effective_densities", "grown", "dropped"),
+    *("flops_plain", "memory_arena"),
 }
 
 

@@ -1,10 +1,11 @@
 """Growing and dropping swaps weights and never changes how many there are."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtiny.sparse.adjust import grow_and_drop
+from fedtiny.sparse.adjust import drop, grow_and_drop
 from fedtiny.sparse.candidates import prune_by_magnitude
 from fedtiny.sparse.densities import budget, uniform
 from fedtiny.sparse.mask import Mask
@@ -189,3 +190,65 @@ def test_a_model_that_diverged_keeps_its_density():
     theta = six([0, 1, 2, 3], [np.nan] * 4)
     new, _ = grow_and_drop(theta, gradient({4: 1}), {"w": 1})
     assert new.mask.count == 4
+
+
+# Room, and several layers compared with each other
+
+
+TWO = anatomy_of({"a": (6,), "b": (6,)})
+
+
+def two_layers(a, b):
+    """Weights by position of two layers of six."""
+    mask = Mask(TWO, {"a": sorted(a), "b": sorted(b)})
+    values = [a[i] for i in sorted(a)] + [b[i] for i in sorted(b)]
+    return Theta(mask, np.array(values, np.float32))
+
+
+def scores_of(**layers):
+    return {
+        layer: SparseVector(6, np.array([*own], np.int32), np.array([*own.values()], np.float32))
+        for layer, own in layers.items()
+    }
+
+
+def test_nothing_is_dropped_for_what_there_is_room_for():
+    theta = two_layers({0: 1.0, 1: 2.0, 2: 3.0}, {0: 1.0})
+    grown = scores_of(a={3: 9.0, 4: 8.0, 5: 7.0})
+    after, changes = grow_and_drop(theta, grown, {"a": 2}, room={"a": 1})
+    assert changes["a"].grown.tolist() == [3, 4]
+    assert changes["a"].dropped.tolist() == [0]
+    assert after.mask.indices("a").tolist() == [1, 2, 3, 4]
+    after, changes = grow_and_drop(theta, grown, {"a": 2}, room={"a": 5})
+    assert changes["a"].dropped.tolist() == []
+    assert after.mask.kept("a") == 5
+
+
+def test_together_the_largest_scores_and_the_smallest_weights_of_all_layers_count():
+    theta = two_layers({0: 0.1, 1: 0.2, 2: 5.0}, {0: 3.0, 1: 4.0, 2: 6.0})
+    grown = scores_of(a={3: 1.0, 4: 0.5}, b={3: -9.0, 4: 8.0, 5: 7.0})
+    numbers = {"a": 1, "b": 1}
+    apart, _ = grow_and_drop(theta, grown, numbers)
+    assert apart.mask.counts == {"a": 3, "b": 3}
+    after, changes = grow_and_drop(theta, grown, numbers, together=True)
+    assert changes["b"].grown.tolist() == [3, 4]
+    assert changes["a"].dropped.tolist() == [0, 1]
+    assert after.mask.counts == {"a": 1, "b": 5}
+    assert after.mask.count == theta.mask.count
+
+
+def test_together_every_layer_keeps_its_largest_weight():
+    theta = two_layers({0: 0.1, 1: 0.3}, {0: 3.0, 1: 4.0, 2: 6.0})
+    grown = scores_of(a={}, b={3: 1.0, 4: 1.0, 5: 1.0})
+    after, _ = grow_and_drop(theta, grown, {"a": 1, "b": 2}, together=True)
+    assert after.mask.indices("a").tolist() == [1]
+    assert after.mask.indices("b").tolist() == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_dropping_alone_takes_the_smallest(together):
+    theta = two_layers({0: 0.1, 1: 0.2, 2: 5.0}, {0: 3.0, 1: 4.0, 2: 6.0})
+    after, changes = drop(theta, {"a": 1, "b": 1}, together=together)
+    dropped = {layer: change.dropped.tolist() for layer, change in changes.items()}
+    assert dropped == ({"a": [0, 1], "b": []} if together else {"a": [0], "b": [0]})
+    assert after.mask.count == 4

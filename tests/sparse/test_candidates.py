@@ -114,3 +114,41 @@ def test_a_candidate_keeps_no_more_than_the_pool_carries(row):
     carried = prune_by_magnitude(DENSE, np.array([2, 2]))
     with pytest.raises(ValueError, match="more weights of a layer than the pool carries"):
         CandidatePool(carried, np.array([[2, 2], row]))
+
+
+# In another order than that of magnitude
+
+
+LARGE_SPEC = anatomy_of({"a": (5, 8), "b": (60,)}, {"bias": (1,)})
+LARGE = Theta(Mask.full(LARGE_SPEC), np.random.default_rng(4).standard_normal(101).astype("f4"))
+
+
+def test_a_pool_by_scores_keeps_those_of_highest_score():
+    dense, draw = LARGE, np.random.default_rng(5)
+    scores = {layer: draw.random(size) for layer, size in dense.param_spec.sizes.items()}
+    most = np.array(list(dense.param_spec.sizes.values()))
+    counts = np.array([most // 4, most // 2, most // 3], np.int32)
+    pool = CandidatePool.cut(dense, counts, scores)
+    for candidate, theta in enumerate(pool):
+        for (layer, own), count in zip(scores.items(), counts[candidate], strict=True):
+            best = np.sort(np.argsort(-own)[:count])
+            assert np.array_equal(theta.mask.indices(layer), best)
+            assert np.array_equal(theta.kept(layer), dense.kept(layer)[best])
+    again = CandidatePool(pool.theta, pool.counts, pool.ranks.copy())
+    assert pool.is_same(again)
+    assert not pool.is_same(CandidatePool(pool.theta, pool.counts))
+
+
+@pytest.mark.parametrize("broken", ["twice", "short", "range"])
+def test_ranks_that_name_no_order_are_refused(broken):
+    dense = LARGE
+    scores = {layer: np.arange(size) for layer, size in dense.param_spec.sizes.items()}
+    counts = np.array([[size // 2 for size in dense.param_spec.sizes.values()]], np.int32)
+    pool = CandidatePool.cut(dense, counts, scores)
+    ranks = pool.ranks.copy()
+    if broken == "short":
+        ranks = ranks[1:]
+    else:
+        ranks[0] = ranks[1] if broken == "twice" else 10**6
+    with pytest.raises(ValueError, match="every place"):
+        CandidatePool(pool.theta, counts, ranks)

@@ -8,7 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedtiny.errors import ConfigError
-from fedtiny.sparse.densities import budget, erdos_renyi_kernel, uniform, uniform_noise
+from fedtiny.sparse.densities import (
+    budget,
+    erdos_renyi_kernel,
+    on_the_way,
+    operations,
+    uniform,
+    uniform_noise,
+)
 
 from .strategies import anatomies, anatomy_of, resnet18
 
@@ -97,6 +104,22 @@ def test_uniform_checked_by_hand(sizes, density, counts):
 def test_erdos_renyi_kernel_checked_by_hand(total, counts):
     param_spec = anatomy_of({"small": (2, 2), "large": (10, 10)})
     assert erdos_renyi_kernel(param_spec, total / 104).tolist() == counts
+
+
+@pytest.mark.parametrize(
+    ("kept", "counts"),
+    [
+        (21, [1, 5, 15]),  # a quarter of the sums of dimensions
+        (126, [4, 31, 91]),  # of 6, 30 and 90 the first is capped at 4: 122 = 30.5 + 91.5
+        (104, [4, 25, 75]),  # 100 left over are shared 1 to 3
+        (504, [4, 100, 400]),  # and with two at their end the third takes all
+    ],
+)
+def test_erdos_renyi_kernel_of_three_layers_one_capped(kept, counts):
+    """Sums of dimensions 4, 20 and 60 (10 + 50), sizes 4, 100 and 500."""
+    param_spec = anatomy_of({"tiny": (2, 2), "middle": (10, 10), "large": (10, 50)})
+    density = kept / param_spec.prunable_count
+    assert erdos_renyi_kernel(param_spec, density).tolist() == counts
 
 
 def test_erdos_renyi_kernel_counts_the_sides_of_a_kernel():
@@ -204,3 +227,48 @@ def test_models_of_few_weights_and_densities_near_one_come_to_an_end(sizes, dens
 def test_a_pool_of_one_is_near_the_target_too():
     hundred = flat(*(10,) * 100)
     assert noisy(hundred, 0.97, candidates=1).sum() > 0.98 * 0.97 * 1000
+
+
+def test_counts_on_the_way_fall_in_each_layer_at_its_own_rate():
+    param_spec, final = flat(100, 10_000), np.array([100, 100], np.int32)
+    assert on_the_way(param_spec, final, 0.0).tolist() == [100, 10_000]
+    assert on_the_way(param_spec, final, 0.5).tolist() == [100, 1_000]
+    assert on_the_way(param_spec, final, 1.0).tolist() == [100, 100]
+
+
+@given(anatomies(), ANY_DENSITY, st.floats(0, 1))
+def test_counts_on_the_way_never_exceed_the_density_on_the_way(param_spec, density, share):
+    assume(feasible(param_spec, density))
+    final = erdos_renyi_kernel(param_spec, density)
+    counts = on_the_way(param_spec, final, share)
+    reached = budget(param_spec, density) / param_spec.prunable_count
+    assert counts.sum() <= param_spec.prunable_count * reached**share + 1e-6
+    assert (counts >= final).all()
+    assert on_the_way(param_spec, final, 1.0).tolist() == final.tolist()
+
+
+def around_erk(density=0.01, **given):
+    even = erdos_renyi_kernel(RESNET18, density)
+    draw = np.random.default_rng(0)
+    return even, uniform_noise(RESNET18, density, 30, draw, around=even, **given)
+
+
+def test_noise_is_drawn_around_other_layer_budgets_too():
+    even, counts = around_erk()
+    share = counts / even - 1
+    assert (np.abs(share) <= 0.5 + 0.5 / even).all()
+    assert share.min() < -0.4
+    assert share.max() > 0.4
+    total = counts.sum(axis=1)
+    assert (total > 0.98 * 0.01 * RESNET18.prunable_count).all()
+    assert (total <= budget(RESNET18, 0.01)).all()
+
+
+def test_no_candidate_takes_more_operations_than_the_budgets_without_noise():
+    uses = {layer: 4 ** (4 - int(layer[5])) for layer in RESNET18.prunable}  # by stage
+    price = operations(RESNET18, uses)
+    even, counts = around_erk(uses=uses)
+    assert (counts @ price <= even @ price).all()
+    assert len(np.unique(counts, axis=0)) == 30, "there is still choice"
+    free = around_erk()[1]
+    assert (free @ price > even @ price).any(), "or this shows nothing"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.sparse.densities import budget, uniform
-from fedtiny.sparse.iterative import prune_by_scores, prune_iteratively
+from fedtiny.sparse.iterative import prune_by_scores, prune_iteratively, pruning_order
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
 
@@ -60,7 +60,7 @@ class Scorer:
 @pytest.mark.parametrize(("density", "steps"), [(0.001, 3), (0.01, 4), (0.3, 7), (0.05, 1)])
 def test_the_density_falls_by_the_same_factor_at_each_step(scope, density, steps):
     scorer = Scorer()
-    theta = prune_iteratively(flat(a=100_000), scorer, density, iterations=steps, scope=scope)
+    theta = prune_iteratively(flat(a=100_000), scorer, density, iterations=steps, budgets=scope)
     expected = [int(100_000 * density ** (t / steps) + 1e-6) for t in range(steps + 1)]
     assert [*scorer.seen, theta.mask.count] == expected
 
@@ -79,7 +79,7 @@ def test_scores_are_measured_anew_and_the_pruned_never_come_back(scope):
     def scores(theta):
         return {"a": next(minds)[theta.mask.indices("a")]}
 
-    theta = prune_iteratively(flat(a=4), scores, 0.25, iterations=2, scope=scope)
+    theta = prune_iteratively(flat(a=4), scores, 0.25, iterations=2, budgets=scope)
     assert kept(theta) == {"a": [3]}
 
 
@@ -87,7 +87,7 @@ def test_scores_are_measured_anew_and_the_pruned_never_come_back(scope):
 @given(theta=dense_thetas(), density=st.floats(0.05, 1), steps=st.integers(1, 5))
 def test_the_outcome_is_within_the_density_and_no_layer_is_empty(scope, theta, density, steps):
     assume(density * theta.param_spec.prunable_count >= len(theta.param_spec.sizes))
-    result = prune_iteratively(theta, magnitudes, density, iterations=steps, scope=scope)
+    result = prune_iteratively(theta, magnitudes, density, iterations=steps, budgets=scope)
     assert result.mask.count <= budget(theta.param_spec, density)
     assert result.mask.count > budget(theta.param_spec, density) - len(theta.param_spec.sizes)
     assert min(result.mask.counts.values()) >= 1
@@ -101,7 +101,7 @@ def test_magnitude_in_many_steps_is_magnitude_in_one(theta, density):
     """A score that does not change gives the same mask, however many steps lead there."""
     assume(density * theta.param_spec.prunable_count >= len(theta.param_spec.sizes))
     one, many = (
-        prune_iteratively(theta, magnitudes, density, iterations=steps, scope="global")
+        prune_iteratively(theta, magnitudes, density, iterations=steps, budgets="global")
         for steps in (1, 4)
     )
     assert one.mask == many.mask
@@ -180,10 +180,42 @@ def test_scores_that_do_not_fit_are_refused():
 def test_a_density_that_would_empty_a_layer_is_refused(scope):
     theta = flat(a=10, b=10, c=10)
     with pytest.raises(ConfigError, match="leaves 2 weights for 3 prunable layers"):
-        prune_iteratively(theta, magnitudes, 0.09, iterations=10, scope=scope)
+        prune_iteratively(theta, magnitudes, 0.09, iterations=10, budgets=scope)
 
 
 @every_scope
 def test_a_weight_a_layer_is_the_least(scope):
-    result = prune_iteratively(flat(a=10, b=10, c=10), magnitudes, 0.1, iterations=9, scope=scope)
+    result = prune_iteratively(flat(a=10, b=10, c=10), magnitudes, 0.1, iterations=9, budgets=scope)
     assert kept(result) == {"a": [9], "b": [9], "c": [9]}
+
+
+# The order in which weights go
+
+
+def test_an_order_by_hand():
+    """Half go in the first of two steps, by its scores; the second has scores of its own."""
+    theta, seen = flat(a=8), []
+
+    def score(now):
+        seen.append(now.mask.count)
+        turned = -1 if len(seen) == 2 else 1  # what was best is worst in the second step
+        return {"a": turned * now.kept("a").astype(float)}
+
+    order = pruning_order(theta, score, 0.25, iterations=2)["a"]
+    assert seen == [8, 4, 2]
+    assert np.argsort(order).tolist() == [0, 1, 2, 3, 7, 6, 4, 5]
+
+
+@every_scope
+def test_the_last_to_go_are_those_that_pruning_keeps(scope):
+    theta = flat(a=50, b=100, c=7)
+
+    def score(now):
+        return {n: np.sin(now.mask.count * now.kept(n).astype(float)) ** 2 for n in now.mask}
+
+    order = pruning_order(theta, score, 0.1, iterations=5, budgets=scope)
+    found = prune_iteratively(theta, score, 0.1, iterations=5, budgets=scope)
+    for layer, count in found.mask.counts.items():
+        last = np.sort(np.argsort(order[layer])[-count:])
+        assert last.tolist() == found.mask.indices(layer).tolist()
+        assert len(np.unique(order[layer])) == len(order[layer])

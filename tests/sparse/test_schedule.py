@@ -141,3 +141,26 @@ def test_a_dense_model_is_never_adjusted(granularity):
 def test_a_model_without_prunable_layers_is_never_adjusted(granularity):
     schedule = Schedule(delta_r=10, r_stop=100, granularity=granularity)
     assert events(schedule, Mask.full(anatomy_of({})), rounds=120) == {}
+
+
+def test_the_rate_is_the_share_of_round_0():
+    plain, large = Schedule(10, 100), Schedule(10, 100, rate=0.4)
+    assert plain.pruning_number(0, kept=100, pruned=900) == 30
+    assert [large.pruning_number(r, kept=100, pruned=900) for r in (0, 50, 100)] == [40, 20, 0]
+
+
+def test_room_counts_as_kept():
+    spec = anatomy_of({"a": (100,)})
+    mask = Mask(spec, {"a": range(70)})
+    schedule = Schedule(1, 10, "entire")
+    assert schedule.pruning_numbers(mask, 0) == {"a": 21}
+    assert schedule.pruning_numbers(mask, 0, {"a": 30}) == {"a": 30}
+
+
+def test_a_layer_s_next_turn():
+    spec = anatomy_of({"a": (4,), "b": (4,), "c": (4,)})
+    schedule = Schedule(delta_r=2, r_stop=8, granularity="layer", order="forward")
+    # a in rounds 0 and 6, b in 2 and 8, c in 4
+    assert [schedule.next_round(spec, "a", after) for after in (-1, 0, 5, 6)] == [0, 6, 6, None]
+    assert [schedule.next_round(spec, "b", after) for after in (-1, 2, 8)] == [2, 8, None]
+    assert schedule.next_round(spec, "c", 4) is None

@@ -42,9 +42,15 @@ class Arguments:
     methods: tuple[str, ...] = ()
     """Methods to cost; default: all of fedtiny's own."""
     memory_budget: str | None = None
-    """Give the largest density that fits into so much memory, say 3MB, in place of densities."""
+    """Give the largest density that fits into so much memory, say 400MB, in place of densities."""
     memory_model: MemoryModel | None = None
-    """What the budget counts: the paper's items (the default), or all that a device needs."""
+    """What the budget counts: all that a device needs (the default), or the paper's items."""
+    flops_budget: str | None = None
+    """Most FLOPs of a plain round, say 2% of the dense network's or 1.5e12: lowers the density."""
+    budgets: Literal["uniform", "erk", "flow"] | None = None
+    """How kept weights are spread over layers."""
+    flow_beta: float | None = None
+    """The point on the curve of budgets `flow`, if no budget of FLOPs chooses it."""
     data: str | None = None
     """Data set whose images and classes are meant."""
     shape: tuple[int, int, int] | None = None
@@ -93,20 +99,22 @@ def command(arguments: list[str]) -> int:
     console.print(_cost_table(rows))
     if layers:
         console.print(_layer_table(layers))
-    for line in (_settings(config, inputs), *_selections(rows), *_notes(rows)):
+    chosen = _chosen(rows, config)
+    for line in (_settings(config, inputs), *chosen, *_selections(rows), *_notes(rows)):
         console.print(line, markup=False)
     return 0
 
 
 def _config(arguments: Arguments, base: Config) -> Config:
     train = _said(arguments, "local_epochs", "batch_size", "optimizer")
-    own = _said(arguments, "model", "width", "memory_budget", "memory_model")
+    own = _said(arguments, "model", "width", "memory_budget", "memory_model", "flops_budget")
     config = replace(
         base,
         **own,
         data=replace(base.data, name=arguments.data or base.data.name),
         train=replace(base.train, **train),
         selection=replace(base.selection, **_said(arguments, "pool_size")),
+        pruning=replace(base.pruning, **_said(arguments, "budgets", "flow_beta")),
     )
     return configs.resolve(config)
 
@@ -137,11 +145,11 @@ def _rows(
     asked = [replace(config, method=name) for name in names]
     if arguments.memory_budget and arguments.density:
         raise ConfigError("give either --density or --memory-budget, not both")
-    budget = cost.parse_size(config.memory_budget) if config.memory_budget else None
-    if budget is None or arguments.density:
+    if arguments.density:
+        asked = [replace(one, memory_budget=None) for one in asked]
+    if arguments.density or not config.memory_budget:
         asked = list(dict.fromkeys(_at(one, density) for density in densities for one in asked))
-        budget = None
-    rows = [cost.fitting_summary(one, budget, config.memory_model, **inputs) for one in asked]
+    rows = [cost.fitting_summary(one, **inputs) for one in asked]
     if all(row["density"] is None for row in rows):
         raise ConfigError(_why_nothing(rows))
     return rows
@@ -174,6 +182,23 @@ def _settings(config: Config, inputs: CostInputs) -> str:
         f"batches of {train.batch_size}, {train.optimizer}. FLOPs and memory of the costliest "
         "round; bytes of a plain round."
     )
+
+
+def _chosen(rows: list[Row], config: Config) -> list[str]:
+    """What budgets chose beside the density, and the plain round that a budget of FLOPs counts."""
+    told = []
+    for row in (row for row in rows if row["density"] is not None):
+        parts = []
+        if config.flops_budget:
+            share = row["flops_plain"] / row["flops_dense_round"]
+            parts.append(f"{scientific(row['flops_plain'])} FLOPs in a plain round ({share:.2%})")
+        if row["flow_beta"] is not None:
+            parts.append(f"flow-beta {row['flow_beta']:g}")
+        if row["batch_size"] != config.train.batch_size:
+            parts.append(f"batches of {row['batch_size']}")
+        if parts:
+            told.append(f"{row['method']} at density {_density(row)}: {', '.join(parts)}")
+    return told
 
 
 def _selections(rows: list[Row]) -> list[str]:

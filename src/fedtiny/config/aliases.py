@@ -10,6 +10,7 @@ RENAMED = {
     "trust": "robustness",
     "robustness.most_samples": "robustness.max_samples",
     "fleet.late_rate": "fleet.straggler_rate",
+    "pruning.scope": "pruning.budgets",
 }
 """Settings and tables of settings, old and new; each is looked up after those before it."""
 

@@ -27,14 +27,18 @@ AT_LEAST_ONE = (
     *("gpu.lanes", "gpu.cards", "robustness.max_samples"),
 )
 AT_LEAST_TWO = ("train.batch_size", "fleet.min_samples", "selection.batch_size")
-SHARES = ("density", "fleet.fraction", "selection.development_ratio", "train.lr_gamma")
+SHARES = (
+    *("density", "fleet.fraction", "selection.development_ratio"),
+    *("pruning.rate", "pruning.stop_share", "train.lr_gamma"),
+)
 RATES = (
     *("fleet.fail_rate", "fleet.straggler_rate", "train.weight_decay"),
     *("server.beta1", "server.beta2", "server.average_decay"),
 )
 ABOVE_ZERO = ("fleet.alpha", "selection.pool_size", "train.lr", "server.lr", "server.tau")
 NOT_NEGATIVE = ("train.pretrain_epochs", "train.lr_warmup", "server.average_start", "data.cutout")
-FINITE = ("robustness.clip_norm", "train.proximal_mu")
+NOT_NEGATIVE_FINITE = ("robustness.clip_norm", "pruning.flow_beta", "train.proximal_mu")
+POOL_KINDS = ("magnitude", "erk", "flow", "random")
 SMALL = "must be a small number that is not negative"
 RANGES: tuple[Range, ...] = (
     ("must be at least 1", lambda value: value >= 1, AT_LEAST_ONE),
@@ -45,9 +49,9 @@ RANGES: tuple[Range, ...] = (
     ("must lie in [0, 2^63)", lambda value: 0 <= value < 2**63, ("seed",)),
     ("must be above 0", lambda value: value > 0, ABOVE_ZERO),
     ("must not be negative", lambda value: value >= 0, NOT_NEGATIVE),
-    ("must be 0 or above and finite", lambda value: 0 <= value < inf, FINITE),
+    ("must be 0 or above and finite", lambda value: 0 <= value < inf, NOT_NEGATIVE_FINITE),
     ("must lie in [0, 1]", lambda value: 0 <= value <= 1, ("train.lr_final",)),
-    (SMALL, lambda value: 0 <= value < 1e6, ("pruning.gradient_epsilon",)),
+    (SMALL, lambda value: 0 <= value < 1e6, ("pruning.gradient_epsilon", "selection.tolerance")),
 )
 """What is demanded of a value, whether it is met, and of which settings; None is not judged."""
 
@@ -71,6 +75,15 @@ def complaints(config: "Config") -> Iterator[str]:
     yield from _schedule_complaints(config)
     if selection.variance != "mean" and selection.passes != 1:
         yield "--selection.variance pooled takes one pass; leave --selection.passes at 1"
+    if selection.pool is not None and not _are_kinds(selection.pool.split(",")):
+        yield (
+            f"--selection.pool takes kinds of candidates, each once, separated by commas "
+            f"({', '.join(POOL_KINDS)}), got {_shown(selection.pool)}"
+        )
+
+
+def _are_kinds(named: list[str]) -> bool:
+    return set(named) <= set(POOL_KINDS) and len(set(named)) == len(named)
 
 
 def _schedule_complaints(config: "Config") -> Iterator[str]:

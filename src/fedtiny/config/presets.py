@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from math import floor
 from typing import Any, Literal, TypeVar
 
 from fedtiny.config.settings import Config, PruningConfig, SelectionConfig, TrainConfig
@@ -27,7 +28,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "svhn": PAPER | {"rounds": 200},
 }
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+FLOPS_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmg]i?)?b?", re.IGNORECASE)
+_FLOPS = re.compile(r"(\d+(?:\.\d*)?(?:e\+?\d+)?|\.\d+)\s*(%|[kmgt]?)(?:flops)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,11 +89,15 @@ class RunConfig(ResolvedConfig):
 def resolve(config: Config) -> ResolvedConfig:
     """Fill in what was left open: the paper's setting, or a quick one for the digits.
 
-    With a number of rounds and without r_stop, pruning ends by two thirds of the run.
+    With a number of rounds and without r_stop, pruning ends by two thirds of the run, or by the
+    share of it that is asked for.
     """
     preset = PRESETS.get(config.data.name, PAPER)
     rounds = preset["rounds"] if config.rounds is None else config.rounds
+    share = config.pruning.stop_share
     r_stop = min(preset["pruning"]["r_stop"], max(1, rounds * 2 // 3))
+    if share is not None:
+        r_stop = max(1, floor(share * rounds + 1e-9))
     pruning = preset["pruning"] | {"r_stop": r_stop}
     return _filled(ResolvedConfig, config, preset | {"pruning": pruning})
 
@@ -130,3 +137,20 @@ def parse_size(text: str) -> int:
     if size < 1:
         raise ConfigError(f"'{text}' is not a size; write for example 3MB, 500kB or 1.5GB")
     return size
+
+
+def parse_flops(text: str, dense: int) -> int:
+    """A number of FLOPs, or the share of the dense network's that a percentage names.
+
+    >>> [parse_flops(text, 5000) for text in ("2%", "1.5e12", "3 GFLOPs", "640")]
+    [100, 1500000000000, 3000000000, 640]
+    """
+    match = _FLOPS.fullmatch(text.strip())
+    number, unit = (float(match[1]), match[2].lower()) if match else (0.0, "")
+    flops = number / 100 * dense if unit == "%" else number * FLOPS_UNITS[unit]
+    if not 1 <= flops < 2**63:
+        raise ConfigError(
+            f"'{text}' is no budget of FLOPs; write a share of the dense network's, as 2%, or "
+            "FLOPs of a round, as 1.5e12 or 40G"
+        )
+    return int(flops)

@@ -145,8 +145,15 @@ class SelectionConfig(Settings):
     """1 averages over the batches; more passes use a running mean of momentum 0.1."""
     variance: Literal["mean", "pooled"] = "mean"
     """Average the devices' variances, or pool them exactly (law of total variance)."""
+    pool: str | None = None
+    """FedTiny: kinds of candidates, separated by commas: magnitude, erk, flow, random; default: the
+    method's own."""
+    tolerance: float | None = None
+    """FedTiny: losses this far above the lowest cannot be told from it, and the candidate with the
+    most useful weights is taken; default: the method's own, 0 for the paper's."""
 
 
+@old_attributes
 @dataclass(frozen=True, eq=False)
 class PruningConfig(Settings):
     """Progressive pruning: how the mask is adjusted during training (Alg. 2)."""
@@ -161,14 +168,36 @@ class PruningConfig(Settings):
     """Rounds between two adjustments; default: the preset's."""
     r_stop: int | None = None
     """Last round that may adjust; default: the preset's."""
+    draw: Literal["auto", "all", "voted"] = "auto"
+    """FedRTS: the new mask is drawn among all links, as published, or among kept and voted ones;
+    auto: voted below density 0.05."""
     gradient_epsilon: float = 0.01
-    """FedTiny, FedDST: least epsilon of batch norm while pruned weights' gradients are measured."""
+    """Where pruned weights' gradients are measured: least epsilon of batch norm meanwhile."""
     reclaim: bool = False
     """FedTiny: drop weights that reach nothing before others when growing."""
-    scope: Literal["uniform", "global"] = "uniform"
-    """SNIP, SynFlow, GraSP: the same density in every layer, or one threshold for all."""
+    budgets: Literal["uniform", "erk", "flow", "global"] = "uniform"
+    """How kept weights are spread over layers: the same density in each; in proportion to the sum
+    of a layer's dimensions (ERK); by synaptic flow before training; or, for SNIP, SynFlow and
+    GraSP, by one threshold over the method's own scores."""
+    flow_beta: float = 0.5
+    """Budgets `flow`: a weight's flow is divided by its operations to this power. 0 spends the most
+    operations, 1 about those of uniform budgets."""
     iterations: int = 100
-    """SNIP, SynFlow: steps of pruning at the start."""
+    """SNIP, SynFlow, budgets `flow`: steps of pruning at the start."""
+    growth: Literal["gradient", "fisher", "votes", "random", "shared"] | None = None
+    """FedTiny: what is grown: the largest averaged gradients, those over the root of their Fisher
+    information, what most devices vote for, at random, or the largest of a few random positions
+    that all devices report; default: the method's own."""
+    drop: Literal["with_growth", "after_training"] | None = None
+    """FedTiny: drop weights when others grow, or a round later, when these have trained; default:
+    the method's own."""
+    redistribute: bool = False
+    """FedTiny: compare weights and gradients over all layers of an adjustment, so that weights move
+    between layers."""
+    rate: float = 0.3
+    """Share of a layer's weights that an adjustment in round 0 swaps; it falls to 0 as a cosine."""
+    stop_share: float | None = None
+    """Last round that may adjust as a share of the rounds, say 0.75, if r_stop is not given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,10 +269,13 @@ class Config(Settings):
     density: float = 0.05
     """Target share of prunable weights that are kept: d_target in the paper."""
     memory_budget: str | None = None
-    """Memory of a device, say 3MB: the largest density that fits, in place of --density."""
-    memory_model: Literal["paper", "device"] = "paper"
-    """Count memory as the paper does, or as a device needs it. Of native devices the batch and the
-    storage are then chosen, not the density."""
+    """Memory of a device, say 64MB, into which its training is to fit: see --memory-model."""
+    memory_model: Literal["paper", "device"] = "device"
+    """Count memory as a device needs it, or as the paper does, without activations. The density is
+    the largest that fits; of native devices the batch and the storage are chosen instead."""
+    flops_budget: str | None = None
+    """Most FLOPs of a device in a plain round, say 2% of the dense network's, or 1.5e12: lowers the
+    density, or with budgets `flow` chooses --pruning.flow-beta first."""
     rounds: int | None = None
     """Rounds of federated training; default: the preset's."""
     seed: int = 0

@@ -1,18 +1,18 @@
 """What training costs a device and the server: FLOPs, memory and bytes, without training."""
 
-from bisect import bisect_right
 from dataclasses import replace
-from math import nextafter
 from typing import Any, Unpack
 
 from fedtiny.config import Config
 from fedtiny.config import parse_size as parse_size
 from fedtiny.cost import flops, memory, traffic
-from fedtiny.cost.memory import MemoryModel, total
+from fedtiny.cost.budgets import DoesNotFit as DoesNotFit
+from fedtiny.cost.budgets import fitted as fitted
+from fedtiny.cost.budgets import largest_density as largest_density
 from fedtiny.cost.network import Network as Network
 from fedtiny.cost.workload import CostInputs as CostInputs
 from fedtiny.cost.workload import Workload as Workload
-from fedtiny.errors import ConfigError, ModelError
+from fedtiny.errors import ModelError
 from fedtiny.federation.verbs import TRAINING
 from fedtiny.sparse.vector import VALUE_BYTES
 
@@ -32,6 +32,9 @@ def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
         "method": config.method,
         "model": config.model,
         "density": config.density,
+        "budgets": config.pruning.budgets,
+        "flow_beta": config.pruning.flow_beta if config.pruning.budgets == "flow" else None,
+        "batch_size": work.config.train.batch_size,
         "kept_weights": work.kept,
         "parameters": work.network.profile.parameters,
         **_flops(work),
@@ -42,63 +45,16 @@ def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
     }
 
 
-class DoesNotFit(ConfigError):  # noqa: N818
-    """A budget below what a method needs at the least."""
+def fitting_summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
+    """Every cost, at what fits the budgets of the config.
 
-    def __init__(self, config: Config, least: int, budget: int, memory_model: MemoryModel) -> None:
-        super().__init__(
-            f"{config.method} with {config.model} needs at least {least:,} bytes of memory "
-            f"(--memory-model {memory_model}), more than the budget of {budget:,}"
-        )
-        self.least = least
-
-
-def largest_density(
-    config: Config, budget: int, memory_model: MemoryModel = "paper", **inputs: Unpack[CostInputs]
-) -> float:
-    """The largest target density whose training fits into a budget of bytes: d_target.
-
-    The answer is exact to one weight: with one more kept, the model would not fit.
-    """
-    full = Workload.of(replace(config, density=1.0), **inputs)
-    weights, least = full.large.param_spec.prunable_count, full.least_kept
-
-    def needed(kept: int) -> int:
-        return total(full.at(_just_reaching(kept, weights)), memory_model)
-
-    if total(full, memory_model) <= budget:
-        return 1.0
-    if needed(least) > budget:
-        raise DoesNotFit(config, needed(least), budget, memory_model)
-    possible = range(least, weights)
-    return _just_reaching(possible[bisect_right(possible, budget, key=needed) - 1], weights)
-
-
-def _just_reaching(kept: int, weights: int) -> float:
-    """The density that leaves exactly so many weights, rounding notwithstanding."""
-    density = kept / weights
-    while density * weights < kept and density < 1:
-        density = nextafter(density, 1)
-    return density
-
-
-def fitting_summary(
-    config: Config,
-    budget: int | None = None,
-    memory_model: MemoryModel = "paper",
-    **inputs: Unpack[CostInputs],
-) -> Summary:
-    """Every cost, at the largest density that fits a budget if there is one.
-
-    Where none fits, or no small model is small enough, the density is None and a note says why.
+    Where nothing fits, or no small model is small enough, the density is None and a note says why.
     """
     try:
-        if budget is not None:
-            density = largest_density(config, budget, memory_model, **inputs)
-            config = replace(config, density=density)
+        config = fitted(config, **inputs)
         return summary(config, **inputs)
     except (DoesNotFit, ModelError) as error:
-        least = {"least_memory": error.least} if isinstance(error, DoesNotFit) else {}
+        least = {f"least_{error.kind}": error.least} if isinstance(error, DoesNotFit) else {}
         none = {"method": config.method, "model": config.model, "density": None}
         return none | {"notes": [str(error)]} | least
 
@@ -120,6 +76,7 @@ def _flops(work: Workload) -> Summary:
     return {
         "flops_round": sum(items.values()),
         "flops_ratio": sum(items.values()) / dense,
+        "flops_plain": flops.plain(work),
         "flops_training": flops.training(items),
         "flops_exact": sum(items.values()) - flops.never_computed(work, costliest),
         "flops_dense_round": dense,

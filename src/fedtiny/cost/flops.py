@@ -26,6 +26,11 @@ def averaged(work: Workload) -> int:
     return _measured(work, work.averaged) if work.averaged else 0
 
 
+def plain(work: Workload) -> int:
+    """A round that adjusts nothing."""
+    return sum(of_round(work, work.plain_round).values())
+
+
 def costliest_round(work: Workload) -> int:
     """The first round that takes the most FLOPs."""
     return max(work.programs, key=lambda round: sum(of_round(work, round).values()))

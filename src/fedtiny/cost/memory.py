@@ -22,7 +22,7 @@ def total(work: Workload, model: MemoryModel) -> int:
 def paper(work: Workload) -> Items:
     """As the paper counts: weights and gradients, with 3 bytes for a position."""
     dense = VALUE_BYTES * work.network.profile.parameters
-    if work.kept == work.network.param_spec.prunable_count:
+    if work.kept == work.network.param_spec.prunable_count or _scoring(work):
         return {"weights": dense, "gradients": dense}
     sparse = VALUE_BYTES * _trained(work) + PAPER_INDEX * _indexed(work)
     return {
@@ -38,18 +38,38 @@ def paper_constant(work: Workload) -> int:
 
 
 def device(work: Workload) -> Items:
-    """As a device needs it in its largest round, which holds kept weights only."""
-    network, trained = work.network, VALUE_BYTES * _trained(work)
-    items = {
-        "weights": trained,
-        "indices": INDEX_BYTES * _indexed(work),
-        "gradients": trained,
-        "optimizer_state": OPTIMIZER_VALUES[work.config.train.optimizer] * trained,
-        **({"received_weights": trained} if work.config.train.proximal_mu else {}),
-        "batch_norm_statistics": VALUE_BYTES * network.statistics,
-        "activations": work.load.batch * network.profile.activation_bytes
-        + network.profile.fixed_activation_bytes,
+    """As a device needs it in its largest round, which holds kept weights only.
+
+    Where devices score the dense model before round 0 (SSFL), what that takes if it is more.
+    """
+    phases = (_in_training(work), _scoring(work))
+    return max(phases, key=lambda items: sum(items.values()))
+
+
+def _scoring(work: Workload) -> Items:
+    """What devices hold to take gradients of the dense model before round 0; most need not."""
+    held = _beside_training(work, tuple(verb for asked in work.coarse for verb in asked.program))
+    return _model(work, work.network.profile.parameters) | held if held else {}
+
+
+def _model(work: Workload, trained: int, indexed: int = 0, moments: int = 0) -> Items:
+    """A model with so many trained values, its gradients, and what passes through it."""
+    profile, values = work.network.profile, VALUE_BYTES * trained
+    return {
+        "weights": values,
+        "indices": INDEX_BYTES * indexed,
+        "gradients": values,
+        "optimizer_state": moments * values,
+        "batch_norm_statistics": VALUE_BYTES * work.network.statistics,
+        "activations": work.load.batch * profile.activation_bytes + profile.fixed_activation_bytes,
     }
+
+
+def _in_training(work: Workload) -> Items:
+    moments = OPTIMIZER_VALUES[work.config.train.optimizer]
+    items = _model(work, _trained(work), _indexed(work), moments)
+    if work.config.train.proximal_mu:
+        items["received_weights"] = VALUE_BYTES * _trained(work)
     beside = [_beside_training(work, program) for program in work.programs.values()]
     # what is held until the reply counts; the slab of a gradient comes and goes
     return items | max(beside, key=lambda held: sum(held.values()) - held.get("gradient_slab", 0))

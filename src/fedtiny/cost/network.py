@@ -10,6 +10,7 @@ from fedtiny.data.hub import KNOWN
 from fedtiny.extras import require
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
+from fedtiny.sparse.flow import LayerFlow, Measure
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,6 +35,8 @@ class Network:
     classes: int
     own_width: bool = True
     """Whether the network is as wide as its paper says."""
+    width: int | None = None
+    """Channels of its first layer, if it is one of fedtiny's own."""
 
     @property
     def statistics(self) -> int:
@@ -87,4 +90,24 @@ def _built(
     with torch.device("meta"):
         model = models.build(name, shape, classes, width=width)
     own_width = width in (None, models.kind(name).width)
-    return replace(describe(model, shape, classes, name, graph), own_width=own_width)
+    found = describe(model, shape, classes, name, graph)
+    return replace(found, own_width=own_width, width=width)
+
+
+def layer_flow(network: Network, own: "nn.Module | None", seed: int) -> LayerFlow:
+    """What flows through a network before training, and how often an image uses each weight.
+
+    A network that fedtiny knows is built with its first weights, once they are needed.
+    """
+    prunable = network.param_spec.prunable
+
+    def opened() -> Measure:
+        from fedtiny.models.synaptic_flow import measure
+
+        first = {"shape": network.shape, "classes": network.classes, "width": network.width}
+        model = models.build(network.name, **first, seed=seed) if own is None else own  # type: ignore[arg-type]
+        flow = measure(model, network.shape, tuple(prunable))
+        return lambda mask: flow(mask.positions)
+
+    uses = {layer.weight: layer.uses for layer in network.profile.layers}
+    return LayerFlow(network.param_spec, {layer: uses[layer] for layer in prunable}, opened)

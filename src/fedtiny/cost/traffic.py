@@ -44,7 +44,7 @@ def training_round(
     `reply_positions` are those of the gradients (FedTiny) or of the device's own mask (FedDST)
     that an adjusting round sends up; by default those that are expected.
     """
-    request = _request(work, "train", work.program(round))
+    request = _request(work, "train", work.program(round), work.arrays(round))
     return _exchange(request, work.mask, new_mask=new_mask, reply_positions=reply_positions)
 
 

@@ -11,17 +11,18 @@ import numpy as np
 from fedtiny import methods
 from fedtiny.aliases import old_names
 from fedtiny.config import Config, ResolvedConfig, resolve
-from fedtiny.cost.network import IMAGES, Network, describe, least_small, named
+from fedtiny.cost.network import IMAGES, Network, describe, layer_flow, least_small, named
 from fedtiny.errors import ConfigError
 from fedtiny.federation.bn_statistics import measuring
-from fedtiny.federation.messages import pool_arrays
+from fedtiny.federation.messages import Arrays, pool_arrays
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
-from fedtiny.federation.verbs import DeviceLoad, LayerFlops, Program, Train, Verb, typed
+from fedtiny.federation.verbs import DeviceLoad, LayerFlops, Losses, Program, Train, Verb, typed
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.flow import LayerFlow
 from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.theta import Theta, length
 
@@ -44,6 +45,8 @@ class CostInputs(TypedDict, total=False):
     """A network of your own, in place of the one that the config names."""
     graph: Traced
     """What tracing the network gave, so that it is not traced again."""
+    flow: LayerFlow
+    """What flows through the network, so that it is not measured again."""
 
 
 class CountedMask(Mask):
@@ -76,36 +79,39 @@ class Workload:
     large: Network
     mask: Mask
     samples: int
+    flow: LayerFlow
+    """Of the large network."""
 
     @classmethod
     def of(cls, config: Config, **inputs: Unpack[CostInputs]) -> "Workload":
-        """What a config asks of a device, at the same density in every layer."""
-        resolved, own, graph = resolve(config), inputs.get("model"), inputs.get("graph")
-        shape, classes = IMAGES["cifar10"]
-        shape, classes = inputs.get("shape", shape), inputs.get("classes", classes)
-        if own is None:
-            large = named(resolved, shape, classes, graph)
-        else:
-            large = describe(own, shape, classes, graph=graph)
-        return cls._with(resolved, large, inputs.get("samples", PAPER_SAMPLES))
+        """What a config asks of a device, under its layer budgets.
+
+        One threshold over a method's own scores is not known before training: costed as uniform.
+        """
+        resolved = resolve(config)
+        large = _large(resolved, **inputs)
+        flow = inputs.get("flow") or layer_flow(large, inputs.get("model"), config.seed)
+        return cls._with(resolved, large, inputs.get("samples", PAPER_SAMPLES), flow)
 
     @classmethod
-    def _with(cls, config: ResolvedConfig, large: Network, samples: int) -> "Workload":
+    def _with(
+        cls, config: ResolvedConfig, large: Network, samples: int, flow: LayerFlow
+    ) -> "Workload":
         try:
             method = methods.create(config)
         except ConfigError:  # one that is not installed: plain sparse training in its place
             method = Method(config)
+        method.flow = flow
         built = method.resolve(config, lambda: large.profile.parameters)
         other = built.model != config.model
         network = named(built, large.shape, large.classes) if other else large
-        kept = uniform(network.param_spec, method.density_limit(0)).tolist()
-        counts = dict(zip(network.param_spec.prunable, kept, strict=True))
-        mask = CountedMask(network.param_spec, counts)
-        return cls(config, method, network, large, mask, samples)
+        mask = first_mask(method, network.param_spec)
+        return cls(config, method, network, large, mask, samples, flow)
 
     def at(self, density: float) -> "Workload":
         """The same work with another target density."""
-        return self._with(replace(self.config, density=density), self.large, self.samples)
+        config = replace(self.config, density=density)
+        return self._with(config, self.large, self.samples, self.flow)
 
     def under(self, mask: Mask) -> "Workload":
         """The same work with the mask that a run has come to."""
@@ -163,8 +169,9 @@ class Workload:
 
     @property
     def candidates(self) -> int:
-        """Number of candidates that devices compare."""
-        return max((asked.candidates for asked in self.coarse), default=0)
+        """Number of candidates that devices compare, in one pool or in several."""
+        compared = sum(asked.candidates for asked in self.coarse if Losses() in asked.program)
+        return compared or max((asked.candidates for asked in self.coarse), default=0)
 
     @cached_property
     def programs(self) -> dict[int, Program]:
@@ -184,6 +191,13 @@ class Workload:
         """What the method asks of a device in a round; plain training if it cannot be asked."""
         asked = self._asked(self._theta, round)
         return (Train(self.config.train.local_epochs),) if isinstance(asked, str) else asked
+
+    def arrays(self, round: int) -> Arrays:
+        """What the method sends a device beside the model; nothing if it cannot be asked."""
+        try:
+            return self.method.request_arrays(self._server(self._theta, round))
+        except Exception:
+            return {}
 
     @property
     def trouble(self) -> str:
@@ -211,14 +225,40 @@ class Workload:
     def _theta(self) -> Theta:
         return _without_values(self.mask)
 
+    def _server(self, theta: Theta, round: int) -> Server:
+        """A server that knows the round and how many weights are kept, and nothing else."""
+        return Server(self.config, cast(Transport, None), theta, round=round)
+
     def _asked(self, theta: Theta, round: int) -> Program | str:
         """The method's own program for a model, or what kept it from giving one."""
-        server = Server(self.config, cast(Transport, None), theta, round=round)
+        server = self._server(theta, round)
         try:
             program = (*self.method.train_locally(server), *self.method.score(server))
             return tuple(map(typed, program))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
+
+
+def layer_flow_of(config: Config, **inputs: Unpack[CostInputs]) -> LayerFlow:
+    """What flows through the network that a config names, or through one's own."""
+    return layer_flow(_large(resolve(config), **inputs), inputs.get("model"), config.seed)
+
+
+def _large(config: Config, **inputs: Unpack[CostInputs]) -> Network:
+    """The network before anything is pruned."""
+    own, graph, (shape, classes) = inputs.get("model"), inputs.get("graph"), IMAGES["cifar10"]
+    shape, classes = inputs.get("shape", shape), inputs.get("classes", classes)
+    if own is None:
+        return named(config, shape, classes, graph)
+    return describe(own, shape, classes, graph=graph)
+
+
+def first_mask(method: Method, param_spec: ParamSpec) -> CountedMask:
+    """The mask of round 0, of which only the counts are known; some methods begin denser."""
+    first = method.density_limit(0)
+    at_target = method.budgets and first == method.config.density
+    counts = method.first_counts(param_spec) if at_target else uniform(param_spec, first)
+    return CountedMask(param_spec, dict(zip(param_spec.prunable, counts.tolist(), strict=True)))
 
 
 def _without_values(mask: Mask) -> Theta:

@@ -44,6 +44,11 @@ def training_batches(
             yield samples[part], draws[part]
 
 
+def training_steps(shard: DeviceData, *, epochs: int, most: int) -> int:
+    """How many batches a local training has."""
+    return epochs * (len(shard) // batch_size(shard, most))
+
+
 def gradient_batch(
     shard: DeviceData, rng_key: RngKey, preparation: Preparation, *, most: int
 ) -> tuple[Batch, int]:

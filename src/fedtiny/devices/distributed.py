@@ -7,6 +7,7 @@ the same bits. What the server computes with PyTorch counts as rank 0 has comput
 import heapq
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.public import LayerArrays, PublicSet
 from fedtiny.graph.ir import Graph
+from fedtiny.sparse.flow import LayerFlow
 from fedtiny.sparse.theta import Theta
 
 WINDOW = 8  # tasks a rank that are open at a time at least
@@ -125,6 +127,20 @@ def theta_of_first(ranks: Ranks, theta: Theta) -> Theta:
     return Theta(theta.mask, np.frombuffer(values, dtype="<f4").astype(np.float32))
 
 
+def scores_of_first(ranks: Ranks, own: LayerArrays) -> LayerArrays:
+    """Rank 0's values where every rank has measured the same of every layer."""
+    parts = unpacked(of_first(ranks, lambda: packed([v.tobytes() for v in own.values()])))
+    return {
+        layer: np.frombuffer(part, dtype=values.dtype).reshape(values.shape)
+        for (layer, values), part in zip(own.items(), parts, strict=True)
+    }
+
+
+def flow_of_first(flow: LayerFlow, ranks: Ranks) -> LayerFlow:
+    """The flow through a network as rank 0 measures it; all ranks ask for the same counts."""
+    return flow if ranks.size == 1 else flow.with_scores(partial(scores_of_first, ranks))
+
+
 def measured_by_first(public: PublicSet, ranks: Ranks) -> PublicSet:
     """The public set with rank 0's measurements on every rank."""
     return public if ranks.size == 1 else _PublicSetOfFirst(public, ranks)
@@ -142,19 +158,10 @@ class _PublicSetOfFirst:
         return self.own.graph
 
     def gradients(self, theta: Theta) -> LayerArrays:
-        return self._of_first(self.own.gradients(theta))
+        return scores_of_first(self.ranks, self.own.gradients(theta))
 
     def synaptic_flow(self, theta: Theta) -> LayerArrays:
-        return self._of_first(self.own.synaptic_flow(theta))
+        return scores_of_first(self.ranks, self.own.synaptic_flow(theta))
 
     def hessian_gradient(self, theta: Theta) -> LayerArrays:
-        return self._of_first(self.own.hessian_gradient(theta))
-
-    def _of_first(self, own: LayerArrays) -> LayerArrays:
-        parts = unpacked(
-            of_first(self.ranks, lambda: packed([values.tobytes() for values in own.values()]))
-        )
-        return {
-            layer: np.frombuffer(part, dtype=values.dtype).reshape(values.shape)
-            for (layer, values), part in zip(own.items(), parts, strict=True)
-        }
+        return scores_of_first(self.ranks, self.own.hessian_gradient(theta))

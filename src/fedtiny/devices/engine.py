@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import tanh
 from typing import Protocol
 
 import numpy as np
@@ -15,13 +16,14 @@ from fedtiny.federation.verbs import BnStatistics
 from fedtiny.models.param_spec import Shape
 from fedtiny.randomness import SERVER, generator
 from fedtiny.sparse.candidates import CandidatePool
-from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
 __getattr__ = old_names(__name__)
 Metrics = dict[str, float]
 Arrays = Mapping[str, NDArray[np.float32]]
+Places = NDArray[np.intp]
 
 MOMENTUM = 0.1  # of running batch-norm statistics, if several passes are asked for
 
@@ -59,20 +61,45 @@ class Engine(Protocol):
         epochs: int,
         sum_dense_gradients: bool = False,
         received: Theta | None = None,
+        extruded: Places | None = None,
     ) -> tuple[Metrics, Arrays]:
         """Train under the mask with a fresh optimizer; gives the mean loss.
 
         On request also the mean over all batches of each prunable layer's full gradient. FedProx
-        holds the weights near those that were `received`; without them it does not.
+        holds the weights near those that were `received`; without them it does not. Weights that
+        are `extruded`, given by their places in theta's vector, are penalized (`Extrusion`).
         """
 
     def top_gradients(
-        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        counts: Mapping[str, int],
+        epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> dict[str, SparseVector]:
         """The largest gradients of pruned weights on one mini-batch; changes nothing.
 
         Batch norm computes with this epsilon at least, which bounds by how much it enlarges the
-        gradient of a filter that gives nothing.
+        gradient of a filter that gives nothing. On request each gradient g is divided by
+        sqrt(2 F), so that its square is Fedfit's score g^2 / (2 F). The Fisher information is
+        F = (mean of the input's squares) (mean over images of the squares of the output's
+        gradient, summed over pixels), of the weight's channel and filter.
+        """
+
+    def gradients_at(
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        positions: Mapping[str, Indices],
+        epsilon: float = 0.0,
+        fisher: bool = False,
+    ) -> Arrays:
+        """The gradients of these weights on the same mini-batch; changes nothing.
+
+        On request each is divided as those of `top_gradients` are.
         """
 
     def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
@@ -104,6 +131,30 @@ def finite(loss: float, rng_key: RngKey) -> float:
             f"{loss}; lower --train.lr"
         )
     return loss
+
+
+@dataclass(frozen=True)
+class Extrusion:
+    """FedMef's way of emptying weights that are about to be dropped, over so many local steps.
+
+    The loss has penalty |w|^2 of them beside it. The learning rate is raised as long as they are
+    large and few steps are done: to (2T - 2t) / (2T - t) (2 sigmoid(|w|) - 1) of the highest rate
+    that a round has had, where that is above the rate of this one.
+    """
+
+    steps: int
+    highest_rate: float = 1.0
+    """As a multiple of this round's: the first round's, or that after a warm-up."""
+    penalty: float = 1e-4
+
+    def rate(self, step: int, norm: float) -> float:
+        """The learning rate of a step, counted from 0, as a multiple of the round's.
+
+        >>> Extrusion(10, highest_rate=4).rate(0, norm=1e9), Extrusion(10).rate(0, norm=1e9)
+        (4.0, 1.0)
+        """
+        left = (2 * self.steps - 2 * step) / (2 * self.steps - step)
+        return max(1.0, left * tanh(norm / 2) * self.highest_rate)  # 2 sigmoid(x) - 1 = tanh(x / 2)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,17 @@ def lr_factor(config: TrainConfig, round: int, rounds: int) -> float:
     return 1.0
 
 
+def highest_rate(config: TrainConfig, round: int, rounds: int) -> float:
+    """The highest learning rate that a round has had, as a multiple of this round's.
+
+    >>> config = TrainConfig(lr_schedule="steps", lr_gamma=0.5, lr_warmup=1)
+    >>> [highest_rate(config, r, 4) for r in range(4)]
+    [1.0, 1.0, 2.0, 4.0]
+    """
+    highest = lr_factor(config, min(round, config.lr_warmup), rounds)
+    return highest / lr_factor(config, round, rounds)
+
+
 def _milestones(config: TrainConfig, rounds: int) -> tuple[int, ...]:
     if config.lr_milestones is None:
         return (ceil(rounds / 2), ceil(rounds * 3 / 4))

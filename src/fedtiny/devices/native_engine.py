@@ -17,6 +17,7 @@ from fedtiny.devices.engine import (
     Adam,
     Arrays,
     Metrics,
+    Places,
     RngKey,
     Rule,
     finite,
@@ -24,12 +25,12 @@ from fedtiny.devices.engine import (
     under,
 )
 from fedtiny.devices.lr_schedule import lr_factor
-from fedtiny.errors import ModelError
+from fedtiny.errors import FedTinyError, ModelError
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.native.library import Options, Rates
 from fedtiny.native.model import NativeModel
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
-from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
@@ -104,7 +105,10 @@ class NativeEngine:
         epochs: int,
         sum_dense_gradients: bool = False,
         received: Theta | None = None,
+        extruded: Places | None = None,
     ) -> tuple[Metrics, Arrays]:
+        if extruded is not None:
+            raise FedTinyError("native devices cannot extrude weights; use --device-backend torch")
         self._candidates.forget()
         self._reserve(complete=sum_dense_gradients)
         sizes = self.param_spec.sizes if sum_dense_gradients else {}
@@ -137,18 +141,47 @@ class NativeEngine:
         self.load(current)
 
     def top_gradients(
-        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        counts: Mapping[str, int],
+        epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> dict[str, SparseVector]:
         sizes = self.param_spec.sizes
         most = max((min(a, sizes[n]) for n, a in counts.items()), default=0)
         self._reserve(top_count=most, complete=True)
+        images, labels, seed = self._gradient_batch(shard, rng_key)
+        found = self.model.top_gradients(
+            images, labels, counts, seed=seed, epsilon=epsilon, fisher=fisher
+        )
+        return {name: SparseVector(sizes[name], *pair) for name, pair in found.items()}
+
+    def gradients_at(
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        positions: Mapping[str, Indices],
+        epsilon: float = 0.0,
+        fisher: bool = False,
+    ) -> Arrays:
+        self._reserve(complete=True)
+        images, labels, seed = self._gradient_batch(shard, rng_key)
+        return self.model.gradients_at(
+            images, labels, positions, seed=seed, epsilon=epsilon, fisher=fisher
+        )
+
+    def _gradient_batch(
+        self, shard: DeviceData, rng_key: RngKey
+    ) -> tuple[Floats, NDArray[np.int64], int]:
+        """The images and labels on which gradients of pruned weights are measured, and a seed."""
         (samples, draws), seed = batches.gradient_batch(
             shard, rng_key, self.transform, most=self.batch
         )
         images = self.transform.augment(shard.data.images[samples], draws)
-        labels = shard.data.labels[samples]
-        found = self.model.top_gradients(images, labels, counts, seed=seed, epsilon=epsilon)
-        return {name: SparseVector(sizes[name], *pair) for name, pair in found.items()}
+        return images, shard.data.labels[samples], seed
 
     def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         inputs = self.transform.normalise(shard.data.images[shard.development])

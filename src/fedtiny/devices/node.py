@@ -11,15 +11,23 @@ from numpy.typing import NDArray
 from fedtiny import methods
 from fedtiny.aliases import old_attributes
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import Engine, RngKey
+from fedtiny.devices.engine import Arrays, Engine, RngKey
 from fedtiny.errors import FedTinyError
 from fedtiny.federation import verbs
-from fedtiny.federation.messages import HOPELESS_LOSS, POOL_COUNTS, Reply, Request
+from fedtiny.federation.messages import (
+    HOPELESS_LOSS,
+    POOL,
+    POOL_COUNTS,
+    POOL_RANKS,
+    Reply,
+    Request,
+)
 from fedtiny.federation.wire import decode_request
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.sparse.adjust import grow_and_drop
+from fedtiny.sparse import congruity
+from fedtiny.sparse.adjust import drop_scores, grow_and_drop, smallest_places
 from fedtiny.sparse.candidates import CandidatePool
-from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
@@ -55,11 +63,26 @@ class Work:
 
     def pool(self) -> CandidatePool:
         """The candidates that the request carries."""
-        return CandidatePool(self.request.theta, self.request.arrays[POOL_COUNTS])
+        arrays = self.request.arrays
+        return CandidatePool(self.request.theta, arrays[POOL_COUNTS], arrays.get(POOL_RANKS))
 
-    def top_gradients(self, counts: Mapping[str, int], epsilon: float) -> dict[str, SparseVector]:
+    def top_gradients(
+        self, counts: Mapping[str, int], epsilon: float, fisher: bool = False
+    ) -> dict[str, SparseVector]:
         """The largest gradients of pruned weights, for the device's model as it is now."""
-        return self.engine.top_gradients(self.shard, self.rng_key, counts=counts, epsilon=epsilon)
+        return self.engine.top_gradients(
+            self.shard, self.rng_key, counts=counts, epsilon=epsilon, fisher=fisher
+        )
+
+    def gradients_at(
+        self, positions: Mapping[str, Indices], epsilon: float = 0.0, fisher: bool = False
+    ) -> Arrays:
+        """The gradients of these weights, for the device's model as it is now."""
+        found = self.engine.gradients_at(
+            self.shard, self.rng_key, positions=positions, epsilon=epsilon, fisher=fisher
+        )
+        _check_finite("gradients", found.values(), self.rng_key)
+        return found
 
 
 def answer(engine: Engine, request: Request, shard: DeviceData, seed: int) -> Reply:
@@ -90,6 +113,7 @@ def _train(verb: verbs.Train, work: Work) -> None:
         epochs=verb.epochs,
         sum_dense_gradients=verb.sum_dense_gradients,
         received=work.request.theta,
+        extruded=smallest_places(work.request.theta, verb.extrude) if verb.extrude else None,
     )
     work.metrics |= metrics
     _check_finite("gradients", gradients.values(), work.rng_key)
@@ -116,10 +140,55 @@ def _prune_and_grow(verb: verbs.PruneAndGrow, work: Work) -> None:
 
 
 @do.register
+def _congruent_swap(verb: verbs.CongruentSwap, work: Work) -> None:
+    theta, request = work.engine.theta(), work.request
+    gradients = work.top_gradients(verb.counts, verb.epsilon)
+    dropped = congruity.directions_of_dropped(request.arrays, theta.mask) if verb.recent else {}
+    positions = {layer: dropped[layer].indices for layer in verb.counts if layer in dropped}
+    of_dropped = work.gradients_at(positions, verb.epsilon) if positions else {}
+    work.theta = congruity.congruent_swap(
+        theta, request.theta, request.arrays, gradients, of_dropped, verb.counts, verb.share
+    )
+    work.engine.load(work.theta)
+
+
+@do.register
 def _top_gradients(verb: verbs.TopGradients, work: Work) -> None:
-    found = work.top_gradients(verb.counts, verb.epsilon)
+    found = work.top_gradients(verb.counts, verb.epsilon, verb.fisher)
     _check_finite("gradients", [gradient.values for gradient in found.values()], work.rng_key)
-    work.gradients |= found
+    work.gradients |= {n: _votes(g) for n, g in found.items()} if verb.votes else found
+
+
+def _votes(gradient: SparseVector) -> SparseVector:
+    """A vote for every weight whose gradient is not zero."""
+    indices = gradient.indices[gradient.values != 0]
+    return SparseVector(gradient.size, indices, np.ones(len(indices), dtype=np.float32))
+
+
+@do.register
+def _drop_scores(verb: verbs.DropScores, work: Work) -> None:
+    theta = work.engine.theta()
+    kept = {layer: theta.mask.indices(layer) for layer in verb.counts}
+    gradients = work.gradients_at(kept, verb.epsilon)
+    scaled = work.gradients_at(kept, verb.epsilon, fisher=True)
+    work.arrays |= {
+        layer: drop_scores(theta.kept(layer), gradients[layer], scaled[layer]) for layer in kept
+    }
+
+
+@do.register
+def _sensitivity(verb: verbs.Sensitivity, work: Work) -> None:
+    theta = work.engine.theta()
+    gradients = work.gradients_at({layer: theta.mask.indices(layer) for layer in theta.mask})
+    products = [np.abs(gradients[layer] * theta.kept(layer)) for layer in theta.mask]
+    scored = Theta(theta.mask, np.concatenate([*products, theta.vector[theta.mask.count :]]))
+    work.arrays |= {layer: scored.tensor(layer) for layer in theta.mask}
+
+
+@do.register
+def _shared_gradients(verb: verbs.SharedGradients, work: Work) -> None:
+    positions = verb.positions(work.request)
+    work.arrays |= work.gradients_at(positions, verb.epsilon)
 
 
 @do.register
@@ -130,7 +199,7 @@ def _bn_statistics(verb: verbs.BnStatistics, work: Work) -> None:
 
 @do.register
 def _losses(verb: verbs.Losses, work: Work) -> None:
-    statistics = {k: v for k, v in work.request.arrays.items() if k != POOL_COUNTS}
+    statistics = {k: v for k, v in work.request.arrays.items() if k not in POOL}
     found = work.engine.losses(work.shard, work.pool(), statistics)
     work.arrays["losses"] = np.where(np.isfinite(found), found, np.float32(HOPELESS_LOSS))
     work.samples = len(work.shard.development)

@@ -83,7 +83,13 @@ class Simulator:
     def present(self) -> Sequence[int]:
         return self.devices
 
-    def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
+    def ask(
+        self,
+        devices: Sequence[int],
+        request: Request,
+        reducer: str,
+        top_weights: Mapping[str, int] | None = None,
+    ) -> Outcome:
         """A device out of reach costs nothing; what is sent to one that is late is wasted."""
         troubles = {device: self._trouble(device, request) for device in sorted(devices)}
         tasks, down = [], 0
@@ -93,8 +99,9 @@ class Simulator:
                 down += size
                 tasks += [] if trouble else [Task(self.shards[device], received)]
         failed = {device: trouble for device, trouble in troubles.items() if trouble}
-        validator = ReplyValidator(request, reducer, self.config)
-        return collect(self._arrived(tasks, request), validator, failed, Traffic(down=down))
+        validator = ReplyValidator(request, reducer, self.config, top_weights)
+        arrived, samples = self._arrived(tasks, request), sum(map(len, self.shards.values()))
+        return collect(arrived, validator, failed, Traffic(down=down), samples)
 
     def _arrived(self, tasks: Sequence[Task], request: Request) -> Iterator[Arrived]:
         for task, answer in zip(tasks, self.executor.answers(tasks), strict=True):

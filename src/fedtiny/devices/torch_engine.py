@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import hypot
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import (
     Adam,
     Arrays,
+    Extrusion,
     Metrics,
+    Places,
     RngKey,
     Rule,
     finite,
@@ -28,11 +31,12 @@ from fedtiny.devices.engine import (
     optimizer,
     under,
 )
-from fedtiny.devices.lr_schedule import lr_factor
-from fedtiny.devices.torch_gradients import top_gradients
+from fedtiny.devices.lr_schedule import highest_rate, lr_factor
+from fedtiny.devices.torch_gradients import feed_gradients, tops_of
+from fedtiny.devices.torch_takers import GradientsAt
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
-from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
@@ -122,6 +126,7 @@ class TorchEngine:
         epochs: int,
         sum_dense_gradients: bool = False,
         received: Theta | None = None,
+        extruded: Places | None = None,
     ) -> tuple[Metrics, Arrays]:
         self._candidates.forget()
         images, labels = self._data(shard.data)
@@ -132,8 +137,12 @@ class TorchEngine:
         planned = batches.training_batches(
             shard, rng_key, self.transform, epochs=epochs, most=self.config.batch_size
         )
+        steps = batches.training_steps(shard, epochs=epochs, most=self.config.batch_size)
+        highest = highest_rate(self.config, rng_key.round, self.rounds)
+        extrusion, marked = Extrusion(steps, highest), self._marked(extruded)
         summed = self.prunable() if sum_dense_gradients else {}
-        losses, sums = [], {name: torch.zeros_like(weight) for name, weight in summed.items()}
+        losses: list[Tensor] = []
+        sums = {name: torch.zeros_like(weight) for name, weight in summed.items()}
         self.model.train()
         with self._dropout(batches.dropout_seed(rng_key)):
             for samples, draws in planned:
@@ -147,6 +156,10 @@ class TorchEngine:
                         sums[name] += weight.grad
                 self._mask_gradients()
                 self._add_proximal(anchors, rule.proximal_mu)
+                if marked:
+                    rate = extrusion.rate(len(losses), self._penalize(marked, extrusion.penalty))
+                    for group in stepping.param_groups:
+                        group["lr"] = rate * rule.lr
                 stepping.step()
                 losses.append(batch_loss.detach())
         loss = float(torch.stack(losses).mean()) if losses else 0.0
@@ -165,6 +178,30 @@ class TorchEngine:
             gradient = self._tensors[name].grad
             if gradient is not None:
                 gradient.add_(self._tensors[name] - anchor, alpha=mu)
+
+    def _marked(self, places: Places | None) -> dict[str, Tensor]:
+        """The flat positions of extruded weights by layer."""
+        if places is None or not len(places):
+            return {}
+        ends = np.cumsum([0, *self._mask.counts.values()])
+        found = {}
+        for number, layer in enumerate(self._mask):
+            begin, end = np.searchsorted(places, ends[number : number + 2])
+            own = self._mask.indices(layer)[places[begin:end] - ends[number]]
+            found[layer] = torch.from_numpy(own.astype(np.int64)).to(self.device)
+        return found
+
+    @torch.no_grad()
+    def _penalize(self, marked: Mapping[str, Tensor], penalty: float) -> float:
+        """Add the gradient of penalty |w|^2 for these weights; gives |w|."""
+        norms = [0.0]
+        for layer, positions in marked.items():
+            tensor = self._tensors[layer]
+            values = tensor.view(-1)[positions]
+            norms.append(float(torch.linalg.vector_norm(values, dtype=torch.float64)))
+            if tensor.grad is not None:
+                tensor.grad.view(-1).index_add_(0, positions, values, alpha=2 * penalty)
+        return hypot(*norms)
 
     def prunable(self) -> dict[str, Tensor]:
         """The network's own tensors of prunable weights."""
@@ -191,8 +228,38 @@ class TorchEngine:
             self._grad_masks[layer] = ones.to(self.device, torch.float32)
 
     def top_gradients(
-        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        counts: Mapping[str, int],
+        epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> dict[str, SparseVector]:
+        tops = tops_of(self._mask, counts)
+        with self._measured_batch(shard, rng_key, epsilon) as (inputs, labels):
+            feed_gradients(self.model, inputs, labels, tops, fisher=fisher)
+        return {name: top.result() for name, top in tops.items()}
+
+    def gradients_at(
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        positions: Mapping[str, Indices],
+        epsilon: float = 0.0,
+        fisher: bool = False,
+    ) -> Arrays:
+        found = {name: GradientsAt(own) for name, own in positions.items()}
+        with self._measured_batch(shard, rng_key, epsilon) as (inputs, labels):
+            feed_gradients(self.model, inputs, labels, found, fisher=fisher)
+        return {name: own.result() for name, own in found.items()}
+
+    @contextmanager
+    def _measured_batch(
+        self, shard: DeviceData, rng_key: RngKey, epsilon: float
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batch of images and labels on which gradients of pruned weights are measured."""
         images, labels = self._data(shard.data)
         most = self.config.batch_size
         (samples, draws), seed = batches.gradient_batch(shard, rng_key, self.transform, most=most)
@@ -200,7 +267,7 @@ class TorchEngine:
         inputs = self.transform.augment(images[batch], draws)
         self.model.train()
         with self._dropout(seed), torch_layers.least_epsilon(self.model, epsilon):
-            return top_gradients(self.model, inputs, labels[batch], self._mask, counts)
+            yield inputs, labels[batch]
 
     def bn_statistics(self, shard: DeviceData, pool: CandidatePool, how: BnStatistics) -> Arrays:
         inputs, _ = self.inputs(shard.data, shard.development)

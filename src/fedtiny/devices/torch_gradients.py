@@ -1,92 +1,27 @@
-"""The largest gradients of pruned weights, in memory for those alone (Alg. 2, line 12)."""
+"""Gradients of pruned weights, in memory for the few asked for alone (Alg. 2, line 12)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from math import sqrt
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedtiny.devices.torch_layers import changed, frozen_statistics
+from fedtiny.devices.torch_takers import HostTop, Taker, Top
 from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Indices, Mask
-from fedtiny.sparse.top import SLAB_PER_COUNT, TopBuffer
 from fedtiny.sparse.vector import SparseVector
 
-SLAB = 1 << 22  # gradients that are looked at in one go
 
-
-class HostTop:
-    """Feeds a buffer of size a with what a layer's pruned weights get.
-
-    Gradients come in slabs, a run of filters each, in order of position.
-    """
-
-    def __init__(self, size: int, count: int, kept: Indices) -> None:
-        self.buffer = TopBuffer(size, count)
-        self.kept = kept
-        self.slab_values = SLAB_PER_COUNT * self.buffer.count  # at most, but for one filter
-
-    def take(self, first: int, slab: Tensor) -> None:
-        """Look at the gradients from this position on."""
-        here = slice(*np.searchsorted(self.kept, (first, first + slab.numel())))
-        every = np.arange(slab.numel(), dtype=np.int32)
-        pruned = np.delete(every, self.kept[here] - first)
-        self.buffer.push(pruned + first, slab.reshape(-1).cpu().numpy()[pruned])
-
-    def result(self) -> SparseVector:
-        """The largest of them, sorted by position."""
-        return self.buffer.result()
-
-
-class DeviceTop:
-    """The same, found where the gradients are: slabs come in order, so ties go to the lower one."""
-
-    slab_values = SLAB
-
-    def __init__(self, size: int, count: int, kept: Indices, device: torch.device) -> None:
-        self.size = size
-        self.count = min(count, size - len(kept))
-        self.kept = kept
-        self._indices = torch.empty(0, dtype=torch.int64, device=device)
-        self._values = torch.empty(0, device=device)
-
-    def take(self, first: int, slab: Tensor) -> None:
-        values = slab.reshape(-1)
-        start, stop = np.searchsorted(self.kept, (first, first + len(values)))
-        pruned = torch.ones(len(values), dtype=torch.bool, device=values.device)
-        held = torch.from_numpy(self.kept[start:stop].astype(np.int64) - first)
-        pruned[held.to(values.device)] = False
-        best = _largest(values, pruned, self.count)
-        self._indices = torch.cat([self._indices, best + first])
-        self._values = torch.cat([self._values, values[best]])
-        if len(self._values) > self.count:
-            best = _largest(
-                self._values, torch.ones_like(self._values, dtype=torch.bool), self.count
-            )
-            self._indices, self._values = self._indices[best], self._values[best]
-
-    def result(self) -> SparseVector:
-        indices = self._indices.cpu().numpy().astype(np.int32)
-        return SparseVector(self.size, indices, self._values.cpu().numpy())
-
-
-def _largest(values: Tensor, allowed: Tensor, count: int) -> Tensor:
-    """Sorted positions of the largest magnitudes among those allowed, ties to the lower one."""
-    scores = values.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
-    scores = torch.where(allowed, scores, -1.0)
-    count = min(count, int(allowed.sum()))
-    if count == 0:
-        return torch.empty(0, dtype=torch.int64, device=values.device)
-    cut = scores.topk(count, sorted=False).values.min()
-    above = (scores > cut).nonzero().flatten()
-    ties = (scores == cut).nonzero().flatten()[: count - len(above)]
-    return torch.cat([above, ties]).sort().values
-
-
-Top = HostTop | DeviceTop
+def tops_of(
+    mask: Mask, counts: Mapping[str, int], top: Callable[[int, int, Indices], Top] = HostTop
+) -> dict[str, Top]:
+    """A buffer for the `counts[layer]` largest gradients of each layer's pruned weights."""
+    sizes = mask.param_spec.sizes
+    return {name: top(sizes[name], a, mask.indices(name)) for name, a in counts.items()}
 
 
 def top_gradients(
@@ -97,29 +32,41 @@ def top_gradients(
     counts: Mapping[str, int],
     top: Callable[[int, int, Indices], Top] = HostTop,
 ) -> dict[str, SparseVector]:
-    """The `counts[layer]` largest gradients of each layer's pruned weights on one batch.
-
-    This changes nothing. A frozen layer gives none: a weight grown there would stay zero for ever.
-    No weight gradient is computed by autograd. As the backward pass reaches a layer, its weight
-    gradient is made a slab of filters at a time and offered to the layer's top, so what is held is
-    O(a) and never the gradient of a layer.
-    """
-    sizes = mask.param_spec.sizes
-    tops = {name: top(sizes[name], a, mask.indices(name)) for name, a in counts.items()}
-    trained = [name for name in tops if model.get_parameter(name).requires_grad]
-    if trained:
-        with ExitStack() as stack:
-            stack.enter_context(frozen_statistics(model))
-            stack.enter_context(changed(model.parameters(), "requires_grad", False))
-            for name in trained:
-                stack.enter_context(_tapped(model, name, tops[name]))
-            F.cross_entropy(model(inputs).float(), labels).backward()
+    """The `counts[layer]` largest gradients of each layer's pruned weights on one batch."""
+    tops = tops_of(mask, counts, top)
+    feed_gradients(model, inputs, labels, tops)
     return {name: top.result() for name, top in tops.items()}
 
 
+def feed_gradients(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    takers: Mapping[str, Taker],
+    *,
+    fisher: bool = False,
+) -> None:
+    """Show the gradient of each layer named, on one batch, to what takes it.
+
+    This changes nothing. A frozen layer gives none: a weight grown there would stay zero for ever.
+    No weight gradient is computed by autograd. As the backward pass reaches a layer, its weight
+    gradient is made a slab of filters at a time and offered to the layer's taker, so what is held
+    is O(a) and never the gradient of a layer. For `fisher` see `Engine.top_gradients`.
+    """
+    trained = [name for name in takers if model.get_parameter(name).requires_grad]
+    if not trained:
+        return
+    with ExitStack() as stack:
+        stack.enter_context(frozen_statistics(model))
+        stack.enter_context(changed(model.parameters(), "requires_grad", False))
+        for name in trained:
+            stack.enter_context(_tapped(model, name, takers[name], fisher))
+        F.cross_entropy(model(inputs).float(), labels).backward()
+
+
 @contextmanager
-def _tapped(model: nn.Module, name: str, top: Top) -> Iterator[None]:
-    """Feed a layer's top when the backward pass gets to the layer."""
+def _tapped(model: nn.Module, name: str, taker: Taker, fisher: bool) -> Iterator[None]:
+    """Feed a layer's taker when the backward pass gets to the layer."""
     layer = model.get_submodule(name.removesuffix(".weight"))
     calls = 0
 
@@ -131,7 +78,7 @@ def _tapped(model: nn.Module, name: str, top: Top) -> Iterator[None]:
         if not output.requires_grad:
             output = output.requires_grad_().clone()
         features = args[0].detach()
-        output.register_hook(lambda gradient: _feed(top, layer, features, gradient))
+        output.register_hook(lambda gradient: _feed(taker, layer, features, gradient, fisher))
         return output
 
     handle = layer.register_forward_hook(tap)
@@ -142,12 +89,46 @@ def _tapped(model: nn.Module, name: str, top: Top) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _feed(top: Top, layer: nn.Module, features: Tensor, gradient: Tensor) -> None:
+def _feed(taker: Taker, layer: nn.Module, features: Tensor, gradient: Tensor, fisher: bool) -> None:
     filter_size = layer.weight[0].numel()  # type: ignore[index]
-    filters = max(1, top.slab_values // filter_size)
+    filters = max(1, taker.slab_values // filter_size)
     with torch.autocast(gradient.device.type, enabled=False):
-        for start, slab in _slabs(layer, features.float(), gradient.float(), filters):
-            top.take(start * filter_size, slab)
+        features, gradient = features.float(), gradient.float()
+        scales = _fisher_scales(layer, features, gradient) if fisher else None
+        for start, slab in _slabs(layer, features, gradient, filters):
+            taker.take(start * filter_size, slab if scales is None else scales(start, slab))
+
+
+def _fisher_scales(
+    layer: nn.Module, features: Tensor, gradient: Tensor
+) -> Callable[[int, Tensor], Tensor]:
+    """Divides the gradients from a filter on by the root of twice their Fisher information."""
+    axis = -1 if isinstance(layer, nn.Linear) else 1
+    inputs, outputs = _norms_along(features, axis), _norms_along(gradient, axis)
+    inputs = _inverse(inputs / sqrt(features.numel() / len(inputs)))
+    outputs = _inverse(outputs * sqrt(2 * len(features)))
+    groups = getattr(layer, "groups", 1)
+    per_group, channels = len(outputs) // groups, len(inputs) // groups
+
+    def scaled(start: int, slab: Tensor) -> Tensor:
+        first = start // per_group * channels  # a slab never spans two groups
+        apart = (1,) * (slab.dim() - 2)
+        of_filters = outputs[start : start + len(slab)].view(-1, 1, *apart)
+        return slab.mul_(of_filters).mul_(inputs[first : first + channels].view(1, -1, *apart))
+
+    return scaled
+
+
+def _norms_along(values: Tensor, axis: int) -> Tensor:
+    """The root of the summed squares of what lies at each place of an axis."""
+    others = [other for other in range(values.dim()) if other != axis % values.dim()]
+    norms: Tensor = torch.linalg.vector_norm(values, dim=others, dtype=torch.float64)
+    return norms
+
+
+def _inverse(values: Tensor) -> Tensor:
+    """One over each value; zero where there is nothing, whose gradients are zero too."""
+    return torch.where(values > 0, 1 / values, 0.0).float().nan_to_num(posinf=0.0)
 
 
 def _slabs(

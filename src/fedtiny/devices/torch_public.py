@@ -1,6 +1,5 @@
 """What the server measures on the public one-shot set, with PyTorch."""
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, reduce
@@ -10,18 +9,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.torch_engine import TorchEngine
-from fedtiny.devices.torch_layers import changed, norms
+from fedtiny.devices.torch_layers import changed
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced, traced
+from fedtiny.models.synaptic_flow import absolute_and_linear, flow
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
-PASSES_ON = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
 LayerArrays = dict[str, NDArray[np.floating]]
 
 
@@ -55,12 +54,10 @@ class TorchPublicSet:
 
     def synaptic_flow(self, theta: Theta) -> LayerArrays:
         with self._scored(theta) as weights:
-            network = _absolute_and_linear(self.engine.model)
+            network = absolute_and_linear(self.engine.model)
             parameters = dict(network.named_parameters())
             absolute = [parameters[name] for name in weights]
-            shape, device = self.shard.data.shape, self.engine.device
-            ones = torch.ones(1, *shape, dtype=torch.float64, device=device)
-            gradients = torch.autograd.grad(network(ones).sum(), absolute)
+            gradients = flow(network, self.shard.data.shape, absolute)
             return self._kept(weights, absolute, gradients)
 
     @contextmanager
@@ -83,20 +80,3 @@ class TorchPublicSet:
     def _loss(self) -> Tensor:
         inputs, labels = self.engine.inputs(self.shard.data, self.shard.indices)
         return F.cross_entropy(self.engine.model(inputs), labels)
-
-
-@torch.no_grad()
-def _absolute_and_linear(model: nn.Module) -> nn.Module:
-    """A copy with absolute weights in float64, whose batch norm passes everything on.
-
-    Identity batch norm keeps the flow positive, so that no score is zero behind a zero gamma and
-    a shortcut counts like any layer; float64 keeps a deep product from overflowing.
-    """
-    network = copy.deepcopy(model).double().eval()
-    for parameter in network.parameters():
-        parameter.abs_()
-    for norm in norms(network).values():
-        for name, value in PASSES_ON.items():
-            if (tensor := getattr(norm, name)) is not None:
-                tensor.fill_(value)
-    return network

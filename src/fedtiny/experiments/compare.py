@@ -41,7 +41,7 @@ class Grid:
             if not getattr(self, name):
                 raise ConfigError(f"--{name} needs at least one value")
         plain = Config()
-        for name in ("method", "seed", "memory_budget"):
+        for name in ("method", "seed", "memory_budget", "flops_budget"):
             if getattr(self.base, name) != getattr(plain, name):
                 raise ConfigError(
                     f"a comparison takes --methods, --density and --seeds, not '{name}'"

@@ -9,11 +9,11 @@ from statistics import fmean
 from typing import Any, Unpack
 
 from fedtiny import config as configs
-from fedtiny import cost
+from fedtiny import cost, methods
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat
 from fedtiny.cost.network import IMAGES
-from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
+from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs, layer_flow_of
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.experiments.places import Cell, Place
 from fedtiny.experiments.quantities import Numbers
@@ -24,6 +24,7 @@ from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import load_split
+from fedtiny.sparse.flow import LayerFlow
 
 HOW_IT_IS_COMPUTED = ("workers", "data.root", "device.python", "gpu.lanes", "gpu.cards")
 """What may change from machine to machine without a change of what is computed."""
@@ -32,6 +33,11 @@ CHOSEN_BY_THE_MACHINE = {
     **{"gpu.kernels": "auto"},
 }
 """Settings that a machine fills in if they are left open."""
+CHOSEN_BY_BUDGETS = (
+    *("density", "pruning.flow_beta", "train.batch_size", "selection.batch_size"),
+    *("device.storage", "device.recompute"),
+)
+"""Settings that a run fills in to fit a budget of memory or of FLOPs."""
 RESULT = ("accuracy", "loss", "density", "rounds", "seconds", "bytes_down", "bytes_up")
 COSTS = (
     *("flops_round", "flops_ratio", "flops_training", "selection_flops", "memory_paper"),
@@ -142,13 +148,26 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
     known = IMAGES.get(config.data.name)
     shape = known[0] if known else load_data(configs.resolve(config)).shape
     samples = int(table.sum()) // len(table)
+    inputs: CostInputs = {"shape": shape, "classes": table.shape[1], "samples": samples}
+    if config.memory_budget or config.flops_budget:
+        config = configs.load(folder.config)
+    if config.pruning.budgets == "flow" and methods.find(config.method).budgets:
+        inputs["flow"] = _flow_of(config, records[0], **inputs)
     moved = selection["bytes_down"] + selection["bytes_up"] if selection else 0
     return {
-        **costs(config, shape=shape, classes=table.shape[1], samples=samples),
+        **costs(config, **inputs),
         **{name: result[name] for name in RESULT},
         "bytes_round": bytes_a_round(records),
         "selection_bytes": float(moved) / len(table),
     }
+
+
+def _flow_of(config: Config, record: Record, **inputs: Unpack[CostInputs]) -> LayerFlow:
+    """Layer budgets as the run had them, so that they need not be measured again."""
+    flow = layer_flow_of(config, **inputs)
+    counts = [round(record["densities"][layer] * n) for layer, n in flow.param_spec.sizes.items()]
+    pruning = config.pruning
+    return flow.knowing(config.density, pruning.flow_beta, pruning.iterations, counts)
 
 
 def costs(config: Config, **inputs: Unpack[CostInputs]) -> dict[str, float]:
@@ -173,7 +192,8 @@ def settings_of(config: Config) -> Flat:
 def differing(one: Flat, other: Flat) -> list[str]:
     """Names of the settings that two runs do not share, but for those that change no result."""
     names = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
-    return [name for name in names if name not in HOW_IT_IS_COMPUTED]
+    no_matter = () if {"memory_budget"} & (one.keys() | other.keys()) else ("memory_model",)
+    return [name for name in names if name not in (*HOW_IT_IS_COMPUTED, *no_matter)]
 
 
 def unlike(config: Config, there: Config) -> list[str]:
@@ -182,6 +202,8 @@ def unlike(config: Config, there: Config) -> list[str]:
     no_matter = {key for key, value in CHOSEN_BY_THE_MACHINE.items() if asked.get(key) == value}
     if there.simulator == "reference":
         no_matter |= {name for name in asked if name.startswith("gpu.")}
+    if config.memory_budget or config.flops_budget:
+        no_matter |= set(CHOSEN_BY_BUDGETS)
     return [name for name in differing(asked, flat(there)) if name not in no_matter]
 
 

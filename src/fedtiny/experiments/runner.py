@@ -13,7 +13,7 @@ from rich.console import Console
 from fedtiny import config as configs
 from fedtiny import methods
 from fedtiny.config import Config, DataConfig
-from fedtiny.cost.network import named
+from fedtiny.cost.network import layer_flow, named
 from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, can_retry
 from fedtiny.experiments.finished import note_machine, require_same, this_machine, way_anew
 from fedtiny.experiments.places import Cell
@@ -245,6 +245,7 @@ def check_config(config: Config, shape: Shape, classes: int) -> None:
     try:
         large = named(config, shape, classes)
         method = methods.create(configs.resolve(config))
+        method.flow = layer_flow(large, None, config.seed)
         resolved = method.resolve(config, lambda: large.profile.parameters)
         replaced = (resolved.model, resolved.parameters) != (config.model, config.parameters)
         method.check((named(resolved, shape, classes) if replaced else large).param_spec)

@@ -16,7 +16,11 @@ Verb = verbs.Verb
 Program = verbs.Program
 train = verbs.Train
 prune_and_grow = verbs.PruneAndGrow
+congruent_swap = verbs.CongruentSwap
 top_gradients = verbs.TopGradients
+shared_gradients = verbs.SharedGradients
+drop_scores = verbs.DropScores
+sensitivity = verbs.Sensitivity
 bn_statistics = verbs.BnStatistics
 losses = verbs.Losses
 evaluate = verbs.Evaluate
@@ -25,6 +29,9 @@ __getattr__ = old_names(__name__)
 
 Arrays = Mapping[str, NDArray[Any]]
 POOL_COUNTS = "pool.counts"
+POOL_RANKS = "pool.ranks"
+POOL = (POOL_COUNTS, POOL_RANKS)
+"""The arrays of a request that are no batch-norm statistics, if it carries a pool."""
 HOPELESS_LOSS = 1e38
 """What a device sends in place of a candidate's loss that is not finite: no reply may hold such."""
 
@@ -65,6 +72,11 @@ class Reply:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def pool_arrays(counts: NDArray[np.int32], statistics: Arrays | None = None) -> Arrays:
+def pool_arrays(
+    counts: NDArray[np.int32],
+    statistics: Arrays | None = None,
+    ranks: NDArray[np.int32] | None = None,
+) -> Arrays:
     """The arrays that turn a theta into a candidate pool, with its batch-norm statistics."""
-    return {POOL_COUNTS: counts, **(statistics or {})}
+    order = {} if ranks is None else {POOL_RANKS: ranks}
+    return {POOL_COUNTS: counts, **order, **(statistics or {})}

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedtiny.aliases import old_hooks
 from fedtiny.config import Config, ResolvedConfig
+from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import POOL_COUNTS, Arrays
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import Program, Train
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.sparse.densities import uniform
+from fedtiny.sparse.densities import Counts, erdos_renyi_kernel, uniform
+from fedtiny.sparse.flow import LayerFlow
 from fedtiny.sparse.schedule import Granularity, Schedule
 from fedtiny.sparse.theta import Theta
 
@@ -50,6 +52,12 @@ class Method:
     reducer: ClassVar[str] = "mean"
     granularity: ClassVar[Granularity | None] = None
     """What is adjusted at a time, where the method and not the config says so."""
+    budgets: ClassVar[tuple[str, ...]] = ("uniform", "erk", "flow")
+    """The settings of --pruning.budgets that make a difference to the method."""
+    flow: LayerFlow | None = None
+    """What flows through the network before training; set by whoever knows the network."""
+    native: ClassVar[bool] = True
+    """Whether native devices can do all that it asks of them."""
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
     """Device-side Python of a third party's own; it runs on the reference engine only."""
 
@@ -64,11 +72,31 @@ class Method:
         """When the mask is adjusted, and by how much."""
         asked = self.config.pruning
         granularity = self.granularity or asked.granularity
-        return Schedule(asked.delta_r, asked.r_stop, granularity, asked.order)
+        return Schedule(asked.delta_r, asked.r_stop, granularity, asked.order, asked.rate)
 
     def pruning_numbers(self, server: "Server") -> dict[str, int]:
         """The layers to adjust at the end of this round, with their a_t^l above zero."""
         return self.schedule.pruning_numbers(server.theta.mask, server.round)
+
+    def layer_counts(self, param_spec: ParamSpec) -> Counts:
+        """How many weights each layer keeps at the target density (--pruning.budgets)."""
+        density, pruning = self.config.density, self.config.pruning
+        if pruning.budgets not in self.budgets or pruning.budgets in ("uniform", "global"):
+            return uniform(param_spec, density)
+        if pruning.budgets == "erk":
+            return erdos_renyi_kernel(param_spec, density)
+        if self.flow is None:
+            raise FedTinyError("--pruning.budgets flow needs the network, which is not known here")
+        return self.flow.counts(density, pruning.flow_beta, pruning.iterations)
+
+    @property
+    def needs_flow(self) -> bool:
+        """Whether layer counts by synaptic flow are asked for."""
+        return self.config.pruning.budgets == "flow"
+
+    def first_counts(self, param_spec: ParamSpec) -> Counts:
+        """The layer counts of the first sparse model, as the cost model takes them."""
+        return self.layer_counts(param_spec)
 
     def check(self, param_spec: ParamSpec) -> None:
         """Refuse a model or a setting that this method cannot work with."""
@@ -93,6 +121,17 @@ class Method:
     def score(self, server: "Server") -> Program:
         """What devices measure after training, for the server to adjust by (lines 10 to 14)."""
         return ()
+
+    def request_arrays(self, server: "Server") -> Arrays:
+        """What every device is sent in this round beside the model."""
+        return {}
+
+    def top_weights(self, server: "Server") -> Mapping[str, int]:
+        """Of how many largest kept weights of a layer the server counts who has them.
+
+        The shares are in `outcome.top_weights`.
+        """
+        return {}
 
     def aggregate(self, server: "Server", outcome: Outcome) -> Theta:
         """The new global parameters (line 18)."""

@@ -28,6 +28,8 @@ class ReplySpec:
     own_mask: bool = False
     gradients: dict[str, int] = field(default_factory=dict)
     """Most entries by layer."""
+    votes: bool = False
+    """Whether the gradients are positions alone, each with the value 1."""
     arrays: dict[str, Shape] = field(default_factory=dict)
     metrics: set[str] = field(default_factory=set)
     open_ended: bool = False
@@ -60,8 +62,9 @@ def reply_bytes(
         size += VALUE_BYTES * sum(counts.values())
     if spec.own_mask:
         size += sum(coded(layer, count) for layer, count in counts.items())
+    value = 0 if spec.votes else VALUE_BYTES
     return size + sum(
-        2 + coded(layer, count) + VALUE_BYTES * count for layer, count in spec.gradients.items()
+        2 + coded(layer, count) + value * count for layer, count in spec.gradients.items()
     )
 
 

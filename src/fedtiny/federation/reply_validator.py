@@ -11,7 +11,13 @@ from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
 from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
-from fedtiny.federation.transport import HOLDERS, Outcome, Traffic, reducer_for
+from fedtiny.federation.transport import (
+    HOLDERS_AND_ABSENT,
+    OWN_MASKS,
+    Outcome,
+    Traffic,
+    reducer_for,
+)
 from fedtiny.federation.wire import decode_reply
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
@@ -39,11 +45,18 @@ class ReplyValidator:
     that are possible, yet wrong) is left to clipping and to robust means.
     """
 
-    def __init__(self, request: Request, reducer: str, config: Config) -> None:
+    def __init__(
+        self,
+        request: Request,
+        reducer: str,
+        config: Config,
+        top_weights: Mapping[str, int] | None = None,
+    ) -> None:
         self.request = request
         self.reducer = reducer
+        self.top_weights = top_weights
         self.config = config
-        self.own_mask = reducer == HOLDERS
+        self.own_mask = reducer in OWN_MASKS
         self._parts: ReplySpec = expected(request)
         self._open = self._parts.open_ended
         self._first: object = None
@@ -132,6 +145,8 @@ class ReplyValidator:
                 )
             if gradient.values.shape != gradient.indices.shape or not _fits(gradient.values):
                 raise ReplyError(f"a gradient of {layer} is NaN or infinite")
+            if self._parts.votes and layer in requested and (gradient.values != 1).any():
+                raise ReplyError(f"it has another vote than 1 for a weight of {layer}")
             kept = np.isin(gradient.indices, mask.indices(layer), assume_unique=True)
             if layer in requested and kept.any():
                 raise ReplyError(f"it has the gradient of a kept weight of {layer}")
@@ -178,13 +193,15 @@ def collect(
     validator: ReplyValidator,
     failed: Mapping[int, str],
     traffic: Traffic,
+    samples: int,
 ) -> Outcome:
     """Validate what comes, in device order, and average what is honest, one reply at a time.
 
-    `failed` are the devices that nothing came from; `traffic` is what was counted before.
+    `failed` are the devices that nothing came from; `traffic` is what was counted before;
+    `samples` is what all devices have, those that were not asked too.
     """
     request, robustness = validator.request, validator.config.robustness
-    replies = reducer_for(validator.reducer, robustness, request.theta)
+    replies = reducer_for(validator.reducer, robustness, request.theta, validator.top_weights)
     left_out = dict(failed)
     for one in arrived:
         traffic += Traffic(up=one.size)
@@ -194,6 +211,9 @@ def collect(
             left_out[one.device] = str(error)
         else:
             replies.add(reply)
+            samples -= reply.samples
+    if validator.reducer == HOLDERS_AND_ABSENT:
+        replies.add_absent(request.theta, samples)
     return replies.outcome(dict(sorted(left_out.items())), traffic)
 
 

@@ -52,7 +52,13 @@ def play_round(server: Server, method: Method) -> RoundResult:
     server.arrays.pop(FINAL, None)  # of a run that was over, and now goes on
     with _contract(method):
         program = (*method.train_locally(server), *method.score(server))
-        outcome = server.ask("train", program, reducer=method.reducer)
+        outcome = server.ask(
+            "train",
+            program,
+            arrays=method.request_arrays(server),
+            reducer=method.reducer,
+            top_weights=method.top_weights(server),
+        )
         counted = server.enough(outcome)
         if counted:
             mean = method.aggregate(server, outcome)

@@ -1,5 +1,6 @@
 """The server: what it knows, and how it asks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +56,7 @@ class Server:
         theta: Theta | None = None,
         arrays: Arrays | None = None,
         reducer: str = "mean",
+        top_weights: Mapping[str, int] | None = None,
     ) -> Outcome:
         """Ask this round's devices, and keep account of the bytes and of who failed."""
         request = Request(
@@ -65,7 +67,7 @@ class Server:
             theta=self.theta if theta is None else theta,
             arrays=arrays or {},
         )
-        outcome = self.transport.ask(self._sampled(action), request, reducer)
+        outcome = self.transport.ask(self._sampled(action), request, reducer, top_weights)
         self.traffic += outcome.traffic
         self.failed |= outcome.failed
         if not outcome.answered and not set(outcome.failed.values()) <= {ABSENT, STRAGGLER}:

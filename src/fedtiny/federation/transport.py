@@ -13,6 +13,7 @@ from fedtiny.federation.messages import Reply, Request
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.mean import Mean, RobustMean, Value, WeightedMean, median, trimmed
 from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.top import largest
 from fedtiny.sparse.vector import SparseVector
 
 ABSENT = "out of reach"
@@ -43,6 +44,8 @@ class Outcome:
     theta: Theta | None = None
     gradients: Mapping[str, SparseVector] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    top_weights: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """By layer, the share of the devices to which each kept weight is one of the largest."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     by_device: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     traffic: Traffic = Traffic()
@@ -62,8 +65,18 @@ class Transport(Protocol):
     def present(self) -> Sequence[int]:
         """Those of them that are there now, in order: a round that asks a few draws from these."""
 
-    def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
-        """Put one question to these devices and average what they answer."""
+    def ask(
+        self,
+        devices: Sequence[int],
+        request: Request,
+        reducer: str,
+        top_weights: Mapping[str, int] | None = None,
+    ) -> Outcome:
+        """Put one question to these devices and average what they answer.
+
+        On request it is also counted, by layer, which of the kept weights are so many of a
+        device's largest. That is read off the parameters of its reply and costs no byte.
+        """
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs of the transport, as plain JSON."""
@@ -76,7 +89,9 @@ class Transport(Protocol):
 
 
 MEAN, HOLDERS = "mean", "mean over holders"
-REDUCERS = (MEAN, HOLDERS)
+HOLDERS_AND_ABSENT = "mean over holders and absent"
+OWN_MASKS = (HOLDERS, HOLDERS_AND_ABSENT)
+REDUCERS = (MEAN, *OWN_MASKS)
 DENSE = ""  # no layer has this name
 
 
@@ -84,8 +99,11 @@ class Reducer:
     """Averages replies that come one by one, so that a server never holds two.
 
     By default all parameters share a mask. Over holders, each weight is averaged over the devices
-    whose own mask keeps it, and the masks are united. What a reply's gradients leave out counts as
+    whose own mask keeps it, and the masks are united; absent devices may count as holders of what
+    they would have been sent. What a reply's gradients leave out counts as
     zero. Metrics are always weighted by samples: they are only shown.
+
+    Of each reply the `top_weights[layer]` largest kept weights of a layer may be counted.
     """
 
     def __init__(
@@ -93,8 +111,10 @@ class Reducer:
         over_holders: bool = False,
         mean: Callable[[bool], Mean] = WeightedMean,
         clip: Callable[[Theta], Theta] = lambda theta: theta,
+        top_weights: Mapping[str, int] | None = None,
     ) -> None:
         self._over_holders, self._clip = over_holders, clip
+        self._top, self._top_shares = top_weights or {}, mean(False)
         self._thetas = mean(over_holders)
         self._gradients, self._arrays, self._metrics = mean(False), mean(False), WeightedMean()
         self._mask: Mask | None = None
@@ -103,12 +123,19 @@ class Reducer:
     def add(self, reply: Reply) -> None:
         """Count one reply in."""
         if reply.theta is not None:
-            self._thetas.add(self._values(self._clip(reply.theta)), reply.samples)
+            theta = self._clip(reply.theta)
+            self._thetas.add(self._values(theta), reply.samples)
+            self._top_shares.add(top_of_kept(theta, self._top), reply.samples)
         self._gradients.add(reply.gradients, reply.samples)
         self._arrays.add(reply.arrays, reply.samples)
         metrics = {name: np.asarray(value) for name, value in reply.metrics.items()}
         self._metrics.add(metrics, reply.samples)
         self._by_device[reply.device] = dict(reply.metrics)
+
+    def add_absent(self, theta: Theta, samples: int) -> None:
+        """Count devices that did not answer in, as if they had sent this back."""
+        if samples > 0:
+            self._thetas.add(self._values(theta), samples)
 
     def _values(self, theta: Theta) -> Mapping[str, Value]:
         self._mask = self._mask or theta.mask
@@ -135,6 +162,7 @@ class Reducer:
             theta=self._theta(),
             gradients=self._gradients.sparse(),
             arrays=self._arrays.dense(),
+            top_weights=self._top_shares.dense(),
             metrics={name: float(value) for name, value in self._metrics.dense().items()},
             by_device=self._by_device,
             traffic=traffic,
@@ -149,8 +177,19 @@ def kept_weights(theta: Theta) -> dict[str, SparseVector]:
     }
 
 
+def top_of_kept(theta: Theta, counts: Mapping[str, int]) -> dict[str, NDArray[np.float32]]:
+    """By layer, 1 for each kept weight that is one of so many largest, 0 for the others."""
+    found = {layer: np.zeros(theta.mask.kept(layer), np.float32) for layer in counts}
+    for layer, count in counts.items():
+        found[layer][largest(theta.kept(layer), count)] = 1
+    return found
+
+
 def reducer_for(
-    name: str, robustness: RobustnessConfig | None = None, sent: Theta | None = None
+    name: str,
+    robustness: RobustnessConfig | None = None,
+    sent: Theta | None = None,
+    top_weights: Mapping[str, int] | None = None,
 ) -> Reducer:
     """The reducer that a method names, as robust as is asked; devices were sent this theta."""
     robustness = robustness or RobustnessConfig()
@@ -159,9 +198,9 @@ def reducer_for(
         cut = median if robustness.mean == "median" else trimmed(robustness.trim)
         mean = partial(RobustMean, cut)
     if sent is None or not robustness.clip_norm:
-        return Reducer(name == HOLDERS, mean)
+        return Reducer(name in OWN_MASKS, mean, top_weights=top_weights)
     clip = partial(clipped, sent=sent, norm=robustness.clip_norm)
-    return Reducer(name == HOLDERS, mean, clip)
+    return Reducer(name in OWN_MASKS, mean, clip, top_weights)
 
 
 def clipped(theta: Theta, sent: Theta, norm: float) -> Theta:

@@ -4,12 +4,14 @@ A verb has its options (plain JSON on the wire, with its name), knows what an ho
 holds, and what it costs a device. What a device does for it is in `devices/node.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedtiny.aliases import VERBS, old_attributes
 from fedtiny.models.param_spec import ParamSpec
+from fedtiny.sparse.mask import Indices, Mask
+from fedtiny.sparse.positions import random_pruned
 from fedtiny.sparse.top import slab_values
 from fedtiny.sparse.vector import INDEX_BYTES, VALUE_BYTES
 
@@ -122,12 +124,19 @@ class Train(KnownVerb):
     """Train on the device's own data (Alg. 2, lines 6 to 8).
 
     On request the device also sums the full gradients of all prunable weights over every batch
-    and sends their mean, as PruneFL asks of it.
+    and sends their mean, as PruneFL asks of it. It may `extrude` so many weights a layer, those of
+    smallest magnitude as it received them: they are penalized, so that others take over what they
+    do before they are dropped (FedMef).
     """
 
     name = "train"
     epochs: int
     sum_dense_gradients: bool = False
+    extrude: Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.extrude is not None:
+            object.__setattr__(self, "extrude", dict(self.extrude))
 
     def expect(self, reply: "ReplySpec", request: "Request") -> None:
         reply.theta = True
@@ -145,10 +154,11 @@ class Train(KnownVerb):
         return items
 
     def memory(self, load: DeviceLoad) -> Items:
+        marked = {"extruded": INDEX_BYTES * sum(self.extrude.values())} if self.extrude else {}
         if not self.sum_dense_gradients:
-            return {}
+            return marked
         sizes = load.param_spec.sizes.values()
-        return {
+        return marked | {
             "gradient_sums": VALUE_BYTES * sum(sizes),
             "gradient_slab": VALUE_BYTES * max(sizes, default=0),
         }
@@ -199,13 +209,123 @@ class PruneAndGrow(_LargestGradients):
 
 
 @dataclass(frozen=True, eq=False)
+class CongruentSwap(_LargestGradients):
+    """Grow and drop on the device itself, heeding the directions that the server sends (FedSGC).
+
+    Up to this share of the weights that a layer drops have moved against the global model, and as
+    many of those it grows would move with it. If `recent`, some pruned weights have a direction
+    too: the gradients of these are measured by themselves.
+    """
+
+    name = "congruent_swap"
+    share: float = 0.0
+    recent: bool = False
+
+    def expect(self, reply: "ReplySpec", request: "Request") -> None:
+        reply.theta = reply.own_mask = True
+
+    def flops(self, load: DeviceLoad) -> Items:
+        items = super().flops(load)
+        return {name: 2 * count for name, count in items.items()} if self.recent else items
+
+    def memory(self, load: DeviceLoad) -> Items:
+        """Beside the buffer: the weights as they were sent, and two bits a weight."""
+        prunable = load.param_spec.prunable
+        kept = sum(layer.kept for layer in load.layers if layer.weight in prunable)
+        return super().memory(load) | {
+            "sent_weights": VALUE_BYTES * kept,
+            "directions": (2 * kept + 7) // 8,
+        }
+
+
+@dataclass(frozen=True, eq=False)
 class TopGradients(_LargestGradients):
-    """Find the largest gradients of pruned weights, so many a layer (Alg. 2, line 12)."""
+    """Find the largest gradients of pruned weights, so many a layer (Alg. 2, line 12).
+
+    With `fisher` each is divided by the root of twice the weight's Fisher information before they
+    are compared and sent; with `votes` only their positions are sent.
+    """
 
     name = "top_gradients"
+    fisher: bool = False
+    votes: bool = False
 
     def expect(self, reply: "ReplySpec", request: "Request") -> None:
         reply.gradients |= self.counts
+        reply.votes = reply.votes or self.votes
+
+    def memory(self, load: DeviceLoad) -> Items:
+        """With Fisher information, a value for each channel and filter of a layer."""
+        factors = {"fisher_factors": _fisher_bytes(load, self.counts)}
+        return super().memory(load) | (factors if self.fisher else {})
+
+
+@dataclass(frozen=True, eq=False)
+class SharedGradients(_LargestGradients):
+    """The gradients of so many pruned weights a layer at the positions that a seed names.
+
+    Every device reports the same positions, so only values are sent and their mean is exact.
+    """
+
+    name = "shared_gradients"
+    seed: int = 0
+
+    def positions(self, request: "Request") -> dict[str, Indices]:
+        """The positions that a request asks about."""
+        return shared_positions(request.theta.mask, self.counts, self.seed, request.round)
+
+    def expect(self, reply: "ReplySpec", request: "Request") -> None:
+        reply.arrays |= {layer: (count,) for layer, count in self.counts.items()}
+
+
+def _fisher_bytes(load: DeviceLoad, layers: Iterable[str]) -> int:
+    shapes = (load.param_spec.prunable[layer] for layer in layers)
+    return VALUE_BYTES * max((sum(shape[:2]) for shape in shapes), default=0)
+
+
+def shared_positions(
+    mask: Mask, counts: Mapping[str, int], seed: int, round: int
+) -> dict[str, Indices]:
+    """The pruned positions whose gradients all devices report in a round."""
+    return random_pruned(mask, counts, seed=seed, round=round, purpose="shared gradients")
+
+
+@dataclass(frozen=True, eq=False)
+class DropScores(_LargestGradients):
+    """What the loss would gain if each kept weight were dropped, of so many a layer (Fedfit)."""
+
+    name = "drop_scores"
+
+    def expect(self, reply: "ReplySpec", request: "Request") -> None:
+        reply.arrays |= {layer: (count,) for layer, count in self.counts.items()}
+
+    def flops(self, load: DeviceLoad) -> Items:
+        """Two passes: gradients, and gradients over the root of the Fisher information."""
+        return {"drop_score_pass": 2 * sum(super().flops(load).values())}
+
+    def memory(self, load: DeviceLoad) -> Items:
+        return {
+            "drop_scores": 2 * VALUE_BYTES * sum(self.counts.values()),
+            "fisher_factors": _fisher_bytes(load, self.counts),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity(KnownVerb):
+    """|gradient x weight| of every weight of a model that is still dense, on one batch (SSFL)."""
+
+    name = "sensitivity"
+    phase = "select"
+
+    def expect(self, reply: "ReplySpec", request: "Request") -> None:
+        reply.arrays |= request.theta.param_spec.prunable
+
+    def flops(self, load: DeviceLoad) -> Items:
+        """Forward and back, with all weights."""
+        return {"sensitivity": 3 * load.batch * sum(layer.dense for layer in load.layers)}
+
+    def memory(self, load: DeviceLoad) -> Items:
+        return {"sensitivity": VALUE_BYTES * load.param_spec.prunable_count}
 
 
 @old_attributes
@@ -266,7 +386,12 @@ def _pool_pass(load: DeviceLoad) -> int:
 
 Program = tuple[Verb, ...]
 KNOWN: dict[str, type[KnownVerb]] = {
-    kind.name: kind for kind in (Train, PruneAndGrow, TopGradients, BnStatistics, Losses, Evaluate)
+    kind.name: kind
+    for kind in (
+        *(Train, PruneAndGrow, CongruentSwap, TopGradients, SharedGradients),
+        *(DropScores, Sensitivity),
+        *(BnStatistics, Losses, Evaluate),
+    )
 }
 
 

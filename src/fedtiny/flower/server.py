@@ -75,13 +75,19 @@ class FlowerTransport:
         least = self.spec.config.fleet.min_replies
         return self.registry.present(expected=least, least=least)
 
-    def ask(self, devices: Sequence[int], request: Request, reducer: str) -> Outcome:
+    def ask(
+        self,
+        devices: Sequence[int],
+        request: Request,
+        reducer: str,
+        top_weights: Mapping[str, int] | None = None,
+    ) -> Outcome:
         there = self._there()
         self.registry.note()
         exchange = Exchange(self.registry.grid, self.registry.settings.timeout)
         with Spool.within(self.registry.folder.spool) as spool:
             nodes = {device: there[device] for device in sorted(devices) if device in there}
-            validator = ReplyValidator(request, reducer, self.spec.config)
+            validator = ReplyValidator(request, reducer, self.spec.config, top_weights)
             asking = Asking(request, nodes, exchange, spool, validator)
             asking.failed |= {device: ABSENT for device in devices if device not in there}
             self._send(asking, list(nodes))
@@ -144,7 +150,8 @@ class FlowerTransport:
             Arrived(device, assigned[device].samples, data, len(data))
             for device, data in asking.spool.in_order()
         )
-        outcome = collect(arrived, asking.validator, asking.failed, asking.traffic)
+        samples = sum(node.samples for node in assigned.values())
+        outcome = collect(arrived, asking.validator, asking.failed, asking.traffic, samples)
         for device in [device for device in outcome.failed if device not in asking.failed]:
             self._fail(asking, device, outcome.failed[device])
         return outcome

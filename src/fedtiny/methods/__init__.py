@@ -7,13 +7,20 @@ from fedtiny.errors import ConfigError, did_you_mean
 from fedtiny.federation.method import Method
 from fedtiny.methods.fedavg import FedAvg
 from fedtiny.methods.feddst import FedDST
+from fedtiny.methods.fedfit import FedFit
+from fedtiny.methods.fedmef import FedMef
+from fedtiny.methods.fedrts import FedRTS
+from fedtiny.methods.fedsgc import FedSGC
 from fedtiny.methods.fedtiny import FedTiny
+from fedtiny.methods.fedtiny_flow import FedTinyFlow
 from fedtiny.methods.fl_pqsu import FLPQSU
 from fedtiny.methods.grasp import GraSP
 from fedtiny.methods.lotteryfl import LotteryFL
 from fedtiny.methods.prunefl import PruneFL
+from fedtiny.methods.set import SET
 from fedtiny.methods.small_model import SmallModel
 from fedtiny.methods.snip import SNIP
+from fedtiny.methods.ssfl import SSFL
 from fedtiny.methods.synflow import SynFlow
 
 BUILT_IN: tuple[type[Method], ...] = (
@@ -22,11 +29,18 @@ BUILT_IN: tuple[type[Method], ...] = (
     SNIP,
     SynFlow,
     GraSP,
+    SSFL,
     PruneFL,
     FedDST,
+    FedSGC,
+    SET,
+    FedMef,
+    FedRTS,
+    FedFit,
     LotteryFL,
     SmallModel,
     FedTiny,
+    FedTinyFlow,
 )
 OURS = {method.name: method for method in BUILT_IN}
 GROUP = "fedtiny.methods"

@@ -8,3 +8,4 @@ class FedAvg(Method):
 
     name = "fedavg"
     dense = True
+    budgets = ()

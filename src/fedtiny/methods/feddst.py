@@ -6,9 +6,8 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import Program, PruneAndGrow, Train
-from fedtiny.randomness import generator
+from fedtiny.methods.at_start import prune_at_random
 from fedtiny.sparse.candidates import prune_by_magnitude
-from fedtiny.sparse.iterative import prune_by_scores
 from fedtiny.sparse.theta import Theta
 
 BEFORE_GROWTH = 0.6  # 3 of 5 epochs come before a device changes its mask
@@ -30,20 +29,28 @@ class FedDST(Method):
     granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:
-        draw = generator(self.config.seed, "random mask")
-        scores = {layer: draw.random(size) for layer, size in server.param_spec.sizes.items()}
-        server.theta = prune_by_scores(server.theta, scores, self.config.density, "uniform")
+        prune_at_random(self, server)
 
     def train_locally(self, server: Server) -> Program:
         epochs = self.config.train.local_epochs
         numbers = self.pruning_numbers(server)
         if not numbers:
             return (Train(epochs),)
-        before = min(round(BEFORE_GROWTH * epochs), epochs - 1)
+        before, after = epochs_around_swap(epochs)
         epsilon = self.config.pruning.gradient_epsilon
-        return (Train(before), PruneAndGrow(numbers, epsilon), Train(epochs - before))
+        return (Train(before), PruneAndGrow(numbers, epsilon), Train(after))
 
     def aggregate(self, server: Server, outcome: Outcome) -> Theta:
         assert outcome.theta is not None
         counts = np.array(list(server.theta.mask.counts.values()))
         return prune_by_magnitude(outcome.theta, counts)
+
+
+def epochs_around_swap(epochs: int) -> tuple[int, int]:
+    """How many epochs come before a device changes its mask, and after.
+
+    >>> epochs_around_swap(5), epochs_around_swap(1)
+    ((3, 2), (0, 1))
+    """
+    before = min(round(BEFORE_GROWTH * epochs), epochs - 1)
+    return before, epochs - before

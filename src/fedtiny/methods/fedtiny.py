@@ -1,177 +1,175 @@
 """FedTiny: adaptive batch-norm selection, then progressive pruning."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedtiny.errors import FedTinyError, ModelError
-from fedtiny.federation.bn_statistics import Statistics, from_means, measuring
-from fedtiny.federation.messages import HOPELESS_LOSS, pool_arrays
+from fedtiny.errors import ConfigError, ModelError
+from fedtiny.federation.bn_statistics import measuring
+from fedtiny.federation.messages import pool_arrays
 from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
-from fedtiny.federation.verbs import Losses, Program, TopGradients, Verb
-from fedtiny.graph.ir import Graph
-from fedtiny.methods.at_start import prune_uniformly
+from fedtiny.federation.verbs import Losses, Program
+from fedtiny.methods.at_start import prune_to_budgets
+from fedtiny.methods.growth import GROWTH, Growth
+from fedtiny.methods.pool import (
+    Candidates,
+    candidate_counts,
+    costed_counts,
+    cut_pool,
+    is_by_magnitude,
+    shared_out,
+)
+from fedtiny.methods.progressive import adjust_mask, drop_trained, graph_of, room_of
+from fedtiny.methods.selection import choose, measured, record
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.randomness import generator
-from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.candidates import CandidatePool
-from fedtiny.sparse.densities import Counts, uniform_noise
-
-SMALLEST_SHARE = 1e-8  # of one device in a mean, for a hopeless loss to show in it
+from fedtiny.sparse.densities import Counts
 
 
 class FedTiny(Method):
     """The paper's method: adaptive batch-norm selection, then progressive pruning.
 
-    Either module can be switched off, for the ablation.
+    Either module can be switched off, for the ablation. Beyond the paper, candidates may be of
+    several kinds (`--selection.pool`), and adjustments may grow by other rules than the averaged
+    gradient (`--pruning.growth`), drop a round later (`--pruning.drop`) and move weights between
+    layers (`--pruning.redistribute`).
     """
 
     name = "fedtiny"
+    pool: ClassVar[str] = "magnitude"
+    tolerance: ClassVar[float] = 0.0
+    growth: ClassVar[str] = "gradient"
+    drop: ClassVar[str] = "with_growth"
 
     def check(self, param_spec: ParamSpec) -> None:
         super().check(param_spec)
+        if self.config.selection.kind == "none":
+            return
         if self.config.selection.kind == "adaptive_bn" and not param_spec.norms:
             raise ModelError(
                 "the model has no batch-norm layer, which adaptive BN selection measures; add "
                 "nn.BatchNorm2d layers or choose --selection.kind vanilla"
             )
+        if "flow" in self.kinds and self.flow is None:
+            raise ModelError(
+                "the network cannot be built anew to measure its synaptic flow; leave 'flow' out "
+                "of --selection.pool"
+            )
+        if len(self.kinds) > self.config.pool_size:
+            raise ConfigError(
+                f"a pool of {self.config.pool_size} cannot have {len(self.kinds)} kinds of "
+                "candidates; raise --selection.pool-size"
+            )
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of candidates that are compared."""
+        asked_for = self.config.selection.pool
+        return tuple((self.pool if asked_for is None else asked_for).split(","))
 
     def coarse_prune(self, server: Server) -> None:
         """Choose the least biased of a pool of candidates (Alg. 1)."""
         if self._reclaims:
-            _graph(server)  # to fail before the rounds do
+            graph_of(server)  # to fail before the rounds do
         if self.config.selection.kind == "none":
-            prune_uniformly(server)
+            prune_to_budgets(self, server)
             return
-        pool = self.candidates(server)
-        statistics = self._global_statistics(server, pool)
-        scores = self._global_losses(server, pool, statistics)
-        best = int(np.argmin(scores))
-        chosen = {name: rows[best] for name, rows in statistics.items()}
-        server.theta = pool[best].with_dense(chosen)
-        server.memory["selection"] = _record(pool, scores, best)
+        candidates = Candidates(
+            {kind: cut_pool(self, kind, size, server) for kind, size in self._sizes.items()}
+        )
+        selection = self.config.selection
+        how = measuring(selection) if selection.kind == "adaptive_bn" else None
+        statistics, losses = measured(server, candidates, how)
+        tolerance = self.tolerance if selection.tolerance is None else selection.tolerance
+        choice = choose(server, candidates, losses, tolerance)
+        chosen = {name: rows[choice.candidate] for name, rows in statistics.items()}
+        server.theta = candidates[choice.candidate].with_dense(chosen)
+        server.memory["selection"] = record(candidates, losses, choice, tolerance)
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return shared_out(self.kinds, self.config.pool_size)
 
     def candidates(self, server: Server) -> CandidatePool:
         """Magnitude-pruned candidates with noisy layer densities (Sec. 4.1.2)."""
-        return CandidatePool.cut(server.theta, self._candidate_counts(server.param_spec))
-
-    def _candidate_counts(self, param_spec: ParamSpec) -> Counts:
-        draw = generator(self.config.seed, "candidates")
-        return uniform_noise(param_spec, self.config.density, self.config.pool_size, draw)
+        return cut_pool(self, "magnitude", self.config.pool_size, server)
 
     def coarse_requests(self, param_spec: ParamSpec) -> tuple[CoarseRequest, ...]:
-        kind = self.config.selection.kind
-        if kind == "none":
+        if self.config.selection.kind == "none":
             return ()
-        counts = self._candidate_counts(param_spec)
-        kept = dict(zip(param_spec.prunable, counts.max(axis=0).tolist(), strict=True))
-        if kind == "vanilla":
-            return (CoarseRequest((Losses(),), kept, pool_arrays(counts)),)
+        return tuple(
+            request
+            for kind, size in self._sizes.items()
+            for request in self._requests_about(kind, size, param_spec)
+        )
+
+    def _requests_about(
+        self, kind: str, size: int, param_spec: ParamSpec
+    ) -> tuple[CoarseRequest, ...]:
+        counts = candidate_counts(self, kind, size, param_spec, costed_counts)
+        most = counts.max(axis=0)
+        kept = dict(zip(param_spec.prunable, most.tolist(), strict=True))
+        ranks = None if is_by_magnitude(kind) else np.zeros(most.sum(), np.int32)
+        arrays = pool_arrays(counts, None, ranks)
+        if self.config.selection.kind == "vanilla":
+            return (CoarseRequest((Losses(),), kept, arrays),)
         statistics = {
-            name: np.zeros((len(counts), *shape), np.float32)
+            name: np.zeros((size, *shape), np.float32)
             for name, shape in param_spec.statistics.items()
         }
         return (
-            CoarseRequest((measuring(self.config.selection),), kept, pool_arrays(counts)),
-            CoarseRequest((Losses(),), kept, pool_arrays(counts, statistics)),
+            CoarseRequest((measuring(self.config.selection),), kept, arrays),
+            CoarseRequest((Losses(),), kept, pool_arrays(counts, statistics, ranks)),
         )
 
-    def _global_statistics(self, server: Server, pool: CandidatePool) -> Statistics:
-        """Average the devices' batch-norm statistics (Alg. 1, lines 2 to 13)."""
-        if self.config.selection.kind == "vanilla":
-            return {}
-        how = measuring(self.config.selection)
-        return from_means(_asked(server, how, pool), how)
+    @property
+    def needs_flow(self) -> bool:
+        return super().needs_flow or self._chooses_by_flow
 
-    def _global_losses(
-        self, server: Server, pool: CandidatePool, statistics: Statistics
-    ) -> NDArray[np.float32]:
-        """Average the devices' losses of every candidate (Alg. 1, lines 14 to 28)."""
-        scores = _asked(server, Losses(), pool, statistics)["losses"]
-        finite = scores < HOPELESS_LOSS * SMALLEST_SHARE
-        if not finite.any():
-            raise FedTinyError(
-                "no candidate has a finite loss; start anew with a lower --train.lr",
-                retryable=False,
-            )
-        return np.where(finite, scores, np.inf).astype(np.float32)
+    @property
+    def _chooses_by_flow(self) -> bool:
+        return self.config.selection.kind != "none" and "flow" in self.kinds
+
+    def first_counts(self, param_spec: ParamSpec) -> Counts:
+        """Those of the kind that takes the most operations: it is not known which will be taken."""
+        if self.config.selection.kind == "none" or self.flow is None:
+            return super().first_counts(param_spec)
+        counts = [costed_counts(self, kind, param_spec) for kind in self.kinds]
+        return max(counts, key=self.flow.operations)
+
+    def scored_images(self, public: int) -> int:
+        return self.config.pruning.iterations + 1 if self._chooses_by_flow else 0
+
+    @property
+    def _growth(self) -> Growth:
+        return GROWTH[self.config.pruning.growth or self.growth]
 
     def score(self, server: Server) -> Program:
         """Ask for the top-a gradients of the layers whose turn it is (Alg. 2, lines 10 to 14)."""
         numbers = self.pruning_numbers(server)
-        epsilon = self.config.pruning.gradient_epsilon
-        return (TopGradients(numbers, epsilon),) if numbers else ()
+        return self._growth.program(server, numbers) if numbers else ()
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""
         numbers = self.pruning_numbers(server)
-        mask = server.theta.mask
-        useful = mask.reachability(_graph(server)).useful if self._reclaims else None
-        server.theta, _ = grow_and_drop(server.theta, outcome.gradients, numbers, useful)
+        scores = self._growth.scores(server, outcome, numbers) if numbers else {}
+        drops_later = (self.config.pruning.drop or self.drop) == "after_training"
+        if drops_later:
+            drop_trained(server, self.schedule)
+        if numbers:
+            adjust_mask(server, scores, numbers, drops_later=drops_later)
 
     @property
     def _reclaims(self) -> bool:
         return self.config.pruning.progressive and self.config.pruning.reclaim
 
     def pruning_numbers(self, server: Server) -> dict[str, int]:
-        return super().pruning_numbers(server) if self.config.pruning.progressive else {}
+        if not self.config.pruning.progressive:
+            return {}
+        return self.schedule.pruning_numbers(server.theta.mask, server.round, room_of(server))
 
     def summary(self, server: Server) -> dict[str, Any]:
         selection: dict[str, Any] = server.memory.get("selection", {})
         return {"selection": selection} if selection else {}
-
-
-def _graph(server: Server) -> Graph:
-    graph = server.public.graph if server.public else None
-    if graph is None:
-        raise FedTinyError(
-            "the network has a layer or a shape that weights cannot be followed through; "
-            "leave --pruning.reclaim out",
-            retryable=False,
-        )
-    return graph
-
-
-def _asked(
-    server: Server, verb: Verb, pool: CandidatePool, statistics: Statistics | None = None
-) -> Statistics:
-    """What enough devices measure of a pool.
-
-    If too few answer: simulated devices fail again when a run goes on; real ones may be back.
-    """
-    arrays = pool_arrays(pool.counts, statistics)
-    outcome = server.ask("select", (verb,), theta=pool.theta, arrays=arrays)
-    if server.enough(outcome):
-        return outcome.arrays
-    fleet, answered = server.config.fleet, len(outcome.answered)
-    trouble = (
-        f"only {answered} devices answered the selection, fewer than --fleet.min-replies "
-        f"{fleet.min_replies}"
-    )
-    hindrances = {
-        "fail-rate": fleet.fail_rate > 0,
-        "straggler-rate": fleet.straggler_rate > 0,
-        "min-replies": answered > 0,
-    }
-    lower = " or ".join(f"--fleet.{name}" for name, there in hindrances.items() if there)
-    if fleet.fail_rate or fleet.straggler_rate:
-        raise FedTinyError(
-            f"{trouble}; start anew with a lower {lower}, or with another --seed, which failures "
-            "follow",
-            retryable=False,
-        )
-    or_lower = f", or start anew with a lower {lower}" if lower else ""
-    raise FedTinyError(f"{trouble}; continue the run when more devices are there{or_lower}")
-
-
-def _record(pool: CandidatePool, scores: NDArray[np.float32], best: int) -> dict[str, Any]:
-    return {
-        "chosen": best,
-        "losses": [float(score) for score in scores],
-        "densities": pool.densities,
-        "layer_counts": pool.counts.tolist(),
-        "layers": list(pool.theta.param_spec.prunable),
-    }

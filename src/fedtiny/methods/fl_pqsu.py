@@ -2,11 +2,11 @@
 
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.methods.at_start import prune_uniformly
+from fedtiny.methods.at_start import prune_to_budgets
 
 
 class FLPQSU(Method):
-    """One-shot magnitude pruning on the server, the same density in every layer.
+    """One-shot magnitude pruning on the server, by default the same density in every layer.
 
     The original prunes whole filters by l1-norm, then quantises and updates selectively. The
     paper keeps the pruning alone and makes it unstructured, like its other baselines; so do we.
@@ -15,4 +15,4 @@ class FLPQSU(Method):
     name = "fl_pqsu"
 
     def coarse_prune(self, server: Server) -> None:
-        prune_uniformly(server)
+        prune_to_budgets(self, server)

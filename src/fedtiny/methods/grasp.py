@@ -3,7 +3,7 @@
 from fedtiny.federation.method import Method
 from fedtiny.federation.public import PublicSet
 from fedtiny.federation.server import Server
-from fedtiny.methods.at_start import prune_at_start
+from fedtiny.methods.at_start import GLOBAL, prune_at_start
 from fedtiny.sparse.iterative import Scores
 from fedtiny.sparse.theta import Theta
 
@@ -23,13 +23,14 @@ class GraSP(Method):
     The original takes an untrained network, a batch of training data and a global threshold. The
     paper names it among the server-side methods without results. We score the pretrained network
     on the public one-shot set, once, with the same density in every layer
-    (`--pruning.scope global` is the original's).
+    (`--pruning.budgets global` is the original's).
     """
 
     name = "grasp"
+    budgets = GLOBAL
 
     def coarse_prune(self, server: Server) -> None:
-        prune_at_start(server, flow_kept, iterations=1)
+        prune_at_start(self, server, flow_kept, iterations=1)
 
     def scored_images(self, public: int) -> int:
         return HESSIAN_GRADIENTS * public

@@ -7,7 +7,7 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import Program, Train
-from fedtiny.methods.at_start import prune_uniformly
+from fedtiny.methods.at_start import prune_to_budgets
 from fedtiny.sparse.adjust import grow_and_drop
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.vector import SparseVector
@@ -27,7 +27,7 @@ class PruneFL(Method):
     granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:
-        prune_uniformly(server)
+        prune_to_budgets(self, server)
 
     def train_locally(self, server: Server) -> Program:
         adjusting = bool(self.pruning_numbers(server))

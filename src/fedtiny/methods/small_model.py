@@ -16,6 +16,7 @@ class SmallModel(Method):
     """
 
     name = "small_model"
+    budgets = ()
 
     def check(self, param_spec: ParamSpec) -> None:
         """Nothing to refuse: the network is as small as it must be, and dense."""

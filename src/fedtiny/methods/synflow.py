@@ -2,7 +2,7 @@
 
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
-from fedtiny.methods.at_start import prune_at_start
+from fedtiny.methods.at_start import GLOBAL, prune_at_start
 
 
 class SynFlow(Method):
@@ -10,16 +10,17 @@ class SynFlow(Method):
 
     The original prunes in 100 steps by a global threshold; R is the output of the network of
     absolute weights for an image of ones. The paper keeps the steps and asks for the same density
-    in every layer (`--pruning.scope global` is the original's). We score in float64 and let batch
+    in every layer (`--pruning.budgets global` is the original's). We score in float64 and let batch
     norm pass the flow on unchanged: with its statistics a residual network gives scores of zero
     behind a zero gamma, or loses its shortcuts.
     """
 
     name = "synflow"
+    budgets = GLOBAL
 
     def coarse_prune(self, server: Server) -> None:
         iterations = self.config.pruning.iterations
-        prune_at_start(server, lambda public, theta: public.synaptic_flow(theta), iterations)
+        prune_at_start(self, server, lambda public, theta: public.synaptic_flow(theta), iterations)
 
     def scored_images(self, public: int) -> int:
         return self.config.pruning.iterations  # each step takes one image, of ones

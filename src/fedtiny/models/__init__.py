@@ -30,6 +30,9 @@ class ModelKind:
 
 KINDS = {
     "resnet18": ModelKind("ResNet18 for small images (3x3 stem, no max-pool)", width=64),
+    "resnet18_ns": ModelKind(
+        "ResNet18 without batch norm that keeps few activations (FedMef)", width=64
+    ),
     "vgg11": ModelKind("VGG11 with batch norm and its ImageNet head", width=64, smallest_input=32),
     "vgg11_small": ModelKind(
         "VGG11 with batch norm and one linear layer as head", width=64, smallest_input=32

@@ -6,6 +6,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedtiny.errors import ModelError
+from fedtiny.models.ns_conv import NSResNet18
 
 
 class ResidualBlock(nn.Module):
@@ -150,4 +151,10 @@ def width_for(budget: int, channels: int, classes: int) -> int:
     return width
 
 
-BUILDERS = {"resnet18": ResNet18, "vgg11": vgg11, "vgg11_small": vgg11_small, "small": small}
+BUILDERS = {
+    "resnet18": ResNet18,
+    "resnet18_ns": NSResNet18,
+    "vgg11": vgg11,
+    "vgg11_small": vgg11_small,
+    "small": small,
+}

@@ -92,7 +92,8 @@ class GradQueryRecord(Structure):
 
     _fields_ = (
         *_each(c_int32, "node", "count"),
-        *_each(c_void_p, "indices", "values", "dense"),
+        *_each(c_void_p, "indices", "values", "dense", "fisher"),
+        ("at_positions", c_int32),
     )
 
 

@@ -156,27 +156,74 @@ class NativeModel:
         *,
         seed: int = 0,
         epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> dict[str, tuple[Positions, Floats]]:
         """The largest gradients of each layer's pruned weights, by position; changes nothing.
 
-        Batch norm computes with this epsilon at least.
+        Batch norm computes with this epsilon at least; with `fisher` gradients are divided by the
+        root of twice their Fisher information.
         """
         sizes = {name: min(count, self.size(name)) for name, count in counts.items()}
         found = {
-            name: (np.empty(size, dtype=np.int32), np.empty(size, dtype=np.float32))
-            for name, size in sizes.items()
+            name: (np.empty(n, np.int32), np.empty(n, np.float32)) for name, n in sizes.items()
         }
-        queries = _array(
-            [
-                GradQueryRecord(self._place(name)[0], len(i), i.ctypes.data, v.ctypes.data, None)
-                for name, (i, v) in found.items()
-            ]
-        )
+        factors = {name: self._fisher_room(name) for name in counts} if fisher else {}
+        queries = _array([self._query(name, *own, factors) for name, own in found.items()])
         self._run(_Mode.MEASURE, images, labels, queries=queries, seed=seed, epsilon=epsilon)
         return {
             name: (indices[: record.count], values[: record.count])
             for (name, (indices, values)), record in zip(found.items(), queries, strict=True)
         }
+
+    def gradients_at(
+        self,
+        images: Floats,
+        labels: NDArray[np.int64],
+        positions: Mapping[str, Positions],
+        *,
+        seed: int = 0,
+        epsilon: float = 0.0,
+        fisher: bool = False,
+    ) -> dict[str, Floats]:
+        """The gradients of these weights of each layer, as of `top_gradients`; changes nothing."""
+        asked = {
+            name: np.ascontiguousarray(_whole_numbers(name, own), dtype=np.int32)
+            for name, own in positions.items()
+        }
+        found = {name: np.empty(len(own), np.float32) for name, own in asked.items()}
+        factors = {name: self._fisher_room(name) for name in asked} if fisher else {}
+        queries = _array(
+            [
+                self._query(name, own, found[name], factors, at_positions=True)
+                for name, own in asked.items()
+            ]
+        )
+        self._run(_Mode.MEASURE, images, labels, queries=queries, seed=seed, epsilon=epsilon)
+        return found
+
+    def _query(
+        self,
+        name: str,
+        indices: Positions,
+        values: Floats,
+        fisher: Mapping[str, Floats] | None = None,
+        at_positions: bool = False,
+    ) -> GradQueryRecord:
+        factors = (fisher or {}).get(name)
+        return GradQueryRecord(
+            self._place(name)[0],
+            len(indices),
+            indices.ctypes.data,
+            values.ctypes.data,
+            None,
+            None if factors is None else factors.ctypes.data,
+            at_positions,
+        )
+
+    def _fisher_room(self, name: str) -> Floats:
+        """A value for each channel, or input of a linear layer, and each filter."""
+        shape = self.graph.tensors[name]
+        return np.empty(shape[0] + shape[1], dtype=np.float32)
 
     def forward(
         self,
@@ -220,7 +267,7 @@ class NativeModel:
     def _dense_record(self, name: str, sums: Floats) -> GradQueryRecord:
         if sums.dtype != np.float32 or sums.size != self.size(name) or not sums.flags.c_contiguous:
             raise NativeError(f"{name}: sums need {self.size(name)} float32 values in one piece")
-        return GradQueryRecord(self._place(name)[0], 0, None, None, sums.ctypes.data)
+        return GradQueryRecord(self._place(name)[0], 0, None, None, sums.ctypes.data, None, 0)
 
     def _place(self, name: str) -> tuple[int, Parameter]:
         if name not in self._places:

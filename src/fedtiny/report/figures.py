@@ -163,10 +163,17 @@ def pool(run: Run) -> Figure | None:
     lost = len(run.selection["selection"]["losses"]) - len(losses)
     caption = (
         f"Loss of each of {len(losses)} candidates on the devices' own data before training, "
-        f"from {least:.3f} to {most:.3f}; the least biased one is chosen."
+        f"from {least:.3f} to {most:.3f}; {_how_chosen(run)}."
         + (f" {lost} more had no finite loss." if lost else "")
     )
     return Figure("pool", "The selection pool", caption, _draw_losses(losses, chosen))
+
+
+def _how_chosen(run: Run) -> str:
+    tied = run.selection["selection"].get("tied")
+    if not isinstance(tied, list) or len(tied) < 2:
+        return "the least biased one is chosen"
+    return f"{len(tied)} cannot be told apart, and the best connected of them is chosen"
 
 
 def _pool(run: Run) -> tuple[dict[int, float], int] | None:

@@ -16,7 +16,12 @@ from fedtiny.data.transforms import Preparation
 from fedtiny.devices import executors
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.distributed import measured_by_first, shared_out, theta_of_first
+from fedtiny.devices.distributed import (
+    flow_of_first,
+    measured_by_first,
+    shared_out,
+    theta_of_first,
+)
 from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.ranks import OneRank, Ranks
@@ -28,11 +33,13 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
 from fedtiny.models import Traced
+from fedtiny.native.model import NativeModel
 from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import resolve
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.inputs import build_model, check_network, fitting, load_images, parameters
 from fedtiny.runs.split import Split, checked, share_out, with_checksum
+from fedtiny.sparse.mask import Mask
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,6 +71,15 @@ class Assembly:
     note: str = ""
     """What whoever started the run should know of how it computes, or nothing."""
     ranks: Ranks = field(default_factory=OneRank)
+
+    def arena(self, mask: Mask) -> int | None:
+        """Bytes that a native device takes to train under a mask; None of other devices."""
+        if self.config.device_backend != "native":
+            return None
+        options = resolve.native_options(self.config, mask.counts)
+        sizes = mask.param_spec.sizes
+        kept = {layer: n for layer, n in mask.counts.items() if n < sizes[layer]}
+        return int(NativeModel(resolve.known_graph(self.graph)).plan(options, kept).total)
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy of the global model on the test set."""
@@ -114,12 +130,17 @@ def assemble(
     asked = config if isinstance(config, RunConfig) else resolve.resolved(config, data, model)
     images = load_images(asked, data)
     dataset = fitting(images, asked)
-    planning = asked.plans_memory
-    asked = asked if planning else resolve.within_budget(asked, dataset, model)
+    inputs, planning = resolve.cost_inputs(asked, dataset, model), asked.plans_memory
+    if "flow" in inputs:
+        inputs["flow"] = flow_of_first(inputs["flow"], ranks)
+    wanted, known = asked, split
+    if known is None:  # else budgets were met when the run began
+        asked = resolve.within_budgets(asked, inputs)
     method = methods.create(asked)
+    method.flow = inputs.get("flow")
     config = method.resolve(asked, lambda: parameters(asked, dataset, model))
     sharing = fleet.share_out if fleet else share_out
-    split = checked(split, images) if split else with_checksum(sharing(dataset, config), images)
+    split = checked(known, images) if known else with_checksum(sharing(dataset, config), images)
     if model is None or config.model != asked.model:
         network = build_model(config, dataset.shape, len(dataset.classes))
     else:
@@ -129,17 +150,20 @@ def assemble(
     check_network(network, dataset)
     method.check(param_spec)
     backend = resolve.choose_backend(config, method, network, param_spec, graph)
+    if planning and backend == "torch":  # whose memory bounds the density
+        wanted = replace(wanted, device_backend=backend)
+        return assemble(wanted, data=data, model=model, split=known, fleet=fleet, ranks=ranks)
     kernels, note = resolve.choose_kernels(config, network, param_spec, graph)
     asked, config = (
         replace(c, device_backend=backend, gpu=replace(c.gpu, kernels=kernels))
         for c in (asked, config)
     )
     if planning:
-        asked, config = resolve.plan_memory(asked, config, param_spec, graph)
+        asked, config = resolve.plan_memory(asked, config, method, param_spec, graph)
     preparation = Preparation.of(dataset, config.data.augment, config.data.cutout)
     lowered = backend == "native" or resolve.may_be_sparse(config)
-    known = resolve.known_graph(graph) if lowered else None
-    spec = DeviceSpec(config, param_spec, preparation, known)
+    told = resolve.known_graph(graph) if lowered else None
+    spec = DeviceSpec(config, param_spec, preparation, told)
     engine = TorchEngine(network, spec)
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
@@ -150,7 +174,7 @@ def assemble(
     public = TorchPublicSet(engine, _public_shard(dataset, split), graph)
     server = Server(config, transport, engine.theta(), measured_by_first(public, ranks))
     samples = fleet.samples if fleet else int(split.table.sum()) // len(split.table)
-    inputs = resolve.cost_inputs(asked, dataset, model) | {"samples": samples}
+    inputs["samples"] = samples
     if (config.model, config.parameters) == (asked.model, asked.parameters):
         inputs["graph"] = graph
     workload = Workload.of(asked, **inputs)

@@ -10,8 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedtiny.config import Config, FleetConfig
+from fedtiny import methods
+from fedtiny.config import Config, FleetConfig, RunConfig
 from fedtiny.config.flat import flat
+from fedtiny.cost import Workload
+from fedtiny.cost.flops import dense_round, plain
+from fedtiny.cost.memory import total
 from fedtiny.runs.metrics import Record, number
 
 MAX_COLUMNS = 20
@@ -53,15 +57,25 @@ def fleet_line(config: Config) -> str:
     return f"{fleet.devices} devices, {spread(fleet)}, {config.rounds} rounds"
 
 
-def budget_line(config: Config) -> str:
-    """How a run meets its memory budget, in one line."""
-    if config.memory_model != "device" or config.device_backend != "native":
-        return f"density {config.density:.4g}: the largest that fits {config.memory_budget}"
-    recomputing = ", recomputing" if config.device.recompute else ""
-    return (
-        f"devices fit {config.memory_budget}: batches of {config.train.batch_size}, activations in "
-        f"{config.device.storage}{recomputing}"
-    )
+def budget_lines(config: RunConfig, work: Workload, arena: int | None) -> list[str]:
+    """What was chosen to meet the budgets of a run, and what a device needs by every count."""
+    chosen = [f"density {config.density:.4g}"]
+    if config.pruning.budgets == "flow":
+        chosen.append(f"flow-beta {config.pruning.flow_beta:g}")
+    if config.memory_budget and config.memory_model == "device":
+        chosen.append(f"batches of {config.train.batch_size}")
+        if arena is not None:
+            chosen.append(f"activations in {config.device.storage}")
+            chosen += ["recomputing"] * config.device.recompute
+    budgets = [config.memory_budget, config.flops_budget and f"{config.flops_budget} FLOPs"]
+    native = "" if arena is None else f", {size(arena)} in the arena of a native device"
+    flops = plain(work)
+    return [
+        f"to fit {' and '.join(filter(None, budgets))}: {', '.join(chosen)}",
+        f"memory of a device: {size(total(work, 'paper'))} as the paper counts, "
+        f"{size(total(work, 'device'))} with PyTorch's activations{native}; a plain round: "
+        f"{flops:.3g} FLOPs, {flops / dense_round(work):.2%} of the dense network's",
+    ]
 
 
 def selection_line(selection: dict[str, Any]) -> str:
@@ -69,12 +83,25 @@ def selection_line(selection: dict[str, Any]) -> str:
     choice = selection["selection"]
     losses, chosen = choice["losses"], choice["chosen"]
     finite = [loss for loss in losses if loss is not None]
+    kind = f" ({choice['kinds'][chosen]})" if "kinds" in choice else ""
     return (
-        f"chosen candidate {chosen + 1} of {len(losses)}: loss {losses[chosen]:.3f} "
-        f"(pool {min(finite):.3f} to {max(finite):.3f}), "
+        f"chosen candidate {chosen + 1} of {len(losses)}{kind}: loss {losses[chosen]:.3f} "
+        f"(pool {min(finite):.3f} to {max(finite):.3f}){_tie(choice)}, "
         f"density {choice['densities'][chosen]:.4f}, "
         f"{size(selection['bytes_down'])} down, {size(selection['bytes_up'])} up"
     )
+
+
+def _tie(choice: dict[str, Any]) -> str:
+    """How a candidate was taken whose loss cannot be told from those of others.
+
+    >>> _tie({"tied": [0, 3, 4], "tolerance": 0.003, "rule": "most useful weights"})
+    ', 3 losses cannot be told apart (within 0.003): taken by most useful weights'
+    """
+    if len(choice.get("tied", ())) < 2:
+        return ""
+    within = f"{len(choice['tied'])} losses cannot be told apart (within {choice['tolerance']:g})"
+    return f", {within}: taken by {choice['rule']}"
 
 
 def round_line(record: Record, rounds: int) -> str:
@@ -208,6 +235,14 @@ def _unused(config: Config) -> Iterator[str]:
     }
     usual = flat(Config(workers=1))
     changed = [name for name, value in flat(config).items() if value != usual.get(name)]
+    budgets = config.pruning.budgets
+    if budgets not in ("uniform", *methods.find(config.method).budgets):
+        why = (
+            "has no scores of its own to set a threshold"
+            if budgets == "global"
+            else "prunes no layer"
+        )
+        yield f"without effect: --pruning.budgets {budgets} ({config.method} {why})"
     for start, (in_vain, why) in reasons.items():
         flags = [f"--{name.replace('_', '-')}" for name in changed if name.startswith(start)]
         if in_vain and flags:

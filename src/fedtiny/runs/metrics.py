@@ -147,12 +147,17 @@ def _effective(assembly: Assembly) -> Record:
 
 
 def _cost(assembly: Assembly, result: RoundResult) -> Record:
-    """What the round cost a device of mean size, under the mask it trained with."""
+    """What the round cost a device of mean size, under the mask it trained with.
+
+    `flops_plain` is what a round costs that adjusts nothing, which a budget of FLOPs counts.
+    """
     work = assembly.workload.under(result.mask)
     return {
         "flops": sum(flops.of_round(work, result.round).values()),
+        "flops_plain": flops.plain(work),
         "memory_paper": memory.total(work, "paper"),
         "memory_device": memory.total(work, "device"),
+        "memory_arena": assembly.arena(result.mask),
     }
 
 

@@ -72,8 +72,10 @@ class Lines:
         if assembly.split.table.any():
             table = formatting.partition_table(assembly.split.table, assembly.data.classes)
             self.console.print(table, soft_wrap=False)
-        if config.memory_budget:
-            self._say(formatting.budget_line(config))
+        if config.memory_budget or config.flops_budget:
+            work = assembly.workload
+            for line in formatting.budget_lines(config, work, assembly.arena(work.mask)):
+                self._say(line)
         if config.simulator == "gpu" and not has_gpu():
             self._say(formatting.NO_GPU)
         if assembly.note:

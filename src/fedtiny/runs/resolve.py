@@ -1,26 +1,28 @@
 """Settings that only the run itself can settle: who computes, and what fits a device's memory."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from fedtiny import methods
-from fedtiny.config import Config, RunConfig, parse_size, resolve_run
+from fedtiny.config import Config, RunConfig, resolve_run
 from fedtiny.config.aliases import CUSTOM
-from fedtiny.cost import largest_density
-from fedtiny.cost.workload import CostInputs
+from fedtiny.cost import fitted
+from fedtiny.cost.workload import CostInputs, first_mask, layer_flow_of
 from fedtiny.data import DataSet
 from fedtiny.devices.executors import can_fork
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.method import Method
 from fedtiny.graph.ir import Graph
-from fedtiny.models import Traced
+from fedtiny.models import KINDS, Traced
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.native.library import Options, available
+from fedtiny.native.library import NativeError, Options, available
 from fedtiny.native.model import NativeModel, largest_fit
 from fedtiny.process import cores, launch
 from fedtiny.runs.inputs import check_config, check_inputs
-from fedtiny.sparse.densities import uniform
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
 CROSSOVER = 0.3  # above this density dense PyTorch is faster on a CPU
 MAX_NOISE = 1.5  # a candidate's layer may keep so many times what its density says
-MAX_SWAPPED = 0.3  # share of a layer's kept weights that an adjustment may swap
 
 Backend = Literal["native", "torch"]
 Kernels = Literal["auto", "dense", "sparse"]
@@ -96,20 +97,27 @@ def gpu_count() -> int:
     return count
 
 
-def within_budget(config: RunConfig, data: DataSet, own: "nn.Module | None") -> RunConfig:
-    """The config with the largest density that fits its memory budget, if it has one."""
-    if config.memory_budget is None:
+def within_budgets(config: RunConfig, inputs: CostInputs) -> RunConfig:
+    """The config at what fits its budgets of memory and FLOPs, if it has any.
+
+    Memory that is planned does not bound the density: the batch and the storage give way to it.
+    """
+    if config.memory_budget is None and config.flops_budget is None:
         return config
-    budget = parse_size(config.memory_budget)
-    inputs = cost_inputs(config, data, own)
-    return replace(config, density=largest_density(config, budget, config.memory_model, **inputs))
+    return fitted(config, density_is_set=config.plans_memory, **inputs)
 
 
-def cost_inputs(config: Config, data: DataSet, own: "nn.Module | None") -> CostInputs:
+def cost_inputs(config: RunConfig, data: DataSet, own: "nn.Module | None") -> CostInputs:
     """What the cost model must know beside the config: costs are those of a device of mean size."""
     samples = len(data.train) // config.fleet.devices
     inputs: CostInputs = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
-    return inputs if own is None else {**inputs, "model": own}
+    if own is not None:
+        inputs["model"] = own
+    known = own is not None or config.model in KINDS
+    needed = config.flops_budget is not None or methods.create(config).needs_flow
+    if known and needed:
+        inputs["flow"] = layer_flow_of(config, **inputs)
+    return inputs
 
 
 def choose_backend(
@@ -144,6 +152,8 @@ def _trouble(config: RunConfig, method: Method) -> str:
         return "the GPU simulator computes in PyTorch"
     if method.device_verbs:
         return f"method '{method.name}' brings Python of its own, which needs PyTorch"
+    if not method.native:
+        return f"method '{method.name}' asks for what native devices cannot do"
     if not available():
         return "fedtiny was installed without its native library, for want of a C++ compiler"
     return ""
@@ -216,29 +226,24 @@ def known_graph(graph: Traced) -> Graph:
 
 
 def plan_memory(
-    asked: RunConfig, config: RunConfig, param_spec: ParamSpec, graph: Traced
+    asked: RunConfig, config: RunConfig, method: Method, param_spec: ParamSpec, graph: Traced
 ) -> tuple[RunConfig, RunConfig]:
     """Both configs, with the largest batch and its storage that fit a device's memory."""
-    if config.device_backend == "torch":
-        raise ConfigError(
-            "--memory-model device plans the memory of native devices, which this run has none of; "
-            "with --device-backend torch it chooses the density"
-        )
-    counts = uniform(param_spec, config.density)
+    densest = first_mask(method, param_spec).counts
+    counts = np.maximum(method.layer_counts(param_spec), list(densest.values()))
     kept = {
         layer: min(size, int(count * MAX_NOISE) + 1)
         for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
     }
-    options = Options(
-        batch=config.train.batch_size,
-        threads=config.threads,
-        storage=config.device.storage,
-        recompute=config.device.recompute,
-        optimizer=config.train.optimizer,
-        proximal=config.train.proximal_mu > 0,
-        top_count=int(max(kept.values()) * MAX_SWAPPED),
-    )
-    chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
+    options = native_options(config, kept)
+    try:
+        chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
+    except NativeError as error:
+        first = method.density_limit(0)
+        or_lower = " or lower --density" if first < 1 else ""
+        raise ConfigError(
+            f"{error}, at density {first:g}: raise --memory-budget{or_lower}"
+        ) from error
     measured = min(config.selection.batch_size, chosen.batch)
     changes: dict[str, Any] = {
         "train": replace(config.train, batch_size=chosen.batch),
@@ -246,3 +251,16 @@ def plan_memory(
         "device": replace(config.device, storage=chosen.storage, recompute=chosen.recompute),
     }
     return replace(asked, **changes), replace(config, **changes)
+
+
+def native_options(config: RunConfig, kept: Mapping[str, int]) -> Options:
+    """How a native device computes that keeps so many weights of each layer."""
+    return Options(
+        batch=config.train.batch_size,
+        threads=config.threads,
+        storage=config.device.storage,
+        recompute=config.device.recompute,
+        optimizer=config.train.optimizer,
+        proximal=config.train.proximal_mu > 0,
+        top_count=int(max(kept.values()) * config.pruning.rate),
+    )

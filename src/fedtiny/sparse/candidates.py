@@ -1,6 +1,6 @@
 """The pool of coarse-pruned candidates (Alg. 1, input)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,17 +9,22 @@ from numpy.typing import NDArray
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.top import largest
 
+Scores = Mapping[str, NDArray[np.floating]]
+"""By layer, one score for each kept weight, in order of position."""
+
 
 @dataclass(frozen=True, eq=False)
 class CandidatePool:
-    """Magnitude cuts of one model with different layer densities.
+    """Cuts of one model with different layer densities, all in one order of its weights.
 
     In each layer the cuts nest, so one theta at every layer's largest density, with the number
-    of kept weights by candidate and layer, carries the whole pool.
+    of kept weights by candidate and layer, carries the whole pool. The order is that of magnitude,
+    or that of ranks: of each kept weight of the theta its place in its layer, from 0.
     """
 
     theta: Theta
     counts: NDArray[np.int32]
+    ranks: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         layers = len(self.theta.param_spec.prunable)
@@ -28,11 +33,34 @@ class CandidatePool:
         kept = np.array(list(self.theta.mask.counts.values()))
         if (self.counts < 0).any() or (self.counts > kept).any():
             raise ValueError("a candidate keeps more weights of a layer than the pool carries")
+        if self.ranks is not None and not self._are_ranked():
+            raise ValueError("a pool's ranks must name every place of each layer once")
+
+    def _are_ranked(self) -> bool:
+        assert self.ranks is not None
+        mask = self.theta.mask
+        return self.ranks.shape == (mask.count,) and all(
+            np.array_equal(np.sort(self.ranks[self.theta.places[layer]]), np.arange(count))
+            for layer, count in mask.counts.items()
+        )
 
     @classmethod
-    def cut(cls, dense: Theta, counts: NDArray[np.int32]) -> "CandidatePool":
-        """Prune a model by magnitude to the largest of the counts in each layer."""
-        return cls(prune_by_magnitude(dense, counts.max(axis=0)), counts)
+    def cut(
+        cls, model: Theta, counts: NDArray[np.int32], scores: Scores | None = None
+    ) -> "CandidatePool":
+        """Prune a model to the largest of the counts in each layer.
+
+        By magnitude, or by scores, of which there is one for each kept weight by layer.
+        """
+        if scores is None:
+            return cls(prune_by_magnitude(model, counts.max(axis=0)), counts)
+        order = {layer: np.argsort(-scores[layer], kind="stable") for layer in model.mask}
+        most = dict(zip(model.mask, counts.max(axis=0).tolist(), strict=True))
+        chosen = {layer: np.sort(order[layer][: most[layer]]) for layer in model.mask}
+        ranks = [
+            np.argsort(np.argsort(-scores[n][own], kind="stable")) for n, own in chosen.items()
+        ]
+        return cls(model.pruned_to(chosen), counts, np.concatenate(ranks).astype(np.int32))
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -42,11 +70,24 @@ class CandidatePool:
 
     def __getitem__(self, candidate: int) -> Theta:
         """The parameters of one candidate, with its mask."""
-        return prune_by_magnitude(self.theta, self.counts[candidate])
+        counts = self.counts[candidate]
+        if self.ranks is None:
+            return prune_by_magnitude(self.theta, counts)
+        places = self.theta.places
+        return self.theta.pruned_to(
+            {
+                layer: np.flatnonzero(self.ranks[places[layer]] < count)
+                for layer, count in zip(self.theta.mask, counts, strict=True)
+            }
+        )
 
     def is_same(self, other: "CandidatePool") -> bool:
         """Whether both are cuts of one theta in the same places."""
-        return self.theta is other.theta and np.array_equal(self.counts, other.counts)
+        if self.theta is not other.theta or not np.array_equal(self.counts, other.counts):
+            return False
+        if self.ranks is None or other.ranks is None:
+            return self.ranks is other.ranks
+        return np.array_equal(self.ranks, other.ranks)
 
     @property
     def densities(self) -> list[float]:

@@ -1,5 +1,6 @@
 """How many weights each layer keeps, so that the whole model stays within its density."""
 
+from collections.abc import Mapping
 from math import ceil, floor, log10
 
 import numpy as np
@@ -52,28 +53,55 @@ def erdos_renyi_kernel(param_spec: ParamSpec, density: float) -> Counts:
 
 
 def uniform_noise(
-    param_spec: ParamSpec, density: float, candidates: int, generator: np.random.Generator
+    param_spec: ParamSpec,
+    density: float,
+    candidates: int,
+    generator: np.random.Generator,
+    *,
+    around: Counts | None = None,
+    uses: Mapping[str, int] | None = None,
 ) -> Counts:
     """Layer counts of a pool of candidates: d^l = d_target + e^l (Sec. 4.1.2).
 
     One row a candidate. Draws whose total lies outside (0.98 d, d] are thrown away, tested on
     whole weights; where no draw fits (a model of a few weights, a density near one) the noise is
-    halved, and in the end left out.
+    halved, and in the end left out. With layer counts to draw `around`, each layer's noise is in
+    proportion to its own density. With the `uses` of a weight no candidate takes more operations
+    than the counts without noise.
     """
     most = budget(param_spec, density)
     least = min(NEAR_TARGET * density * param_spec.prunable_count, most - 1)
     sizes, found = _sizes(param_spec), np.empty((0, len(param_spec.sizes)), dtype=np.int32)
+    center = uniform(param_spec, density) if around is None else around
+    middle = np.full(len(sizes), density) if around is None else around / sizes
+    price = np.zeros_like(sizes) if uses is None else operations(param_spec, uses)
     fruitless = 0
     while len(found) < candidates and fruitless < TRIES * HALVINGS:
-        noise = NOISE * density * 0.5 ** (fruitless // TRIES)
-        drawn = generator.uniform(-noise, noise, size=(DRAWS_AT_ONCE, len(sizes))) + density
+        noise = NOISE * middle * 0.5 ** (fruitless // TRIES)
+        drawn = generator.uniform(-noise, noise, size=(DRAWS_AT_ONCE, len(sizes))) + middle
         counts = np.maximum(np.rint(np.clip(drawn, 0, 1) * sizes), 1).astype(np.int32)
         total = counts.sum(axis=1)
-        fitting = counts[(least < total) & (total <= most)]
+        affordable = counts @ price <= center @ price
+        fitting = counts[(least < total) & (total <= most) & affordable]
         found = np.concatenate([found, fitting])
         fruitless += not len(fitting)
-    even = np.tile(uniform(param_spec, density), (candidates, 1))
-    return np.concatenate([found, even])[:candidates]
+    return np.concatenate([found, np.tile(center, (candidates, 1))])[:candidates]
+
+
+def operations(param_spec: ParamSpec, uses: Mapping[str, int]) -> NDArray[np.int64]:
+    """Multiply-adds of one weight of each prunable layer, for an image."""
+    return np.array([uses[layer] for layer in param_spec.prunable], dtype=np.int64)
+
+
+def on_the_way(param_spec: ParamSpec, counts: Counts, share: float) -> Counts:
+    """Layer counts after a share of the way from a dense model to these counts.
+
+    Every layer falls exponentially, from all of its weights at 0 to its count at 1; the total is
+    then at most that of the whole model falling so.
+    """
+    sizes = _sizes(param_spec)
+    between = np.floor(sizes * (counts / sizes) ** share + 1e-9).astype(np.int32)
+    return counts if share >= 1 else np.maximum(between, counts)
 
 
 def _rounded_up(density: float) -> float:

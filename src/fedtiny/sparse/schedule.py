@@ -1,5 +1,6 @@
 """When and how much progressive pruning adjusts (Sec. 4.1.2). All in rounds, never iterations."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import cos, floor, pi
 from typing import Literal
@@ -19,6 +20,8 @@ class Schedule:
     r_stop: int
     granularity: Granularity = "block"
     order: Order = "backward"
+    rate: float = 0.3
+    """Share of a layer's weights that an adjustment in round 0 swaps."""
 
     def adjusts(self, round: int) -> bool:
         """Whether the mask is adjusted at the end of this round (Alg. 2, line 10)."""
@@ -44,20 +47,33 @@ class Schedule:
         >>> Schedule(delta_r=10, r_stop=100).pruning_number(100, kept=100, pruned=900)
         0
         """
-        share = 0.15 * (1 + cos(pi * round / self.r_stop))
+        share = self.rate / 2 * (1 + cos(pi * round / self.r_stop))
         return min(floor(share * kept + 1e-9), pruned)
 
-    def pruning_numbers(self, mask: Mask, round: int) -> dict[str, int]:
-        """The layers to adjust at the end of this round, with their a_t^l above zero."""
+    def pruning_numbers(
+        self, mask: Mask, round: int, room: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """The layers to adjust at the end of this round, with their a_t^l above zero.
+
+        `room` is how many weights below its due number a layer keeps, if any.
+        """
         if not self.adjusts(round):
             return {}
         numbers = {
             layer: self.pruning_number(
-                round, mask.kept(layer), mask.param_spec.sizes[layer] - mask.kept(layer)
+                round,
+                mask.kept(layer) + (room or {}).get(layer, 0),
+                mask.param_spec.sizes[layer] - mask.kept(layer),
             )
             for layer in self.layers(mask.param_spec, round)
         }
         return {layer: number for layer, number in numbers.items() if number}
+
+    def next_round(self, param_spec: ParamSpec, layer: str, after: int) -> int | None:
+        """The next round at whose end it is a layer's turn, if there is one."""
+        rounds = range(after + 1, self.r_stop + 1)
+        turns = (r for r in rounds if self.adjusts(r) and layer in self.layers(param_spec, r))
+        return next(turns, None)
 
 
 def _groups(param_spec: ParamSpec, granularity: Granularity) -> tuple[tuple[str, ...], ...]:

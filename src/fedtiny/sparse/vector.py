@@ -42,3 +42,8 @@ class SparseVector:
         flat = np.zeros(self.size, dtype=np.float32)
         flat[self.indices] = self.values
         return flat
+
+
+def all_alike(size: int, positions: NDArray[np.int32]) -> SparseVector:
+    """A vector with the value 1 at each of these positions."""
+    return SparseVector(size, positions, np.ones(len(positions), dtype=np.float32))

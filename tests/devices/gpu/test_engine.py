@@ -34,6 +34,22 @@ def test_training_is_the_reference_s_but_for_rounding(optimizer, epochs, channel
     assert np.median(moved) > 50 * NEAR["atol"], "or this shows nothing"
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_extrusion_with_fedprox_after_the_rate_fell_is_the_reference_s(optimizer):
+    schedule = {"lr_schedule": "steps", "lr_gamma": 0.2, "proximal_mu": 0.5}
+    bench = lab(settings(rounds=4, train={"optimizer": optimizer, **schedule}))
+    extruding = train(2, extrude={"conv1.weight": 20, "hidden.weight": 30})
+    theirs, ours = answers(bench, order(bench, extruding, round=3), device=2)
+    assert_near(ours, theirs)
+    plain, _ = answers(bench, order(bench, train(2), round=3), device=2)
+    weights = slice(bench.theta().mask.count)
+    moved, usually = (
+        np.abs((reply.theta.vector - bench.theta().vector)[weights]).mean()
+        for reply in (theirs, plain)
+    )
+    assert moved > 1.5 * usually, "at a raised rate"
+
+
 @pytest.mark.parametrize("kind", ["tiny", "plain", "own"])
 def test_laid_out_as_on_the_reference_gradients_are_the_reference_s_to_the_last_bit(kind):
     bench = lab(model=seeded(NETWORKS[kind]), sizes=(4, 12))

@@ -12,6 +12,7 @@ from fedtiny.federation.messages import (
     evaluate,
     losses,
     pool_arrays,
+    shared_gradients,
     top_gradients,
     train,
 )
@@ -39,6 +40,28 @@ def test_the_top_gradients_of_any_network_are_the_reference_s(kind):
     request = order(bench, train(1), top_gradients(dict.fromkeys(bench.param_spec.prunable, 4)))
     theirs, ours = answers(bench, request, device=1)
     assert_near(ours, theirs)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("how", [{"fisher": True}, {"votes": True}])
+def test_fisher_scores_and_votes_are_the_reference_s(how, channels_last):
+    bench = lab()
+    counts = dict.fromkeys(bench.param_spec.prunable, 7)
+    request = order(bench, train(1), top_gradients(counts, 0.01, **how))
+    theirs, ours = answers(bench, request, device=2, channels_last=channels_last)
+    assert_near(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_gradients_at_shared_positions_are_the_reference_s(kind):
+    bench = lab(model=seeded(NETWORKS[kind]))
+    counts = dict.fromkeys(bench.param_spec.prunable, 3)
+    request = order(bench, train(1), shared_gradients(counts, 0.01, seed=5), round=2)
+    theirs, ours = answers(bench, request, device=1)
+    assert_near(ours, theirs)
+    assert {layer: values.shape for layer, values in ours.arrays.items()} == dict.fromkeys(
+        counts, (3,)
+    )
 
 
 def test_measuring_gradients_changes_nothing():

@@ -33,6 +33,13 @@ RUNS = {
     "fedtiny recipe": PLAIN | RECIPE | {"rounds": 2},
     "fedtiny vgg11_small": PLAIN | {"model": "vgg11_small", "rounds": 1},
     "feddst": PLAIN | SGD | {"rounds": 1},
+    "fedsgc": PLAIN | SGD | {"rounds": 1},
+    "fedrts": PLAIN | SGD | {"rounds": 1, "pruning": {"draw": "voted"}},
+    "fedfit": PLAIN | SGD | {"rounds": 1},
+    "fedmef": PLAIN | SGD | {"rounds": 1},
+    "fedmef resnet18_ns": PLAIN | SGD | {"model": "resnet18_ns", "rounds": 1},
+    "set": PLAIN | SGD | {"rounds": 2},
+    "ssfl": PLAIN | {"rounds": 1},
     "prunefl": PLAIN | {"rounds": 2},
     "lotteryfl": PLAIN | {"rounds": 2, "pruning": {"r_stop": 1}},
     "fedavg": PLAIN | {"rounds": 2},
@@ -46,7 +53,20 @@ RUNS = {
 }
 EXACT = [name for name in RUNS if not name.endswith("turned")]
 SELECTING = [name for name in RUNS if name.startswith("fedtiny")]
-ADJUSTING = [*SELECTING, "feddst", "prunefl", "lotteryfl", "feddst turned", "prunefl turned"]
+ADJUSTING = [
+    *SELECTING,
+    "feddst",
+    "fedsgc",
+    "fedrts",
+    "fedfit",
+    "fedmef",
+    "fedmef resnet18_ns",
+    "set",
+    "prunefl",
+    "lotteryfl",
+    "feddst turned",
+    "prunefl turned",
+]
 
 
 @pytest.fixture(scope="module")

@@ -122,7 +122,7 @@ def test_lanes_and_cards_change_nothing_of_a_run(finished, tmp_path, gpu):
     assert other.accuracy == finished.accuracy
 
 
-@pytest.mark.parametrize("method", ["fedtiny", "feddst", "prunefl"])
+@pytest.mark.parametrize("method", ["fedtiny", "feddst", "prunefl", "fedsgc", "fedrts", "ssfl"])
 def test_messages_that_are_really_encoded_change_nothing(tmp_path, method):
     counted, encoded = (
         train(small(method=method, rounds=2, fleet={"wire": wire}), tmp_path / wire).path

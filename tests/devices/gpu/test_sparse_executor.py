@@ -14,7 +14,14 @@ from fedtiny.devices.gpu.sparse import choice, emulation
 from fedtiny.devices.gpu.sparse.trainer import Trainer
 from fedtiny.devices.workers import Task
 from fedtiny.errors import ConfigError, FedTinyError
-from fedtiny.federation.messages import evaluate, prune_and_grow, top_gradients, train
+from fedtiny.federation.messages import (
+    drop_scores,
+    evaluate,
+    prune_and_grow,
+    shared_gradients,
+    top_gradients,
+    train,
+)
 from fedtiny.runs import resolve
 from fedtiny.runs.reporter import Lines, Silent
 from fedtiny.sparse.mask import Mask
@@ -75,6 +82,9 @@ PROGRAMS = {
     "fedtiny": (train(1), top_gradients(COUNTS)),
     "feddst": (train(1), prune_and_grow(COUNTS), train(1)),
     "evaluated": (train(1), evaluate()),
+    "fisher": (train(1), top_gradients(COUNTS, fisher=True)),
+    "shared": (train(1), shared_gradients(COUNTS, seed=3)),
+    "fedfit": (train(1), drop_scores(COUNTS)),
 }
 
 
@@ -129,8 +139,10 @@ def test_more_devices_than_there_is_room_for_change_nothing(hire, monkeypatch):
 def test_only_those_that_begin_with_a_training_from_the_same_theta_train_together(hire, together):
     bench = bench_of()
     executor = hire(bench, 1)
-    for program in ((evaluate(),), (train(1, sum_dense_gradients=True),)):
-        assert len([*executor.answers(tasks(bench, *program))]) == len(SIZES)
+    others = (evaluate(), train(1, sum_dense_gradients=True), train(1, extrude=COUNTS))
+    for verb in others:
+        replies = [*executor.answers(tasks(bench, verb))]
+        assert [reply.device for reply in replies] == [*range(len(SIZES))]
     assert together == []
     assert executor._joint.trainers == [], "nothing is made ready for nothing"
     mixed = [*tasks(bench, train(1), devices=(0, 2))]

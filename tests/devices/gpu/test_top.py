@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtiny.devices.torch_gradients import DeviceTop, HostTop
+from fedtiny.devices.torch_takers import DeviceTop, HostTop
 from fedtiny.sparse.top import TopBuffer
 
 from .rig import CPU

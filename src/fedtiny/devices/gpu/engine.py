@@ -16,23 +16,34 @@ from fedtiny.config import ResolvedTrain
 from fedtiny.data import ImageSet
 from fedtiny.devices import batches
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import MOMENTUM, Arrays, Metrics, RngKey, finite, optimizer
+from fedtiny.devices.engine import (
+    MOMENTUM,
+    Arrays,
+    Extrusion,
+    Metrics,
+    Places,
+    RngKey,
+    finite,
+    optimizer,
+)
 from fedtiny.devices.gpu.image_store import COLUMNS, Images, ImageStore
 from fedtiny.devices.gpu.kernels import CapturedGraph, on_stream, rounding
 from fedtiny.devices.gpu.network import Network, Placed, fetched
 from fedtiny.devices.gpu.stand_ins import only_keyed_draws
 from fedtiny.devices.gpu.step import Kind, Loss, Step
-from fedtiny.devices.lr_schedule import lr_factor
+from fedtiny.devices.lr_schedule import highest_rate, lr_factor
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
-from fedtiny.devices.torch_gradients import DeviceTop, top_gradients
+from fedtiny.devices.torch_gradients import feed_gradients, tops_of
 from fedtiny.devices.torch_layers import (
     frozen_statistics,
     least_epsilon,
     measured_moments,
     measuring,
 )
+from fedtiny.devices.torch_takers import SLAB, DeviceTop, GradientsAt, Taker
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool
+from fedtiny.sparse.mask import Indices
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
@@ -149,15 +160,21 @@ class GpuEngine:
         epochs: int,
         sum_dense_gradients: bool = False,
         received: Theta | None = None,
+        extruded: Places | None = None,
     ) -> tuple[Metrics, Arrays]:
         self.shared.pool = None  # selection is over
         size = batches.batch_size(shard, self.batch)
         network = self._in_fp32() if sum_dense_gradients else self.network
-        kind = Kind(size, sum_dense_gradients)
+        kind = Kind(size, sum_dense_gradients, extruded is not None)
         step = self._step(kind, network, self.shared.image_store[shard.data])
         config, rounds = self.shared.config, self.shared.rounds
         rule = optimizer(config, lr_factor(config, rng_key.round, rounds))
         step.reset(batches.dropout_seed(rng_key), rule.lr, received)
+        if step.extruded is not None and extruded is not None:
+            steps = batches.training_steps(shard, epochs=epochs, most=self.batch)
+            places = torch.from_numpy(network.fixed + extruded.astype(np.int64))
+            highest = highest_rate(config, rng_key.round, rounds)
+            step.extruded.reset(Extrusion(steps, highest), places.to(network.device))
         planned = self._plan(shard, rng_key, epochs, size)
         step.run(planned)
         if network is not self.network:
@@ -187,8 +204,41 @@ class GpuEngine:
         }
 
     def top_gradients(
-        self, shard: DeviceData, rng_key: RngKey, *, counts: Mapping[str, int], epsilon: float = 0.0
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        counts: Mapping[str, int],
+        epsilon: float = 0.0,
+        fisher: bool = False,
     ) -> dict[str, SparseVector]:
+        top = partial(DeviceTop, device=self.network.device)
+        tops = tops_of(self.network.mask, counts, top)
+        self._feed_gradients(shard, rng_key, tops, epsilon, fisher=fisher)
+        return {name: top.result() for name, top in tops.items()}
+
+    def gradients_at(
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        *,
+        positions: Mapping[str, Indices],
+        epsilon: float = 0.0,
+        fisher: bool = False,
+    ) -> Arrays:
+        found = {name: GradientsAt(own, SLAB) for name, own in positions.items()}
+        self._feed_gradients(shard, rng_key, found, epsilon, fisher=fisher)
+        return {name: own.result() for name, own in found.items()}
+
+    def _feed_gradients(
+        self,
+        shard: DeviceData,
+        rng_key: RngKey,
+        takers: Mapping[str, Taker],
+        epsilon: float,
+        *,
+        fisher: bool = False,
+    ) -> None:
         images = self.shared.image_store[shard.data]
         (samples, draws), seed = batches.gradient_batch(
             shard, rng_key, images.preparation, most=self.batch
@@ -196,11 +246,10 @@ class GpuEngine:
         network = self._in_fp32()
         plan = torch.from_numpy(images.plan(samples, draws)).to(network.device)
         network.set_keys(seed)
-        top = partial(DeviceTop, device=network.device)
         exactly = rounding(self._copy_in(tf32=False))  # whatever other lanes do
         with exactly, network.computing() as module, least_epsilon(module, epsilon):
             inputs, labels = images.cut(plan)
-            return top_gradients(module.train(), inputs, labels, network.mask, counts, top)
+            feed_gradients(module.train(), inputs, labels, takers, fisher=fisher)
 
     @property
     def exact(self) -> Network:

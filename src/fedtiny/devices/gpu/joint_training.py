@@ -83,6 +83,6 @@ class JointTraining:
 
 
 def first_training(request: Request) -> Train | None:
-    """The training that a request begins with; none that gives full gradients."""
+    """The training that a request begins with, if it has no options beside its epochs."""
     first = request.program[0] if request.program else None
-    return first if isinstance(first, Train) and not first.sum_dense_gradients else None
+    return first if isinstance(first, Train) and first == Train(first.epochs) else None

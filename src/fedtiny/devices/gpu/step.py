@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedtiny.devices.engine import Adam, Rule, Sgd
+from fedtiny.devices.engine import Adam, Extrusion, Rule, Sgd
 from fedtiny.devices.gpu.image_store import COLUMNS, Images
 from fedtiny.devices.gpu.kernels import CapturedGraph, fused, rounding
 from fedtiny.devices.gpu.network import Network, precision
@@ -49,20 +49,21 @@ class Update:
         if self.anchor is not None and anchor is not None:
             self.anchor.copy_(anchor)
 
-    def __call__(self, vector: Tensor, gradient: Tensor) -> None:
+    def __call__(self, vector: Tensor, gradient: Tensor, rate: Tensor | float = 1.0) -> None:
+        """One step, at a multiple of the learning rate."""
         gradient = gradient + self.decay * vector
         if self.anchor is not None:
             gradient = gradient + self.mu * (vector - self.anchor)
         self.steps += 1
         if isinstance(self.rule, Sgd):
             self.first.mul_(self.rule.momentum).add_(gradient)
-            vector.sub_(self.lr.float() * self.first)
+            vector.sub_((self.lr * rate).float() * self.first)
             return
         first, second = self.rule.betas
         self.first.lerp_(gradient, 1 - first)
         self.second.mul_(second).add_((1 - second) * gradient * gradient)
         scale = torch.sqrt(1 - second**self.steps).float()
-        size = (self.lr / (1 - first**self.steps)).float()
+        size = (self.lr * rate / (1 - first**self.steps)).float()
         vector.sub_(size * self.first / (self.second.sqrt() / scale + self.rule.eps))
 
 
@@ -112,10 +113,35 @@ def _compile_advice() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Kind:
-    """What sort of step: its batch size, and whether full gradients are summed up (PruneFL)."""
+    """What sort of step: its batch size, whether full gradients are summed up (PruneFL), and
+    whether some weights are extruded (FedMef)."""
 
     batch: int
     sums: bool = False
+    extrudes: bool = False
+
+
+class Marks:
+    """The weights that are extruded, in tensors that stay where they are."""
+
+    def __init__(self, vector: Tensor) -> None:
+        self.marks = torch.zeros_like(vector)
+        self.steps = torch.ones(1, dtype=torch.float64, device=vector.device)
+        self.highest_rate = torch.ones(1, dtype=torch.float64, device=vector.device)
+
+    def reset(self, extrusion: Extrusion, places: Tensor) -> None:
+        """Begin a local training in which what lies at these places is extruded."""
+        self.penalty = extrusion.penalty
+        self.marks.zero_().index_fill_(0, places, 1)
+        self.steps.fill_(extrusion.steps)
+        self.highest_rate.fill_(extrusion.highest_rate)
+
+    def __call__(self, vector: Tensor, gradient: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient with that of the penalty, and the rate, as `Extrusion` has them."""
+        values = self.marks * vector
+        left = (2 * self.steps - 2 * step) / (2 * self.steps - step)
+        rate = left * torch.tanh(values.double().norm() / 2) * self.highest_rate
+        return gradient + 2 * self.penalty * values, rate.clamp(min=1.0).float()
 
 
 class Step:
@@ -143,6 +169,9 @@ class Step:
         self.next = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         self.update = Update(rule, network.vector, network.decayed(rule))
+        self.extruded = Marks(network.vector) if kind.extrudes else None
+        if self.extruded is not None:
+            self.extruded.reset(Extrusion(1), self.next[:0])
         size = len(network.flat) if kind.sums else 0
         self.sums = torch.zeros(size, device=device)
         self.leaves = {n: t for n, t in network.tensors().items() if t.requires_grad}
@@ -212,7 +241,11 @@ class Step:
         own = [gradients[name].reshape(-1) for name in layout.own]
         kept = flat.index_select(0, network.slots).to(torch.float32)
         before = network.vector.clone() if self.moving is not None else None
-        self.update(network.vector, torch.cat([*own, kept]))
+        gradient = torch.cat([*own, kept])
+        rate: Tensor | float = 1.0
+        if self.extruded is not None:
+            gradient, rate = self.extruded(network.vector, gradient, self.update.steps)
+        self.update(network.vector, gradient, rate)
         if self.moving is not None and before is not None:
             moving = network.at_vector(self.moving)
             network.vector.copy_(torch.where(moving, network.vector, before))

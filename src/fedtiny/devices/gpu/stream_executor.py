@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -106,7 +106,7 @@ class StreamExecutor:
 
     def _do(self, task: Task, trained: Trained | None = None) -> Reply | FedTinyError:
         lane = self._engines.get()
-        engine: Engine = lane if trained is None else TrainedEngine(lane, trained)
+        engine = lane if trained is None else cast(Engine, TrainedEngine(lane, trained))
         try:
             with self._memory_advice(), lane.on_its_stream():
                 return reply_or_error(engine, task, self.config.seed)

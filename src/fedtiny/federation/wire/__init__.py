@@ -11,7 +11,8 @@ A message, all numbers little-endian:
     theta:     form u8 (0 none and the end, 1 same as before, 2 values, 3 mask and values),
                mask version u64, the version u64 (1) or mask (3) and float32 values (2, 3)
     mask:      the coded positions of each prunable layer (see `indices`)
-    gradients: count u16, then layer number u16, coded positions, float32 values
+    gradients: count u16, then layer number u16, coded positions, float32 values; with 0x8000 added
+               to the layer number every value is 1, and none follow
     arrays:    count u16, then name, dtype u8, number of dimensions u8, dimensions u32, values
     text:      length u32, JSON;  name: length u8, UTF-8
 

@@ -22,6 +22,7 @@ from fedtiny.sparse.vector import SparseVector
 DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.int32, np.int64, np.uint8)))
 MAX_DIMENSIONS = 8
 MAX_ELEMENTS = 2**40
+VOTES = 0x8000  # added to the number of a layer whose positions have the value 1 each
 NO_THETA, SAME_THETA, VALUES, MASK_AND_VALUES = range(4)
 
 
@@ -64,9 +65,11 @@ def write_gradients(
     for layer, gradient in gradients.items():
         if param_spec.sizes.get(layer) != gradient.size:
             raise WireError(f"gradients of size {gradient.size} do not fit the layer {layer}")
-        parts.write_numbers(out, "<H", numbers[layer])
+        votes = len(gradient) > 0 and bool((gradient.values == 1).all())
+        parts.write_numbers(out, "<H", numbers[layer] + (VOTES if votes else 0))
         parts.write_positions(out, gradient.indices, gradient.size)
-        parts.write_values(out, gradient.values.astype(np.float32, copy=False))
+        if not votes:
+            parts.write_values(out, gradient.values.astype(np.float32, copy=False))
 
 
 def read_gradients(reader: parts.Reader, param_spec: ParamSpec) -> dict[str, SparseVector]:
@@ -76,12 +79,16 @@ def read_gradients(reader: parts.Reader, param_spec: ParamSpec) -> dict[str, Spa
     gradients: dict[str, SparseVector] = {}
     for _ in range(count):
         (number,) = reader.numbers("<H", "the number of a layer")
+        votes, number = divmod(number, VOTES)
         if number >= len(layers) or layers[number][0] in gradients:
             raise WireError(f"gradients of layer {number}: no such layer, or named before")
         layer, size = layers[number]
         positions = parts.read_positions(reader, size)
         count = size if positions is None else len(positions)
-        values = reader.array(count, np.float32, "the values of gradients")
+        if votes:
+            values = np.ones(count, dtype=np.float32)
+        else:
+            values = reader.array(count, np.float32, "the values of gradients")
         places = np.arange(size, dtype=np.int32) if positions is None else positions
         gradients[layer] = SparseVector(size, places, values)
     return gradients

@@ -44,11 +44,23 @@ void Executor::check_query(const fedtiny_grad_query& query) const {
   if (query.node < 0 || query.node >= s.nodes.count() || !s.nodes[query.node].is_layer())
     refuse("gradients are asked of a node that is no layer");
   if (query.dense != nullptr) return;
+  if (query.at_positions != 0) return check_positions(query);
   if (query.count < 0 || query.count > s.options.top_count)
     refuse("a layer is asked for " + std::to_string(query.count) + " gradients; at most " +
            std::to_string(s.options.top_count) + " were planned for");
   if (query.count > 0 && (query.indices == nullptr || query.values == nullptr))
     refuse("there is no room for the gradients asked for");
+}
+
+void Executor::check_positions(const fedtiny_grad_query& query) const {
+  const Node& node = run_.storage.nodes[query.node];
+  if (query.count < 0 || (query.count > 0 && (query.indices == nullptr || query.values == nullptr)))
+    refuse("there is no room for the gradients asked for");
+  for (Index i = 0; i < query.count; ++i) {
+    const Index position = query.indices[i], least = i > 0 ? Index{query.indices[i - 1]} + 1 : 0;
+    if (position < least || position >= node.weights())
+      refuse("the weights whose gradients are asked for are out of range or out of order");
+  }
 }
 
 fedtiny_score Executor::run(const fedtiny_pass& given) {

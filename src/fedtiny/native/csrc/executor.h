@@ -19,6 +19,7 @@ class Executor {
  private:
   void check_pass(const Pass& pass) const;
   void check_query(const fedtiny_grad_query& query) const;
+  void check_positions(const fedtiny_grad_query& query) const;
   void run_forward();
   void run_backward();
   void recompute(const Op& op);

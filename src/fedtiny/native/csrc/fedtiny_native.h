@@ -99,13 +99,17 @@ typedef struct {
   int64_t correct;
 } fedtiny_score;
 
-/* The largest gradients of one layer's pruned weights, or the sum of its whole gradient. */
+/* The largest gradients of one layer's pruned weights, or those of given weights, or the sum of its
+ * whole gradient. */
 typedef struct {
   int32_t node;
   int32_t count;    /* asked for; afterwards, found */
   int32_t* indices; /* room for `count`; filled in order of position */
   float* values;
-  float* dense; /* instead of the above: an array of the layer's size that is added to */
+  float* dense;  /* instead of the above: an array of the layer's size that is added to */
+  float* fisher; /* room for a value for each channel read (each input of a linear layer) and each
+                    filter: gradients are divided by the root of twice their Fisher information */
+  int32_t at_positions; /* 1: `indices` are the weights asked for; only values are filled */
 } fedtiny_grad_query;
 
 enum fedtiny_mode {

@@ -54,6 +54,25 @@ void offer_pruned(Heap& heap, const float* slab, Index first, Index size, const 
   }
 }
 
+// Of the slab from a position on, what is asked for.
+void pick_positions(const fedtiny_grad_query& query, const float* slab, Index first, Index size) {
+  const std::int32_t *begin = query.indices, *end = begin + query.count;
+  const std::int32_t* from = std::lower_bound(begin, end, first);
+  for (; from < end && *from < first + size; ++from)
+    query.values[from - begin] = slab[*from - first];
+}
+
+// Divides the gradients of some filters by the root of twice their Fisher information.
+void divide_by_fisher(const float* factors, Index inputs, Index filter_size, Index first,
+                      Index filters, float* slab) {
+  const Index taps = filter_size / inputs;
+  for (Index f = 0; f < filters; ++f)
+    for (Index j = 0; j < inputs; ++j) {
+      const float factor = factors[inputs + first + f] * factors[j];
+      for (Index tap = 0; tap < taps; ++tap) slab[f * filter_size + j * taps + tap] *= factor;
+    }
+}
+
 // The best of all heaps, which lie `room` entries apart, in order of position.
 void fill(fedtiny_grad_query& query, const Table<Heap>& heaps, Entry* entries, Index room) {
   Entry* end = entries;
@@ -79,13 +98,15 @@ void answer_grad_query(Run& run, const Op& op, fedtiny_grad_query& query) {
   const Storage& s = run.storage;
   const Layer& l = s.layers[op.node];
   const Index channels = run.node(op).channels, filter_size = run.node(op).filter_size();
-  const bool dense = query.dense != nullptr;
+  const bool dense = query.dense != nullptr, top = !dense && query.at_positions == 0;
+  const Index inputs = run.node(op).whole_inputs;
+  if (query.fisher != nullptr) fisher_factors(run, op, query.fisher);
   const float unscale = 1.0F / run.loss_scale;
   const FilterGradients filter_gradients = op.operation->filter_gradients(run, op);
   auto* entries = reinterpret_cast<Entry*>(s.heaps);
   Table<Heap> heaps;
   for (Index t = 0; t < s.options.threads; ++t)
-    heaps.emplace_back(entries + t * s.options.top_count, dense ? 0 : query.count);
+    heaps.emplace_back(entries + t * s.options.top_count, top ? query.count : 0);
 
   run.pool.run(ceil_div(channels, FILTER_GROUP), [&](Index thread, Index group) {
     const Index first = group * FILTER_GROUP, filters = std::min(FILTER_GROUP, channels - first);
@@ -94,14 +115,18 @@ void answer_grad_query(Run& run, const Op& op, fedtiny_grad_query& query) {
     std::fill_n(slab, size, 0.0F);
     filter_gradients(thread, first, filters, slab);
     for (Index i = 0; i < size; ++i) slab[i] *= unscale;
+    if (query.fisher != nullptr)
+      divide_by_fisher(query.fisher, inputs, filter_size, first, filters, slab);
     if (dense) {
       for (Index i = 0; i < size; ++i) query.dense[start + i] += slab[i];
+    } else if (!top) {
+      pick_positions(query, slab, start, size);
     } else {
       offer_pruned(heaps[thread], slab, start, size, l.positions + l.row_begin[first],
                    l.positions + l.row_begin[first + filters]);
     }
   });
-  if (!dense) fill(query, heaps, entries, s.options.top_count);
+  if (top) fill(query, heaps, entries, s.options.top_count);
 }
 
 }  // namespace fedtiny

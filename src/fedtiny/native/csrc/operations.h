@@ -54,6 +54,10 @@ void finish_norm_gradient(Run& run, int norm);
 fedtiny_score cross_entropy(Run& run, const std::int64_t* labels);
 void read_logits(Run& run, float* logits);
 
+// fisher.cpp: one over the root of what a layer's inputs, and its filters, contribute to twice the
+// Fisher information of a weight; first of the inputs, then of the filters.
+void fisher_factors(Run& run, const Op& op, float* factors);
+
 // grad_query.cpp: gradients of pruned weights.
 void answer_grad_query(Run& run, const Op& op, fedtiny_grad_query& query);
 

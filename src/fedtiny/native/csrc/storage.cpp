@@ -4,6 +4,9 @@
 #include <cstdlib>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
+#elif defined(__unix__) || defined(__APPLE__)
+#include <sys/mman.h>
+#define FEDTINY_OWN_PAGES
 #endif
 
 namespace fedtiny {
@@ -16,10 +19,21 @@ Layout planned(const Nodes& nodes, const Program& program, const Options& option
                    reinterpret_cast<char*>(ALIGNMENT));
 }
 
+// Pages of its own, where there are such: those of malloc may stay with the process when freed.
+void* zeroed(std::size_t bytes) {
+#if defined(FEDTINY_OWN_PAGES)
+  void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return block == MAP_FAILED ? nullptr : block;
+#else
+  return std::calloc(bytes, 1);
+#endif
+}
+
 // Zeroed, with room to be aligned.
-void* block_of(Index bytes) {
-  void* block = std::calloc(static_cast<std::size_t>(bytes + ALIGNMENT), 1);
-  if (block == nullptr) refuse("there is no memory for " + std::to_string(bytes) + " bytes");
+Block block_of(Index count) {
+  const auto bytes = static_cast<std::size_t>(count + ALIGNMENT);
+  Block block(zeroed(bytes), Release{bytes});
+  if (!block) refuse("there is no memory for " + std::to_string(count) + " bytes");
   return block;
 }
 
@@ -30,19 +44,26 @@ char* aligned(void* block) {
 
 }  // namespace
 
+void Release::operator()(void* block) const {
+#if defined(FEDTINY_OWN_PAGES)
+  munmap(block, bytes);
+#else
+  std::free(block);
+#endif
+}
+
 Storage::Storage(const Nodes& given, const Options& chosen, const Table<Index>& kept,
                  const std::int32_t* const* positions)
     : options(chosen),
       channels(chosen.remove_dead != 0 ? live_channels(given, kept, positions)
                                        : all_channels(given)),
       nodes(reduced_nodes(given, channels)),
-      program(program_of(nodes, chosen)),
-      block_(nullptr, std::free) {
+      program(program_of(nodes, chosen)) {
   const fedtiny_memory need = planned(nodes, program, options, kept).memory;
   if (options.budget > 0 && need.total > options.budget)
     refuse("this needs " + std::to_string(need.total) + " bytes, more than the budget of " +
            std::to_string(options.budget));
-  block_.reset(block_of(need.total));
+  block_ = block_of(need.total);
   static_cast<Layout&>(*this) =
       layout_of(nodes, options, kept, need.activations, aligned(block_.get()));
 #if defined(__SANITIZE_ADDRESS__)

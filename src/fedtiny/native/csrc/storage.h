@@ -23,6 +23,13 @@ struct Optimizer {
   std::vector<Span> spans;
 };
 
+// Gives a block of memory back to the system.
+struct Release {
+  std::size_t bytes = 0;
+  void operator()(void* block) const;
+};
+using Block = std::unique_ptr<void, Release>;
+
 // The arrays of the layout lie in its block of memory.
 struct Storage : Layout {
   Storage(const Nodes& nodes, const Options& options, const Table<Index>& kept,
@@ -43,7 +50,7 @@ struct Storage : Layout {
   void check_count(int node, int parameter, Index count) const;
   float* values_of(int node, int parameter) const;
 
-  std::unique_ptr<void, void (*)(void*)> block_;
+  Block block_;
 };
 
 // What preparing would take.

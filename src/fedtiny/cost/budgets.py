@@ -1,0 +1,227 @@
+"""From budgets of memory and FLOPs to the density, the point on the flow curve and the batch.
+
+The order is: density, flow-beta, batch.
+
+1. Memory sets the density, in place of the config's: the largest that fits.
+2. FLOPs lower the density. With budgets `flow` the smallest beta in [0, 1] that fits is taken
+   first, since accuracy grows with operations at the same number of weights; only where beta 1 is
+   still too much does the density fall.
+3. Where no density fits the memory of a device, the first step is left out, and the batch falls.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil, log, nextafter
+from typing import Any, Literal, TypeVar, Unpack
+
+from fedtiny.config import Config, parse_flops, parse_size, resolve
+from fedtiny.cost import flops
+from fedtiny.cost.memory import MemoryModel, total
+from fedtiny.cost.workload import CostInputs, Workload
+from fedtiny.errors import ConfigError
+from fedtiny.federation.method import Method
+
+BETAS = 64  # beta is walked in steps of one by this
+SMALLEST_BATCH = 2  # of which batch norm can take statistics
+C = TypeVar("C", bound=Config)
+
+
+class DoesNotFit(ConfigError):  # noqa: N818
+    """A budget below what a method needs at the least."""
+
+    def __init__(self, sentence: str, kind: Literal["memory", "flops"], least: int) -> None:
+        super().__init__(sentence)
+        self.kind = kind
+        self.least = least
+
+
+def fitted(config: C, *, density_is_set: bool = False, **inputs: Unpack[CostInputs]) -> C:
+    """The config at the point that fits its budgets of memory and FLOPs, if it has any.
+
+    With `density_is_set` memory is not looked at: devices fit it by how they compute.
+    """
+    even = Workload.of(_uniform(config), **inputs)
+    inputs["flow"] = even.flow
+    budget = parse_size(config.memory_budget) if config.memory_budget else None
+    density = None
+    if budget is not None and not density_is_set:
+        density = _density_for(config, budget, **inputs)
+        config = config if density is None else replace(config, density=density)
+    if config.flops_budget is not None:
+        _check_known(even.method, config)
+        config = _within_flops(config, even, **inputs)
+    if budget is None or density_is_set:
+        return config
+    finish = _with_smaller_batch if density is None else _still_within
+    return finish(config, budget, **inputs)
+
+
+def largest_density(
+    config: Config,
+    budget: int,
+    memory_model: MemoryModel | None = None,
+    **inputs: Unpack[CostInputs],
+) -> float:
+    """The largest target density whose training fits into a budget of bytes: d_target.
+
+    The answer is exact to one weight: with one more kept, the model would not fit. Budgets `flow`
+    are counted as uniform ones, whose memory is the same but for layers that keep all.
+    """
+    model = memory_model or config.memory_model
+    if config.pruning.budgets == "flow":
+        config = _uniform(config)
+    full = Workload.of(replace(config, density=1.0), **inputs)
+    if total(full, model) <= budget:
+        return 1.0
+    weights, least = full.large.param_spec.prunable_count, full.least_kept
+
+    def needed(kept: int) -> int:
+        return total(full.at(_just_reaching(kept, weights)), model)
+
+    if needed(least) > budget:
+        raise _too_large(config, needed(least), budget, model)
+    return _just_reaching(_last_within(range(least, weights), needed, budget), weights)
+
+
+def _density_for(config: Config, budget: int, **inputs: Unpack[CostInputs]) -> float | None:
+    """The largest density that fits; None of a device whose activations alone are too much."""
+    try:
+        return largest_density(config, budget, **inputs)
+    except DoesNotFit:
+        if config.memory_model == "paper":
+            raise
+        return None
+
+
+def _with_smaller_batch(config: C, budget: int, **inputs: Unpack[CostInputs]) -> C:
+    """With the largest batch that fits; if none does, with the smallest, at a lower density."""
+
+    def needed(batch: int) -> int:
+        return total(Workload.of(_with_batch(config, batch), **inputs), "device")
+
+    if needed(SMALLEST_BATCH) > budget:
+        config = _with_batch(config, SMALLEST_BATCH)
+        density = largest_density(config, budget, **inputs)
+        return _still_within(replace(config, density=density), budget, **inputs)
+    batches = range(SMALLEST_BATCH, resolve(config).train.batch_size)
+    return _with_batch(config, _last_within(batches, needed, budget))
+
+
+def _within_flops(config: C, even: Workload, **inputs: Unpack[CostInputs]) -> C:
+    """At the most operations that fit: along the flow curve, then at a lower density."""
+    assert config.flops_budget is not None
+    limit = parse_flops(config.flops_budget, flops.dense_round(even))
+    if config.pruning.budgets == "flow" and even.method.budgets:
+        return _along_the_curve(config, limit, **inputs)
+    work = Workload.of(config, **inputs)
+    if flops.plain(work) <= limit:
+        return config
+    weights, least = work.large.param_spec.prunable_count, work.least_kept
+
+    def needed(kept: int) -> int:
+        return flops.plain(work.at(_just_reaching(kept, weights)))
+
+    if needed(least) > limit:
+        raise _too_slow(config, needed(least), limit, flops.dense_round(work))
+    most = max(least + 1, ceil(config.density * weights))
+    return replace(
+        config, density=_just_reaching(_last_within(range(least, most), needed, limit), weights)
+    )
+
+
+def _along_the_curve(config: C, limit: int, **inputs: Unpack[CostInputs]) -> C:
+    """At the smallest beta that fits; by interpolation, since each trial measures a network."""
+
+    def needed(step: int) -> int:
+        return flops.plain(Workload.of(_with_beta(config, step / BETAS), **inputs))
+
+    low, high = (0, needed(0)), (BETAS, needed(BETAS))
+    if low[1] <= limit:
+        return _with_beta(config, 0.0)
+    if high[1] > limit:
+        return _lowered(_with_beta(config, 1.0), limit, **inputs)
+    while high[0] - low[0] > 1:
+        share = log(low[1] / limit) / log(low[1] / high[1])
+        step = low[0] + round(share * (high[0] - low[0]))
+        step = min(max(step, low[0] + 1), high[0] - 1)
+        low, high = (low, (step, now)) if (now := needed(step)) <= limit else ((step, now), high)
+    return _with_beta(config, high[0] / BETAS)
+
+
+def _lowered(config: C, limit: int, **inputs: Unpack[CostInputs]) -> C:
+    """Fewer weights on the flow curve, in proportion to what their operations are too many."""
+    work = Workload.of(config, **inputs)
+    weights, least = work.large.param_spec.prunable_count, work.least_kept
+    kept, bare = work.kept, flops.plain(work.at(_just_reaching(least, weights)))
+    if bare > limit:
+        raise _too_slow(config, bare, limit, flops.dense_round(work))
+    while (now := flops.plain(work.at(_just_reaching(kept, weights)))) > limit:
+        kept = max(least, min(kept - 1, int(kept * (limit - bare) / (now - bare))))
+    return replace(config, density=_just_reaching(kept, weights))
+
+
+def _still_within(config: C, budget: int, **inputs: Unpack[CostInputs]) -> C:
+    """As many weights fewer as it takes, if layer budgets by flow need more memory than others."""
+    model = config.memory_model
+    while (excess := total(work := Workload.of(config, **inputs), model) - budget) > 0:
+        weights, kept = work.large.param_spec.prunable_count, work.kept - ceil(excess / 8)
+        if kept < work.least_kept:
+            raise _too_large(config, budget + excess, budget, model)
+        config = replace(config, density=_just_reaching(kept, weights))
+    return config
+
+
+def _check_known(method: Method, config: Config) -> None:
+    """One threshold over scores of a pretrained model is not known before there is one."""
+    if config.pruning.budgets == "global" and "global" in method.budgets:
+        raise ConfigError(
+            "--flops-budget needs layer budgets that are known before training; choose "
+            "--pruning.budgets uniform, erk or flow"
+        )
+
+
+def _with_batch(config: C, batch: int) -> C:
+    changes: dict[str, Any] = {"train": replace(config.train, batch_size=batch)}
+    return replace(config, **changes)
+
+
+def _uniform(config: C) -> C:
+    changes: dict[str, Any] = {"pruning": replace(config.pruning, budgets="uniform")}
+    return replace(config, **changes)
+
+
+def _with_beta(config: C, beta: float) -> C:
+    changes: dict[str, Any] = {"pruning": replace(config.pruning, flow_beta=beta)}
+    return replace(config, **changes)
+
+
+def _last_within(numbers: range, needed: Callable[[int], int], budget: int) -> int:
+    """The last number whose need is within the budget, which the first one's is."""
+    return numbers[max(0, bisect_right(numbers, budget, key=needed) - 1)]
+
+
+def _just_reaching(kept: int, weights: int) -> float:
+    """The density that leaves exactly so many weights, rounding notwithstanding."""
+    density = kept / weights
+    while density * weights < kept and density < 1:
+        density = nextafter(density, 1)
+    return density
+
+
+def _too_large(config: Config, least: int, budget: int, model: MemoryModel) -> DoesNotFit:
+    return DoesNotFit(
+        f"{config.method} with {config.model} needs at least {least:,} bytes of memory "
+        f"(--memory-model {model}), more than the budget of {budget:,}",
+        "memory",
+        least,
+    )
+
+
+def _too_slow(config: Config, least: int, limit: int, dense: int) -> DoesNotFit:
+    return DoesNotFit(
+        f"{config.method} with {config.model} needs at least {least:,} FLOPs in a plain round, "
+        f"{100 * least / dense:.3g}% of the dense network's, more than the budget of {limit:,}",
+        "flops",
+        least,
+    )

@@ -1,0 +1,63 @@
+"""Synaptic flow (SynFlow): what passes through a network of absolute weights."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedtiny.models.param_spec import Shape
+
+PASSES_ON = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
+Positions = Mapping[str, NDArray[np.int32] | None]
+"""Kept weights of each layer; None is all."""
+
+
+@torch.no_grad()
+def absolute_and_linear(model: nn.Module) -> nn.Module:
+    """A copy with absolute weights in float64, whose batch norm passes everything on.
+
+    Identity batch norm keeps the flow positive, so that no score is zero behind a zero gamma and
+    a shortcut counts like any layer; float64 keeps a deep product from overflowing.
+    """
+    network = copy.deepcopy(model).double().eval()
+    for parameter in network.parameters():
+        parameter.abs_()
+    for norm in (module for module in network.modules() if isinstance(module, _BatchNorm)):
+        for name, value in PASSES_ON.items():
+            if (tensor := getattr(norm, name)) is not None:
+                tensor.fill_(value)
+    return network
+
+
+def flow(network: nn.Module, shape: Shape, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """dR/dw of some weights, where R is what an image of ones gives."""
+    ones = torch.ones(1, *shape, dtype=torch.float64, device=weights[0].device)
+    return list(torch.autograd.grad(network(ones).sum(), weights))
+
+
+def measure(
+    model: nn.Module, shape: Shape, prunable: Sequence[str]
+) -> Callable[[Positions], dict[str, NDArray[np.float64]]]:
+    """A function that gives |w dR/dw| of the kept weights, the others being zero."""
+    network = absolute_and_linear(model)
+    named = dict(network.named_parameters())
+    weights = {name: named[name].requires_grad_() for name in prunable}
+    first = {name: weight.detach().clone() for name, weight in weights.items()}
+
+    def scores(kept: Positions) -> dict[str, NDArray[np.float64]]:
+        places = {n: slice(None) if p is None else torch.tensor(p).long() for n, p in kept.items()}
+        with torch.no_grad():
+            for name, weight in weights.items():
+                values = weight.view(-1).zero_()
+                values[places[name]] = first[name].view(-1)[places[name]]
+        gradients = flow(network, shape, list(weights.values()))
+        return {
+            name: (first[name] * gradient).view(-1)[places[name]].numpy()
+            for name, gradient in zip(weights, gradients, strict=True)
+        }
+
+    return scores

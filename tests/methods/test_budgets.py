@@ -1,0 +1,169 @@
+"""Every method under every layer budget: exact counts, FLOPs, and the same bytes after resuming."""
+
+import numpy as np
+import pytest
+
+import fedtiny
+from fedtiny import methods
+from fedtiny.cost.workload import layer_flow_of
+from fedtiny.errors import FedTinyError
+from fedtiny.federation.rounds import prepare
+from fedtiny.runs.formatting import unused_settings
+from fedtiny.runs.reporter import Silent
+from fedtiny.sparse.densities import budget, erdos_renyi_kernel, uniform
+
+from ..devices.tiny import TinyNet, lab, seeded, settings
+from ..runs.tiny import essence, stop, train
+from .contract import BASE, DENSITY, R_STOP, given
+
+METHODS = [name for name, method in methods.OURS.items() if method.budgets]
+AT_START = ("fl_pqsu", "snip", "synflow", "grasp", "prunefl", "feddst")
+USES = {"conv1.weight": 16, "conv2.weight": 16, "hidden.weight": 1}
+FIXED = 64 * 36 + 24  # multiply-adds of the stem on 8 x 8 places, and of the head
+every_budget = pytest.mark.parametrize("budgets", ["uniform", "erk", "flow"])
+
+
+def config_of(method, budgets, **changes):
+    pruning = BASE["pruning"] | {"budgets": budgets}
+    fleet = {"devices": 3, "min_samples": 8}
+    return settings(**BASE | {"method": method, "pruning": pruning, "fleet": fleet} | changes)
+
+
+def prepared(method, budgets, beta=0.5, **changes):
+    """A bench whose server has pruned, before any round."""
+    pruning = {"budgets": budgets, "flow_beta": beta} | changes.pop("pruning", {})
+    bench = lab(settings(method=method, density=0.2, pruning=pruning, **changes))
+    facts = {"model": seeded(TinyNet), "shape": bench.data.shape, "classes": 3}
+    bench.method.flow = layer_flow_of(bench.config, **facts)
+    prepare(bench.server, bench.method)
+    return bench
+
+
+def layer_counts(bench, budgets, beta=0.5):
+    if budgets == "flow":
+        return bench.method.flow.counts(0.2, beta, bench.config.pruning.iterations)
+    return {"uniform": uniform, "erk": erdos_renyi_kernel}[budgets](bench.param_spec, 0.2)
+
+
+@every_budget
+@pytest.mark.parametrize("method", AT_START)
+def test_the_first_mask_has_exactly_the_layer_counts(method, budgets):
+    bench = prepared(method, budgets)
+    counts = list(bench.server.theta.mask.counts.values())
+    assert counts == layer_counts(bench, budgets).tolist()
+    assert sum(counts) == budget(bench.param_spec, 0.2)
+
+
+@every_budget
+def test_fedtiny_without_selection_has_exactly_the_layer_counts(budgets):
+    bench = prepared("fedtiny", budgets, selection={"kind": "none"})
+    counts = list(bench.server.theta.mask.counts.values())
+    assert counts == layer_counts(bench, budgets).tolist()
+
+
+@pytest.mark.parametrize("budgets", ["erk", "flow"])
+def test_fedtiny_s_candidates_lie_around_the_layer_counts(budgets):
+    bench = prepared("fedtiny", budgets, selection={"pool_size": 20})
+    pool = np.array(bench.server.memory["selection"]["layer_counts"])
+    middle = layer_counts(bench, budgets)
+    assert (np.abs(pool - middle) <= 0.5 * middle + 1).all()
+    assert len(np.unique(pool, axis=0)) > 5
+    total = pool.sum(axis=1)
+    assert (total <= budget(bench.param_spec, 0.2)).all()
+    assert (total > 0.98 * 0.2 * bench.param_spec.prunable_count).all()
+
+
+def test_under_a_budget_of_flops_no_candidate_takes_more_than_the_layer_counts():
+    bench = prepared("fedtiny", "uniform", flops_budget="30%", selection={"pool_size": 20})
+    pool = np.array(bench.server.memory["selection"]["layer_counts"])
+    price = np.array(list(USES.values()))
+    assert (pool @ price <= uniform(bench.param_spec, 0.2) @ price).all()
+
+
+@pytest.mark.parametrize("method", ["snip", "grasp"])
+def test_positions_within_a_layer_are_those_of_the_method_s_own_score(method):
+    """In one step, the layer that keeps as many under both budgets keeps the same."""
+    even, erk = (
+        prepared(method, budgets, pruning={"iterations": 1}).server.theta.mask
+        for budgets in ("uniform", "erk")
+    )
+    for layer in even:
+        few, many = sorted((set(m.indices(layer).tolist()) for m in (even, erk)), key=len)
+        assert few <= many
+
+
+def test_flow_without_a_price_is_synflow_s_own_threshold():
+    one, other = prepared("synflow", "flow", beta=0), prepared("synflow", "global")
+    assert one.server.theta.mask.counts == other.server.theta.mask.counts
+
+
+def test_the_old_setting_gives_the_same_mask():
+    bench = lab(settings(method="snip", density=0.2, pruning={"scope": "global"}))
+    prepare(bench.server, bench.method)
+    assert bench.server.theta.mask == prepared("snip", "global").server.theta.mask
+
+
+def test_flow_without_a_network_is_refused():
+    bench = lab(settings(method="fl_pqsu", pruning={"budgets": "flow"}))
+    bench.method.flow = None
+    with pytest.raises(FedTinyError, match="needs the network"):
+        prepare(bench.server, bench.method)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Runs a method under some budgets, once for all tests."""
+    folder, found = tmp_path_factory.mktemp("budgets"), {}
+
+    def run(method, budgets):
+        if (method, budgets) not in found:
+            out = folder / method / budgets
+            found[method, budgets] = train(config_of(method, budgets), out, **given())
+        return found[method, budgets]
+
+    return run
+
+
+@every_budget
+@pytest.mark.parametrize("method", METHODS)
+def test_the_whole_run_keeps_the_total_and_tells_its_flops(ran, method, budgets):
+    result = ran(method, budgets)
+    last = result.metrics[-1]
+    kept = {name: round(last["densities"][name] * n) for name, n in SIZES.items()}
+    total = sum(SIZES.values())
+    if method.startswith("fedtiny"):  # whose candidates come near it
+        assert 0.97 * DENSITY * total < sum(kept.values()) <= DENSITY * total
+    else:
+        assert sum(kept.values()) == int(DENSITY * total)
+    assert all(kept.values())
+    if method != "lotteryfl":  # which trained the last round under a mask of before
+        macs = sum(USES[name] * n for name, n in kept.items()) + FIXED
+        samples = result.metrics[-1]["flops_plain"] / (3 * 2 * 2 * macs)
+        assert samples == pytest.approx(MEAN_SAMPLES, abs=1e-9)
+
+
+SIZES = {"conv1.weight": 288, "conv2.weight": 576, "hidden.weight": 64}
+MEAN_SAMPLES = 13  # 45 images without the 6 of the public set, on three devices
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_with_flow_budgets_resumes_to_the_same_bytes(ran, method, tmp_path):
+    path = tmp_path / "stopped"
+    stop(config_of(method, "flow"), path, R_STOP, **given())
+    fedtiny.resume(path, reporter=Silent(), **given())
+    assert essence(path) == essence(ran(method, "flow").path)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "small_model"])
+def test_a_method_that_prunes_no_layer_says_that_budgets_are_in_vain(method):
+    told = unused_settings(config_of(method, "erk"))
+    assert told == [f"without effect: --pruning.budgets erk ({method} prunes no layer)"]
+
+
+def test_one_threshold_needs_scores_of_ones_own():
+    (told,) = unused_settings(config_of("fedtiny", "global"))
+    assert told.endswith("(fedtiny has no scores of its own to set a threshold)")
+    assert unused_settings(*(config_of(name, "global") for name in ("snip", "synflow"))) == []
+    assert prepared("fl_pqsu", "global").server.theta.mask == (
+        prepared("fl_pqsu", "uniform").server.theta.mask
+    )
