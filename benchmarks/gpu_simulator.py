@@ -242,11 +242,12 @@ def main() -> None:
 
 
 def show(row: dict[str, Any]) -> None:
+    streams = row.get("streams", row["lanes"])
     print(
         f"{row['kernels']} kernels, density {row['density']:g}: {row['ms_a_step']:.3f} ms a device "
         f"step, end to end; a paper run, 300 rounds x 5 epochs: {row['paper_run_minutes']:.1f} "
         f"minutes; start-up {row['startup_s']:.1f} s; host {row['host_ms_a_step']:.3f} ms of CPU "
-        f"time a step; {row.get('streams', row['lanes'])} streams, {row['gpu_memory'] / 1e9:.1f} GB",
+        f"time a step; {streams} streams, {row['gpu_memory'] / 1e9:.1f} GB",
         flush=True,
     )
 
