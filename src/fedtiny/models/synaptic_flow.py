@@ -1,7 +1,8 @@
 """Synaptic flow (SynFlow): what passes through a network of absolute weights."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -33,6 +34,18 @@ def absolute_and_linear(model: nn.Module) -> nn.Module:
     return network
 
 
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """Convolutions add in a fixed order."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic
+    cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        cudnn.deterministic = before
+
+
 def flow(network: nn.Module, shape: Shape, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """dR/dw of some weights, where R is what an image of ones gives."""
     ones = torch.ones(1, *shape, dtype=torch.float64, device=weights[0].device)
@@ -42,21 +55,30 @@ def flow(network: nn.Module, shape: Shape, weights: Sequence[torch.Tensor]) -> l
 def measure(
     model: nn.Module, shape: Shape, prunable: Sequence[str]
 ) -> Callable[[Positions], dict[str, NDArray[np.float64]]]:
-    """A function that gives |w dR/dw| of the kept weights, the others being zero."""
-    network = absolute_and_linear(model)
+    """A function that gives |w dR/dw| of the kept weights, the others being zero.
+
+    A hundred passes of a large network are worth a GPU, if there is one; float64 leaves nothing to
+    where they are computed.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network = absolute_and_linear(model).to(device)
     named = dict(network.named_parameters())
     weights = {name: named[name].requires_grad_() for name in prunable}
     first = {name: weight.detach().clone() for name, weight in weights.items()}
 
     def scores(kept: Positions) -> dict[str, NDArray[np.float64]]:
-        places = {n: slice(None) if p is None else torch.tensor(p).long() for n, p in kept.items()}
+        places = {
+            name: slice(None) if own is None else torch.tensor(own, device=device).long()
+            for name, own in kept.items()
+        }
         with torch.no_grad():
             for name, weight in weights.items():
                 values = weight.view(-1).zero_()
                 values[places[name]] = first[name].view(-1)[places[name]]
-        gradients = flow(network, shape, list(weights.values()))
+        with _deterministic():
+            gradients = flow(network, shape, list(weights.values()))
         return {
-            name: (first[name] * gradient).view(-1)[places[name]].numpy()
+            name: (first[name] * gradient).view(-1)[places[name]].cpu().numpy()
             for name, gradient in zip(weights, gradients, strict=True)
         }
 
