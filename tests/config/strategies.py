@@ -54,6 +54,7 @@ def data_configs():
         augment=st.booleans(),
         cutout=st.integers(0, 16),
         n_shots=COUNTS,
+        validation=st.floats(0, 1, exclude_max=True),
     )
 
 

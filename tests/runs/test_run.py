@@ -190,6 +190,22 @@ def test_the_saved_model_loads_and_is_as_good_as_reported(finished):
     assert kept <= read_json(finished.path / "result.json")["kept_weights"]
 
 
+def test_settings_can_be_chosen_on_images_held_out_of_the_training_set():
+    noise = own_data(100, test=30)
+    config = tiny(data={"limit_train": None, "limit_test": None, "validation": 0.2, "n_shots": 2})
+    assembly = assemble(config, data=noise)
+    try:
+        held_out, trained = assembly.data.test.images, assembly.data.train.images
+        assert (len(trained), len(held_out)) == (80, 20)
+        every = {image.tobytes() for image in noise.train.images}
+        apart = [{image.tobytes() for image in part} for part in (trained, held_out)]
+        assert apart[0] | apart[1] == every
+        assert not apart[0] & apart[1]
+        assert sum(len(part) for part in assembly.test) == 20
+    finally:
+        assembly.server.transport.close()
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_large_test_set_is_measured_in_parts_and_counts_as_one(workers):
     noise = own_data(2 * TEST_PART + 100, test=2 * TEST_PART + 100)

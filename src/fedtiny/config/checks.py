@@ -32,7 +32,7 @@ SHARES = (
     *("pruning.rate", "pruning.stop_share", "train.lr_gamma"),
 )
 RATES = (
-    *("fleet.fail_rate", "fleet.straggler_rate", "train.weight_decay"),
+    *("fleet.fail_rate", "fleet.straggler_rate", "train.weight_decay", "data.validation"),
     *("server.beta1", "server.beta2", "server.average_decay"),
 )
 ABOVE_ZERO = ("fleet.alpha", "selection.pool_size", "train.lr", "server.lr", "server.tau")

@@ -39,6 +39,9 @@ class DataConfig(Settings):
     """Side of the square that Cutout blanks; 0 is off."""
     n_shots: int = 5
     """Images per class of the public one-shot set that the server holds (D_s)."""
+    validation: float = 0.0
+    """Share of the training images to hold out and measure with in place of the test set: what
+    settings are chosen by."""
 
 
 @old_attributes

@@ -136,6 +136,12 @@ class DataSet:
         padding = round(self.crop_padding * size / max(height, width))
         return replace(self, train=train, test=test, crop_padding=padding)
 
+    def validating(self, share: float, seed: int) -> "DataSet":
+        """The same with a share of the training images in place of the test images."""
+        draw = generator(seed, "validation")
+        kept, held_out = hold_out(self.train.labels, share, draw)
+        return replace(self, train=self.train.subset(kept), test=self.train.subset(held_out))
+
     def limited(self, train: int | None, test: int | None, seed: int) -> "DataSet":
         """A seeded subset of at most n images, as even over the classes as they allow."""
         return replace(

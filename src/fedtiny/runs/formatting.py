@@ -20,6 +20,7 @@ from fedtiny.runs.metrics import Record, number
 
 MAX_COLUMNS = 20
 ROUND_HEADINGS = ("round", "accuracy", "loss", "density", "swapped", "down", "up", "s", "missing")
+VALIDATING = "accuracy is that of images held out of the training set; the test set is not used"
 NO_GPU = "there is no GPU here: the GPU simulator computes on the CPU, slowly"
 SEVERAL = "torchrun --nproc-per-node"  # how a run takes several GPUs
 

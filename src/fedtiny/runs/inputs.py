@@ -41,6 +41,8 @@ def load_images(config: Config, own: DataSet | None = None) -> DataSet:
     if own is None and "data" in own_inputs(config):
         raise _not_given(config)
     data = own or datasets.load(config.data.name, config.data.root)
+    if config.data.validation:
+        data = data.validating(config.data.validation, config.seed)
     return data.limited(config.data.limit_train, config.data.limit_test, config.seed)
 
 

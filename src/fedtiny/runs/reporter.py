@@ -76,6 +76,8 @@ class Lines:
             work = assembly.workload
             for line in formatting.budget_lines(config, work, assembly.arena(work.mask)):
                 self._say(line)
+        if config.data.validation:
+            self._say(formatting.VALIDATING)
         if config.simulator == "gpu" and not has_gpu():
             self._say(formatting.NO_GPU)
         if assembly.note:
