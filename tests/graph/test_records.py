@@ -10,6 +10,7 @@ from fedtiny.graph.ir import LIMITS, Graph, Kind, Node, nodes_of, packed_records
 from fedtiny.graph.trace import trace
 
 IMAGE = {"kind": "input", "channels": 1, "size": [8, 8]}
+READABLE = [name for name in models.KINDS if name != "resnet18_ns"]  # computes with its weights
 JUNK = (None, True, -1, 2**40, 1.5, "", "x" * 300, [], [1], [1, -1], [[1, 1]], {"a": 1})
 
 
@@ -21,7 +22,7 @@ def network(name="resnet18"):
     return trace(models.build(name, (3, 32, 32), 10, width=4), (3, 32, 32))
 
 
-@pytest.mark.parametrize("name", models.KINDS)
+@pytest.mark.parametrize("name", READABLE)
 def test_records_of_another_process_lead_back_to_the_graph(name):
     graph = network(name)
     again = Graph.from_plain(json.loads(json.dumps(graph.to_plain())))
