@@ -156,6 +156,13 @@ class Stage:
         if shutil.which("cc"):
             subprocess.run(["cc", *arguments], check=True)
 
+    def torchrun(self, arguments: list[str], program: str) -> None:
+        """It has the flags before the module, and fedtiny those behind it."""
+        at = arguments.index("-m")
+        assert arguments[at + 1] == "fedtiny"
+        self._another(arguments[:at], program)
+        self.parse([word.replace("CONFIG.toml", "run.toml") for word in arguments[at + 2 :]])
+
     def _another(self, arguments: list[str], program: str) -> None:
         """A program of somebody else's is not run, for a reason given; but it has these flags."""
         assert self.reason([program, *arguments]), f"nothing is known of the program {program}"

@@ -17,6 +17,10 @@ NOT_RUN = {
     "flower-supernode": "a server: make federation starts it",
     "flwr": "needs the servers: make federation has them",
     "tensorboard": "serves until it is stopped",
+    "torchrun": "starts several processes: tests/devices/test_distributed.py does",
+    "fedtiny resume runs/fedtiny-cifar10": "goes on with what torchrun would have begun",
+    "fedtiny run --data.name cifar10 --memory": "needs a full network, and minutes",
+    "fedtiny cost --memory-budget 3MB": "walks the flow of a full network, minutes on two cores",
     "fedtiny run --method erk": "its package is installed first: tests/methods has that",
     "fedtiny compare --methods erk": "its package is installed first: tests/methods has that",
 }

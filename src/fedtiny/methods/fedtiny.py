@@ -67,7 +67,9 @@ class FedTiny(Method):
     def kinds(self) -> tuple[str, ...]:
         """The kinds of candidates that are compared."""
         asked_for = self.config.selection.pool
-        return tuple((self.pool if asked_for is None else asked_for).split(","))
+        if asked_for is None:  # the method's own, as many as there are candidates
+            return tuple(self.pool.split(",")[: self.config.pool_size])
+        return tuple(asked_for.split(","))
 
     def coarse_prune(self, server: Server) -> None:
         """Choose the least biased of a pool of candidates (Alg. 1)."""
