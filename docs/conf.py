@@ -59,7 +59,10 @@ linkcode_resolve = source_pages.of_object
 # Neither have the inner parts of the native engine and of packed models.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!fedtiny\.).*"),
-    ("py:class", r"fedtiny\.(native|export\.network)\..*|fedtiny\.(federation\.method|cost\.budgets)\.C"),
+    (
+        "py:class",
+        r"fedtiny\.(native|export\.network)\..*|fedtiny\.(federation\.method|cost\.budgets)\.C",
+    ),
 ]
 
 
