@@ -1,5 +1,6 @@
 """The networks of the paper, and what pruning needs to know of any network."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,17 @@ from fedtiny.models.param_spec import ParamSpec, Shape
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ModelKind", "ParamSpec", "Traced", "analyze", "build", "kind", "names", "traced"]
+__all__ = [
+    "ModelKind",
+    "ParamSpec",
+    "Traced",
+    "analyze",
+    "build",
+    "kind",
+    "names",
+    "traced",
+    "untrained",
+]
 
 __getattr__ = old_names(__name__)
 Traced = Graph | ModelError
@@ -92,3 +103,14 @@ def analyze(model: "nn.Module", shape: Shape, graph: Traced | None = None) -> Pa
     from fedtiny.models import analysis
 
     return analysis.analyze(model, shape, graph)
+
+
+def untrained(model: "nn.Module", param_spec: ParamSpec, tensors: Container[str]) -> str:
+    """Why a graph with these tensors does not train all of a model, or nothing."""
+    for name in (*param_spec.prunable, *param_spec.dense):
+        if name not in tensors:
+            return f"the network never uses '{name}'"
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            return f"'{name}' is frozen (requires_grad is False), and all are trained here"
+    return ""

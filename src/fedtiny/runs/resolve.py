@@ -17,7 +17,7 @@ from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.method import Method
 from fedtiny.graph.ir import Graph
-from fedtiny.models import KINDS, Traced
+from fedtiny.models import KINDS, Traced, untrained
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.library import NativeError, Options, available
 from fedtiny.native.model import NativeModel, largest_fit
@@ -165,13 +165,7 @@ def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Traced) -> str:
         native = NativeModel(known_graph(graph))
     except FedTinyError as error:
         return str(error)
-    for name in (*param_spec.prunable, *param_spec.dense):
-        if name not in native.tensors:
-            return f"the network never uses '{name}'"
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            return f"'{name}' is frozen (requires_grad is False), and native devices train all"
-    return ""
+    return untrained(model, param_spec, native.tensors)
 
 
 def card() -> "torch.device":

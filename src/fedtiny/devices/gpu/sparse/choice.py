@@ -11,7 +11,7 @@ from fedtiny.devices.gpu.sparse.plan import Plan
 from fedtiny.errors import KernelError
 from fedtiny.graph.ir import Graph
 from fedtiny.graph.operations import OPERATIONS
-from fedtiny.models import Traced
+from fedtiny.models import Traced, untrained
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
 
@@ -34,18 +34,10 @@ def plan_for(
         raise KernelError(reason)
     if not isinstance(graph, Graph):
         raise graph
-    _check_parameters(model, param_spec, graph)
+    if reason := untrained(model, param_spec, graph.tensors):
+        raise UnsupportedNetworkError(reason)
     word = "bf16" if precision == "bf16" else "fp32"
     return Plan(graph, param_spec, batch, word, shared_memory(device))
-
-
-def _check_parameters(model: nn.Module, param_spec: ParamSpec, graph: Graph) -> None:
-    for name in (*param_spec.prunable, *param_spec.dense):
-        if name not in graph.tensors:
-            raise UnsupportedNetworkError(f"the network never uses '{name}'")
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            raise UnsupportedNetworkError(f"'{name}' is frozen (requires_grad is False)")
 
 
 def shared_memory(device: torch.device) -> int:
