@@ -146,6 +146,7 @@ class Workload:
             samples=self.samples,
             batch=min(train.batch_size, self.samples),
             development=min(self.samples, max(2, round(ratio * self.samples))),
+            other=2 * self.network.profile.other_macs,
         )
 
     def _layer(self, layer: "LayerProfile") -> LayerFlops:
