@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedtiny import data, methods, models
@@ -31,6 +32,6 @@ def command(arguments: list[str]) -> int:
     )
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, description in KINDS[kind]().items():
-        table.add_row(f"[bold]{name}[/bold]", description)
+        table.add_row(f"[bold]{name}[/bold]", escape(description))
     Console().print(table)
     return 0
