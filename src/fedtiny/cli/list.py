@@ -10,11 +10,14 @@ from rich.table import Table
 
 from fedtiny import data, methods, models
 
-FOLDER = {"folder": "a folder of images by class, named by --data.root"}
+OWN = {
+    "folder": "a folder of images by class, named by --data.root",
+    "file": "arrays (.npz), a table (.csv, .parquet) or images in Parquet, named by --data.root",
+}
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "methods": methods.names,
     "models": models.names,
-    "datasets": lambda: data.names() | FOLDER,
+    "datasets": lambda: data.names() | OWN,
 }
 
 

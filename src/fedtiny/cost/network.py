@@ -69,7 +69,7 @@ def named(config: Config, shape: Shape, classes: int, graph: Traced | None = Non
 
         width = width_for(config.parameters, shape[0], classes)
     smallest = models.kind(config.model).smallest_input
-    if min(shape[1:]) < smallest:  # a run resizes its images
+    if len(shape) == 3 and min(shape[1:]) < smallest:  # a run resizes its images
         shape = (shape[0], smallest, smallest)
     return _built(config.model, shape, classes, width, graph)
 

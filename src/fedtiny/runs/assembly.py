@@ -11,7 +11,7 @@ import numpy as np
 from fedtiny import methods, models
 from fedtiny.config import Config, RunConfig
 from fedtiny.cost import Workload
-from fedtiny.data import DataSet
+from fedtiny.data import DataSet, Partition
 from fedtiny.data.transforms import Preparation
 from fedtiny.devices import executors
 from fedtiny.devices.device_data import DeviceData, shard
@@ -115,6 +115,7 @@ def assemble(
     *,
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
+    partition: Partition | None = None,
     split: Split | None = None,
     fleet: Fleet | None = None,
     ranks: Ranks | None = None,
@@ -128,8 +129,11 @@ def assemble(
 
     ranks = ranks or OneRank()
     asked = config if isinstance(config, RunConfig) else resolve.resolved(config, data, model)
-    images = load_images(asked, data)
-    dataset = fitting(images, asked)
+    images = load_images(asked, data, partition)
+    dataset, sharing = fitting(images, asked), fleet.share_out if fleet else share_out
+    if dataset.partition is not None:
+        natural = split or sharing(dataset, asked)
+        asked = resolve.shared_naturally(asked, len(natural.devices))
     inputs, planning = resolve.cost_inputs(asked, dataset, model), asked.plans_memory
     if "flow" in inputs:
         inputs["flow"] = flow_of_first(inputs["flow"], ranks)
@@ -139,20 +143,20 @@ def assemble(
     method = methods.create(asked)
     method.flow = inputs.get("flow")
     config = method.resolve(asked, lambda: parameters(asked, dataset, model))
-    sharing = fleet.share_out if fleet else share_out
     split = checked(known, images) if known else with_checksum(sharing(dataset, config), images)
     if model is None or config.model != asked.model:
-        network = build_model(config, dataset.shape, len(dataset.classes))
+        network = build_model(config, dataset.input_shape, len(dataset.classes))
     else:
         network = copy.deepcopy(model).cpu()
-    graph = models.traced(network, dataset.shape)
-    param_spec = models.analyze(network, dataset.shape, graph)
+    graph = models.traced(network, dataset.input_shape)
+    param_spec = models.analyze(network, dataset.input_shape, graph)
     check_network(network, dataset)
     method.check(param_spec)
     backend = resolve.choose_backend(config, method, network, param_spec, graph)
     if planning and backend == "torch":  # whose memory bounds the density
         wanted = replace(wanted, device_backend=backend)
-        return assemble(wanted, data=data, model=model, split=known, fleet=fleet, ranks=ranks)
+        given = {"data": data, "model": model, "partition": partition, "split": known}
+        return assemble(wanted, **given, fleet=fleet, ranks=ranks)  # type: ignore[arg-type]
     kernels, note = resolve.choose_kernels(config, network, param_spec, graph)
     asked, config = (
         replace(c, device_backend=backend, gpu=replace(c.gpu, kernels=kernels))

@@ -89,7 +89,8 @@ def about_record(assembly: Assembly) -> dict[str, Any]:
     """
     return {
         "classes": list(assembly.data.classes),
-        "shape": list(assembly.data.shape),
+        "shape": list(assembly.data.input_shape),
+        "layout": assembly.data.layout,
         "layers": dict(assembly.server.param_spec.sizes),
         "dense": _dense_cost(assembly.workload),
     }

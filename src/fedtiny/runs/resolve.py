@@ -107,10 +107,17 @@ def within_budgets(config: RunConfig, inputs: CostInputs) -> RunConfig:
     return fitted(config, density_is_set=config.plans_memory, **inputs)
 
 
+def shared_naturally(config: RunConfig, devices: int) -> RunConfig:
+    """The config with as many devices as the data name."""
+    fleet = replace(config.fleet, devices=devices, partition="natural")
+    return replace(config, fleet=fleet)
+
+
 def cost_inputs(config: RunConfig, data: DataSet, own: "nn.Module | None") -> CostInputs:
     """What the cost model must know beside the config: costs are those of a device of mean size."""
     samples = len(data.train) // config.fleet.devices
-    inputs: CostInputs = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
+    shape = data.input_shape
+    inputs: CostInputs = {"shape": shape, "classes": len(data.classes), "samples": samples}
     if own is not None:
         inputs["model"] = own
     known = own is not None or config.model in KINDS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedtiny import config as configs
 from fedtiny.config import Config
-from fedtiny.data import DataSet
+from fedtiny.data import DataSet, Partition
 from fedtiny.devices.ranks import Ranks, joined
 from fedtiny.errors import ConfigError, FedTinyError, RunError
 from fedtiny.federation.rounds import federate, prepare
@@ -53,16 +53,20 @@ def run(
     out: Path | str | None = None,
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
+    partition: Partition | None = None,
     reporter: Reporter | None = None,
     fleet: Fleet | None = None,
 ) -> Result:
     """Run a config in a new folder; a data set and a model of one's own may be given.
 
+    A partition says which training samples each device has, whatever the config says of it.
     Processes that torchrun started play one run together; rank 0 writes the folder.
     """
     with (
         joined() as ranks,
-        _assembled(config, ranks, data=data, model=model, fleet=fleet) as assembly,
+        _assembled(
+            config, ranks, data=data, model=model, partition=partition, fleet=fleet
+        ) as assembly,
         recording(ranks, lambda: _new_folder(assembly.config, out)) as recorder,
     ):
         recorder.described(assembly, fleet)
