@@ -203,6 +203,8 @@ class PruningConfig(Settings):
     drop: Literal["with_growth", "after_training"] | None = None
     """FedTiny: drop weights when others grow, or a round later, when these have trained; default:
     the method's own."""
+    depthwise: bool = False
+    """Prune depthwise convolutions and squeeze-and-excite layers too, which stay dense else."""
     redistribute: bool = False
     """FedTiny: compare weights and gradients over all layers of an adjustment, so that weights move
     between layers."""
@@ -276,6 +278,8 @@ class Config(Settings):
     """Network: see `fedtiny list models`."""
     width: int | None = None
     """Channels of the network's first layer; default: 16 on digits, else the network's own."""
+    weights: str | None = None
+    """Begin with these values: a .safetensors file with the network's whole state dict."""
     parameters: int | None = None
     """Size the model `small` to at most so many parameters."""
     density: float = 0.05

@@ -26,6 +26,11 @@ HELD_AS: dict[str, tuple[Layout, tuple[int, ...]]] = {
     "NF": ("NF", (0, 1)),
 }
 """For each, how a network reads it, and the order of its dimensions then."""
+CHOICES = {
+    2: "layout='NF' for rows of a table",
+    3: "layout='NCT' or 'NTC' for sequences, layout='NHW' for gray images",
+}
+"""What an array of so many dimensions may be."""
 
 
 def from_arrays(
@@ -42,7 +47,8 @@ def from_arrays(
     """A data set of (samples, labels) pairs.
 
     ``layout`` says what the dimensions are: NCHW, NHWC or NHW of images, NCT or NTC of sequences,
-    NF of a table. Without it, four dimensions and three of bytes are images; others are refused.
+    NF of a table. Without it, four dimensions, and three of whole numbers from 0 to 255, are
+    images; others are refused.
     Images of whole numbers from 0 to 255 are normalized by their measured mean and std, and by
     default cropped at random after padding by an eighth of their size; images of floats are taken
     as they are. Sequences and tables are normalized by the mean and std of each channel or column.
@@ -159,17 +165,19 @@ def _order(samples: Array, layout: str | None) -> tuple[int, ...]:
                 f"{len(layout)} dimensions"
             )
         return order
-    if samples.ndim == 2 or (samples.ndim == 3 and samples.dtype != np.uint8):
-        choices = {2: "layout='NF' for rows of a table"}.get(
-            samples.ndim,
-            "layout='NCT' or 'NTC' for sequences, layout='NHW' for gray images",
-        )
+    if samples.ndim == 2 or (samples.ndim == 3 and not _are_bytes(samples)):
         raise DataError(
             f"an array of {samples.dtype} and shape {list(samples.shape)} does not say what its "
-            f"dimensions are; pass {choices} (--data.layout for a file)"
+            f"dimensions are; pass {CHOICES[samples.ndim]} (--data.layout for a file)"
         )
     last = samples.ndim == 4 and samples.shape[1] not in CHANNELS and samples.shape[3] in CHANNELS
     return HELD_AS["NHWC"][1] if last else tuple(range(samples.ndim))
+
+
+def _are_bytes(samples: Array) -> bool:
+    """Whether these are whole numbers from 0 to 255, as pixels are."""
+    integers = samples.dtype.kind in "iu"
+    return integers and (not samples.size or (samples.min() >= 0 and samples.max() <= 255))
 
 
 def _own(array: Array) -> Array:

@@ -63,7 +63,9 @@ class Trained:
 
     def theta(self) -> Theta:
         """The trained values under the mask of those that are not zero."""
-        param_spec = models.analyze(self.network, self.data.input_shape, self.graph)
+        pruned = self.config.pruning.depthwise
+        shape = self.data.input_shape
+        param_spec = models.analyze(self.network, shape, self.graph, depthwise=pruned)
         if any(self.state.get(n, np.empty(0)).shape != s for n, s in param_spec.prunable.items()):
             raise RunError(f"{self.file} belongs to another model than its config names")
         mask = Mask(param_spec, {n: np.flatnonzero(self.state[n]) for n in param_spec.prunable})

@@ -8,6 +8,7 @@ from fedtiny.aliases import old_names
 from fedtiny.errors import ModelError, did_you_mean
 from fedtiny.extras import require
 from fedtiny.graph.ir import Graph
+from fedtiny.graph.operations import native_lacks
 from fedtiny.models.param_spec import ParamSpec, Shape
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ __all__ = [
     "Traced",
     "analyze",
     "build",
+    "check_reads",
     "kind",
     "names",
+    "not_native",
     "traced",
     "untrained",
 ]
@@ -148,15 +151,26 @@ def traced(model: "nn.Module", shape: Shape) -> Traced:
         return error
 
 
-def analyze(model: "nn.Module", shape: Shape, graph: Traced | None = None) -> ParamSpec:
+def analyze(
+    model: "nn.Module", shape: Shape, graph: Traced | None = None, *, depthwise: bool = False
+) -> ParamSpec:
     """The parameter spec of any network that takes images of this shape.
 
-    What tracing it gave may be handed in, so that it is not traced again.
+    What tracing it gave may be handed in, so that it is not traced again. With `depthwise`,
+    depthwise and squeeze-and-excite layers may be pruned too.
     """
     graph = traced(model, shape) if graph is None else graph
     from fedtiny.models import analysis
 
-    return analysis.analyze(model, shape, graph)
+    return analysis.analyze(model, shape, graph, depthwise=depthwise)
+
+
+def not_native(graph: Traced) -> str:
+    """Why native devices cannot train a network, or nothing."""
+    if not isinstance(graph, Graph):
+        return str(graph)
+    missing = native_lacks(graph.nodes)
+    return f"native devices lack {missing}" if missing else ""
 
 
 def untrained(model: "nn.Module", param_spec: ParamSpec, tensors: Container[str]) -> str:

@@ -26,7 +26,7 @@ from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.ranks import OneRank, Ranks
 from fedtiny.devices.simulator import Simulator
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
@@ -38,7 +38,8 @@ from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import resolve
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.inputs import build_model, check_network, fitting, load_images, parameters
-from fedtiny.runs.split import Split, checked, share_out, with_checksum
+from fedtiny.runs.split import Split, checked, left_out, share_out, with_checksum
+from fedtiny.runs.weights import Weights
 from fedtiny.sparse.mask import Mask
 
 if TYPE_CHECKING:
@@ -68,9 +69,13 @@ class Assembly:
     test: tuple[DeviceData, ...]
     workload: Workload
     graph: Traced
-    note: str = ""
-    """What whoever started the run should know of how it computes, or nothing."""
+    backend: str = ""
+    """What computes on the devices and, if it is not the fastest there is, why."""
+    notes: tuple[str, ...] = ()
+    """What whoever started the run should know beside, in sentences."""
     ranks: Ranks = field(default_factory=OneRank)
+    weights: Weights | None = None
+    """What it begins with, if that was given."""
 
     def arena(self, mask: Mask) -> int | None:
         """Bytes that a native device takes to train under a mask; None of other devices."""
@@ -116,6 +121,7 @@ def assemble(
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
     partition: Partition | None = None,
+    weights: Weights | None = None,
     split: Split | None = None,
     fleet: Fleet | None = None,
     ranks: Ranks | None = None,
@@ -134,7 +140,10 @@ def assemble(
     if dataset.partition is not None:
         natural = split or sharing(dataset, asked)
         asked = resolve.shared_naturally(asked, len(natural.devices))
-    inputs, planning = resolve.cost_inputs(asked, dataset, model), asked.plans_memory
+    if asked.weights is not None and weights is None:
+        weights = Weights.read(asked.weights)
+    begun = _begun_with(weights, asked, dataset, model)
+    inputs, planning = resolve.cost_inputs(asked, dataset, model, begun), asked.plans_memory
     if "flow" in inputs:
         inputs["flow"] = flow_of_first(inputs["flow"], ranks)
     wanted, known = asked, split
@@ -143,21 +152,31 @@ def assemble(
     method = methods.create(asked)
     method.flow = inputs.get("flow")
     config = method.resolve(asked, lambda: parameters(asked, dataset, model))
+    if weights and config.model != asked.model:
+        raise ConfigError(f"method '{config.method}' trains '{config.model}'; leave --weights out")
     split = checked(known, images) if known else with_checksum(sharing(dataset, config), images)
-    if model is None or config.model != asked.model:
+    if begun is None or config.model != asked.model:
         network = build_model(config, dataset.input_shape, len(dataset.classes))
     else:
-        network = copy.deepcopy(model).cpu()
+        network = copy.deepcopy(begun).cpu()
     graph = models.traced(network, dataset.input_shape)
-    param_spec = models.analyze(network, dataset.input_shape, graph)
+    param_spec = models.analyze(
+        network, dataset.input_shape, graph, depthwise=config.pruning.depthwise
+    )
     check_network(network, dataset)
     method.check(param_spec)
-    backend = resolve.choose_backend(config, method, network, param_spec, graph)
+    backend, why = resolve.choose_backend(config, method, network, param_spec, graph)
     if planning and backend == "torch":  # whose memory bounds the density
         wanted = replace(wanted, device_backend=backend)
-        given = {"data": data, "model": model, "partition": partition, "split": known}
-        return assemble(wanted, **given, fleet=fleet, ranks=ranks)  # type: ignore[arg-type]
-    kernels, note = resolve.choose_kernels(config, network, param_spec, graph)
+        given = {
+            "data": data,
+            "model": model,
+            "partition": partition,
+            "weights": weights,
+            "split": known,
+        }
+        return assemble(wanted, **again, fleet=fleet, ranks=ranks)  # type: ignore[arg-type]
+    kernels, no_sparse = resolve.choose_kernels(config, network, param_spec, graph)
     asked, config = (
         replace(c, device_backend=backend, gpu=replace(c.gpu, kernels=kernels))
         for c in (asked, config)
@@ -185,9 +204,23 @@ def assemble(
     return Assembly(
         *(asked, config, dataset, split, network, engine),
         *(method, server, executor, test, workload, graph),
-        note=note,
+        backend=resolve.backend_line(config, why, no_sparse),
+        notes=(*left_out(dataset, split, config), *method.remarks(param_spec)),
         ranks=ranks,
+        weights=weights,
     )
+
+
+def _begun_with(
+    weights: Weights | None, config: RunConfig, data: DataSet, own: "nn.Module | None"
+) -> "nn.Module | None":
+    """A network of one's own, or with weights of one's own; None if neither is given."""
+    if weights is None:
+        return own
+    network = build_model(config, data.input_shape, len(data.classes)) if own is None else own
+    network = copy.deepcopy(network).cpu()
+    weights.load_into(network)
+    return network
 
 
 @contextmanager

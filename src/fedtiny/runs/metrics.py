@@ -93,6 +93,7 @@ def about_record(assembly: Assembly) -> dict[str, Any]:
         "layout": assembly.data.layout,
         "layers": dict(assembly.server.param_spec.sizes),
         "dense": _dense_cost(assembly.workload),
+        **({"weights": assembly.weights.record()} if assembly.weights else {}),
     }
 
 
@@ -210,6 +211,7 @@ def result_record(
         "accuracy": last["accuracy"],
         "loss": last["loss"],
         "density": mask.density,
+        "whole_density": mask.param_spec.whole_density(mask.count),
         "effective_density": _effective(assembly)["effective_density"],
         "kept_weights": mask.count,
         "prunable_weights": mask.param_spec.prunable_count,

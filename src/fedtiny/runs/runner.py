@@ -94,7 +94,8 @@ def resume(
             config = replace(config, data=replace(config.data, root=str(root)))
         workers = config.workers if workers is None else workers
         config = replace(config, workers=workers, gpu=replace(config.gpu, cards=None))
-        inputs = {"data": data, "model": model, "split": saved.split, "fleet": fleet}
+        inputs: dict[str, Any] = {"data": data, "model": model, "fleet": fleet}
+        inputs |= {"split": saved.split, "weights": saved.weights}
         with _assembled(config, ranks, **inputs) as assembly:
             if saved.checkpoint:
                 restore(saved.checkpoint, assembly.server)
@@ -122,12 +123,13 @@ def _require_alike(ranks: Ranks, assembly: Assembly) -> None:
     """Refuse ranks that would not play the same run."""
     asked = assembly.asked
     kernels = asked.gpu.kernels  # which a machine may have chosen
-    asked = replace(asked, workers=1, data=replace(asked.data, root=None))
+    asked = replace(asked, workers=1, weights=None, data=replace(asked.data, root=None))
     asked = replace(asked, gpu=replace(asked.gpu, kernels="auto"))
     own = {
         "fedtiny or PyTorch": [versions()[package] for package in ("fedtiny", "code", "torch")],
         "config": configs.dumps(asked),
         "--gpu.kernels": kernels,
+        "--weights": assembly.weights.digest if assembly.weights else "",
         "data set": assembly.split.checksum.hex(),
         "network": assembly.server.theta.param_spec.fingerprint,
     }

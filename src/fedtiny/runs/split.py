@@ -90,6 +90,16 @@ def _natural(owned: Partition, public: NDArray[np.int64], minimum: int) -> Parti
     return Partition(large)
 
 
+def left_out(data: DataSet, split: Split, config: Config) -> tuple[str, ...]:
+    """That some of the devices that the data name have too few samples, in a sentence."""
+    named = len(data.partition) if data.partition is not None else 0
+    few = named - len(split.devices)
+    if few <= 0:
+        return ()
+    least = config.fleet.min_samples
+    return (f"{few} of the {named} devices that the data name have fewer than {least} samples",)
+
+
 def with_checksum(split: Split, data: DataSet) -> Split:
     """The split with a checksum that other images or labels would change."""
     parts = {"train": data.train, "test": data.test}

@@ -30,7 +30,8 @@ class Attention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """Tokens by head: [N, heads, T, D / heads]."""
-        return x.unflatten(2, (self.heads, self.head)).transpose(1, 2)
+        by_head: Tensor = x.unflatten(2, (self.heads, self.head)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        return by_head
 
 
 class Block(nn.Module):
