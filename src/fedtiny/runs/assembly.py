@@ -39,7 +39,7 @@ from fedtiny.runs import resolve
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.inputs import build_model, check_network, fitting, load_images, parameters
 from fedtiny.runs.split import Split, checked, left_out, share_out, with_checksum
-from fedtiny.runs.weights import Weights
+from fedtiny.runs.weights import Weights, begun_with
 from fedtiny.sparse.mask import Mask
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def assemble(
         asked = resolve.shared_naturally(asked, len(natural.devices))
     if asked.weights is not None and weights is None:
         weights = Weights.read(asked.weights)
-    begun = _begun_with(weights, asked, dataset, model)
+    begun = begun_with(weights, asked, dataset, model)
     inputs, planning = resolve.cost_inputs(asked, dataset, model, begun), asked.plans_memory
     if "flow" in inputs:
         inputs["flow"] = flow_of_first(inputs["flow"], ranks)
@@ -168,14 +168,8 @@ def assemble(
     backend, why = resolve.choose_backend(config, method, network, param_spec, graph)
     if planning and backend == "torch":  # whose memory bounds the density
         wanted = replace(wanted, device_backend=backend)
-        given = {
-            "data": data,
-            "model": model,
-            "partition": partition,
-            "weights": weights,
-            "split": known,
-        }
-        return assemble(wanted, **again, fleet=fleet, ranks=ranks)  # type: ignore[arg-type]
+        again = {"partition": partition, "weights": weights, "split": known, "ranks": ranks}
+        return assemble(wanted, data=data, model=model, fleet=fleet, **again)  # type: ignore[arg-type]
     kernels, no_sparse = resolve.choose_kernels(config, network, param_spec, graph)
     asked, config = (
         replace(c, device_backend=backend, gpu=replace(c.gpu, kernels=kernels))
@@ -209,18 +203,6 @@ def assemble(
         ranks=ranks,
         weights=weights,
     )
-
-
-def _begun_with(
-    weights: Weights | None, config: RunConfig, data: DataSet, own: "nn.Module | None"
-) -> "nn.Module | None":
-    """A network of one's own, or with weights of one's own; None if neither is given."""
-    if weights is None:
-        return own
-    network = build_model(config, data.input_shape, len(data.classes)) if own is None else own
-    network = copy.deepcopy(network).cpu()
-    weights.load_into(network)
-    return network
 
 
 @contextmanager

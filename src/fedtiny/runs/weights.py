@@ -1,5 +1,6 @@
 """Weights to begin with: the state dict of a network, in a safetensors file."""
 
+import copy
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
+from fedtiny.config import RunConfig
+from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, ModelError
 from fedtiny.extras import require
+from fedtiny.runs.inputs import build_model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -59,6 +63,18 @@ class Weights:
         with torch.no_grad():
             for name, value in found.items():
                 state[name].copy_(value)
+
+
+def begun_with(
+    weights: Weights | None, config: RunConfig, data: DataSet, own: "nn.Module | None"
+) -> "nn.Module | None":
+    """A network of one's own, or with weights of one's own; None if neither is given."""
+    if weights is None:
+        return own
+    network = build_model(config, data.input_shape, len(data.classes)) if own is None else own
+    network = copy.deepcopy(network).cpu()
+    weights.load_into(network)
+    return network
 
 
 def _misfit(state: Mapping[str, Any], found: Mapping[str, Any]) -> str:
