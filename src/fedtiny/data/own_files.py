@@ -169,21 +169,25 @@ def _table(file: Path, columns: Columns) -> _Table:
 
 
 def _label_names(file: Path, column: str, values: Sequence[Any]) -> list[str]:
-    names = [str(value).strip() for value in values]
-    if any("." in name and _is_number(name) for name in names):
-        raise DataError(
-            f"column {column!r} of {file} holds fractions: regression targets are not supported; "
-            "name a column of classes with --data.label-column"
-        )
-    return names
-
-
-def _is_number(text: str) -> bool:
     try:
-        float(text)
+        return [_label_name(value) for value in values]
+    except ValueError as fraction:
+        raise DataError(
+            f"column {column!r} of {file} holds {fraction}: regression targets are not supported; "
+            "name a column of classes with --data.label-column"
+        ) from fraction
+
+
+def _label_name(value: Any) -> str:
+    """A class by its name or its whole number; a fraction is none."""
+    text = str(value).strip()
+    try:
+        number = float(text)
     except ValueError:
-        return False
-    return True
+        return text
+    if not number.is_integer():
+        raise ValueError(text)
+    return str(int(number))
 
 
 def _numbers(file: Path, name: str, values: Sequence[Any]) -> Array:

@@ -30,7 +30,7 @@ class Attention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """Tokens by head: [N, heads, T, D / heads]."""
-        by_head: Tensor = x.unflatten(2, (self.heads, self.head)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        by_head: Tensor = x.unflatten(2, (self.heads, self.head)).transpose(1, 2)
         return by_head
 
 
@@ -60,8 +60,8 @@ class VitTiny(nn.Module):
         patch, heads = max(1, min(sides) // PATCHES), max(1, width // HEAD)
         if width % heads:
             raise ModelError(
-                f"vit_tiny splits its width into heads of {HEAD} values; --width must be a "
-                f"multiple of {HEAD}, or below {2 * HEAD}, got {width}"
+                f"vit_tiny cannot split a width of {width} into {heads} heads of attention; take a "
+                f"--width that is a multiple of {HEAD}"
             )
         tokens = (sides[0] // patch) * (sides[1] // patch)
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
