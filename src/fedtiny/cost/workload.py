@@ -251,7 +251,7 @@ def _large(config: Config, **inputs: Unpack[CostInputs]) -> Network:
     shape, classes = inputs.get("shape", shape), inputs.get("classes", classes)
     if own is None:
         return named(config, shape, classes, graph)
-    return describe(own, shape, classes, graph=graph)
+    return describe(own, shape, classes, graph=graph, depthwise=config.pruning.depthwise)
 
 
 def first_mask(method: Method, param_spec: ParamSpec) -> CountedMask:
