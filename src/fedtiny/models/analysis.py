@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -29,8 +30,9 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced, *, depthwise: bool) -
     Prunable is every convolution and linear weight but those of the first layer and of the last,
     in the order in which the network runs them; without `depthwise`, those of depthwise and
     squeeze-and-excite layers are not. A network may name others in an attribute
-    `prunable_layers`, but none that runs twice in a pass or is transposed. It may say how it splits into blocks by an attribute `pruning_blocks`, a list
-    of lists of module names; else its prunable layers are cut into at most five runs.
+    `prunable_layers`, but none that runs twice in a pass or is transposed. It may say how it
+    splits into blocks by an attribute `pruning_blocks`, a list of lists of module names; else its
+    prunable layers are cut into at most five runs.
     """
     norms = _norms(model)
     _check_float32(model)
@@ -225,7 +227,7 @@ def _other_macs(
     """Read off the graph, or what PyTorch counts beside the layers where there is none."""
     if isinstance(graph, Graph):
         return graph.other_macs
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         _run(model.eval(), (1, *shape))
     return max(0, int(counter.get_total_flops()) // 2 - sum(layer.macs for layer in layers))
 

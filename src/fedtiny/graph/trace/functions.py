@@ -78,7 +78,9 @@ WITH_PARAMETERS = (layers.linear_function, layers.convolution_function)
 SHAPES = {"size", "dim"}
 
 
-def function(t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def function(
+    t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """What a function of tensors, or one of numbers, gives."""
     if target is builtins.getattr or target in SHAPES:
         return _of_shape(t, target, args, kwargs)
@@ -125,7 +127,9 @@ def _of_numbers(target: Spelling, args: Any, kwargs: dict[str, Any]) -> Any:
     return target(*args, **kwargs)
 
 
-def _of_shape(t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _of_shape(
+    t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A tensor's shape, one size of it, or its rank."""
     tensor, *more = (*args, *kwargs.values())
     asked = target if target in SHAPES else more.pop(0)
