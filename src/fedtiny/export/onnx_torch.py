@@ -20,6 +20,9 @@ from fedtiny.files import write_atomically
 class _Prepared(nn.Module):
     """A network that normalises the pixels it takes, from 0 to 1, itself."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, run: Trained) -> None:
         super().__init__()
         self.network, self.shape = run.network, run.data.input_shape
@@ -56,17 +59,20 @@ def exported(run: Trained, *, plain: bool = False) -> bytes:
 
 def _by_torch(network: nn.Module, shape: tuple[int, ...]) -> bytes:
     """What the exporter by tracing writes; it needs no package beside torch and onnx."""
-    file, axes = io.BytesIO(), {name: {0: "N"} for name in (INPUT, OUTPUT)}
-    names = {"input_names": [INPUT], "output_names": [OUTPUT], "dynamic_axes": axes}
+    file: Any = io.BytesIO()
+    axes = {name: {0: "N"} for name in (INPUT, OUTPUT)}
+    names: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT]}
+    names |= {"dynamic_axes": axes, "opset_version": OPSET, "dynamo": False}
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             images = (torch.zeros(2, *shape),)
-            torch.onnx.export(network, images, file, dynamo=False, opset_version=OPSET, **names)
+            torch.onnx.export(network, images, file, **names)
     except Exception as error:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ExportError(f"torch cannot export this network to ONNX: {why}") from error
-    return file.getvalue()
+    data: bytes = file.getvalue()
+    return data
 
 
 def _make_sparse(onnx: Any, graph: Any) -> None:
