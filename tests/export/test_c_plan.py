@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import given
 
-from fedtiny.export.c_program import is_in_place, plan, program
+from fedtiny.export.c_plan import is_in_place, plan
+from fedtiny.export.c_program import program
 
 from .c_networks import networks
 from .nets import SHIPPED, shipped, tiny_model

@@ -11,8 +11,11 @@ import numpy as np
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
-from fedtiny.export.c_calls import Calls, Declarations, Table, comment, string, table
-from fedtiny.export.c_program import OVERREAD, Plan, Program, plan, program
+from fedtiny.export.c_calls import Calls
+from fedtiny.export.c_plan import OVERREAD, Plan, plan
+from fedtiny.export.c_program import Program, program
+from fedtiny.export.c_tables import Table, table
+from fedtiny.export.c_text import Declarations, comment, string
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.files import make_folder, write_atomically
 
