@@ -1,29 +1,42 @@
 """A program's steps as C text: the constant tables that they read, and a statement each."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.export.c_plan import Plan, is_in_place
+from fedtiny.export.c_plan import Plan, copied, is_in_place
 from fedtiny.export.c_program import Program, Step
 from fedtiny.export.c_tables import Table
-from fedtiny.export.c_text import NOTHING, Declarations
-from fedtiny.graph.arithmetic import Norm
+from fedtiny.export.c_text import NOTHING, Declarations, literal
+from fedtiny.graph.arithmetic import Lowered
 
-CALLS = {
-    "convolve": "convolve(&{name}, {read}, {other}, &{out}, {floor})",
-    "connect": "connect(&{name}, {read}, &{out}, {floor})",
-    "normalise": "normalise({name}_scales, {name}_shifts, {read}, &{out}, {floor})",
-    "add": "add({read}, {other}, &{out}, {floor})",
-    "rectify": "rectify({read}, &{out}, {floor})",
-    "flatten": "flatten({read}, {out}.values)",
-    "split": "split({read}, &{out}, {cut})",
-    "max_pool": "max_pool({window}, {read}, &{out})",
-    "mean_pool": "mean_pool({window}, {read}, &{out}, {counted})",
-    "adaptive_pool": "adaptive_pool({read}, &{out})",
+ARGUMENTS = {
+    "convolve": "&{name}, {read}, {other}, {out}, {limit}",
+    "convolve_groups": "&{name}, {read}, {other}, {out}, {limit}, {groups}",
+    "convolve_planes": "&{name}, {read}, {scratch}, {other}, {out}, {limit}, {cut}",
+    "connect": "&{name}, {read}, {out}, {limit}",
+    "split": "{read}, {out}, {cut}",
+    "spread": "{read}, {out}, {stride}",
+    "normalise": "{held}_scales, {held}_shifts, {read}, {out}, {limit}",
+    "group_norm": "{held}_scales, {held}_shifts, {epsilon}, {read}, {out}, {groups}",
+    "layer_norm": "{held}_scales, {held}_shifts, {epsilon}, {read}, {out}",
+    "add": "{read}, {other}, {out}, {limit}",
+    "multiply": "{read}, {other}, {out}",
+    "multiply_planes": "{read}, {other}, {out}",
+    "multiply_matrices": "{read}, {other}, {out}",
+    "rectify": "{read}, {out}, {limit}",
+    "leaky_relu": "{read}, {out}, {slope}",
+    "scale": "{read}, {out}, {factor}, {offset}",
+    "softmax": "{read}, {out}, {axis}",
+    "permute": "{read}, {out}, {ways}",
+    "max_pool": "{window}, {read}, {out}",
+    "mean_pool": "{window}, {read}, {out}, {counted}",
 }
+"""The arguments of functions that take more than what they read and what they give."""
 
 
 @dataclass(frozen=True)
@@ -33,39 +46,56 @@ class Calls:
     program: Program
     plan: Plan
     tables: Mapping[str, Table]
-    norms: Mapping[str, Norm]
+    net: Lowered
+
+    @cached_property
+    def _holders(self) -> dict[str, str]:
+        """By the name of a node, the step after which its tables are called: the first of them."""
+        found: dict[str, str] = {}
+        for step in self.program.steps:
+            if step.action in (*LAYERS, *NORMS, "constant"):
+                found.setdefault(step.node.name, step.name)
+        return found
 
     def declarations(self) -> Declarations:
-        """The tables of all steps."""
+        """The tables of all steps; a layer that runs twice has its weights once."""
         made = Declarations()
         for step in self.program.steps:
-            if step.action in ("convolve", "connect"):
+            if step.action in LAYERS:
                 self._layer(step, made)
-            elif step.action == "normalise":
-                scale, shift = self.norms[step.node.name].scale_and_shift()
-                made.array(f"{step.name}_scales", scale.astype(np.float32))
-                made.array(f"{step.name}_shifts", shift.astype(np.float32))
+            elif step.action in NORMS:
+                self._norm(step, made)
+            elif step.action == "constant":
+                values = self.net.parameters[step.node.name]
+                made.array(f"{self._holders[step.node.name]}_values", values.astype(np.float32))
         made.lines.append(self._tensors())
         return made
 
     def _layer(self, step: Step, made: Declarations) -> None:
-        name, table = step.name, self.tables[step.node.name]
-        offsets = self._offsets(step) if step.action == "convolve" else None
+        holder, table = self._holders[step.node.name], self.tables[step.node.name]
+        offsets = self._offsets(step) if step.convolves else None
         fields = (
-            *(table.inputs, table.taps, made.array(f"{name}_offsets", offsets)),
-            *(made.array(f"{name}_steps", table.steps), table.escape),
-            made.array(f"{name}_weights", table.weights),
-            made.array(f"{name}_scales", table.scales),
-            made.array(f"{name}_biases", table.biases),
+            *(table.inputs, table.taps, made.array(f"{step.name}_offsets", offsets)),
+            *(made.array(f"{holder}_steps", table.steps), table.escape),
+            made.array(f"{holder}_weights", table.weights),
+            made.array(f"{holder}_scales", table.scales),
+            made.array(f"{holder}_biases", table.biases),
         )
         inner = ", ".join(map(str, fields))
-        made.lines.append(f"static const Layer {name} = {{\n    {inner},\n}};\n")
+        made.lines.append(f"static const Layer {step.name} = {{\n    {inner},\n}};\n")
+
+    def _norm(self, step: Step, made: Declarations) -> None:
+        holder, norm = self._holders[step.node.name], self.net.norms[step.node.name]
+        batch_norm = step.action == "normalise"
+        scale, shift = norm.scale_and_shift() if batch_norm else (norm.gamma, norm.beta)
+        made.array(f"{holder}_scales", scale.astype(np.float32))
+        made.array(f"{holder}_shifts", shift.astype(np.float32))
 
     def _offsets(self, step: Step) -> NDArray[np.int32]:
         """What each tap reads for the first output, counted from the first pixel of a plane."""
-        sides = zip(step.node.kernel, step.node.padding, strict=True)
-        rows, columns = (np.arange(kernel) - padding for kernel, padding in sides)
-        pitch = self.plan.tensors[step.reads[0]].pitch
+        sides = zip(step.node.kernel, step.node.dilation, step.node.padding, strict=True)
+        rows, columns = (np.arange(kernel) * gap - padding for kernel, gap, padding in sides)
+        pitch = self.plan.tensors[step.gathered].pitch
         if step.cut is None:
             found = np.add.outer(rows * pitch, columns)
         else:
@@ -88,33 +118,76 @@ class Calls:
         """What happens after the image is loaded."""
         lines = []
         for step in self.program.steps[1:]:
-            if is_in_place(step, self.plan):
-                continue
             lines += self.clearing(step)
-            lines.append(f"{self._call(step)};")
+            if not is_in_place(step, self.plan):
+                lines += [f"{call};" for call in self._calls(step)]
         return [*lines, f"flatten({self._tensor(self.program.steps[-1].gives)}, logits);"]
 
     def clearing(self, step: Step) -> list[str]:
         """What must be done before a step whose planes are surrounded by zeros."""
-        size = self.plan.cleared.get(step.gives)
-        return [f"clear({self._tensor(step.gives)}, {size});"] if size else []
+        sizes = {v: self.plan.cleared.get(v) for v in (step.scratch, step.gives) if v is not None}
+        return [f"clear({self._tensor(v)}, {size});" for v, size in sizes.items() if size]
 
-    def _call(self, step: Step) -> str:
+    def _calls(self, step: Step) -> Iterator[str]:
+        """Most steps are one call; what is joined is copied piece by piece."""
+        node, out = step.node, self.plan.tensors[step.gives]
+        match step.action:
+            case "concatenate":
+                for read, at in copied(step, self.plan):
+                    yield f"copy(&{read.name}, 0, &{out.name}, {at}, {_numbers(*read.shape)})"
+            case "slice":
+                skipped = node.start * self.plan.tensors[step.reads[0]].ways[node.axis]
+                read = self._tensor(step.reads[0])
+                yield f"copy({read}, {skipped}, &{out.name}, 0, {_numbers(*out.shape)})"
+            case "flatten" if out.is_plain:
+                yield f"flatten({self._tensor(step.reads[0])}, {out.name}.values)"
+            case "flatten":
+                yield f"reshape({self._tensor(step.reads[0])}, &{out.name})"
+            case "constant":
+                yield f"load_values({self._holders[node.name]}_values, &{out.name})"
+            case _:
+                arguments = ARGUMENTS.get(step.action, "{read}, {out}")
+                yield f"{step.action}({arguments.format(**self._terms(step))})"
+
+    def _terms(self, step: Step) -> dict[str, Any]:
+        """What a call may name."""
         node = step.node
         read, *others = (self._tensor(value) for value in step.reads)
-        return CALLS[step.action].format(
-            name=step.name,
-            read=read,
-            other=others[0] if others else NOTHING,
-            out=self.plan.tensors[step.gives].name,
-            floor="RELU" if step.relu or step.action == "rectify" else "LINEAR",
-            window=f"&(const Window){{{_numbers(*node.kernel, *node.stride, *node.padding)}}}",
-            counted=int(node.count_padding),
-            cut=_numbers(*step.cut.stride, *step.cut.margin) if step.cut else "",
-        )
+        ways = self.plan.tensors[step.reads[0]].ways
+        return {
+            "name": step.name,
+            "held": self._holders.get(node.name, ""),
+            "read": read,
+            "other": others[0] if others else NOTHING,
+            "out": self._tensor(step.gives),
+            "scratch": NOTHING if step.scratch is None else self._tensor(step.scratch),
+            "limit": step.limit,
+            "groups": node.groups,
+            "stride": _numbers(*node.stride),
+            "cut": _numbers(*step.cut.stride, *step.cut.margin) if step.cut else "",
+            "window": f"&(const Window){{{_numbers(*node.kernel, *node.stride, *node.padding)}}}",
+            "counted": int(node.count_padding),
+            "axis": node.axis,
+            "ways": _numbers(*(ways[axis] for axis in node.order)),
+            **{term: literal(getattr(node, term)) for term in NUMBERS},
+        }
 
     def _tensor(self, value: int) -> str:
         return f"&{self.plan.tensors[value].name}"
+
+
+LAYERS = ("convolve", "convolve_groups", "convolve_planes", "connect")
+NORMS = ("normalise", "group_norm", "layer_norm")
+NUMBERS = ("epsilon", "slope", "factor", "offset")
+
+
+def functions(statements: Iterable[str]) -> set[str]:
+    """The functions that statements call.
+
+    >>> functions(["clear(&tensor0, 12);", "silu(&tensor1, &tensor1);"]) == {"clear", "silu"}
+    True
+    """
+    return {line.partition("(")[0] for line in statements}
 
 
 def _numbers(*numbers: int) -> str:

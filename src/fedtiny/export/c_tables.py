@@ -48,6 +48,20 @@ def table(weights: Weights, values: str) -> Table:
     return Table(inputs, taps, None, 0, complete, scales, weights.bias, inputs)
 
 
+def turned_weights(weights: Weights, groups: int) -> Weights:
+    """Those of the convolution that a transposed one is: filters first, every kernel turned."""
+    channels, filters, rows, columns = weights.shape
+    places = np.unravel_index(
+        weights.positions, (groups, channels // groups, filters, rows, columns)
+    )
+    group, channel, filter, row, column = places
+    shape = (groups * filters, channels // groups, rows, columns)
+    turned = (group * filters + filter, channel, rows - 1 - row, columns - 1 - column)
+    indices = np.ravel_multi_index(turned, shape)
+    order = np.argsort(indices)
+    return Weights(shape, indices[order], weights.values[order], weights.bias)
+
+
 def _spread(numbers: Array, places: NDArray[np.int64], size: int) -> Array:
     """Numbers at their places among zeros."""
     spread = np.zeros(size, dtype=numbers.dtype)

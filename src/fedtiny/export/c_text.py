@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+
+from fedtiny.errors import ExportError
 
 LINE = 100
 TYPES = {"int8": "int8_t", "uint8": "uint8_t", "int32": "int32_t", "float32": "float"}
@@ -26,6 +29,19 @@ def array(name: str, values: NDArray[Any]) -> str:
     return (
         f"static const {TYPES[values.dtype.name]} {name}[{values.size}] = {{\n{_lines(text)}}};\n"
     )
+
+
+def literal(number: float) -> str:
+    """A float constant.
+
+    >>> literal(1e-5), literal(6)
+    ('1e-05f', '6.0f')
+    """
+    with np.errstate(over="ignore"):
+        held = np.float32(number)
+    if not np.isfinite(held):
+        raise ExportError(f"the model has a step with the number {number}; it cannot be exported")
+    return f"{held}f"
 
 
 def _lines(text: str) -> str:
@@ -80,11 +96,15 @@ class Declarations:
 
     lines: list[str] = field(default_factory=list)
     size: int = 0
+    names: set[str] = field(default_factory=set)
 
     def array(self, name: str, values: NDArray[Any] | None) -> str:
-        """Declare an array, if there is something in it; gives what to call it."""
+        """Declare an array once, if there is something in it; gives what to call it."""
         if values is None or not values.size:
             return NOTHING
+        if name in self.names:
+            return name
+        self.names.add(name)
         self.lines.append(array(name, values))
         self.size += values.nbytes
         return name
