@@ -1,5 +1,6 @@
 """A program's steps as C text: the constant tables that they read, and a statement each."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -107,13 +108,17 @@ class Calls:
         return found.reshape(-1).astype(np.int32)
 
     def _tensors(self) -> str:
-        tensors = {tensor.name: tensor for tensor in self.plan.tensors.values()}
+        """All that statements name; nothing does if a value is joined in place and not read."""
+        image = self._tensor(self.program.steps[0].gives)
+        named = set(re.findall(r"tensor\d+", " ".join([image, *self.statements])))
+        tensors = {t.name: t for t in self.plan.tensors.values() if t.name in named}
         return "".join(
             f"static const Tensor {t.name} = {{arena + {t.start}, "
             f"{_numbers(*t.shape, t.pitch, t.plane, t.origin)}}};\n"
             for t in tensors.values()
         )
 
+    @cached_property
     def statements(self) -> list[str]:
         """What happens after the image is loaded."""
         lines = []

@@ -180,10 +180,12 @@ class _Placing:
 
 def is_in_place(step: Step, plan: Plan) -> bool:
     """Whether values have another shape, or are joined, without doing anything."""
-    if step.action == "concatenate":
-        return not any(copied(step, plan))
-    read, flat = plan.tensors[step.reads[0]], plan.tensors[step.gives]
-    return step.action == "flatten" and read.start == flat.start
+    match step.action:
+        case "concatenate":
+            return not any(copied(step, plan))
+        case "flatten":
+            return plan.tensors[step.reads[0]].start == plan.tensors[step.gives].start
+    return False
 
 
 def copied(step: Step, plan: Plan) -> Iterator[tuple[Tensor, int]]:

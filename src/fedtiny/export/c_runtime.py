@@ -7,7 +7,8 @@ PARTS = {
     "relu": (),
     "relu6": (),
     "clear": (),
-    "load": (),
+    "load_pixels": (),
+    "load_values": (),
     "layer": (),
     "gather": ("layer",),
     "convolve": ("gather",),
@@ -52,10 +53,12 @@ PARTS = {
 }
 """Every part, by the function that a program calls or others need, with the parts that it needs; in
 the order in which they come."""
-ALWAYS = ("load", "flatten", "result")
-FROM_LIBM = ("logistic", "hyperbolic_tangent", "gelu", "gelu_by_tanh", "softmax")
+ALWAYS = ("load_pixels", "load_values", "flatten", "result")
+FROM_LIBM = (
+    *("logistic", "hyperbolic_tangent", "gelu", "gelu_by_tanh", "softmax"),
+    *("group_norm", "layer_norm"),
+)
 """What calls a function of the mathematical library."""
-FROM_LIBM += ("group_norm", "layer_norm")
 
 
 def needed(called: Iterable[str]) -> list[str]:

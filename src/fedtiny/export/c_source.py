@@ -74,7 +74,6 @@ class _Source:
         self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
         self.calls = Calls(self.program, self.plan, tables, model.net)
         self.declarations = self.calls.declarations()
-        self.statements = self.calls.statements()
         self.parts = self._parts()
         self.pixels = _pixels(model.normalisation)
 
@@ -142,14 +141,14 @@ class _Source:
     def _parts(self) -> list[str]:
         """The parts of the runtime that its statements need."""
         steps = self.program.steps
-        called = functions([*self.calls.clearing(steps[0]), *self.statements])
+        called = functions([*self.calls.clearing(steps[0]), *self.calls.statements])
         limited = "relu6" if any(step.limit == "RELU6" for step in steps) else "relu"
         return c_runtime.needed({limited, *called})
 
     def _functions(self) -> str:
         load = self.program.steps[0]
         names = "\n".join(f"    {string(name)}," for name in self.tiny.classes)
-        body = "\n".join(f"    {line}" for line in self.statements)
+        body = "\n".join(f"    {line}" for line in self.calls.statements)
         clear = "".join(f"    {line}\n" for line in self.calls.clearing(load))
         image = self.plan.tensors[load.gives].name
         return Template(c_runtime.text("run.c")).substitute(
