@@ -1,6 +1,6 @@
 """Sparse models with random values and batch-norm statistics, in torch and as theta."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -60,6 +60,21 @@ def sparse(network, shape, density, seed=0):
         state | {n: torch.from_numpy(a.copy()) for n, a in theta.tensors().items()}
     )
     return Sparse(network, trace(network, shape), theta, shape)
+
+
+def measured(network, shape, density, seed=0):
+    """Any network under a random mask, its batch norms with the statistics of random images.
+
+    With random statistics instead, a deep network magnifies the rounding of float32 to anything.
+    """
+    made = sparse(network, shape, density, seed)
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.momentum = 1.0
+    with torch.no_grad():
+        network.train()(torch.from_numpy(made.images(64, seed=1)))
+    state = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+    return replace(made, theta=Theta.from_tensors(state, made.theta.mask))
 
 
 def random_mask(param_spec: ParamSpec, density, rng):
