@@ -1,5 +1,6 @@
 """Sparse models with random values and batch-norm statistics, in torch and as theta."""
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,10 +68,12 @@ def measured(network, shape, density, seed=0):
 
     With random statistics instead, a deep network magnifies the rounding of float32 to anything.
     """
-    made = sparse(network, shape, density, seed)
+    made, drawn = sparse(network, shape, density, seed), torch.Generator().manual_seed(seed)
     for module in network.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = 1.0
+            nn.init.normal_(module.weight, 1, 0.1, generator=drawn)
+            nn.init.normal_(module.bias, 0, 0.1, generator=drawn)
     with torch.no_grad():
         network.train()(torch.from_numpy(made.images(64, seed=1)))
     state = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
@@ -111,6 +114,8 @@ def assert_close(found, expected, relative=1e-5):
 def tiny_model(made, *, fold=True, remove_dead=True):
     """What is shipped of a sparse model, with all that goes with it."""
     net = lower(made.graph, made.theta, fold=fold, remove_dead=remove_dead)
-    channels = made.shape[0]
-    normalisation = Preparation((0.25, 0.5, 0.4)[:channels], (0.3, 0.2, 0.25)[:channels])
-    return TinyModel(net, normalisation, tuple("abcdefghij"), {"method": "fedtiny"})
+    mean, std = (
+        tuple(itertools.islice(itertools.cycle(values), made.shape[0]))
+        for values in ((0.25, 0.5, 0.4), (0.3, 0.2, 0.25))
+    )
+    return TinyModel(net, Preparation(mean, std), tuple("abcdefghij"), {"method": "fedtiny"})

@@ -6,7 +6,7 @@ from math import prod
 
 from fedtiny.export.c_program import Program, Step
 from fedtiny.graph.ir import Pair, Shape
-from fedtiny.graph.plan import place
+from fedtiny.graph.plan import place_tightly
 
 OVERREAD = 64  # the widest run of sums: it may read and write this far behind what it needs
 
@@ -87,7 +87,7 @@ def plan(program: Program) -> Plan:
     """Place all values of a program."""
     owner = _Placing(program).owner
     buffers = list(dict.fromkeys(owner.values()))
-    arena = place(buffers)
+    arena = place_tightly(buffers)
     tensors = {v: owner[v].tensor(v, program.shapes) for v in owner}
     return Plan(tensors, arena + OVERREAD, dict(_cleared(program, buffers)))
 
