@@ -150,9 +150,9 @@ def write_torch(run: Trained, out: Path) -> tuple[Path, Path]:
     recipe = {
         "build": {
             "name": run.config.model,
-            "shape": list(run.data.shape),
+            "shape": list(run.data.input_shape),
             "classes": len(run.data.classes),
-            "width": model_width(run.config, run.data.shape, len(run.data.classes)),
+            "width": model_width(run.config, run.data.input_shape, len(run.data.classes)),
         },
         "python": "fedtiny.models.build(**build).load_state_dict(safetensors.torch.load_file(...))",
         "input": {

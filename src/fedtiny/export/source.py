@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,9 @@ class Trained:
 
     def theta(self) -> Theta:
         """The trained values under the mask of those that are not zero."""
-        param_spec = models.analyze(self.network, self.data.shape, self.graph)
+        pruned = self.config.pruning.depthwise
+        shape = self.data.input_shape
+        param_spec = models.analyze(self.network, shape, self.graph, depthwise=pruned)
         if any(self.state.get(n, np.empty(0)).shape != s for n, s in param_spec.prunable.items()):
             raise RunError(f"{self.file} belongs to another model than its config names")
         mask = Mask(param_spec, {n: np.flatnonzero(self.state[n]) for n in param_spec.prunable})
@@ -141,9 +143,9 @@ def trained(
     data = data or load_data(asked)
     own = copy.deepcopy(model)
     config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
-    images = data.shape, len(data.classes)
+    images = data.input_shape, len(data.classes)
     network = own if own and config.model == asked.model else build_model(config, *images)
-    graph = graph or models.traced(network, data.shape)
+    graph = graph or models.traced(network, data.input_shape)
     return Trained(folder, config, data, network, graph, best)
 
 
@@ -156,7 +158,9 @@ def _known_data(folder: RunFolder) -> DataSet | None:
     blank = np.zeros((1, *known.shape), dtype=np.uint8)
     images = ImageSet(blank, np.zeros(1, dtype=np.int64), known.classes)
     name, normal = str(known.card.get("data", "")), known.normalisation
-    return DataSet(name, images, images, normal.mean, normal.std, flips=False, crop_padding=0)
+    about = read_json(folder.about) if folder.about.exists() else {}
+    data = DataSet(name, images, images, normal.mean, normal.std, flips=False, crop_padding=0)
+    return replace(data, layout=about.get("layout", data.layout))
 
 
 def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
