@@ -66,16 +66,19 @@ def sparse(network, shape, density, seed=0):
 def measured(network, shape, density, seed=0):
     """Any network under a random mask, its batch norms with the statistics of random images.
 
-    With random statistics instead, a deep network magnifies the rounding of float32 to anything.
+    With random statistics, or those of channels that are nearly dead, a deep network magnifies the
+    rounding of float32 to anything.
     """
     made, drawn = sparse(network, shape, density, seed), torch.Generator().manual_seed(seed)
-    for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.momentum = 1.0
-            nn.init.normal_(module.weight, 1, 0.1, generator=drawn)
-            nn.init.normal_(module.bias, 0, 0.1, generator=drawn)
+    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        norm.momentum = 1.0
+        nn.init.normal_(norm.weight, 1, 0.1, generator=drawn)
+        nn.init.normal_(norm.bias, 0, 0.1, generator=drawn)
     with torch.no_grad():
         network.train()(torch.from_numpy(made.images(64, seed=1)))
+    for norm in norms:
+        norm.running_var.clamp_(min=0.3)
     state = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
     return replace(made, theta=Theta.from_tensors(state, made.theta.mask))
 
