@@ -49,6 +49,10 @@ class NumpyModel:
 
     def logits(self, normalised: Floats) -> Floats:
         """Logits of images that are normalised already, all at once."""
+        with np.errstate(over="ignore", invalid="ignore"):  # as torch, without a word
+            return self._logits(normalised)
+
+    def _logits(self, normalised: Floats) -> Floats:
         outputs: dict[int, Batch] = {}
         batch = np.ascontiguousarray(normalised.swapaxes(0, 1))
         nodes = self.model.net.graph.nodes
