@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedtiny.models.analysis import LayerProfile
 
 PAPER_SAMPLES = 5_000
+PRODUCTS = "(attention)"
 __getattr__ = old_names(__name__)
 
 
@@ -141,12 +142,18 @@ class Workload:
         """What the costs of a verb follow from."""
         train, ratio = self.config.train, self.config.selection.development_ratio
         return DeviceLoad(
-            layers=tuple(map(self._layer, self.network.profile.layers)),
+            layers=(*map(self._layer, self.network.profile.layers), *self._products),
             param_spec=self.network.param_spec,
             samples=self.samples,
             batch=min(train.batch_size, self.samples),
             development=min(self.samples, max(2, round(ratio * self.samples))),
         )
+
+    @property
+    def _products(self) -> tuple[LayerFlops, ...]:
+        """What a network multiplies that is no weight, as a layer that is never pruned."""
+        flops = 2 * self.network.profile.other_macs
+        return (LayerFlops(PRODUCTS, 0, flops, flops),) if flops else ()
 
     def _layer(self, layer: "LayerProfile") -> LayerFlops:
         kept = self.mask.counts.get(layer.weight, layer.size)

@@ -175,11 +175,13 @@ class Profile:
     parameters: int
     activation_bytes: int
     fixed_activation_bytes: int
+    other_macs: int = 0
+    """Multiply-adds of one image that no weight is part of, those of attention."""
 
     @property
     def macs(self) -> int:
         """Multiply-adds of a dense forward pass of one image."""
-        return sum(layer.macs for layer in self.layers)
+        return sum(layer.macs for layer in self.layers) + self.other_macs
 
 
 def profile(model: nn.Module, shape: Shape, graph: Traced | None = None) -> Profile:
@@ -199,6 +201,7 @@ def profile(model: nn.Module, shape: Shape, graph: Traced | None = None) -> Prof
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         activation_bytes=by_image,
         fixed_activation_bytes=small - SMALL_BATCH * by_image,
+        other_macs=graph.other_macs if isinstance(graph, Graph) else 0,
     )
 
 
