@@ -116,7 +116,7 @@ def test_the_gpu_simulator_reads_sequences_too(tmp_path):
 
 
 def test_a_table_trains_an_mlp(tmp_path):
-    rows = np.random.default_rng(0).normal(5, 3, (COUNT, 10))
+    rows = np.random.default_rng(0).normal(5, 1, (COUNT, 10))
     rows[:, 0] += 6 * LABELS
     data = fedtiny.from_arrays((rows, LABELS), (rows, LABELS), layout="NF")
     lively = {"batch_size": 16, "lr": 0.01, "local_epochs": 3}
