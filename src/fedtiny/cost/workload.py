@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from fedtiny.models.analysis import LayerProfile
 
 PAPER_SAMPLES = 5_000
-PRODUCTS = "(attention)"
 __getattr__ = old_names(__name__)
 
 
@@ -142,18 +141,13 @@ class Workload:
         """What the costs of a verb follow from."""
         train, ratio = self.config.train, self.config.selection.development_ratio
         return DeviceLoad(
-            layers=(*map(self._layer, self.network.profile.layers), *self._products),
+            layers=tuple(map(self._layer, self.network.profile.layers)),
             param_spec=self.network.param_spec,
             samples=self.samples,
             batch=min(train.batch_size, self.samples),
             development=min(self.samples, max(2, round(ratio * self.samples))),
+            other=2 * self.network.profile.other_macs,
         )
-
-    @property
-    def _products(self) -> tuple[LayerFlops, ...]:
-        """What a network multiplies that is no weight, as a layer that is never pruned."""
-        flops = 2 * self.network.profile.other_macs
-        return (LayerFlops(PRODUCTS, 0, flops, flops),) if flops else ()
 
     def _layer(self, layer: "LayerProfile") -> LayerFlops:
         kept = self.mask.counts.get(layer.weight, layer.size)

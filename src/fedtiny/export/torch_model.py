@@ -106,7 +106,7 @@ def _convolution(net: Lowered, node: Node) -> nn.Module:
     kind = _Transposed if transposed else _Convolution
     inputs = weights.shape[0] if transposed else weights.shape[1] * node.groups
     layer = nn.utils.skip_init(kind, inputs, node.channels, node.kernel, node.stride, **settings)
-    layer.around = (left, right, top, bottom) if uneven else ()  # type: ignore[assignment]
+    layer.around = (left, right, top, bottom) if uneven else ()
     return _filled(layer, weight=weights.dense(), bias=weights.bias)
 
 

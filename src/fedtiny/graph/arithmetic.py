@@ -1,6 +1,7 @@
 """What a graph computes, in NumPy; a batch is (channels, images, rows, columns)."""
 
 from collections.abc import Callable
+from math import pi
 
 import numpy as np
 
@@ -64,14 +65,18 @@ def sigmoid(x: Batch) -> Batch:
 
 def hard_sigmoid(x: Batch) -> Batch:
     """relu6(x + 3) / 6."""
-    return np.clip(x + 3, 0, 6) / 6
+    found: Batch = np.clip(x + 3, 0, 6) / 6
+    return found
 
 
 def gelu(x: Batch, approximate: bool) -> Batch:
     """x times the normal distribution's share below it."""
     if approximate:
-        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi).astype(x.dtype) * (x + 0.044715 * x**3)))
-    return 0.5 * x * (1 + _erf(x * x.dtype.type(0.5**0.5)))
+        share: Batch = np.tanh((2 / pi) ** 0.5 * (x + 0.044715 * x**3))
+    else:
+        share = _erf(x * 0.5**0.5)
+    found: Batch = 0.5 * x * (1 + share)
+    return found
 
 
 ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)

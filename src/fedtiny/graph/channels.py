@@ -31,7 +31,8 @@ def forward(node: Node, shape: Shape, read: Sequence[Flags], sources: Sequence[S
         return _single(read, sources)[0][node.start : node.start + node.channels]
     if len({flags.shape for flags in read}) > 1:
         raise ModelError(f"a step ({node.kind.name.lower()}) joins channels with single values")
-    return np.logical_or.reduce(read)
+    found: Flags = np.logical_or.reduce(read)
+    return found
 
 
 def backward(

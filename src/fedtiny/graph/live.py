@@ -37,7 +37,7 @@ def live_channels(graph: Graph, to_output: Sequence[Flags]) -> list[Flags]:
         for i, node in enumerate(graph.nodes)
         if _is_join(node)
     ]
-    while any([_settle(*join) for join in joins]):  # each of them, as long as one grows
+    while sum(_settle(*join) for join in joins):  # all of them, as long as one grows
         pass
     return [live[own] for own in sets]
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
@@ -176,7 +177,7 @@ class Profile:
     activation_bytes: int
     fixed_activation_bytes: int
     other_macs: int = 0
-    """Multiply-adds of one image that no weight is part of, those of attention."""
+    """Multiply-adds that no layer's weights are part of: those of attention."""
 
     @property
     def macs(self) -> int:
@@ -201,8 +202,19 @@ def profile(model: nn.Module, shape: Shape, graph: Traced | None = None) -> Prof
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         activation_bytes=by_image,
         fixed_activation_bytes=small - SMALL_BATCH * by_image,
-        other_macs=graph.other_macs if isinstance(graph, Graph) else 0,
+        other_macs=_other_macs(model, shape, graph, layers),
     )
+
+
+def _other_macs(
+    model: nn.Module, shape: Shape, graph: Traced, layers: Iterable[LayerProfile]
+) -> int:
+    """Read off the graph, or what PyTorch counts beside the layers where there is none."""
+    if isinstance(graph, Graph):
+        return graph.other_macs
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        _run(model.eval(), (1, *shape))
+    return max(0, int(counter.get_total_flops()) // 2 - sum(layer.macs for layer in layers))
 
 
 def runs_of_layers(model: nn.Module, shape: Shape, graph: Traced) -> list[LayerProfile]:

@@ -73,7 +73,7 @@ AS_IT_IS = (computing.multiply, reshaping.pad)  # take tensors with zeros around
 SHAPES = {"size", "dim"}
 
 
-def function(t: Translation, target: Spelling, args: Any, kwargs: dict[str, Any]) -> Any:
+def function(t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a function of tensors, or one of numbers, gives."""
     if target is builtins.getattr or target in SHAPES:
         return _of_shape(t, target, args, kwargs)
@@ -84,7 +84,7 @@ def function(t: Translation, target: Spelling, args: Any, kwargs: dict[str, Any]
         raise unsupported(f"'{_name(target)}'{f' ({t.module})' if t.module else ''}")
     if "input" in kwargs:
         args, kwargs = (kwargs["input"], *args), {n: v for n, v in kwargs.items() if n != "input"}
-    args = [_taken(t, form, value) for value in args]
+    args = tuple(_taken(t, form, value) for value in args)
     kwargs = {name: _taken(t, form, value) for name, value in kwargs.items()}
     try:
         inspect.signature(form).bind(t, *args, **kwargs)
@@ -116,7 +116,7 @@ def _of_numbers(target: Spelling, args: Any, kwargs: dict[str, Any]) -> Any:
     return target(*args, **kwargs)
 
 
-def _of_shape(t: Translation, target: Spelling, args: Any, kwargs: dict[str, Any]) -> Any:
+def _of_shape(t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A tensor's shape, one size of it, or its rank."""
     tensor, *more = (*args, *kwargs.values())
     asked = target if target in SHAPES else more.pop(0)

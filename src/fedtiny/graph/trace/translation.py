@@ -14,7 +14,7 @@ from fedtiny.graph.operations import OPERATIONS
 from fedtiny.graph.trace.views import ALL_IMAGES, View, move, whole
 
 PLACES = {2: (0,), 3: (0, 2), 4: (0, 1, 2)}
-"""The axes of a node that those of a tensor of images, signals or rows are, by the tensor's rank."""
+"""The axes of a node that those of a tensor of images, signals or rows are, by its rank."""
 
 
 def unsupported(what: str) -> ModelError:
