@@ -1,4 +1,5 @@
-// Sparse convolution, forward and backward, a piece (block of images, band of rows) at a time.
+// Sparse convolution, forward and backward, a piece (block of images, band of rows) at a time, and
+// in it a group of channels after the other.
 #include "run.h"
 
 namespace fedtiny {
@@ -20,10 +21,11 @@ struct Convolution : LayerRun {
   // A bias before batch norm is left out of what is stored; its gradient is zero.
   bool has_bias() const { return l.bias.values != nullptr && run.output(op).norm < 0; }
 
-  // The input rows that a band of outputs needs: of all channels, or of those with kept weights.
-  void load_inputs(const Piece& piece, bool all, float* scratch) const {
+  // The input rows that a band of outputs needs: of all channels of a group, or of those with kept
+  // weights.
+  void load_inputs(const Piece& piece, const Group& group, bool all, float* scratch) const {
     const Index plane = run.tensor(op.in[0]).shape.plane() * lanes;
-    for (Index c = 0; c < g.channels; ++c) {
+    for (Index c = group.channel; c < group.channel + group.channels; ++c) {
       LoadRows rows = run.view_rows(op.in[0], c, (piece.block * g.channels + c) * plane);
       rows.rows = g.band + g.y.reaches();
       rows.columns = g.x.out + g.x.reaches();
@@ -35,7 +37,8 @@ struct Convolution : LayerRun {
         if (!all && l.back_begin[bucket] == l.back_begin[bucket + 1]) continue;
         rows.first_row = g.y.stride * (piece.first + g.y.reach_min) + phase / g.x.stride;
         rows.first_column = g.x.stride * g.x.reach_min + phase % g.x.stride;
-        run.kernels.load_rows(rows, scratch + c * g.in_plane + phase * g.in_phase);
+        const Index place = (c - group.channel) * g.in_plane + phase * g.in_phase;
+        run.kernels.load_rows(rows, scratch + place);
       }
     }
   }
@@ -63,20 +66,23 @@ struct Convolution : LayerRun {
     const bool stream = run.streams(op.out);
     run.pool.run(pieces(), [&](Index thread, Index i) {
       const Piece piece(g, i);
-      float* outputs = gradients(thread);
-      if (output_rows(piece) > 0) load_inputs(piece, false, inputs(thread));
-      for (Index f = 0; f < g.filters; ++f) {
-        BatchSums sums{};
-        if (output_rows(piece) > 0) {
-          StoreRows store = filtered(piece, f, inputs(thread), outputs);
-          store.sums = norm >= 0;
-          store.stream = stream;
-          sums = run.kernels.store_rows(store);
+      for (const Group& group : groups) {
+        if (output_rows(piece) > 0) load_inputs(piece, group, false, inputs(thread));
+        for (Index f = group.filter; f < group.filter + group.filters; ++f) {
+          const BatchSums sums = stored(piece, f, thread, norm >= 0, stream);
+          if (norm >= 0) run.batch_sums(i * g.filters + f) = sums;
         }
-        if (norm >= 0) run.batch_sums(i * g.filters + f) = sums;
       }
     });
     if (norm >= 0) measure_batch(run, norm, g.bands, g.band);
+  }
+
+  BatchSums stored(const Piece& piece, Index f, Index thread, bool sums, bool stream) const {
+    if (output_rows(piece) <= 0) return {};
+    StoreRows store = filtered(piece, f, inputs(thread), gradients(thread));
+    store.sums = sums;
+    store.stream = stream;
+    return run.kernels.store_rows(store);
   }
 
   // One filter's rows of a piece, ready to be stored.
@@ -101,34 +107,37 @@ struct Convolution : LayerRun {
       std::fill_n(sums, size, 0.0F);
       for (Index i = chunk * pieces() / chunks; i < (chunk + 1) * pieces() / chunks; ++i) {
         const Piece piece(g, i);
-        load_gradients(piece, 0, g.filters, has_bias(), gradients(thread));
-        if (op.in[0].grad.needed) input_grad(piece, gradients(thread));
-        if (!run.pass.learns() || output_rows(piece) <= 0) continue;
-        load_inputs(piece, false, inputs(thread));
-        add_weight_gradients(piece, thread, sums);
+        for (const Group& group : groups) {
+          load_gradients(piece, group.filter, group.filters, has_bias(), gradients(thread));
+          if (op.in[0].grad.needed) input_grad(piece, group, gradients(thread));
+          if (!run.pass.learns() || output_rows(piece) <= 0) continue;
+          load_inputs(piece, group, false, inputs(thread));
+          add_weight_gradients(piece, group, thread, sums);
+        }
       }
     });
     if (op.in[0].grad.needed) run.collect_sums(op.in[0], pieces());
     if (run.pass.learns()) sum_chunks(chunks);
   }
 
-  void add_weight_gradients(const Piece& piece, Index thread, float* sums) const {
+  void add_weight_gradients(const Piece& piece, const Group& group, Index thread,
+                            float* sums) const {
     const Index rows = output_rows(piece);
-    for (Index f = 0; f < g.filters; ++f) {
+    for (Index f = 0; f < group.filters; ++f) {
       const float* d = gradients(thread) + f * g.out_plane + g.first_output();
-      const Row r = row(f);
+      const Row r = row(group.filter + f);
       run.kernels.weight_gradient({inputs(thread), g.in_pitch, d, g.out_pitch, rows, g.x.out,
                                    l.offsets + r.begin, r.count, sums + r.begin});
       if (has_bias()) sums[l.kept + r.number] += run.kernels.sum(d, g.out_pitch, rows, g.x.out);
     }
   }
 
-  void input_grad(const Piece& piece, float* d) const {
+  void input_grad(const Piece& piece, const Group& group, float* d) const {
     const Index top = piece.first * g.y.stride;
     const Index count = std::min(g.band * g.y.stride, g.y.in - top);
     const InputGrad& plan = op.in[0].grad;
     float* rows = d + rounded_up(g.out_floats);
-    for (Index c = 0; c < g.channels; ++c) {
+    for (Index c = group.channel; c < group.channel + group.channels; ++c) {
       const Index bucket = c * g.phases();
       const bool zero = l.back_begin[bucket] == l.back_begin[bucket + g.phases()];
       GradSums sums{};
@@ -168,29 +177,47 @@ struct Convolution : LayerRun {
       double sum = 0;
       for (Index chunk = 0; chunk < chunks; ++chunk)
         sum += static_cast<double>(run.storage.partials[chunk * size + j]);
-      l.weight.gradient[j] = static_cast<float>(sum * unscale);  // the bias follows the weights
+      float& gradient = l.weight.gradient[j];  // the bias follows the weights
+      const auto own = static_cast<float>(sum * unscale);
+      gradient = node.adds_gradient ? gradient + own : own;
     }
   }
 
   void filter_gradients(Index thread, Index first, Index filters,
                         const std::vector<std::int32_t>& taps, float* slab) const {
+    for (const Group& group : groups) {
+      const Index begin = std::max(first, group.filter);
+      const Index end = std::min(first + filters, group.filter + group.filters);
+      if (begin < end)
+        filter_gradients(thread, group, begin, end - begin, taps,
+                         slab + (begin - first) * node.filter_size());
+    }
+  }
+
+  // The same of filters of one group.
+  void filter_gradients(Index thread, const Group& group, Index first, Index filters,
+                        const std::vector<std::int32_t>& taps, float* slab) const {
     const auto count = static_cast<Index>(taps.size());
     for (Index i = 0; i < pieces(); ++i) {
       const Piece piece(g, i);
       if (output_rows(piece) <= 0) continue;
-      load_inputs(piece, true, inputs(thread));
+      load_inputs(piece, group, true, inputs(thread));
       load_gradients(piece, first, filters, true, gradients(thread));
-      for (Index c = 0; c < g.channels; ++c)
+      for (Index c = 0; c < group.channels; ++c)
         run.kernels.dense_gradient({inputs(thread) + c * g.in_plane, g.in_pitch,
                                     gradients(thread) + g.first_output(), g.out_pitch, g.out_plane,
                                     output_rows(piece), g.x.out, filters, taps.data(), count,
-                                    slab + c * count, g.channels * count});
+                                    slab + c * count, group.channels * count});
     }
   }
+
+  const Table<Group> groups = groups_of(run.storage, node);
 };
 
 Shape shape(Node& node) {
   check_filters(node);
+  check_groups(node, node.channels);
+  need(node.ceil == 0, node, "has no ceil mode");
   return windowed_shape(node, node.channels);
 }
 
