@@ -23,7 +23,8 @@ from fedtiny.extras import require
 from fedtiny.federation.wire.indices import Reader, coded, read_positions
 from fedtiny.files import digest_of, with_text
 from fedtiny.graph.arithmetic import Floats, Lowered, Norm, Weights
-from fedtiny.graph.ir import MAX_NAME, UNTRUSTED, Graph, Kind, is_name, nodes_of, packed_records
+from fedtiny.graph.ir import UNTRUSTED, Graph, Kind
+from fedtiny.graph.records import MAX_NAME, is_name, nodes_of, packed_records
 
 if TYPE_CHECKING:
     from fedtiny.export.torch_model import PackedNetwork

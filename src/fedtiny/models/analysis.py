@@ -13,7 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
-from fedtiny.graph.operations import OPERATIONS
 from fedtiny.models import Traced, traced
 from fedtiny.models.param_spec import ParamSpec, Shape
 
@@ -188,8 +187,9 @@ def runs_of_layers(model: nn.Module, shape: Shape, graph: Traced) -> list[LayerP
     """Every run of a layer in one pass: read off the graph, or watched where there is none."""
     if not isinstance(graph, Graph):
         return _watched(model, shape)
-    uses = {n.name: OPERATIONS[n.kind].uses(graph.shapes[i]) for i, n in graph.layers.items()}
-    return [LayerProfile(n, shape, uses[n]) for n, shape in graph.weight_shapes.items()]
+    state = model.state_dict()
+    names = {name: f"{name}.weight" for name in graph.weight_shapes}
+    return [LayerProfile(n, tuple(state[w].shape), graph.uses[n]) for n, w in names.items()]
 
 
 def _once_each(runs: Iterable[LayerProfile]) -> tuple[LayerProfile, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.graph.ir import Graph
-from fedtiny.graph.operations import NATIVE, lacking
+from fedtiny.graph.operations import native_lacks
 from fedtiny.native.library import (
     GradQueryRecord,
     Memory,
@@ -47,7 +47,7 @@ class NativeModel:
     """A network in native code. Tensors go by the names of the torch model's state dict."""
 
     def __init__(self, graph: Graph) -> None:
-        if missing := lacking(graph.nodes, NATIVE):
+        if missing := native_lacks(graph.nodes):
             raise NativeError(f"the native library does not have {missing}")
         self.graph = graph
         self._library = library()
