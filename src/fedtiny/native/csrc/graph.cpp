@@ -27,10 +27,9 @@ void check_inputs(const Node& node) {
 bool fits_owner(const Nodes& nodes, const Node& node) {
   if (node.shared < 0 || node.shared >= node.place) return false;
   const Node& owner = nodes[node.shared];
-  if (node.kind != owner.kind || !owner.owns() || node.whole_channels != owner.whole_channels)
-    return false;
-  if (node.is_image_norm()) return true;
-  return node.is_layer() && node.bias == owner.bias && node.kernel[0] == owner.kernel[0] &&
+  if (!owner.owns() || node.whole_channels != owner.whole_channels) return false;
+  if (node.is_image_norm()) return node.kind == owner.kind;
+  return node.is_layer() && owner.is_layer() && node.bias == owner.bias && node.kernel[0] == owner.kernel[0] &&
          node.kernel[1] == owner.kernel[1] && node.filter_size() == owner.filter_size();
 }
 

@@ -106,13 +106,13 @@ struct Linear : LayerRun {
 
 Shape shape(Node& node) {
   check_filters(node);
-  need(node.in.plane() == 1, node, "must read something flat");
   for (int axis = 0; axis < 2; ++axis) {
     node.kernel[axis] = node.stride[axis] = node.dilation[axis] = 1;
     node.padding[axis] = node.padding_end[axis] = 0;
   }
   node.groups = 1;
-  return {node.channels, 1, 1};
+  if (node.in.plane() > 1) node.kind = FEDTINY_CONVOLUTION;  // over the channels, at each place
+  return {node.channels, node.in.height, node.in.width};
 }
 
 Index scratch(const Node&, const Options& o, Index images) {
