@@ -135,6 +135,9 @@ CASES = {
     "groups": lambda net: net.relu(
         normed(net, convolved(net, "deep", convolved(net, bias=True), 9, groups=3))
     ),
+    "wide groups": lambda net: net.relu(
+        normed(net, convolved(net, "deep", convolved(net, filters=10), 18, groups=2, stride=(2, 3)))
+    ),
     "dilation": lambda net: convolved(net, dilation=(2, 3), padding=(1, 2), stride=(2, 1)),
     "uneven padding": lambda net: normed(
         net, convolved(net, padding=(0, 2), padding_end=(1, 0), stride=(2, 3))

@@ -29,8 +29,9 @@ bool fits_owner(const Nodes& nodes, const Node& node) {
   const Node& owner = nodes[node.shared];
   if (!owner.owns() || node.whole_channels != owner.whole_channels) return false;
   if (node.is_image_norm()) return node.kind == owner.kind;
-  return node.is_layer() && owner.is_layer() && node.bias == owner.bias && node.kernel[0] == owner.kernel[0] &&
-         node.kernel[1] == owner.kernel[1] && node.filter_size() == owner.filter_size();
+  return node.is_layer() && owner.is_layer() && node.bias == owner.bias &&
+         node.kernel[0] == owner.kernel[0] && node.kernel[1] == owner.kernel[1] &&
+         node.filter_size() == owner.filter_size();
 }
 
 // The backward pass gets to the last use of shared parameters first.

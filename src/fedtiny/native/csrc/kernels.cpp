@@ -21,6 +21,7 @@ const Kernels FEDTINY_NAME(FEDTINY_ISA) = {
     store_rows,
     accumulate_grad,
     gather,
+    gather_dense,
     weight_gradient,
     dense_gradient,
     combine,

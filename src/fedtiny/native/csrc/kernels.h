@@ -100,6 +100,12 @@ struct Gather {
   Index rows, columns;
 };
 
+// The same for a few filters (or channels) at once that read the same offsets.
+struct DenseGather : Gather {
+  Index weight_step, out_filter;  // from one filter to the next
+};
+constexpr Index DENSE_FILTERS = 4;
+
 // gradient[j] += sum over rows, columns and lanes of d * x at offsets[j]
 struct WeightGradient {
   const float* x;
@@ -205,6 +211,7 @@ struct Kernels {
   BatchSums (*store_rows)(const StoreRows&);
   GradSums (*accumulate_grad)(const AccumulateGrad&);
   void (*gather)(const Gather&);
+  void (*gather_dense)(const DenseGather&);  // of DENSE_FILTERS
   void (*weight_gradient)(const WeightGradient&);
   void (*dense_gradient)(const DenseGradient&);
   void (*combine)(const Combine&);
