@@ -105,14 +105,18 @@ def shuffle(net):
     x = net.node(Kind.RESHAPE, x, channels=2, size=(4, rows * columns))
     x = net.node(Kind.PERMUTE, x, order=(1, 0, 2))
     x = net.node(Kind.RESHAPE, x, channels=8, size=(rows, columns))
-    return net.add(x, net.node(Kind.PERMUTE, net.node(Kind.PERMUTE, x, order=(1, 2, 0)), order=(2, 0, 1)))
+    return net.add(
+        x, net.node(Kind.PERMUTE, net.node(Kind.PERMUTE, x, order=(1, 2, 0)), order=(2, 0, 1))
+    )
 
 
 def shared(net):
     """One convolution three times, once on larger planes; one linear layer twice."""
     x = net.relu(convolved(net, "same", convolved(net), 6, bias=True))
     x = net.relu(convolved(net, "same", x, 6, bias=True))
-    x = convolved(net, "same", net.node(Kind.UPSAMPLE, x, size=(22, 18)), 6, bias=True, stride=(2, 2))
+    x = convolved(
+        net, "same", net.node(Kind.UPSAMPLE, x, size=(22, 18)), 6, bias=True, stride=(2, 2)
+    )
     x = net.node(Kind.GROUP_NORM, x, name="gn", groups=2)
     x = net.node(Kind.GROUP_NORM, net.relu(x), name="gn", groups=2)
     x = net.relu(net.linear("fc", net.flatten(net.adaptive_pool(x, (1, 1))), 6))
@@ -120,10 +124,7 @@ def shared(net):
 
 
 CASES = {
-    **{
-        kind.name.lower(): activation(kind)
-        for kind in ACTIVATIONS
-    },
+    **{kind.name.lower(): activation(kind) for kind in ACTIVATIONS},
     "leaky relu that rises": activation(Kind.LEAKY_RELU, slope=-0.3),
     "gelu by tanh": activation(Kind.GELU, approximate=True),
     "depthwise": lambda net: convolved(
@@ -159,7 +160,9 @@ CASES = {
     "fire": fire,
     "shuffle": shuffle,
     "shared": shared,
-    "upsample": lambda net: net.node(Kind.UPSAMPLE, net.relu(normed(net, convolved(net))), size=(22, 27)),
+    "upsample": lambda net: net.node(
+        Kind.UPSAMPLE, net.relu(normed(net, convolved(net))), size=(22, 27)
+    ),
     "ceil max pool": lambda net: net.node(
         Kind.MAX_POOL, convolved(net), kernel=(3, 2), stride=(2, 2), padding=(1, 0), ceil=True
     ),

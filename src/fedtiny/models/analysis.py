@@ -1,7 +1,6 @@
 """What pruning and costs must know of a network: its parameter spec and its profile."""
 
 import copy
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
@@ -32,10 +31,7 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced, *, depthwise: bool) -
     """
     norms = _norms(model)
     _check_float32(model)
-    runs = Counter(run.name for run in runs_of_layers(model, shape, graph))
-    if (twice := runs.most_common(1)) and twice[0][1] > 1:
-        raise ModelError(f"layer '{twice[0][0]}' runs twice in a pass, which pruning cannot handle")
-    layers = list(runs)
+    layers = list(dict.fromkeys(run.name for run in runs_of_layers(model, shape, graph)))
     if len(layers) < 3:
         raise ModelError(
             f"the model has {len(layers)} convolution or linear layers; the first and the last "

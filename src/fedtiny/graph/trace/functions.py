@@ -73,7 +73,9 @@ AS_IT_IS = (computing.multiply, reshaping.pad)  # take tensors with zeros around
 SHAPES = {"size", "dim"}
 
 
-def function(t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def function(
+    t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """What a function of tensors, or one of numbers, gives."""
     if target is builtins.getattr or target in SHAPES:
         return _of_shape(t, target, args, kwargs)
@@ -116,7 +118,9 @@ def _of_numbers(target: Spelling, args: Any, kwargs: dict[str, Any]) -> Any:
     return target(*args, **kwargs)
 
 
-def _of_shape(t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _of_shape(
+    t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A tensor's shape, one size of it, or its rank."""
     tensor, *more = (*args, *kwargs.values())
     asked = target if target in SHAPES else more.pop(0)
