@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtiny.errors import ExportError
-from fedtiny.export.c_calls import table
+from fedtiny.export.c_tables import table
 from fedtiny.export.network import quantise
 from fedtiny.graph.arithmetic import Weights
 

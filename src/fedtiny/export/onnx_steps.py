@@ -4,6 +4,7 @@ What is flat has two axes, everything else four.
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtiny.graph.arrays import Floats, Lowered
 from fedtiny.graph.ir import Kind, Node
-from fedtiny.graph.windows import adaptively_pooled
+from fedtiny.graph.windows import adaptively_pooled, counted
 
 INPUT = "image"
 Attributes = dict[str, Any]
@@ -127,20 +128,39 @@ def _convolution(node: Node) -> Attributes:
     return found
 
 
-def _pool(node: Node) -> Attributes:
-    return {**_window(node), **({"ceil_mode": 1} if node.ceil else {})}
-
-
 def _mean_pool(node: Node) -> Attributes:
-    return {"count_include_pad": int(node.count_padding), **_pool(node)}
+    return {"count_include_pad": int(node.count_padding), **_window(node)}
+
+
+def max_pool(s: Steps, number: int, read: list[str], out: str) -> str:
+    """In ceil mode, which ONNX means otherwise, with as much padding as the last windows need."""
+    node = s.node(number)
+    window = _window(node)
+    if node.ceil:
+        window["pads"] = [*node.padding, *_ends(s, number)]
+    return s.add("MaxPool", [s.image(read[0])], out, **window)
 
 
 def mean_pool(s: Steps, number: int, read: list[str], out: str) -> str:
-    """In ceil mode runtimes differ in what a last window divides by: sums times shares."""
+    """In ceil mode, where runtimes differ in what they divide by, of zeros around times shares."""
     node = s.node(number)
     if not node.ceil:
         return on_images("AveragePool", _mean_pool)(s, number, read, out)
-    return s.add("AveragePool", [s.image(read[0])], out, **_mean_pool(node))
+    pads = s.numbers(f"{out}.pads", 0, 0, *node.padding, 0, 0, *_ends(s, number))
+    padded = s.add("Pad", [s.image(read[0]), pads], f"{out}.padded")
+    window = {"kernel_shape": list(node.kernel), "strides": list(node.stride)}
+    s.add("AveragePool", [padded], f"{out}.whole", **window)
+    _, *size = s.net.graph.shapes[node.inputs[0]]
+    shares = prod(node.kernel) / counted(np.ones((1, 1, *size), np.float32), node)
+    return s.add("Mul", [f"{out}.whole", s.array(f"{out}.shares", shares)], out)
+
+
+def _ends(s: Steps, number: int) -> list[int]:
+    """How far the last windows of a pool reach beyond what it reads, by axis."""
+    node, (_, *places) = s.node(number), s.net.graph.shapes[number]
+    _, *size = s.net.graph.shapes[node.inputs[0]]
+    sides = zip(places, node.stride, node.kernel, size, node.padding, strict=True)
+    return [max(0, (n - 1) * step + k - side - p) for n, step, k, side, p in sides]
 
 
 def linear(s: Steps, number: int, read: list[str], out: str) -> str:
@@ -289,7 +309,7 @@ FORMS: dict[Kind, Form] = {
     Kind.BATCH_NORM: batch_norm,
     Kind.RELU: plain("Relu"),
     Kind.ADD: of_two("Add"),
-    Kind.MAX_POOL: on_images("MaxPool", _pool),
+    Kind.MAX_POOL: max_pool,
     Kind.MEAN_POOL: mean_pool,
     Kind.ADAPTIVE_POOL: adaptive_pool,
     Kind.FLATTEN: flatten,

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 LOCAL = ("workers", "threads", "checkpoint_every")  # how and where a run computed, not what
 
 
+class NoGraphError(ExportError):
+    """A network that cannot be traced."""
+
+
 @dataclass(frozen=True, eq=False)
 class Trained:
     """A finished run: folder, config as its method ran it, data set, network and its graph."""
@@ -75,8 +79,9 @@ class Trained:
         """What is shipped of it."""
         theta = self.theta()
         if not isinstance(self.graph, Graph):
-            raise ExportError(
-                f"this network can be neither packed nor exported ({self.graph}); what it learned "
+            raise NoGraphError(
+                f"this network can be exported to ONNX only ({self.graph}), with --format onnx or "
+                "fedtiny.export.onnx_torch.write(path, out, data=..., model=...); what it learned "
                 f"is a plain state dict, {self.file}: load it into the network's own class"
             ) from self.graph
         net = lower(self.graph, theta, fold=fold, remove_dead=True)

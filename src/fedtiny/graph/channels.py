@@ -100,8 +100,8 @@ class Links:
     def across(self, flags: Flags, to: int) -> Flags:
         """The filters that read one of these channels, or the channels that these filters read."""
         if self.ends is None:
-            found = flags.reshape(self.groups, -1).any(axis=1) & self.inside.any()
-            return np.repeat(found, self.shape[to] // self.groups)
+            reached: Flags = flags.reshape(self.groups, -1).any(axis=1)
+            return np.repeat(reached & self.inside.any(), self.shape[to] // self.groups)
         found = np.zeros(self.shape[to], dtype=np.bool_)
         found[self.ends[to][self.inside & flags[self.ends[1 - to]]]] = True
         return found

@@ -13,7 +13,6 @@ from fedtiny.graph.ir import LAYERS, Graph, Kind, Node
 from fedtiny.graph.live import live_channels, runs_twice
 from fedtiny.graph.reach import Reachability
 
-
 TRANSPOSED = Kind.TRANSPOSED_CONVOLUTION
 
 

@@ -110,9 +110,14 @@ def max_pooled(x: Batch, node: Node) -> Batch:
 
 def mean_pooled(x: Batch, node: Node) -> Batch:
     """Means of windows; padding counts where the step says so, what lies beyond it never."""
-    counted = np.full_like(x[:1, :1], 1)
-    shares = _windows(counted, node, 1.0 if node.count_padding else 0.0).sum(axis=(1, 2))
-    found: Batch = _windows(x, node).sum(axis=(1, 2)) / shares
+    found: Batch = _windows(x, node).sum(axis=(1, 2)) / counted(x[:1, :1], node)
+    return found
+
+
+def counted(x: Batch, node: Node) -> Batch:
+    """How many values each window of a mean pool over such images divides by."""
+    ones = np.full_like(x, 1)
+    found: Batch = _windows(ones, node, 1.0 if node.count_padding else 0.0).sum(axis=(1, 2))
     return found
 
 

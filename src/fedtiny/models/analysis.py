@@ -3,16 +3,19 @@
 import copy
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
+from fedtiny.graph.operations import OPERATIONS
 from fedtiny.models import Traced, traced
 from fedtiny.models.dense_layers import dense_by_default
 from fedtiny.models.param_spec import ParamSpec, Shape
@@ -26,8 +29,9 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced, *, depthwise: bool) -
     Prunable is every convolution and linear weight but those of the first layer and of the last,
     in the order in which the network runs them; without `depthwise`, those of depthwise and
     squeeze-and-excite layers are not. A network may name others in an attribute
-    `prunable_layers`. It may say how it splits into blocks by an attribute `pruning_blocks`, a list
-    of lists of module names; else its prunable layers are cut into at most five runs.
+    `prunable_layers`, but no transposed convolution. It may say how it splits into blocks by an
+    attribute `pruning_blocks`, a list of lists of module names; else its prunable layers are cut
+    into at most five runs.
     """
     norms = _norms(model)
     _check_float32(model)
@@ -40,10 +44,15 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced, *, depthwise: bool) -
     state = model.state_dict()  # of which all but counters is averaged
     tensors = {name: tuple(t.shape) for name, t in state.items() if t.is_floating_point()}
     _check_plain(model, layers, tensors)
-    kept_dense = set() if depthwise else dense_by_default(model, layers[1:-1], graph)
+    never = {name for name in layers if isinstance(model.get_submodule(name), TRANSPOSED)}
+    kept_dense = never | (set() if depthwise else dense_by_default(model, layers[1:-1], graph))
     chosen = _chosen(model, [name for name in layers[1:-1] if name not in kept_dense])
     if not chosen <= set(layers):
         raise ModelError(f"the model has no layer {sorted(chosen - set(layers))} to prune")
+    if wrong := sorted(chosen & never):
+        raise ModelError(
+            f"layer '{wrong[0]}' is a transposed convolution, which pruning cannot handle"
+        )
     prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers if name in chosen}
     return ParamSpec(
         prunable=prunable,
@@ -130,7 +139,8 @@ def _blocks(
     return tuple(layers for block, layers in found.items() if layers or block not in dense)
 
 
-LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, *TRANSPOSED)
 SMALL_BATCH, LARGE_BATCH = 2, 4  # batch norm in training needs two images
 
 
@@ -208,7 +218,7 @@ def _other_macs(
     """Read off the graph, or what PyTorch counts beside the layers where there is none."""
     if isinstance(graph, Graph):
         return graph.other_macs
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         _run(model.eval(), (1, *shape))
     return max(0, int(counter.get_total_flops()) // 2 - sum(layer.macs for layer in layers))
 
@@ -217,9 +227,11 @@ def runs_of_layers(model: nn.Module, shape: Shape, graph: Traced) -> list[LayerP
     """Every run of a layer in one pass: read off the graph, or watched where there is none."""
     if not isinstance(graph, Graph):
         return _watched(model, shape)
-    state = model.state_dict()
-    names = {name: f"{name}.weight" for name in graph.weight_shapes}
-    return [LayerProfile(n, tuple(state[w].shape), graph.uses[n]) for n, w in names.items()]
+    state, runs = model.state_dict(), []
+    for number, node in graph.layers.items():
+        uses = OPERATIONS[node.kind].uses(graph.read[number][1], graph.shapes[number])
+        runs.append(LayerProfile(node.name, tuple(state[f"{node.name}.weight"].shape), uses))
+    return runs
 
 
 def _once_each(runs: Iterable[LayerProfile]) -> tuple[LayerProfile, ...]:
@@ -235,12 +247,13 @@ def _watched(model: nn.Module, shape: Shape) -> list[LayerProfile]:
     """By hooks, in a pass of one image in eval mode."""
     runs: list[LayerProfile] = []
 
-    def note(name: str, layer: Any, output: Tensor) -> None:
-        weights = tuple(layer.weight.shape)
-        runs.append(LayerProfile(name, weights, uses=output.numel() // weights[0]))
+    def note(name: str, layer: Any, given: tuple[Tensor, ...], output: Tensor) -> None:
+        weights = tuple(layer.weight.shape)  # begins with the channels of what has the places
+        places = given[0] if isinstance(layer, TRANSPOSED) else output
+        runs.append(LayerProfile(name, weights, uses=places.numel() // weights[0]))
 
     hooks = [
-        module.register_forward_hook(lambda layer, _, out, name=name: note(name, layer, out))
+        module.register_forward_hook(partial(note, name))
         for name, module in model.named_modules()
         if isinstance(module, LAYERS)
     ]

@@ -217,16 +217,20 @@ def mean(t: Translation, x: View, dim: Any = None, keepdim: bool = False) -> Vie
     """Over rows, columns or tokens: every axis but images and channels."""
     asked = dim if isinstance(dim, tuple | list) else () if dim is None else (dim,)
     axes = [d % len(x.axes) for d in asked]
-    number, places = t.settled(x)
-    over = {places[axis - 1] for axis in axes}
-    if not axes or 0 in axes or 0 in over:
+    shape = t.shapes[x.node]
+    parts = [part for axis in axes for part in x.axes[axis]]
+    if not all(part.axis > 0 and part.size == shape[part.axis] for part in parts):
+        number, places = t.settled(x)
+        x, shape = t.made(number, places), t.shapes[number]
+        parts = [part for axis in axes for part in x.axes[axis]]
+    if not axes or not all(part.axis > 0 for part in parts):
         raise unsupported(f"mean over {dim}; only over the pixels, (2, 3), or over tokens")
-    rows, columns = (1 if place in over else t.shapes[number][place] for place in (1, 2))
-    pooled = t.made(t.add(Kind.ADAPTIVE_POOL, number, size=(rows, columns)), places)
-    if keepdim:
-        return pooled
-    left = replace(pooled, axes=tuple(a for i, a in enumerate(pooled.axes) if i not in axes))
-    return t.row(left) if left.is_flat else left
+    over = {part.axis for part in parts}
+    rows, columns = (1 if place in over else shape[place] for place in (1, 2))
+    number = t.add(Kind.ADAPTIVE_POOL, x.node, size=(rows, columns))
+    left = [() if i in axes else a for i, a in enumerate(x.axes) if keepdim or i not in axes]
+    pooled = View(number, tuple(left))
+    return t.row(pooled) if pooled.is_flat and len(x.axes) > 2 else pooled
 
 
 def upsample(

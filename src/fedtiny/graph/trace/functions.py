@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from fedtiny.graph.ir import Kind
-from fedtiny.graph.trace import computing, reshaping
+from fedtiny.graph.trace import computing, layers, reshaping
 from fedtiny.graph.trace.translation import Parameter, Translation, unsupported
 from fedtiny.graph.trace.views import View
 
@@ -47,6 +47,8 @@ SPELLINGS: dict[Callable[..., Any], tuple[Spelling, ...]] = {
     computing.upsample: (F.interpolate, F.upsample),
     computing.matmul: (operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"),
     computing.attention: (F.scaled_dot_product_attention,),
+    layers.linear_function: (F.linear,),
+    layers.convolution_function: (F.conv1d, F.conv2d),
     reshaping.reshape: (torch.reshape, "reshape", "view"),
     reshaping.flatten: (torch.flatten, "flatten"),
     reshaping.unflatten: (torch.unflatten, "unflatten"),
@@ -69,7 +71,10 @@ SPELLINGS: dict[Callable[..., Any], tuple[Spelling, ...]] = {
     reshaping.channel_shuffle: (torch.channel_shuffle, F.channel_shuffle),
 }
 FUNCTIONS = {spelling: form for form, known in SPELLINGS.items() for spelling in known}
-AS_IT_IS = (computing.multiply, reshaping.pad)  # take tensors with zeros around, or expanded ones
+AS_IT_IS = (computing.multiply, layers.convolution_function, reshaping.pad)
+"""These take tensors with zeros around, or expanded ones."""
+WITH_PARAMETERS = (layers.linear_function, layers.convolution_function)
+"""These take parameters that no step has read."""
 SHAPES = {"size", "dim"}
 
 
@@ -81,6 +86,8 @@ def function(
         return _of_shape(t, target, args, kwargs)
     if not any(map(_is_tensor, (*args, *kwargs.values()))):
         return _of_numbers(target, args, kwargs)
+    if target is operator.getitem and isinstance(args[0], tuple | list):
+        return args[0][args[1]]
     form = FUNCTIONS.get(target)
     if form is None:
         raise unsupported(f"'{_name(target)}'{f' ({t.module})' if t.module else ''}")
@@ -105,6 +112,8 @@ def _taken(t: Translation, form: Callable[..., Any], value: Any) -> Any:
     """An argument as its form takes it."""
     if not isinstance(value, View | Parameter):
         return value
+    if isinstance(value, Parameter) and form in WITH_PARAMETERS:
+        return value
     view = t.view(value)
     return view if form in AS_IT_IS else t.plain(view)
 
@@ -126,6 +135,8 @@ def _of_shape(
     asked = target if target in SHAPES else more.pop(0)
     shape = tensor.shape if isinstance(tensor, Parameter) else t.plain(tensor).shape
     known: dict[str, Any] = {"shape": shape, "size": shape, "dim": len(shape), "ndim": len(shape)}
+    if asked == "mT":
+        return reshaping.transpose(t, t.plain(t.view(tensor)), -2, -1)
     if asked not in known:
         raise unsupported(f"'{asked}' of a tensor")
     return shape[more[0]] if asked == "size" and more else known[asked]

@@ -1,12 +1,13 @@
 """Steps that hold parameters: convolutions, linear layers and norms."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from torch import nn
 
 from fedtiny.graph.ir import Kind, Pair
-from fedtiny.graph.trace.translation import PLACES, Translation, unsupported
+from fedtiny.graph.trace.translation import PLACES, Parameter, Translation, unsupported
 from fedtiny.graph.trace.views import View
 
 NO_PAD = (0, 0, 0, 0)
@@ -88,6 +89,40 @@ def channels_at(t: Translation, x: View, axis: int) -> View:
         raise unsupported(f"a tensor with {len(x.axes)} axes in '{t.module}'")
     places = [*others[: axis - 1], 0, *others[axis - 1 :]]
     return t.made(t.arranged(x, places), places)
+
+
+def linear_function(t: Translation, x: View, weight: Any, bias: Any = None) -> View:
+    """F.linear with the parameters of a module."""
+    t.module = _owner(weight, bias)
+    return linear(t, SimpleNamespace(out_features=weight.shape[0], bias=bias), x)
+
+
+def convolution_function(
+    t: Translation,
+    x: View,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> View:
+    """F.conv1d and F.conv2d with the parameters of a module."""
+    t.module = _owner(weight, bias)
+    filters, _, *kernel = weight.shape
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    fixed = {"output_padding": 0, "padding_mode": "zeros", "transposed": False}
+    sizes = {"kernel_size": kernel, "out_channels": filters, "bias": bias}
+    return convolution(t, SimpleNamespace(**settings, **fixed, **sizes), x)
+
+
+def _owner(weight: Any, bias: Any) -> str:
+    """The module whose weight and bias these are."""
+    name = weight.name.removesuffix(".weight") if isinstance(weight, Parameter) else ""
+    own = bias is None or (isinstance(bias, Parameter) and bias.name == f"{name}.bias")
+    if not name or weight.name == name or not own:
+        raise unsupported("a layer whose weights are computed, or are those of several modules")
+    return str(name)
 
 
 def batch_norm(t: Translation, module: Any, x: View) -> View:
