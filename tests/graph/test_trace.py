@@ -112,9 +112,9 @@ def test_numbers_are_floats_whatever_they_were():
 
 
 def watched(model, shape):
-    """What is found where there is no graph, which alone tells squeeze-and-excite."""
+    """What is found where there is no graph."""
     error = ModelError("no graph")
-    return models.analyze(model, shape, error, depthwise=True), profile(model, shape, error)
+    return models.analyze(model, shape, error), profile(model, shape, error)
 
 
 @pytest.mark.parametrize("name", models.KINDS)
