@@ -139,10 +139,9 @@ def test_options_that_make_no_sense(model, options, words):
 
 NETWORKS = {
     "larger than what it reads": lambda n: n.convolution("c", 0, 4, kernel=(9, 9)),
-    "something flat": lambda n: n.linear("c", 0, 4),
+    "one logit a class": lambda n: n.linear("c", 0, 4),
     "a node before it": lambda n: n.relu(5),
     "different shapes": lambda n: n.add(0, n.convolution("c", 0, 2, kernel=(3, 3))),
-    "one logit a class": lambda n: n.relu(0),
     "at most half its kernel": lambda n: n.max_pool(0, (2, 2), (2, 2), (2, 2)),
     "the first node, and no other": lambda n: n.node(Kind.INPUT),
     "probability": lambda n: n.dropout(0, 1.5),

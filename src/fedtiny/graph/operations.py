@@ -12,7 +12,7 @@ from math import prod
 from fedtiny.graph import shapes
 from fedtiny.graph.node import ACTIVATIONS as ACTIVATIONS
 from fedtiny.graph.node import CONVOLUTIONS as CONVOLUTIONS
-from fedtiny.graph.node import LAYERS, Kind, Node, Shape
+from fedtiny.graph.node import Kind, Node, Shape
 from fedtiny.graph.node import POOLS as POOLS
 from fedtiny.graph.node import WINDOWS as WINDOWS
 from fedtiny.graph.node import Pair as Pair
@@ -74,8 +74,8 @@ OPERATIONS = {
     Kind.SOFTMAX: Operation(shapes.same, shapes.axis_misfit, native=False),
     Kind.MULTIPLY: Operation(shapes.same, shapes.multiply_misfit, reads=2),
     Kind.CONCAT: Operation(shapes.joined, shapes.axis_misfit, reads=2),
-    Kind.RESHAPE: Operation(shapes.stated, shapes.reshape_misfit, native=False),
-    Kind.PERMUTE: Operation(shapes.permuted, shapes.permute_misfit, native=False),
+    Kind.RESHAPE: Operation(shapes.stated, shapes.reshape_misfit),
+    Kind.PERMUTE: Operation(shapes.permuted, shapes.permute_misfit),
     Kind.UPSAMPLE: Operation(
         lambda node, sources: (sources[0][0], *node.size), shapes.upsample_misfit
     ),
@@ -93,7 +93,7 @@ OPERATIONS = {
         tensors=lambda node, _: {"": node.shape},
         native=False,
     ),
-    Kind.SLICE: Operation(shapes.sliced, shapes.slice_misfit, native=False),
+    Kind.SLICE: Operation(shapes.sliced, shapes.slice_misfit),
     Kind.SCALE: Operation(native=False),
 }
 NATIVE = frozenset(kind for kind, operation in OPERATIONS.items() if operation.native)
@@ -112,13 +112,13 @@ def lacking(nodes: Iterable[Node], forms: Container[Kind]) -> str:
 def native_lacks(nodes: Iterable[Node]) -> str:
     """The first thing in a network that native devices cannot train, or nothing."""
     nodes = tuple(nodes)
-    uses = Counter(node.name for node in nodes if node.kind in LAYERS)
-    twice = next((name for name, count in uses.items() if count > 1), "")
-    along = next((n for n in nodes if n.kind == Kind.CONCAT and n.axis != 0), None)
+    runs = Counter(node.name for node in nodes if node.kind == Kind.BATCH_NORM)
+    twice = next((name for name, count in runs.items() if count > 1), "")
+    along = next((n for n in nodes if n.kind in (Kind.CONCAT, Kind.SLICE) and n.axis != 0), None)
     return (
         lacking(nodes, NATIVE)
-        or (f"concat along rows or columns ({along.module})" if along else "")
-        or (f"a layer that runs twice ({twice})" if twice else "")
+        or (f"{described(along)} along rows or columns" if along else "")
+        or (f"a batch norm that runs twice ({twice})" if twice else "")
     )
 
 

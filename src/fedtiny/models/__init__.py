@@ -83,7 +83,7 @@ KINDS = {
     "efficientnet_lite0": ModelKind(
         "EfficientNet-Lite0 for small images (stem of stride 1)", 32, 3_383_818
     ),
-    "squeezenet": ModelKind("SqueezeNet 1.1 with batch norm (Fire modules)", 64, 730_570, 4),
+    "squeezenet": ModelKind("SqueezeNet 1.1 with batch norm (Fire modules)", 64, 730_570, 12),
     "ds_cnn": ModelKind("DS-CNN of MLPerf Tiny for keywords, on spectrograms", 64, 28_170, 4),
     "lenet5": ModelKind("LeNet-5 as in PyTorch's tutorial, without norms", 6, 62_006, 16),
     "vit_tiny": ModelKind("a vision transformer of four blocks and 64 patches", 96, 311_146, 8),
@@ -131,13 +131,16 @@ def build(
 def check_reads(name: str, shape: Shape) -> None:
     """Refuse samples with other dimensions than the network of that name reads."""
     wanted = kind(name).dimensions
-    if len(shape) != wanted:
-        fitting = [other for other, model in KINDS.items() if model.dimensions == len(shape)]
-        raise ModelError(
-            f"{name} reads {READS[wanted]}, but a sample of the data is "
-            f"{READS.get(len(shape), 'no such thing')}: its shape is {tuple(shape)}; take --model "
-            f"{' or '.join(fitting)}, or a network of your own"
-        )
+    if len(shape) == wanted:
+        return
+    fitting = [other for other, model in KINDS.items() if model.dimensions == len(shape)]
+    if not fitting:
+        raise ModelError(f"{name} reads {READS[wanted]}, not samples of shape {tuple(shape)}")
+    others = " or another for it" if len(fitting) > 1 else ""
+    raise ModelError(
+        f"{name} reads {READS[wanted]}, but the data are {READS[len(shape)]}, of shape "
+        f"{tuple(shape)}; take --model {fitting[0]}{others}, or a network of your own"
+    )
 
 
 def traced(model: "nn.Module", shape: Shape) -> Traced:

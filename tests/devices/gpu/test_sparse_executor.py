@@ -286,7 +286,17 @@ class Branching(TinyNet):
         return super().forward(x if x.sum() > 0 else -x)
 
 
+class Twice(TinyNet):
+    def __init__(self):
+        super().__init__()
+        self.again = nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, x):
+        return super().forward(self.again(torch.relu(self.again(x))))
+
+
 REASONS = {
+    Twice: r"'again' runs twice in a pass",
     Frozen: r"'conv1\.weight' is frozen \(requires_grad is False\)",
     Spare: r"the network never uses 'spare'",
     Channels: r"'drop' \(Dropout2d\)",
