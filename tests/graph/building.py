@@ -5,6 +5,11 @@ from types import SimpleNamespace
 from fedtiny.graph.ir import Graph, Kind, Node
 
 
+def shape_for(name):
+    """A shape of inputs that a network of that name takes."""
+    return {"cnn1d": (6, 64), "mlp": (12,)}.get(name, (3, 32, 32))
+
+
 class Builder:
     """A network under construction.
 

@@ -10,7 +10,7 @@ import pytest
 
 import fedtiny
 from fedtiny.errors import ModelError
-from fedtiny.export import c_program, onnx_file, torch_model
+from fedtiny.export import c_program, onnx_steps, torch_model
 from fedtiny.graph import arithmetic
 from fedtiny.graph.ir import LIMITS, UNTRUSTED, Graph, Kind, Limits, Node
 from fedtiny.graph.operations import NATIVE, OPERATIONS, lacking, native_lacks
@@ -157,9 +157,13 @@ def test_every_kind_is_in_the_one_table_and_has_a_form_everywhere():
     assert set(OPERATIONS) == set(Kind)
     assert set(arithmetic.FORMS) == set(Kind)
     assert {*torch_model.MODULES, *torch_model.FUNCTIONS} == set(Kind)
-    assert set(onnx_file.FORMS) == set(Kind)
+    assert set(onnx_steps.FORMS) == set(Kind)
     assert {*c_program.ACTIONS, Kind.DROPOUT} == set(Kind)
-    assert set(Kind) == NATIVE
+
+
+def test_native_devices_lack_what_transformers_need_and_transposed_convolution():
+    lacks = {Kind.SOFTMAX, Kind.RESHAPE, Kind.PERMUTE, Kind.MATMUL, Kind.PARAMETER, Kind.SLICE}
+    assert set(Kind) - NATIVE == lacks | {Kind.SCALE, Kind.TRANSPOSED_CONVOLUTION}
 
 
 def test_what_a_backend_lacks_is_named():

@@ -7,7 +7,6 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.errors import ModelError
 from fedtiny.graph.node import Kind, Node, Shape
 
 Flags = NDArray[np.bool_]
@@ -29,9 +28,8 @@ def forward(node: Node, shape: Shape, read: Sequence[Flags], sources: Sequence[S
         if node.kind == Kind.CONCAT:
             return np.concatenate(read if alike else _single(read, sources))
         return _single(read, sources)[0][node.start : node.start + node.channels]
-    if len({flags.shape for flags in read}) > 1:
-        raise ModelError(f"a step ({node.kind.name.lower()}) joins channels with single values")
-    found: Flags = np.logical_or.reduce(read)
+    alike = len({len(flags) for flags in read}) == 1
+    found: Flags = np.logical_or.reduce(read if alike else _single(read, sources))
     return found
 
 
@@ -53,7 +51,7 @@ def backward(
             sizes = [shape[0] for shape in sources]
         parts = np.split(needed, [sizes[0]])
         return [_joined(part, len(flags)) for part, flags in zip(parts, read, strict=True)]
-    return [needed] * len(read)
+    return [_joined(needed, len(flags)) for flags in read]
 
 
 def _by_group(flags: Flags, groups: int) -> Flags:
