@@ -78,8 +78,6 @@ def test_c(name, tmp_path):
 def test_c_of_all_weights_as_it_ships(name, compiler, tmp_path):
     made, model, images = exported(name, density=1.0)
     write_c(model, tmp_path, values="fp32")
-    flags = (level, "-ffp-contract=fast")
-    _, _, found = run(
-        compiled(tmp_path, *flags, compiler=compiler), images.reshape(-1, *model.shape)
-    )
+    program = compiled(tmp_path, "-O3", "-ffp-contract=fast", compiler=compiler)
+    _, _, found = run(program, images.reshape(-1, *model.shape))
     assert_close(found, made.logits(images))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.export.c_plan import Plan, copied, is_in_place
-from fedtiny.export.c_program import Program, Step
+from fedtiny.export.c_steps import Program, Step
 from fedtiny.export.c_tables import Table
 from fedtiny.export.c_text import NOTHING, Declarations, literal
 from fedtiny.graph.arithmetic import Lowered
@@ -138,8 +138,8 @@ class Calls:
         node, out = step.node, self.plan.tensors[step.gives]
         match step.action:
             case "concatenate":
-                for read, at in copied(step, self.plan):
-                    yield f"copy(&{read.name}, 0, &{out.name}, {at}, {_numbers(*read.shape)})"
+                for part, at in copied(step, self.plan):
+                    yield f"copy(&{part.name}, 0, &{out.name}, {at}, {_numbers(*part.shape)})"
             case "slice":
                 skipped = node.start * self.plan.tensors[step.reads[0]].ways[node.axis]
                 read = self._tensor(step.reads[0])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from fedtiny.export.c_program import Program, Step
+from fedtiny.export.c_steps import Program, Step
 from fedtiny.graph.ir import Pair, Shape
 from fedtiny.graph.plan import place_tightly
 

@@ -13,7 +13,8 @@ from fedtiny.errors import ExportError
 from fedtiny.export import c_runtime
 from fedtiny.export.c_calls import Calls, functions
 from fedtiny.export.c_plan import OVERREAD, Plan, plan
-from fedtiny.export.c_program import Program, program
+from fedtiny.export.c_program import program
+from fedtiny.export.c_steps import Program
 from fedtiny.export.c_tables import Table, table, turned_weights
 from fedtiny.export.c_text import Declarations, comment, string
 from fedtiny.export.network import TinyModel, Values
@@ -22,6 +23,7 @@ from fedtiny.graph.arithmetic import Lowered
 from fedtiny.graph.ir import Kind
 
 BYTES_OF_KEPT, BYTES_OF_FLOAT = 8, 4
+MOST_BYTES = (1 << 31) - 1  # what an int counts
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class _Source:
         self.plan = plan(self.program)
         self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
         self.calls = Calls(self.program, self.plan, tables, model.net)
+        if self.ram_bytes > MOST_BYTES:
+            raise ExportError(f"in C the model would take {self.ram_bytes} bytes of RAM")
         self.declarations = self.calls.declarations()
         self.parts = self._parts()
         self.pixels = _pixels(model.normalisation)

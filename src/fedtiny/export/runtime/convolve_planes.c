@@ -10,7 +10,9 @@ static void convolve_planes(const Layer *layer, const Tensor *in, const Tensor *
         plane.channels = 1;
         plane.origin += channel * in->plane;
         split(&plane, parts, down, right, top, left);
-        for (int i = 0; i < filters; ++i)
-            convolve_filter(layer, &reader, channel * filters + i, parts, 0, other, out, range);
+        for (int i = 0; i < filters; ++i) {
+            list_weights(layer, &reader, parts->plane);
+            convolve_filter(layer, channel * filters + i, parts, 0, other, out, range);
+        }
     }
 }

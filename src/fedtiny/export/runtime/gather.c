@@ -72,14 +72,13 @@ static void store_rows(const Tensor *out, int filter, int pitch, Range range)
     }
 }
 
-/* One filter's plane, of channels from `first` on; `other`, if there is one, is added and may lie
-   where `out` does. */
-static void convolve_filter(const Layer *layer, Reader *reader, int filter, const Tensor *in,
-                            int first, const Tensor *other, const Tensor *out, Range range)
+/* One filter's plane, of the kept weights that are listed and channels from `first` on; `other`, if
+   there is one, is added and may lie where `out` does. */
+static void convolve_filter(const Layer *layer, int filter, const Tensor *in, int first,
+                            const Tensor *other, const Tensor *out, Range range)
 {
     const int length = (out->rows - 1) * in->pitch + out->columns;
     const float scale = scale_of(layer, filter), bias = bias_of(layer, filter);
-    list_kept(layer, reader, in->plane);
     gather(row_of(in, first, 0), length);
     for (int i = 0; i < length; ++i)
         sums[i] = scale * sums[i] + bias;
