@@ -112,8 +112,8 @@ def _without_constants(net: Lowered) -> dict[str, Weights]:
     for number, node in net.graph.layers.items():
         (source,) = node.inputs
         inside, layer = reach.inside(number), weights[node.name]
-        whole = layer.indices is None and reached[source].all() and inside.all()
-        if whole or node.name in shared or node.kind == TRANSPOSED:
+        unchanged = layer.indices is None and reached[source].all() and inside.all()
+        if unchanged or node.name in shared or node.kind == TRANSPOSED:
             continue
         plane = blank[source][:, 0] if blank else np.zeros((len(reached[source]), 1))
         plane = plane.reshape(len(reached[source]), -1)

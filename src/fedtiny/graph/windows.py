@@ -87,8 +87,8 @@ def convolved_transposed(x: Batch, node: Node, weights: Weights) -> Batch:
     channels, images, *size = x.shape
     shape = transposed(node, [(channels, *size)])
     sides = zip(size, node.stride, node.span, node.output_padding, strict=True)
-    whole = ((n - 1) * step + span + more for n, step, span, more in sides)
-    out = np.zeros((node.channels, images, *whole), dtype=x.dtype)
+    extents = ((n - 1) * step + span + more for n, step, span, more in sides)
+    out = np.zeros((node.channels, images, *extents), dtype=x.dtype)
     if len(weights.values) >= DENSE_FROM * weights.size:
         _add_taps(x, node, weights, out)
     else:
