@@ -17,7 +17,7 @@ from fedtiny.export.c_source import write_c
 from fedtiny.export.network import TinyModel, lower
 from fedtiny.export.numpy_model import NumpyModel
 from fedtiny.files import digest_of
-from fedtiny.graph.arithmetic import Lowered, Weights
+from fedtiny.graph.arrays import Lowered, Weights
 from fedtiny.graph.ir import UNTRUSTED, Graph, Kind, Node
 from fedtiny.graph.records import PACKED
 from fedtiny.graph.trace import trace

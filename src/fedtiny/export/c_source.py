@@ -19,7 +19,7 @@ from fedtiny.export.c_tables import Table, table, turned_weights
 from fedtiny.export.c_text import Declarations, comment, string
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.files import make_folder, write_atomically
-from fedtiny.graph.arithmetic import Lowered
+from fedtiny.graph.arrays import Lowered
 from fedtiny.graph.ir import Kind
 
 BYTES_OF_KEPT, BYTES_OF_FLOAT = 8, 4

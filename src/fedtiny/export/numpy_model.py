@@ -16,8 +16,10 @@ from fedtiny.errors import DataError, ExportError
 from fedtiny.export.network import TinyModel, as_images
 from fedtiny.export.packed import shipped
 from fedtiny.extras import require
-from fedtiny.graph.arithmetic import FORMS, Batch, Floats
+from fedtiny.graph.arithmetic import FORMS
+from fedtiny.graph.arrays import Floats
 from fedtiny.graph.ir import UNTRUSTED
+from fedtiny.graph.windows import Batch
 
 MAX_AT_ONCE = 64  # images that are computed together
 MAX_READ = 1 << 25  # values that the windows of a layer read at a time

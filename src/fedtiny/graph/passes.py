@@ -6,12 +6,13 @@ from math import prod
 
 import numpy as np
 
-from fedtiny.graph.arithmetic import Batch, all_steps
+from fedtiny.graph.arithmetic import all_steps
 from fedtiny.graph.arrays import Lowered, Norm, Weights
 from fedtiny.graph.channels import Flags, ends_of
 from fedtiny.graph.ir import LAYERS, Graph, Kind, Node
 from fedtiny.graph.live import live_channels, runs_twice
 from fedtiny.graph.reach import Reachability
+from fedtiny.graph.windows import Batch
 
 TRANSPOSED = Kind.TRANSPOSED_CONVOLUTION
 
