@@ -182,11 +182,16 @@ class Graph:
 
 
 def _values_read(node: Node, sources: Sequence[Shape], shape: Shape) -> int:
+    """Those that all windows of a node hold, or those that it reads with its padding, if more."""
     if node.kind not in WINDOWS:
         return max(1, OPERATIONS[node.kind].macs(sources))
-    places = sources[0] if node.kind == Kind.TRANSPOSED_CONVOLUTION else shape
-    channels = shape if node.kind == Kind.TRANSPOSED_CONVOLUTION else sources[0]
-    return channels[0] * prod(node.kernel) * prod(places[1:])
+    image, places = sources[0], shape
+    if node.kind == Kind.TRANSPOSED_CONVOLUTION:
+        image, places = places, image
+    padded = prod(
+        side + a + b for side, a, b in zip(image[1:], node.padding, node.ends, strict=True)
+    )
+    return image[0] * max(padded, prod(node.kernel) * prod(places[1:]))
 
 
 def _shapes(nodes: Sequence[Node]) -> tuple[Shape, ...]:
