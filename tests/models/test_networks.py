@@ -13,7 +13,7 @@ from fedtiny.models import analyze
 from fedtiny.models.networks import parameters, small, width_for
 
 CIFAR = (3, 32, 32)
-WIDTHS = {name: 8 for name in models.KINDS} | {"vit_tiny": 16, "lenet5": 6}
+WIDTHS = dict.fromkeys(models.KINDS, 8) | {"vit_tiny": 16, "lenet5": 6}
 NAMES = ("resnet18", "vgg11", "vgg11_small", "small")
 
 

@@ -99,11 +99,10 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_method_with_a_network_of_its_own_does_not_take_them(tmp_path, file):
+def test_a_method_with_a_network_of_its_own_does_not_take_them(tmp_path):
+    big = models.build("resnet18", (1, 8, 8), 10, width=2)
+    save_file(big.state_dict(), tmp_path / "big.safetensors")
+    own = {"model": "resnet18", "method": "small_model", "density": 0.5}
+    config = tiny(**own, weights=str(tmp_path / "big.safetensors"))
     with pytest.raises(ConfigError, match="trains 'small'; leave --weights out"):
-        big = models.build("resnet18", (1, 8, 8), 10, width=2)
-        save_file(big.state_dict(), tmp_path / "big.safetensors")
-        config = tiny(
-            model="resnet18", method="small_model", weights=str(tmp_path / "big.safetensors")
-        )
         train(config, tmp_path / "run")

@@ -83,7 +83,7 @@ KINDS = {
     "efficientnet_lite0": ModelKind(
         "EfficientNet-Lite0 for small images (stem of stride 1)", 32, 3_383_818
     ),
-    "squeezenet": ModelKind("SqueezeNet 1.1 with batch norm (Fire modules)", 64, 730_570, 4),
+    "squeezenet": ModelKind("SqueezeNet 1.1 with batch norm (Fire modules)", 64, 730_570, 12),
     "ds_cnn": ModelKind("DS-CNN of MLPerf Tiny for keywords, on spectrograms", 64, 28_170, 4),
     "lenet5": ModelKind("LeNet-5 as in PyTorch's tutorial, without norms", 6, 62_006, 16),
     "vit_tiny": ModelKind("a vision transformer of four blocks and 64 patches", 96, 311_146, 8),
