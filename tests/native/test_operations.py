@@ -10,7 +10,7 @@ from fedtiny.graph.ir import Kind
 
 from ..graph.building import Builder
 from .reference import ACTIVATIONS, Reference
-from .strategies import masks_of
+from .strategies import device_networks, masks_of
 from .twins import Twins, agree, batch, random_mask, supported_lanes, wake_norms
 
 CLASSES = 4
@@ -97,7 +97,7 @@ def fire(net):
 def shuffle(net):
     """The two halves of a tensor, one convolved, joined and shuffled."""
     x = net.relu(normed(net, convolved(net, filters=8)))
-    _, rows, columns = net.graph_shape(x)
+    _, rows, columns = net.shape(x)
     left = net.node(Kind.SLICE, x, channels=4)
     right = net.node(Kind.SLICE, x, start=4, channels=4)
     right = net.relu(net.batch_norm("inner", convolved(net, "deep", right, 4, groups=4)))
@@ -105,14 +105,18 @@ def shuffle(net):
     x = net.node(Kind.RESHAPE, x, channels=2, size=(4, rows * columns))
     x = net.node(Kind.PERMUTE, x, order=(1, 0, 2))
     x = net.node(Kind.RESHAPE, x, channels=8, size=(rows, columns))
-    return net.add(x, net.node(Kind.PERMUTE, net.node(Kind.PERMUTE, x, order=(1, 2, 0)), order=(2, 0, 1)))
+    return net.add(
+        x, net.node(Kind.PERMUTE, net.node(Kind.PERMUTE, x, order=(1, 2, 0)), order=(2, 0, 1))
+    )
 
 
 def shared(net):
     """One convolution three times, once on larger planes; one linear layer twice."""
     x = net.relu(convolved(net, "same", convolved(net), 6, bias=True))
     x = net.relu(convolved(net, "same", x, 6, bias=True))
-    x = convolved(net, "same", net.node(Kind.UPSAMPLE, x, size=(22, 18)), 6, bias=True, stride=(2, 2))
+    x = convolved(
+        net, "same", net.node(Kind.UPSAMPLE, x, size=(22, 18)), 6, bias=True, stride=(2, 2)
+    )
     x = net.node(Kind.GROUP_NORM, x, name="gn", groups=2)
     x = net.node(Kind.GROUP_NORM, net.relu(x), name="gn", groups=2)
     x = net.relu(net.linear("fc", net.flatten(net.adaptive_pool(x, (1, 1))), 6))
@@ -120,10 +124,7 @@ def shared(net):
 
 
 CASES = {
-    **{
-        kind.name.lower(): activation(kind)
-        for kind in ACTIVATIONS
-    },
+    **{kind.name.lower(): activation(kind) for kind in ACTIVATIONS},
     "leaky relu that rises": activation(Kind.LEAKY_RELU, slope=-0.3),
     "gelu by tanh": activation(Kind.GELU, approximate=True),
     "depthwise": lambda net: convolved(
@@ -159,7 +160,9 @@ CASES = {
     "fire": fire,
     "shuffle": shuffle,
     "shared": shared,
-    "upsample": lambda net: net.node(Kind.UPSAMPLE, net.relu(normed(net, convolved(net))), size=(22, 27)),
+    "upsample": lambda net: net.node(
+        Kind.UPSAMPLE, net.relu(normed(net, convolved(net))), size=(22, 27)
+    ),
     "ceil max pool": lambda net: net.node(
         Kind.MAX_POOL, convolved(net), kernel=(3, 2), stride=(2, 2), padding=(1, 0), ceil=True
     ),
@@ -178,21 +181,26 @@ CASES = {
 }
 
 
-class Shaped(Builder):
-    """A builder that knows the shapes of its nodes."""
-
-    def graph_shape(self, number):
-        from fedtiny.graph.ir import _shapes
-
-        return _shapes(tuple(self.nodes))[number]
-
-
 @pytest.mark.parametrize("storage", ["float32", "float16"])
 @pytest.mark.parametrize("options", [{}, {"recompute": True, "remove_dead": True}], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_each_operation(name, options, storage):
-    net = Shaped((3, 11, 9))
+    net = Builder((3, 11, 9))
     graph = ended(net, CASES[name](net))
     compare(graph, half_of, storage=storage, **options)
     if not options:
         compare(graph, storage=storage, count=21)
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(device_networks(), st.data())
+def test_any_network_agrees_with_torch(graph, data):
+    options = {
+        "recompute": data.draw(st.booleans()),
+        "remove_dead": data.draw(st.booleans()),
+        "lanes": data.draw(st.sampled_from(supported_lanes())),
+    }
+    seed = data.draw(st.integers(0, 2**16))
+    masks = data.draw(st.sampled_from([None, lambda model: data.draw(masks_of(model))]))
+    compare(graph, masks, count=data.draw(st.integers(2, 20)), seed=seed, tolerance=5e-4, **options)
