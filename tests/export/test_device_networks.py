@@ -1,5 +1,7 @@
 """Networks that people put on devices: every export has the logits that torch has."""
 
+import ctypes
+
 import numpy as np
 import pytest
 import torch
@@ -68,6 +70,17 @@ def test_c(name, tmp_path):
     made, model, images = exported(name)
     write_c(model, tmp_path, values="fp32")
     _, _, found = run(compiled(tmp_path, *SANITIZED), images.reshape(-1, *model.shape))
+    assert_close(found, made.logits(images))
+
+
+@needs_compiler
+def test_sensors_hand_over_what_they_measure(tmp_path):
+    made, model, images = exported("cnn1d")
+    write_c(model, tmp_path, values="fp32")
+    library = ctypes.CDLL(compiled(tmp_path, "-O1", "-shared", "-fPIC", sources=["model.c"]))
+    raw, found = before_normalising(images, model), np.empty((INPUTS, 10), np.float32)
+    for values, logits in zip(raw, found, strict=True):
+        library.model_run_raw(*(ctypes.c_void_p(each.ctypes.data) for each in (values, logits)))
     assert_close(found, made.logits(images))
 
 

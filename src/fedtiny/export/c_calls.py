@@ -152,7 +152,19 @@ class Calls:
                 yield f"load_values({self._holders[node.name]}_values, &{out.name})"
             case _:
                 arguments = ARGUMENTS.get(step.action, "{read}, {out}")
-                yield f"{step.action}({arguments.format(**self._terms(step))})"
+                function = "connect_all" if step.gives in self._complete else step.action
+                yield f"{function}({arguments.format(**self._terms(step))})"
+
+    @cached_property
+    def _complete(self) -> set[int]:
+        """What is given by layers that keep all weights, if these are worth code of their own."""
+        found = {
+            step.gives: self.tables[step.node.name]
+            for step in self.program.steps
+            if step.action == "connect" and self.plan.tensors[step.reads[0]].plane == 1
+        }
+        weights = {value: t.weights.size for value, t in found.items() if t.steps is None}
+        return set(weights) if sum(weights.values()) >= WORTH_CODE else set()
 
     def _terms(self, step: Step) -> dict[str, Any]:
         """What a call may name."""
@@ -183,6 +195,7 @@ class Calls:
 
 LAYERS = ("convolve", "convolve_groups", "convolve_planes", "connect")
 NORMS = ("normalise", "group_norm", "layer_norm")
+WORTH_CODE = 1 << 14  # weights
 NUMBERS = ("epsilon", "slope", "factor", "offset")
 
 

@@ -87,6 +87,11 @@ class _Source:
         return self.declarations.size + self.pixels.size
 
     @property
+    def is_signal(self) -> bool:
+        """Whether it reads lines, which are seldom bytes, and not planes."""
+        return self.tiny.shape[1] == 1
+
+    @property
     def ram_bytes(self) -> int:
         """Bytes of static buffers."""
         floats = self.plan.arena + self.max_sums
@@ -101,6 +106,7 @@ class _Source:
             classes=len(self.tiny.classes),
             table_bytes=self.table_bytes,
             ram_bytes=self.ram_bytes,
+            raw=c_runtime.text("model_raw.h") if self.is_signal else "",
         )
 
     def model(self) -> str:
@@ -112,7 +118,8 @@ class _Source:
             *(c_runtime.text("tensor.c"), *self.pixels.lines),
             *(c_runtime.text(f"{part}.c") for part in self.parts),
             *self.declarations.lines,
-            self._functions(),
+            self._functions("run.c"),
+            *([self._functions("run_raw.c")] if self.is_signal else []),
         )
         return "\n".join(parts)
 
@@ -147,15 +154,15 @@ class _Source:
         steps = self.program.steps
         called = functions([*self.calls.clearing(steps[0]), *self.calls.statements])
         limited = "relu6" if any(step.limit == "RELU6" for step in steps) else "relu"
-        return c_runtime.needed({limited, *called})
+        return c_runtime.needed({limited, *called, *(["load_raw"] if self.is_signal else [])})
 
-    def _functions(self) -> str:
+    def _functions(self, file: str) -> str:
         load = self.program.steps[0]
         names = "\n".join(f"    {string(name)}," for name in self.tiny.classes)
         body = "\n".join(f"    {line}" for line in self.calls.statements)
         clear = "".join(f"    {line}\n" for line in self.calls.clearing(load))
         image = self.plan.tensors[load.gives].name
-        return Template(c_runtime.text("run.c")).substitute(
+        return Template(c_runtime.text(file)).substitute(
             names=names, body=body, clear=clear, image=image
         )
 
