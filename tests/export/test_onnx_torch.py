@@ -73,5 +73,5 @@ def test_layers_that_no_graph_has_are_exported_by_torch():
 
 
 def test_what_torch_cannot_export_either_is_told():
-    with pytest.raises(ExportError, match="torch cannot export this network to ONNX: .*eigvalsh"):
+    with pytest.raises(ExportError, match=r"torch cannot export this network to ONNX: .*eigvalsh"):
         exported(finished(Sorted()))
