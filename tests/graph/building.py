@@ -6,6 +6,11 @@ from fedtiny.graph.ir import Graph, Kind, Node
 from fedtiny.graph.operations import OPERATIONS
 
 
+def shape_for(name):
+    """A shape of inputs that a network of that name takes."""
+    return {"cnn1d": (6, 64), "mlp": (12,)}.get(name, (3, 32, 32))
+
+
 class Builder:
     """A network under construction.
 
@@ -56,8 +61,9 @@ class Builder:
     def add(self, first, second):
         return self.node(Kind.ADD, first, second)
 
-    def max_pool(self, source, kernel, stride, padding=(0, 0)):
-        return self.node(Kind.MAX_POOL, source, kernel=kernel, stride=stride, padding=padding)
+    def max_pool(self, source, kernel, stride, padding=(0, 0), **fields):
+        fields = {"kernel": kernel, "stride": stride, "padding": padding, **fields}
+        return self.node(Kind.MAX_POOL, source, **fields)
 
     def mean_pool(self, source, kernel, stride, padding=(0, 0), **fields):
         fields = {"kernel": kernel, "stride": stride, "padding": padding, **fields}

@@ -147,10 +147,9 @@ SPELLINGS = {
     "channel shuffle": spelled(
         192,
         flat(
-            lambda x: x.view(x.size(0), 2, 2, 8, 6)
-            .transpose(1, 2)
-            .contiguous()
-            .view(x.size(0), -1, 8, 6)
+            lambda x: (
+                x.view(x.size(0), 2, 2, 8, 6).transpose(1, 2).contiguous().view(x.size(0), -1, 8, 6)
+            )
         ),
         flat(lambda x: F.channel_shuffle(x, 2)),
     ),

@@ -10,6 +10,8 @@ from fedtiny.graph.ir import LIMITS, Graph, Kind, Node
 from fedtiny.graph.records import nodes_of, packed_records
 from fedtiny.graph.trace import trace
 
+from .building import shape_for
+
 IMAGE = {"kind": "input", "channels": 1, "size": [8, 8]}
 READABLE = [name for name in models.KINDS if name != "resnet18_ns"]  # computes with its weights
 JUNK = (None, True, -1, 2**40, 1.5, "", "x" * 300, [], [1], [1, -1], [[1, 1]], {"a": 1})
@@ -20,7 +22,8 @@ def read(*records, training=False):
 
 
 def network(name="resnet18"):
-    return trace(models.build(name, (3, 32, 32), 10, width=4), (3, 32, 32))
+    shape = shape_for(name)
+    return trace(models.build(name, shape, 10, width=4), shape)
 
 
 @pytest.mark.parametrize("name", READABLE)
@@ -106,6 +109,7 @@ def test_a_field_has_its_type_and_range(training):
         },
         "padding_end": [None] if training else [],
         **{field: [True] for field in ("bias", "count_padding", "ceil", "approximate")},
+        "by_channel": [True] if training else [],
         **{field: [1.5] for field in ("epsilon", "slope", "factor", "offset")},
         **{field: [[], [1]] for field in ("order", "shape")},
         "inputs": [[], [1]],

@@ -25,16 +25,32 @@ def command(arguments: list[str]) -> int:
     """Print the names of one kind of thing, with a line on each."""
     kind = tyro.cli(
         Annotated[
-            Literal["methods", "models", "datasets"],
+            Literal["methods", "models", "datasets", "operations"],
             tyro.conf.Positional,
             tyro.conf.arg(name="KIND", help="What to list."),
         ],
         prog="fedtiny list",
-        description="What can be named in a config.",
+        description="What can be named in a config, and the operations that networks may have.",
         args=arguments,
     )
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, description in KINDS[kind]().items():
-        table.add_row(f"[bold]{name}[/bold]", escape(description))
-    Console().print(table)
+    Console().print(_operations() if kind == "operations" else _described(KINDS[kind]()))
     return 0
+
+
+def _described(names: dict[str, str]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, description in names.items():
+        table.add_row(f"[bold]{name}[/bold]", escape(description))
+    return table
+
+
+def _operations() -> Table:
+    """Which backend has which operation; native is training, all others are exports."""
+    from fedtiny.export import support
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("operation", *support.BACKENDS):
+        table.add_column(heading)
+    for name, forms in support.table().items():
+        table.add_row(f"[bold]{name}[/bold]", *("yes" if has else "no" for has in forms))
+    return table

@@ -2,6 +2,8 @@
 
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ from fedtiny.files import write_atomically
 
 class _Prepared(nn.Module):
     """A network that normalises the pixels it takes, from 0 to 1, itself."""
+
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, run: Trained) -> None:
         super().__init__()
@@ -56,17 +61,31 @@ def exported(run: Trained, *, plain: bool = False) -> bytes:
 
 def _by_torch(network: nn.Module, shape: tuple[int, ...]) -> bytes:
     """What the exporter by tracing writes; it needs no package beside torch and onnx."""
-    file, axes = io.BytesIO(), {name: {0: "N"} for name in (INPUT, OUTPUT)}
-    names = {"input_names": [INPUT], "output_names": [OUTPUT], "dynamic_axes": axes}
+    file: Any = io.BytesIO()
+    axes = {name: {0: "N"} for name in (INPUT, OUTPUT)}
+    names: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT]}
+    names |= {"dynamic_axes": axes, "opset_version": OPSET, "dynamo": False}
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad(), _unfused():
             warnings.simplefilter("ignore")
             images = (torch.zeros(2, *shape),)
-            torch.onnx.export(network, images, file, dynamo=False, opset_version=OPSET, **names)
+            torch.onnx.export(network, images, file, **names)
     except Exception as error:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ExportError(f"torch cannot export this network to ONNX: {why}") from error
-    return file.getvalue()
+    data: bytes = file.getvalue()
+    return data
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """Transformer layers by their parts: ONNX has no operator for the fused ones."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def _make_sparse(onnx: Any, graph: Any) -> None:

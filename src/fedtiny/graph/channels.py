@@ -7,7 +7,6 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.errors import ModelError
 from fedtiny.graph.node import Kind, Node, Shape
 
 Flags = NDArray[np.bool_]
@@ -29,9 +28,8 @@ def forward(node: Node, shape: Shape, read: Sequence[Flags], sources: Sequence[S
         if node.kind == Kind.CONCAT:
             return np.concatenate(read if alike else _single(read, sources))
         return _single(read, sources)[0][node.start : node.start + node.channels]
-    if len({flags.shape for flags in read}) > 1:
-        raise ModelError(f"a step ({node.kind.name.lower()}) joins channels with single values")
-    found: Flags = np.logical_or.reduce(read)
+    alike = len({len(flags) for flags in read}) == 1
+    found: Flags = np.logical_or.reduce(read if alike else _single(read, sources))
     return found
 
 
@@ -53,7 +51,7 @@ def backward(
             sizes = [shape[0] for shape in sources]
         parts = np.split(needed, [sizes[0]])
         return [_joined(part, len(flags)) for part, flags in zip(parts, read, strict=True)]
-    return [needed] * len(read)
+    return [_joined(needed, len(flags)) for flags in read]
 
 
 def _by_group(flags: Flags, groups: int) -> Flags:
@@ -70,7 +68,7 @@ def _single(read: Sequence[Flags], sources: Sequence[Shape]) -> list[Flags]:
 
 
 def _joined(single: Flags, count: int) -> Flags:
-    found: Flags = single.reshape(count, -1).any(axis=1)
+    found: Flags = np.logical_or.reduce(single.reshape(count, -1), axis=1)
     return found
 
 
@@ -100,8 +98,8 @@ class Links:
     def across(self, flags: Flags, to: int) -> Flags:
         """The filters that read one of these channels, or the channels that these filters read."""
         if self.ends is None:
-            found = flags.reshape(self.groups, -1).any(axis=1) & self.inside.any()
-            return np.repeat(found, self.shape[to] // self.groups)
+            reached: Flags = np.logical_or.reduce(flags.reshape(self.groups, -1), axis=1)
+            return np.repeat(reached & self.inside.any(), self.shape[to] // self.groups)
         found = np.zeros(self.shape[to], dtype=np.bool_)
         found[self.ends[to][self.inside & flags[self.ends[1 - to]]]] = True
         return found

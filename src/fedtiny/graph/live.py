@@ -1,7 +1,7 @@
 """The channels that a network keeps where nothing reads the others."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 
@@ -23,12 +23,15 @@ def runs_twice(graph: Graph) -> frozenset[str]:
 
 def live_channels(graph: Graph, to_output: Sequence[Flags]) -> list[Flags]:
     """The channels that every node keeps: one set for all nodes that must have the same."""
-    sets = _sets(graph)
+    fixed = _fixed(graph, to_output)
+    sets = _sets(graph, fixed)
     live = {number: np.zeros_like(to_output[number]) for number in sets}
     for number, own in enumerate(sets):
         live[own] |= to_output[number]
-    for number in (0, len(sets) - 1, *_fixed(graph)):
-        live[sets[number]][:] = True
+    live[sets[-1]][:] = True
+    for number in fixed:
+        for each in (number, *graph.nodes[number].inputs):
+            live[sets[each]][:] = True
     for flags in live.values():
         if not flags.any():
             flags[0] = True  # every tensor has something in it
@@ -37,17 +40,17 @@ def live_channels(graph: Graph, to_output: Sequence[Flags]) -> list[Flags]:
         for i, node in enumerate(graph.nodes)
         if _is_join(node)
     ]
-    while sum(_settle(*join) for join in joins):  # all of them, as long as one grows
+    while sum(_equalize(*join) for join in joins):  # all of them, as long as one grows
         pass
     return [live[own] for own in sets]
 
 
-def _sets(graph: Graph) -> list[int]:
+def _sets(graph: Graph, fixed: Container[int]) -> list[int]:
     """The first node of those that share their channels: most hand on what they read."""
     sets = list(range(len(graph.nodes)))
     for number, node in enumerate(graph.nodes):
         new = node.kind in LAYERS and not _is_depthwise(graph, number)
-        if new or not node.inputs or _is_join(node) or node.kind in FIXED:
+        if new or _is_join(node) or number in fixed:
             continue
         joined = sorted({sets[i] for i in node.inputs})
         sets[number] = joined[0]
@@ -66,17 +69,19 @@ def _is_depthwise(graph: Graph, number: int) -> bool:
     return node.kind == Kind.CONVOLUTION and alone and sources[0][0] == node.groups
 
 
-def _fixed(graph: Graph) -> list[int]:
-    """The nodes that keep all their channels."""
-    shared, found = runs_twice(graph), []
+def _fixed(graph: Graph, flags: Sequence[Flags]) -> set[int]:
+    """The nodes that keep all their channels, and leave all to what they read."""
+    shared, found = runs_twice(graph), {0}
     for number, node in enumerate(graph.nodes):
         grouped = node.kind in LAYERS and node.groups > 1 and not _is_depthwise(graph, number)
-        if node.kind in FIXED or node.name in shared or grouped:
-            found += [number, *node.inputs]
+        passes = node.kind not in LAYERS and not _is_join(node)
+        uneven = passes and any(len(flags[i]) != len(flags[number]) for i in node.inputs)
+        if node.kind in FIXED or node.name in shared or grouped or uneven:
+            found.add(number)
     return found
 
 
-def _settle(own: Flags, sources: Sequence[Flags]) -> bool:
+def _equalize(own: Flags, sources: Sequence[Flags]) -> bool:
     """Make a concat keep what its sources keep, and they what it keeps; whether that is more."""
     before = sum(int(flags.sum()) for flags in (own, *sources))
     first, second = sources

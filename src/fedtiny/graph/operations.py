@@ -1,7 +1,8 @@
 """The one table of operations: what a node may compute, its shape, its tensors and its cost.
 
-How a backend computes an operation is its own matter: `native/csrc`, `graph/arithmetic.py` (NumPy),
-`export/c_calls.py`, `export/torch_model.py` and `export/onnx_file.py` each have a table of forms.
+Its shape rules are in `graph/shapes.py`. How a backend computes an operation is its own matter:
+`native/csrc`, `graph/arithmetic.py` (NumPy), `export/c_program.py`, `export/torch_model.py` and
+`export/onnx_forms.py` each have a table of forms; `export/support.py` compares them.
 """
 
 from collections import Counter
@@ -10,12 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fedtiny.graph import shapes
-from fedtiny.graph.node import ACTIVATIONS as ACTIVATIONS
-from fedtiny.graph.node import CONVOLUTIONS as CONVOLUTIONS
-from fedtiny.graph.node import Kind, Node, Shape
-from fedtiny.graph.node import POOLS as POOLS
-from fedtiny.graph.node import WINDOWS as WINDOWS
-from fedtiny.graph.node import Pair as Pair
+from fedtiny.graph.node import ACTIVATIONS, Kind, Node, Shape
 from fedtiny.graph.shapes import Sources, Tensors
 
 
@@ -115,8 +111,10 @@ def native_lacks(nodes: Iterable[Node]) -> str:
     runs = Counter(node.name for node in nodes if node.kind == Kind.BATCH_NORM)
     twice = next((name for name, count in runs.items() if count > 1), "")
     along = next((n for n in nodes if n.kind in (Kind.CONCAT, Kind.SLICE) and n.axis != 0), None)
+    channels = next((n for n in nodes if n.kind == Kind.DROPOUT and n.by_channel), None)
     return (
         lacking(nodes, NATIVE)
+        or (f"{described(channels)} of channels" if channels else "")
         or (f"{described(along)} along rows or columns" if along else "")
         or (f"a batch norm that runs twice ({twice})" if twice else "")
     )

@@ -1,18 +1,18 @@
 """Passes over a graph: what can be left out goes, what belongs together is joined."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from fedtiny.graph.arithmetic import Batch, all_steps
+from fedtiny.graph.arithmetic import all_steps
 from fedtiny.graph.arrays import Lowered, Norm, Weights
 from fedtiny.graph.channels import Flags, ends_of
 from fedtiny.graph.ir import LAYERS, Graph, Kind, Node
 from fedtiny.graph.live import live_channels, runs_twice
 from fedtiny.graph.reach import Reachability
-
+from fedtiny.graph.windows import Batch
 
 TRANSPOSED = Kind.TRANSPOSED_CONVOLUTION
 
@@ -22,6 +22,12 @@ def for_inference(graph: Graph) -> Graph:
     idle = dict.fromkeys(set(range(len(graph.nodes))) - graph.needed, 0)
     dropouts = {i: n.inputs[0] for i, n in enumerate(graph.nodes) if n.kind == Kind.DROPOUT}
     return _without(graph, idle | dropouts)
+
+
+def without_idle(graph: Graph, kinds: Container[Kind]) -> Graph:
+    """The graph without the nodes of these kinds that do not lead to the result."""
+    idle = [i for i in range(len(graph.nodes)) if i not in graph.needed]
+    return _without(graph, {i: 0 for i in idle if graph.nodes[i].kind in kinds})
 
 
 def fold_batch_norm(net: Lowered) -> Lowered:
@@ -113,8 +119,8 @@ def _without_constants(net: Lowered) -> dict[str, Weights]:
     for number, node in net.graph.layers.items():
         (source,) = node.inputs
         inside, layer = reach.inside(number), weights[node.name]
-        whole = layer.indices is None and reached[source].all() and inside.all()
-        if whole or node.name in shared or node.kind == TRANSPOSED:
+        unchanged = layer.indices is None and reached[source].all() and inside.all()
+        if unchanged or node.name in shared or node.kind == TRANSPOSED:
             continue
         plane = blank[source][:, 0] if blank else np.zeros((len(reached[source]), 1))
         plane = plane.reshape(len(reached[source]), -1)

@@ -1,8 +1,7 @@
 """What pruning and costs must know of a network: its parameter spec and its profile."""
 
 import copy
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, prod
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -29,13 +29,13 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced, *, depthwise: bool) -
     Prunable is every convolution and linear weight but those of the first layer and of the last,
     in the order in which the network runs them; without `depthwise`, those of depthwise and
     squeeze-and-excite layers are not. A network may name others in an attribute
-    `prunable_layers`, but none that runs twice in a pass or is transposed. It may say how it splits into blocks by an attribute `pruning_blocks`, a list
-    of lists of module names; else its prunable layers are cut into at most five runs.
+    `prunable_layers`, but no transposed convolution. It may say how it splits into blocks by an
+    attribute `pruning_blocks`, a list of lists of module names; else its prunable layers are cut
+    into at most five runs.
     """
     norms = _norms(model)
     _check_float32(model)
-    runs = Counter(run.name for run in runs_of_layers(model, shape, graph))
-    layers = list(runs)
+    layers = list(dict.fromkeys(run.name for run in runs_of_layers(model, shape, graph)))
     if len(layers) < 3:
         raise ModelError(
             f"the model has {len(layers)} convolution or linear layers; the first and the last "
@@ -44,15 +44,14 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced, *, depthwise: bool) -
     state = model.state_dict()  # of which all but counters is averaged
     tensors = {name: tuple(t.shape) for name, t in state.items() if t.is_floating_point()}
     _check_plain(model, layers, tensors)
-    never = _never_pruned(model, runs)
+    never = {name for name in layers if isinstance(model.get_submodule(name), TRANSPOSED)}
     kept_dense = never | (set() if depthwise else dense_by_default(model, layers[1:-1], graph))
     chosen = _chosen(model, [name for name in layers[1:-1] if name not in kept_dense])
     if not chosen <= set(layers):
         raise ModelError(f"the model has no layer {sorted(chosen - set(layers))} to prune")
     if wrong := sorted(chosen & never):
         raise ModelError(
-            f"layer '{wrong[0]}' runs twice in a pass or is a transposed convolution, which "
-            "pruning cannot handle"
+            f"layer '{wrong[0]}' is a transposed convolution, which pruning cannot handle"
         )
     prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers if name in chosen}
     return ParamSpec(
@@ -63,12 +62,6 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced, *, depthwise: bool) -
         input_layer=layers[0],
         output_layer=layers[-1],
     )
-
-
-def _never_pruned(model: nn.Module, runs: Mapping[str, int]) -> set[str]:
-    """Layers whose weights have gradients of more than one kind or order; they stay dense."""
-    transposed = {name for name in runs if isinstance(model.get_submodule(name), TRANSPOSED)}
-    return transposed | {name for name, count in runs.items() if count > 1}
 
 
 def _chosen(model: nn.Module, usual: Sequence[str]) -> set[str]:
@@ -225,7 +218,7 @@ def _other_macs(
     """Read off the graph, or what PyTorch counts beside the layers where there is none."""
     if isinstance(graph, Graph):
         return graph.other_macs
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         _run(model.eval(), (1, *shape))
     return max(0, int(counter.get_total_flops()) // 2 - sum(layer.macs for layer in layers))
 
@@ -254,9 +247,9 @@ def _watched(model: nn.Module, shape: Shape) -> list[LayerProfile]:
     """By hooks, in a pass of one image in eval mode."""
     runs: list[LayerProfile] = []
 
-    def note(name: str, layer: Any, given: tuple[Tensor, ...], output: Tensor) -> None:
+    def note(name: str, layer: Any, read: tuple[Tensor, ...], output: Tensor) -> None:
         weights = tuple(layer.weight.shape)  # begins with the channels of what has the places
-        places = given[0] if isinstance(layer, TRANSPOSED) else output
+        places = read[0] if isinstance(layer, TRANSPOSED) else output
         runs.append(LayerProfile(name, weights, uses=places.numel() // weights[0]))
 
     hooks = [

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from fedtiny.graph.ir import Kind
-from fedtiny.graph.trace import computing, layers, reshaping
+from fedtiny.graph.trace import computing, layers, pooling, reshaping
 from fedtiny.graph.trace.translation import Parameter, Translation, unsupported
 from fedtiny.graph.trace.views import View
 
@@ -31,20 +31,21 @@ SPELLINGS: dict[Callable[..., Any], tuple[Spelling, ...]] = {
     computing.hardtanh: (F.hardtanh, F.hardtanh_),
     computing.softmax: (F.softmax, torch.softmax, "softmax"),
     computing.dropout: (F.dropout, torch.dropout),
+    computing.channel_dropout: (F.dropout1d, F.dropout2d),
     computing.add: (operator.add, operator.iadd, torch.add, "add", "add_"),
     computing.subtract: (operator.sub, operator.isub, torch.sub, "sub", "sub_"),
     computing.multiply: (operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_"),
     computing.divide: (operator.truediv, operator.itruediv, torch.div, "div", "div_"),
-    computing.max_pool(1): (F.max_pool1d, torch.max_pool1d),
-    computing.max_pool(2): (F.max_pool2d, torch.max_pool2d),
-    computing.mean_pool(1): (F.avg_pool1d,),
-    computing.mean_pool(2): (F.avg_pool2d,),
-    computing.adaptive_mean(1): (F.adaptive_avg_pool1d,),
-    computing.adaptive_mean(2): (F.adaptive_avg_pool2d,),
-    computing.adaptive_max(1): (F.adaptive_max_pool1d,),
-    computing.adaptive_max(2): (F.adaptive_max_pool2d,),
-    computing.mean: (torch.mean, "mean"),
-    computing.upsample: (F.interpolate, F.upsample),
+    pooling.max_pool(1): (F.max_pool1d, torch.max_pool1d),
+    pooling.max_pool(2): (F.max_pool2d, torch.max_pool2d),
+    pooling.mean_pool(1): (F.avg_pool1d,),
+    pooling.mean_pool(2): (F.avg_pool2d,),
+    pooling.adaptive_mean(1): (F.adaptive_avg_pool1d,),
+    pooling.adaptive_mean(2): (F.adaptive_avg_pool2d,),
+    pooling.adaptive_max(1): (F.adaptive_max_pool1d,),
+    pooling.adaptive_max(2): (F.adaptive_max_pool2d,),
+    pooling.mean: (torch.mean, "mean"),
+    pooling.upsample: (F.interpolate, F.upsample),
     computing.matmul: (operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"),
     computing.attention: (F.scaled_dot_product_attention,),
     layers.linear_function: (F.linear,),
@@ -78,7 +79,9 @@ WITH_PARAMETERS = (layers.linear_function, layers.convolution_function)
 SHAPES = {"size", "dim"}
 
 
-def function(t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def function(
+    t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """What a function of tensors, or one of numbers, gives."""
     if target is builtins.getattr or target in SHAPES:
         return _of_shape(t, target, args, kwargs)
@@ -125,7 +128,9 @@ def _of_numbers(target: Spelling, args: Any, kwargs: dict[str, Any]) -> Any:
     return target(*args, **kwargs)
 
 
-def _of_shape(t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _of_shape(
+    t: Translation, target: Spelling, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A tensor's shape, one size of it, or its rank."""
     tensor, *more = (*args, *kwargs.values())
     asked = target if target in SHAPES else more.pop(0)

@@ -11,10 +11,15 @@ from torch import fx, nn
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph, Kind, Node, Shape
 from fedtiny.graph.operations import OPERATIONS
-from fedtiny.graph.trace.views import ALL_IMAGES, View, move, whole
+from fedtiny.graph.passes import without_idle
+from fedtiny.graph.trace.views import ALL_IMAGES, View, full_axis, move
 
 PLACES = {2: (0,), 3: (0, 2), 4: (0, 1, 2)}
 """The axes of a node that those of a tensor of images, signals or rows are, by its rank."""
+
+
+MOVES = (Kind.SLICE, Kind.RESHAPE, Kind.PERMUTE)
+"""Which tracing makes before it knows that they are read."""
 
 
 def unsupported(what: str) -> ModelError:
@@ -66,14 +71,36 @@ class Translation:
                     self.values[node] = functions(self, node.target, args, kwargs)
                 case "output":
                     return self._graph(self._value(node.args[0]))
+            if self._writes(node):
+                self._rewrite(node)
         raise ModelError("the network has no output")
+
+    def _writes(self, node: fx.Node) -> bool:
+        """Whether a call changes the tensor that it reads."""
+        if node.op == "call_module":
+            return bool(getattr(self.traced.get_submodule(str(node.target)), "inplace", False))
+        name = getattr(node.target, "__name__", str(node.target))
+        method = name.endswith("_") and not name.endswith("__")
+        return method or node.kwargs.get("inplace") is True
+
+    def _rewrite(self, node: fx.Node) -> None:
+        """What shares its values with a tensor that was changed in place has changed too."""
+        before, after = (self.values.get(n) for n in (node.args[0], node))
+        if not isinstance(before, View) or not isinstance(after, View):
+            return
+        same = before.axes == after.axes and self.shapes[before.node] == self.shapes[after.node]
+        for other, value in self.values.items():
+            if isinstance(value, View) and value.node == before.node:
+                if not same and other is not node.args[0]:
+                    raise unsupported(f"'{node.target}' in place of a part of a tensor")
+                self.values[other] = replace(value, node=after.node) if same else after
 
     def _graph(self, output: Any) -> Graph:
         flat = isinstance(output, View) and output.is_flat
         last = self.arranged(output, (0,)) if flat else None
         if last != len(self.nodes) - 1:
             raise ModelError("the network must give one tensor, that of its last step")
-        return Graph(tuple(self.nodes))
+        return without_idle(Graph(tuple(self.nodes)), MOVES)
 
     def _parameter(self, name: str) -> Parameter:
         found = operator.attrgetter(name)(self.traced)
@@ -112,7 +139,7 @@ class Translation:
         channels = prod(value.shape) // max(1, rows * columns)
         size = {"channels": channels, "size": (rows, columns)}
         number = self.add(Kind.PARAMETER, name=value.name, shape=value.shape, **size)
-        parts = tuple(whole(axis, side) for axis, side in enumerate(self.shapes[number]))
+        parts = tuple(full_axis(axis, side) for axis, side in enumerate(self.shapes[number]))
         found = View(number, parts).reshaped(value.shape)
         assert found is not None, "a shape of its own"
         return found
@@ -132,7 +159,7 @@ class Translation:
             raise unsupported(f"a tensor of shape {_shown(view)} here ({self.module})")
         wanted = [axes[1 + places.index(p)] if p in places else () for p in (0, 1, 2)]
         shape = self.shapes[view.node]
-        if all(parts == whole(axis, shape[axis]) for axis, parts in enumerate(wanted)):
+        if all(parts == full_axis(axis, shape[axis]) for axis, parts in enumerate(wanted)):
             return view.node
         moved = move(wanted)
         if len(moved.sizes) > 3:
@@ -154,7 +181,7 @@ class Translation:
             return self.add(Kind.FLATTEN, number)
         return self.add(Kind.RESHAPE, number, channels=channels, size=(rows, columns))
 
-    def settled(self, view: View) -> tuple[int, tuple[int, ...]]:
+    def in_places(self, view: View) -> tuple[int, tuple[int, ...]]:
         """A node that has every axis of a tensor in a place of its own, and those places."""
         shape, free = self.shapes[view.node], [0, 1, 2]
         found = [view.place(axis, shape) for axis in range(1, len(view.axes))]

@@ -10,6 +10,7 @@ from fedtiny.devices.gpu.sparse.lowering import UnsupportedNetworkError
 from fedtiny.devices.gpu.sparse.plan import Plan
 from fedtiny.errors import KernelError
 from fedtiny.graph.ir import Graph
+from fedtiny.graph.live import runs_twice
 from fedtiny.models import Traced, untrained
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
@@ -35,6 +36,8 @@ def plan_for(
         raise graph
     if reason := untrained(model, param_spec, graph.tensors):
         raise UnsupportedNetworkError(reason)
+    if shared := sorted(runs_twice(graph)):
+        raise UnsupportedNetworkError(f"'{shared[0]}' runs twice in a pass")
     word = "bf16" if precision == "bf16" else "fp32"
     return Plan(graph, param_spec, batch, word, shared_memory(device))
 
