@@ -7,7 +7,7 @@ import numpy as np
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.export.network import TinyModel
-from fedtiny.graph.arithmetic import Lowered, Norm, Weights
+from fedtiny.graph.arrays import Lowered, Norm, Weights
 from fedtiny.graph.node import ACTIVATIONS, POOLS, Kind
 from fedtiny.graph.operations import OPERATIONS
 

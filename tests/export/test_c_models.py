@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from fedtiny.data.transforms import ArrayTransform, Preparation
 from fedtiny.export.c_source import write_c
 from fedtiny.export.network import TinyModel
-from fedtiny.graph.arithmetic import Lowered, Weights
+from fedtiny.graph.arrays import Lowered, Weights
 
 from ..graph.building import Builder
 from .c_networks import networks

@@ -52,8 +52,9 @@ class Builder:
     def add(self, first, second):
         return self.node(Kind.ADD, first, second)
 
-    def max_pool(self, source, kernel, stride, padding=(0, 0)):
-        return self.node(Kind.MAX_POOL, source, kernel=kernel, stride=stride, padding=padding)
+    def max_pool(self, source, kernel, stride, padding=(0, 0), **fields):
+        fields = {"kernel": kernel, "stride": stride, "padding": padding, **fields}
+        return self.node(Kind.MAX_POOL, source, **fields)
 
     def mean_pool(self, source, kernel, stride, padding=(0, 0), **fields):
         fields = {"kernel": kernel, "stride": stride, "padding": padding, **fields}

@@ -82,6 +82,28 @@ MISFITS = {
     "is out of place": lambda n: n.node(Kind.INPUT),
     "gives 0 values": lambda n: n.adaptive_pool(0, (0, 1)),
     "at least one layer": lambda n: n.flatten(0),
+    "share its channels out among 3": lambda n: n.convolution("c", 0, 6, groups=3),
+    "output padding that is not below": lambda n: n.node(
+        Kind.TRANSPOSED_CONVOLUTION, 0, name="c", channels=2, output_padding=(1, 0)
+    ),
+    "no ceil mode": lambda n: n.convolution("c", 0, 2, ceil=True),
+    "no dilation and no uneven": lambda n: n.mean_pool(0, (2, 2), (1, 1), padding_end=(1, 1)),
+    "share 2 channels out among 4": lambda n: n.node(Kind.GROUP_NORM, 0, name="c", groups=4),
+    "neither the same shape nor": lambda n: n.node(
+        Kind.MULTIPLY, 0, n.convolution("c", 0, 1, kernel=(8, 6))
+    ),
+    "no such axis": lambda n: n.node(Kind.SOFTMAX, 0, axis=3),
+    "differ along another axis": lambda n: n.node(Kind.CONCAT, 0, n.max_pool(0, (2, 2), (2, 2))),
+    "reaches beyond": lambda n: n.node(Kind.SLICE, 0, start=1, channels=2),
+    "another number of values than it reads": lambda n: n.node(
+        Kind.RESHAPE, 0, channels=2, size=(8, 5)
+    ),
+    "another number of values than it holds": lambda n: n.node(
+        Kind.PARAMETER, name="c", shape=(2, 3), channels=2, size=(2, 2)
+    ),
+    "an order of its three axes": lambda n: n.node(Kind.PERMUTE, 0, order=(0, 1, 1)),
+    "by whole numbers": lambda n: n.node(Kind.UPSAMPLE, 0, size=(12, 6)),
+    "matrices that do not fit": lambda n: n.node(Kind.MATMUL, 0, 0),
     "a name of its own": lambda n: n.linear("", n.flatten(0), 3),
     "more than 1073741824 weights": lambda n: n.linear("c", n.flatten(0), 2**25),
     "gives 2147483648 values": lambda n: n.linear("c", n.flatten(0), 2**31),
@@ -172,6 +194,52 @@ def test_what_a_backend_lacks_is_named():
     assert lacking(nodes, NATIVE - {Kind.MEAN_POOL, Kind.DROPOUT}) == "mean_pool"
 
 
+SHAPES = {
+    (4, 3, 1): lambda n: n.convolution("c", 0, 4, kernel=(3, 3), stride=(2, 2), dilation=(1, 2)),
+    (4, 9, 6): lambda n: n.convolution(
+        "c", 0, 4, kernel=(2, 2), padding=(2, 0), padding_end=(0, 1)
+    ),
+    (6, 17, 11): lambda n: n.node(
+        Kind.TRANSPOSED_CONVOLUTION, 0, name="c", channels=6, kernel=(3, 3), stride=(2, 2),
+        padding=(0, 1), output_padding=(0, 0),
+    ),
+    (2, 4, 3): lambda n: n.max_pool(0, (3, 3), (2, 2), ceil=True),
+    (2, 3, 2): lambda n: n.max_pool(0, (3, 3), (2, 2)),
+    (5, 8, 6): lambda n: n.linear("c", 0, 5),
+    (4, 8, 6): lambda n: n.node(Kind.CONCAT, 0, 0),
+    (2, 16, 6): lambda n: n.node(Kind.CONCAT, 0, 0, axis=1),
+    (1, 8, 6): lambda n: n.node(Kind.SLICE, 0, start=1, channels=1),
+    (6, 2, 8): lambda n: n.node(Kind.PERMUTE, 0, order=(2, 0, 1)),
+    (2, 16, 18): lambda n: n.node(Kind.UPSAMPLE, 0, size=(16, 18)),
+    (2, 8, 8): lambda n: n.node(Kind.MATMUL, 0, n.node(Kind.PERMUTE, 0, order=(0, 2, 1))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_by_hand(shape):
+    net = Builder((2, 8, 6))
+    node = SHAPES[shape](net)
+    net.linear("fc", net.flatten(node), 3)
+    assert net.graph.shapes[node] == shape
+
+
 def test_multiply_adds_come_from_shapes():
     graph = small().graph
     assert graph.uses == {"conv": 24, "fc": 1}
+    assert graph.other_macs == 0
+
+
+def test_a_transposed_convolution_uses_its_weights_at_each_place_that_it_reads():
+    net = Builder((2, 8, 6))
+    up = net.node(Kind.TRANSPOSED_CONVOLUTION, 0, name="up", channels=4, groups=2, stride=(3, 3))
+    net.linear("fc", net.flatten(up), 3)
+    assert net.graph.tensors["up.weight"] == (2, 2, 1, 1)
+    assert net.graph.uses["up"] == 48
+
+
+def test_a_product_of_two_things_has_multiply_adds_but_no_weights():
+    net = Builder((2, 8, 6))
+    turned = net.node(Kind.PERMUTE, 0, order=(0, 2, 1))
+    net.linear("fc", net.flatten(net.node(Kind.MATMUL, 0, turned)), 3)
+    assert net.graph.other_macs == 2 * 8 * 6 * 8
+    assert net.graph.largest_read == 2 * 8 * 6 * 8

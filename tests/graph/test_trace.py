@@ -45,7 +45,7 @@ def test_shapes_are_those_that_torch_computes(name):
     assert graph.tensors.keys() == state.keys()
     for ours, torchs in ((layers, found), (graph.tensors, state)):
         for key, own in ours.items():
-            if name == "cnn1d" and len(torchs[key]) > 1:
+            if name == "cnn1d" and len(own) > len(torchs[key]) > 1:
                 assert own == (*torchs[key][: len(own) - 2], 1, torchs[key][-1]), "one row"
             elif name == "vit_tiny" and ours is layers and len(torchs[key]) == 2:
                 assert own == (*reversed(torchs[key]), 1), "a row for each token"

@@ -205,7 +205,7 @@ def test_images_of_any_shape_are_read_from_the_smallest_on(name, shape):
 @pytest.mark.parametrize(
     ("name", "shape", "said"),
     [
-        ("cnn1d", (3, 8, 8), r"cnn1d reads sequences \[channels, time\], but .* is images"),
+        ("cnn1d", (3, 8, 8), r"cnn1d reads sequences \[channels, time\], but the data are images"),
         ("resnet20", (6, 128), r"resnet20 reads images.*take --model cnn1d, or"),
         ("small", (20,), "take --model mlp, or a network of your own"),
     ],

@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedtiny.graph.ir import Kind
 
 from ..graph.building import Builder
 from .reference import ACTIVATIONS, Reference
-from .strategies import masks_of
-from .twins import Twins, agree, batch, random_mask, supported_lanes, wake_norms
+from .twins import Twins, agree, batch, random_mask, wake_norms
 
 CLASSES = 4
 

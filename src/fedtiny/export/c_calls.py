@@ -13,7 +13,7 @@ from fedtiny.export.c_plan import Plan, copied, is_in_place
 from fedtiny.export.c_steps import Program, Step
 from fedtiny.export.c_tables import Table
 from fedtiny.export.c_text import NOTHING, Declarations, literal
-from fedtiny.graph.arithmetic import Lowered
+from fedtiny.graph.arrays import Lowered
 
 ARGUMENTS = {
     "convolve": "&{name}, {read}, {other}, {out}, {limit}",

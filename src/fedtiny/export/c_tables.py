@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedtiny.errors import ExportError
 from fedtiny.export.network import quantise
-from fedtiny.graph.arithmetic import Weights
+from fedtiny.graph.arrays import Weights
 
 MAX_ESCAPE = 255
 Array = NDArray[Any]

@@ -16,8 +16,10 @@ from fedtiny.errors import DataError, ExportError
 from fedtiny.export.network import TinyModel, as_images
 from fedtiny.export.packed import shipped
 from fedtiny.extras import require
-from fedtiny.graph.arithmetic import FORMS, Batch, Floats
+from fedtiny.graph.arithmetic import FORMS
+from fedtiny.graph.arrays import Floats
 from fedtiny.graph.ir import UNTRUSTED
+from fedtiny.graph.windows import Batch
 
 MAX_AT_ONCE = 64  # images that are computed together
 MAX_READ = 1 << 25  # values that the windows of a layer read at a time
@@ -49,6 +51,10 @@ class NumpyModel:
 
     def logits(self, normalised: Floats) -> Floats:
         """Logits of images that are normalised already, all at once."""
+        with np.errstate(over="ignore", invalid="ignore"):  # as torch, without a word
+            return self._logits(normalised)
+
+    def _logits(self, normalised: Floats) -> Floats:
         outputs: dict[int, Batch] = {}
         batch = np.ascontiguousarray(normalised.swapaxes(0, 1))
         nodes = self.model.net.graph.nodes

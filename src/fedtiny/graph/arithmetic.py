@@ -5,14 +5,11 @@ from math import pi
 
 import numpy as np
 
-from fedtiny.graph.arrays import Floats as Floats
-from fedtiny.graph.arrays import Lowered as Lowered
-from fedtiny.graph.arrays import Norm as Norm
-from fedtiny.graph.arrays import Weights as Weights
+from fedtiny.graph.arrays import Lowered, Norm
 from fedtiny.graph.ir import Kind, Node
-from fedtiny.graph.windows import Batch as Batch
-from fedtiny.graph.windows import adaptively_pooled as adaptively_pooled
 from fedtiny.graph.windows import (
+    Batch,
+    adaptively_pooled,
     by_channel,
     convolved,
     convolved_transposed,

@@ -68,7 +68,7 @@ def _single(read: Sequence[Flags], sources: Sequence[Shape]) -> list[Flags]:
 
 
 def _joined(single: Flags, count: int) -> Flags:
-    found: Flags = single.reshape(count, -1).any(axis=1)
+    found: Flags = np.logical_or.reduce(single.reshape(count, -1), axis=1)
     return found
 
 
@@ -98,7 +98,7 @@ class Links:
     def across(self, flags: Flags, to: int) -> Flags:
         """The filters that read one of these channels, or the channels that these filters read."""
         if self.ends is None:
-            reached: Flags = flags.reshape(self.groups, -1).any(axis=1)
+            reached: Flags = np.logical_or.reduce(flags.reshape(self.groups, -1), axis=1)
             return np.repeat(reached & self.inside.any(), self.shape[to] // self.groups)
         found = np.zeros(self.shape[to], dtype=np.bool_)
         found[self.ends[to][self.inside & flags[self.ends[1 - to]]]] = True

@@ -40,7 +40,7 @@ def live_channels(graph: Graph, to_output: Sequence[Flags]) -> list[Flags]:
         for i, node in enumerate(graph.nodes)
         if _is_join(node)
     ]
-    while sum(_settle(*join) for join in joins):  # all of them, as long as one grows
+    while sum(_equalize(*join) for join in joins):  # all of them, as long as one grows
         pass
     return [live[own] for own in sets]
 
@@ -81,7 +81,7 @@ def _fixed(graph: Graph, flags: Sequence[Flags]) -> set[int]:
     return found
 
 
-def _settle(own: Flags, sources: Sequence[Flags]) -> bool:
+def _equalize(own: Flags, sources: Sequence[Flags]) -> bool:
     """Make a concat keep what its sources keep, and they what it keeps; whether that is more."""
     before = sum(int(flags.sum()) for flags in (own, *sources))
     first, second = sources

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fedtiny.graph import shapes
-from fedtiny.graph.node import ACTIVATIONS as ACTIVATIONS
-from fedtiny.graph.node import CONVOLUTIONS as CONVOLUTIONS
-from fedtiny.graph.node import Kind, Node, Shape
-from fedtiny.graph.node import POOLS as POOLS
-from fedtiny.graph.node import WINDOWS as WINDOWS
-from fedtiny.graph.node import Pair as Pair
+from fedtiny.graph.node import ACTIVATIONS, Kind, Node, Shape
 from fedtiny.graph.shapes import Sources, Tensors
 
 

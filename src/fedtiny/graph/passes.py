@@ -6,12 +6,13 @@ from math import prod
 
 import numpy as np
 
-from fedtiny.graph.arithmetic import Batch, all_steps
+from fedtiny.graph.arithmetic import all_steps
 from fedtiny.graph.arrays import Lowered, Norm, Weights
 from fedtiny.graph.channels import Flags, ends_of
 from fedtiny.graph.ir import LAYERS, Graph, Kind, Node
 from fedtiny.graph.live import live_channels, runs_twice
 from fedtiny.graph.reach import Reachability
+from fedtiny.graph.windows import Batch
 
 TRANSPOSED = Kind.TRANSPOSED_CONVOLUTION
 
@@ -112,8 +113,8 @@ def _without_constants(net: Lowered) -> dict[str, Weights]:
     for number, node in net.graph.layers.items():
         (source,) = node.inputs
         inside, layer = reach.inside(number), weights[node.name]
-        whole = layer.indices is None and reached[source].all() and inside.all()
-        if whole or node.name in shared or node.kind == TRANSPOSED:
+        unchanged = layer.indices is None and reached[source].all() and inside.all()
+        if unchanged or node.name in shared or node.kind == TRANSPOSED:
             continue
         plane = blank[source][:, 0] if blank else np.zeros((len(reached[source]), 1))
         plane = plane.reshape(len(reached[source]), -1)

@@ -148,8 +148,8 @@ def permute_misfit(node: Node, sources: Sources) -> str:
 def upsample_misfit(node: Node, sources: Sources) -> str:
     """Nearest values, each repeated as often as the others."""
     sides = zip(node.size, sources[0][1:], strict=True)
-    whole = all(big >= 1 and big % side == 0 for big, side in sides)
-    return "" if whole else "must scale by whole numbers"
+    fits = all(big >= 1 and big % side == 0 for big, side in sides)
+    return "" if fits else "must scale by whole numbers"
 
 
 def product(node: Node, sources: Sources) -> Shape:

@@ -9,6 +9,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from fedtiny.graph.arrays import Weights
+from fedtiny.graph.channels import ends_of
 from fedtiny.graph.ir import Node, Pair
 from fedtiny.graph.shapes import transposed, windowed
 
@@ -85,21 +86,49 @@ def convolved_transposed(x: Batch, node: Node, weights: Weights) -> Batch:
     """The transposed convolution: what each value adds to every place of its window."""
     channels, images, *size = x.shape
     shape = transposed(node, [(channels, *size)])
-    (down, right), (top, left) = node.stride, node.padding
     sides = zip(size, node.stride, node.span, node.output_padding, strict=True)
-    whole = ((n - 1) * step + span + more for n, step, span, more in sides)
-    out = np.zeros((node.channels, images, *whole), dtype=x.dtype)
-    grouped = x.reshape(node.groups, channels // node.groups, -1)
-    taps = weights.dense().reshape(node.groups, channels // node.groups, -1, *node.kernel)
+    extents = ((n - 1) * step + span + more for n, step, span, more in sides)
+    out = np.zeros((node.channels, images, *extents), dtype=x.dtype)
+    if len(weights.values) >= DENSE_FROM * weights.size:
+        _add_taps(x, node, weights, out)
+    else:
+        _add_weights(x, node, weights, out)
+    top, left = node.padding
+    cut = out[:, :, top : top + shape[1], left : left + shape[2]]
+    return _biased(np.ascontiguousarray(cut), weights)
+
+
+def _add_taps(x: Batch, node: Node, weights: Weights, out: Batch) -> None:
+    """Add what each place of the kernel gives, all channels at once."""
+    grouped = x.reshape(node.groups, x.shape[0] // node.groups, -1)
+    taps = weights.dense().reshape(*grouped.shape[:2], -1, *node.kernel)
     for row, column in np.ndindex(*node.kernel):
         tap = taps[..., row, column].swapaxes(1, 2).astype(x.dtype, copy=False)
         added = (tap @ grouped).reshape(node.channels, *x.shape[1:])
-        first, second = row * node.dilation[0], column * node.dilation[1]
-        rows = slice(first, first + (size[0] - 1) * down + 1, down)
-        columns = slice(second, second + (size[1] - 1) * right + 1, right)
-        out[:, :, rows, columns] += added
-    cut = out[:, :, top : top + shape[1], left : left + shape[2]]
-    return _biased(np.ascontiguousarray(cut), weights)
+        _touched(out, node, x.shape, row, column)[...] += added
+
+
+def _add_weights(x: Batch, node: Node, weights: Weights, out: Batch) -> None:
+    """Add what each kept weight gives."""
+    link, tap = np.divmod(weights.positions, prod(node.kernel))
+    filters, channels = ends_of(node, link, x.shape[0])
+    for value, filter, channel, place in zip(weights.values, filters, channels, tap, strict=True):
+        row, column = divmod(int(place), node.kernel[1])
+        _touched(out, node, x.shape, row, column)[filter] += x[channel] * value
+
+
+def _touched(out: Batch, node: Node, shape: tuple[int, ...], row: int, column: int) -> Batch:
+    """The places that one place of a kernel writes to."""
+    rows, columns = (
+        slice(first, first + (side - 1) * step + 1, step)
+        for first, side, step in zip(
+            (row * node.dilation[0], column * node.dilation[1]),
+            shape[2:],
+            node.stride,
+            strict=True,
+        )
+    )
+    return out[:, :, rows, columns]
 
 
 def max_pooled(x: Batch, node: Node) -> Batch:

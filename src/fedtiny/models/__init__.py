@@ -131,13 +131,16 @@ def build(
 def check_reads(name: str, shape: Shape) -> None:
     """Refuse samples with other dimensions than the network of that name reads."""
     wanted = kind(name).dimensions
-    if len(shape) != wanted:
-        fitting = [other for other, model in KINDS.items() if model.dimensions == len(shape)]
-        raise ModelError(
-            f"{name} reads {READS[wanted]}, but a sample of the data is "
-            f"{READS.get(len(shape), 'no such thing')}: its shape is {tuple(shape)}; take --model "
-            f"{' or '.join(fitting)}, or a network of your own"
-        )
+    if len(shape) == wanted:
+        return
+    fitting = [other for other, model in KINDS.items() if model.dimensions == len(shape)]
+    if not fitting:
+        raise ModelError(f"{name} reads {READS[wanted]}, not samples of shape {tuple(shape)}")
+    others = " or another for it" if len(fitting) > 1 else ""
+    raise ModelError(
+        f"{name} reads {READS[wanted]}, but the data are {READS[len(shape)]}, of shape "
+        f"{tuple(shape)}; take --model {fitting[0]}{others}, or a network of your own"
+    )
 
 
 def traced(model: "nn.Module", shape: Shape) -> Traced:

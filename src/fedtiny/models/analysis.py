@@ -247,9 +247,9 @@ def _watched(model: nn.Module, shape: Shape) -> list[LayerProfile]:
     """By hooks, in a pass of one image in eval mode."""
     runs: list[LayerProfile] = []
 
-    def note(name: str, layer: Any, given: tuple[Tensor, ...], output: Tensor) -> None:
+    def note(name: str, layer: Any, read: tuple[Tensor, ...], output: Tensor) -> None:
         weights = tuple(layer.weight.shape)  # begins with the channels of what has the places
-        places = given[0] if isinstance(layer, TRANSPOSED) else output
+        places = read[0] if isinstance(layer, TRANSPOSED) else output
         runs.append(LayerProfile(name, weights, uses=places.numel() // weights[0]))
 
     hooks = [

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from collections.abc import Sequence
 from ctypes import (
     POINTER,
     Structure,
@@ -13,7 +14,6 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from functools import cache

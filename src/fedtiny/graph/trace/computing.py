@@ -49,7 +49,7 @@ def softmax(t: Translation, x: View, dim: Any = None, **settings: Any) -> View:
     """Along one axis."""
     if not isinstance(dim, int) or dim % len(x.axes) == 0:
         raise unsupported("softmax without an axis, or over images")
-    number, places = t.settled(x)
+    number, places = t.in_places(x)
     axis = places[dim % len(x.axes) - 1]
     return t.made(t.add(Kind.SOFTMAX, number, axis=axis), places)
 
@@ -108,7 +108,7 @@ def _joined(t: Translation, kind: Kind, x: View, other: View) -> View:
     if x.axes == other.axes and t.shapes[x.node] == t.shapes[other.node]:
         return replace(t.plain(x), node=t.add(kind, x.node, t.plain(other).node))
     x, other = (ranked(view, max(len(x.axes), len(other.axes))) for view in (x, other))
-    number, places = t.settled(x)
+    number, places = t.in_places(x)
     return t.made(t.add(kind, number, t.arranged(other, places)), places)
 
 
@@ -220,7 +220,7 @@ def mean(t: Translation, x: View, dim: Any = None, keepdim: bool = False) -> Vie
     shape = t.shapes[x.node]
     parts = [part for axis in axes for part in x.axes[axis]]
     if not all(part.axis > 0 and part.size == shape[part.axis] for part in parts):
-        number, places = t.settled(x)
+        number, places = t.in_places(x)
         x, shape = t.made(number, places), t.shapes[number]
         parts = [part for axis in axes for part in x.axes[axis]]
     if not axes or not all(part.axis > 0 for part in parts):

@@ -14,9 +14,9 @@ EVERYTHING = slice(None)
 
 
 def _listed(sizes: Sequence[Any]) -> list[int]:
-    """Numbers that were given one by one or as one list."""
-    given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
-    return list(given)
+    """Numbers that were listed one by one or as one list."""
+    listed = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
+    return list(listed)
 
 
 def reshape(t: Translation, x: View, *sizes: Any, shape: Any = None) -> View:
@@ -126,7 +126,7 @@ def cat(t: Translation, tensors: Any = (), dim: int = 0, **named: Any) -> View:
     if dim % rank == 0:
         raise unsupported("cat of images")
     largest = max(views, key=lambda view: prod(t.shapes[view.node]))
-    places = t.settled(largest)[1]
+    places = t.in_places(largest)[1]
     number, *others = (t.arranged(view, places) for view in views)
     for other in others:
         number = t.add(Kind.CONCAT, number, other, axis=places[dim % rank - 1])
@@ -142,7 +142,7 @@ def narrow(t: Translation, x: View, dim: int, start: int, length: int) -> View:
     if any(part.axis == BATCH for part in parts):
         raise unsupported("a part of the images")
     if len(parts) != 1 or parts[0].size * parts[0].stride != t.shapes[x.node][parts[0].axis]:
-        number, places = t.settled(x)
+        number, places = t.in_places(x)
         x = t.made(number, places)
         parts = x.axes[dim]
     (part,) = parts

@@ -11,7 +11,7 @@ from torch import fx, nn
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph, Kind, Node, Shape
 from fedtiny.graph.operations import OPERATIONS
-from fedtiny.graph.trace.views import ALL_IMAGES, View, move, whole
+from fedtiny.graph.trace.views import ALL_IMAGES, View, full_axis, move
 
 PLACES = {2: (0,), 3: (0, 2), 4: (0, 1, 2)}
 """The axes of a node that those of a tensor of images, signals or rows are, by its rank."""
@@ -112,7 +112,7 @@ class Translation:
         channels = prod(value.shape) // max(1, rows * columns)
         size = {"channels": channels, "size": (rows, columns)}
         number = self.add(Kind.PARAMETER, name=value.name, shape=value.shape, **size)
-        parts = tuple(whole(axis, side) for axis, side in enumerate(self.shapes[number]))
+        parts = tuple(full_axis(axis, side) for axis, side in enumerate(self.shapes[number]))
         found = View(number, parts).reshaped(value.shape)
         assert found is not None, "a shape of its own"
         return found
@@ -132,7 +132,7 @@ class Translation:
             raise unsupported(f"a tensor of shape {_shown(view)} here ({self.module})")
         wanted = [axes[1 + places.index(p)] if p in places else () for p in (0, 1, 2)]
         shape = self.shapes[view.node]
-        if all(parts == whole(axis, shape[axis]) for axis, parts in enumerate(wanted)):
+        if all(parts == full_axis(axis, shape[axis]) for axis, parts in enumerate(wanted)):
             return view.node
         moved = move(wanted)
         if len(moved.sizes) > 3:
@@ -154,7 +154,7 @@ class Translation:
             return self.add(Kind.FLATTEN, number)
         return self.add(Kind.RESHAPE, number, channels=channels, size=(rows, columns))
 
-    def settled(self, view: View) -> tuple[int, tuple[int, ...]]:
+    def in_places(self, view: View) -> tuple[int, tuple[int, ...]]:
         """A node that has every axis of a tensor in a place of its own, and those places."""
         shape, free = self.shapes[view.node], [0, 1, 2]
         found = [view.place(axis, shape) for axis in range(1, len(view.axes))]

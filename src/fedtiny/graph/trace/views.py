@@ -42,7 +42,7 @@ class View:
     @classmethod
     def of(cls, node: int, shape: Shape, places: Sequence[int]) -> "View":
         """A tensor of images whose axes are these of a node."""
-        return cls(node, (ALL_IMAGES, *(whole(axis, shape[axis]) for axis in places)))
+        return cls(node, (ALL_IMAGES, *(full_axis(axis, shape[axis]) for axis in places)))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ class View:
         """The axis of the node that an axis of the tensor is, if it is one whole."""
         parts = self.axes[axis]
         axis = parts[0].axis if parts else BATCH
-        return axis if axis != BATCH and parts == whole(axis, shape[axis]) else None
+        return axis if axis != BATCH and parts == full_axis(axis, shape[axis]) else None
 
     def permuted(self, order: Iterable[int]) -> "View":
         """With the axes in another order."""
@@ -93,7 +93,7 @@ class View:
         return None if left else replace(self, axes=tuple(axes))
 
 
-def whole(axis: int, size: int) -> Axis:
+def full_axis(axis: int, size: int) -> Axis:
     """All of an axis of a node."""
     return (Part(axis, size, 1),) if size > 1 else ()
 
