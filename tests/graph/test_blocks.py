@@ -24,12 +24,10 @@ from .dense import by_onnx, tiny
 
 EVERY = pytest.mark.parametrize("name", NETWORKS)
 NOT_NATIVE = {
-    "ShuffleNetV2": "slice (3)",
     "ConvNeXt": "parameter (2)",
     "Vit": "parameter (cls_token)",
     "Vit by hand": "parameter (cls_token)",
     "encoder": "transposed_convolution (up)",
-    "recurrent": "a layer that runs twice (step)",
 }
 
 
@@ -87,14 +85,19 @@ def test_its_graph_crosses_to_another_process(name):
     assert type(graph).from_plain(graph.to_plain()) == graph
 
 
-def test_a_layer_that_runs_several_times_is_one_that_stays_dense():
+def test_a_layer_that_runs_several_times_is_one_with_as_many_uses():
     network, shape = build("recurrent")
     graph = trace(network, shape)
     assert [n.name for n in graph.nodes].count("step") == 3
     assert graph.uses["step"] == 3 * 6 * 5
-    assert list(models.analyze(network, shape).prunable) == ["middle.weight"]
-    network.prunable_layers = ["step"]
-    with pytest.raises(ModelError, match="'step' runs twice in a pass"):
+    assert list(models.analyze(network, shape).prunable) == ["step.weight", "middle.weight"]
+
+
+def test_a_transposed_convolution_stays_dense():
+    network, shape = build("encoder")
+    assert list(models.analyze(network, shape).prunable) == ["down.weight", "last.weight"]
+    network.prunable_layers = ["up"]
+    with pytest.raises(ModelError, match="'up' is a transposed convolution"):
         models.analyze(network, shape)
 
 

@@ -109,6 +109,7 @@ def test_a_field_has_its_type_and_range(training):
         },
         "padding_end": [None] if training else [],
         **{field: [True] for field in ("bias", "count_padding", "ceil", "approximate")},
+        "by_channel": [True] if training else [],
         **{field: [1.5] for field in ("epsilon", "slope", "factor", "offset")},
         **{field: [[], [1]] for field in ("order", "shape")},
         "inputs": [[], [1]],

@@ -7,6 +7,7 @@ from torch import nn
 
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Kind
+from fedtiny.graph.operations import native_lacks
 from fedtiny.graph.trace import trace
 
 from .dense import assert_near, by_numpy, by_torch, images_of, lowered, shaken
@@ -16,7 +17,6 @@ CASES = [(name, number) for name, spelled in SPELLINGS.items() for number in ran
 SAME_KINDS = {  # spelled so that more than one way of computing it is meant
     "mean over space": 10,
     "multiply": 4,
-    "half of the channels": 3,
 }
 
 
@@ -125,6 +125,24 @@ def test_a_step_knows_the_module_that_computes_it():
 def test_what_a_graph_does_not_have_is_named(body, sentence):
     with pytest.raises(ModelError, match=sentence):
         trace(Net(body, 192), SHAPE)
+
+
+@pytest.mark.parametrize("spelled", [nn.Dropout2d(0.3), "function"])
+def test_dropout_of_channels_is_not_that_of_values(spelled):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop, self.last = nn.Dropout2d(0.3), nn.Linear(192, 3)
+
+        def forward(self, x):
+            p, training = 0.3, self.training
+            x = F.dropout2d(x, p, training) if spelled == "function" else self.drop(x)
+            return self.last(x.flatten(1))
+
+    node = trace(Net(), SHAPE).nodes[1]
+    assert (node.kind, node.probability, node.by_channel) == (Kind.DROPOUT, 0.3, True)
+    lack = "dropout (drop) of channels" if spelled != "function" else "dropout of channels"
+    assert native_lacks(trace(Net(), SHAPE).nodes) == lack
 
 
 def test_dropout_that_is_spelled_as_a_function_has_its_probability():

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedtiny.graph.ir import Kind
 
 from ..graph.building import Builder
 from .reference import ACTIVATIONS, Reference
-from .twins import Twins, agree, batch, random_mask, wake_norms
+from .strategies import device_networks, masks_of
+from .twins import Twins, agree, batch, random_mask, supported_lanes, wake_norms
 
 CLASSES = 4
 
@@ -94,7 +97,7 @@ def fire(net):
 def shuffle(net):
     """The two halves of a tensor, one convolved, joined and shuffled."""
     x = net.relu(normed(net, convolved(net, filters=8)))
-    _, rows, columns = net.graph_shape(x)
+    _, rows, columns = net.shape(x)
     left = net.node(Kind.SLICE, x, channels=4)
     right = net.node(Kind.SLICE, x, start=4, channels=4)
     right = net.relu(net.batch_norm("inner", convolved(net, "deep", right, 4, groups=4)))
@@ -178,21 +181,26 @@ CASES = {
 }
 
 
-class Shaped(Builder):
-    """A builder that knows the shapes of its nodes."""
-
-    def graph_shape(self, number):
-        from fedtiny.graph.ir import _shapes
-
-        return _shapes(tuple(self.nodes))[number]
-
-
 @pytest.mark.parametrize("storage", ["float32", "float16"])
 @pytest.mark.parametrize("options", [{}, {"recompute": True, "remove_dead": True}], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_each_operation(name, options, storage):
-    net = Shaped((3, 11, 9))
+    net = Builder((3, 11, 9))
     graph = ended(net, CASES[name](net))
     compare(graph, half_of, storage=storage, **options)
     if not options:
         compare(graph, storage=storage, count=21)
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(device_networks(), st.data())
+def test_any_network_agrees_with_torch(graph, data):
+    options = {
+        "recompute": data.draw(st.booleans()),
+        "remove_dead": data.draw(st.booleans()),
+        "lanes": data.draw(st.sampled_from(supported_lanes())),
+    }
+    seed = data.draw(st.integers(0, 2**16))
+    masks = data.draw(st.sampled_from([None, lambda model: data.draw(masks_of(model))]))
+    compare(graph, masks, count=data.draw(st.integers(2, 20)), seed=seed, tolerance=5e-4, **options)

@@ -102,6 +102,8 @@ class Node:
     """What a scale step multiplies with and then adds."""
     shape: tuple[int, ...] = ()
     """Of a parameter in the state dict; the step gives it as (channels, *size)."""
+    by_channel: bool = False
+    """Whether dropout takes out channels, not single values."""
     module: str = field(default="", compare=False)
     """The module that computes it, for messages."""
 

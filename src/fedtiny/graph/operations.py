@@ -110,8 +110,10 @@ def native_lacks(nodes: Iterable[Node]) -> str:
     runs = Counter(node.name for node in nodes if node.kind == Kind.BATCH_NORM)
     twice = next((name for name, count in runs.items() if count > 1), "")
     along = next((n for n in nodes if n.kind in (Kind.CONCAT, Kind.SLICE) and n.axis != 0), None)
+    channels = next((n for n in nodes if n.kind == Kind.DROPOUT and n.by_channel), None)
     return (
         lacking(nodes, NATIVE)
+        or (f"{described(channels)} of channels" if channels else "")
         or (f"{described(along)} along rows or columns" if along else "")
         or (f"a batch norm that runs twice ({twice})" if twice else "")
     )

@@ -1,6 +1,6 @@
 """Passes over a graph: what can be left out goes, what belongs together is joined."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -22,6 +22,12 @@ def for_inference(graph: Graph) -> Graph:
     idle = dict.fromkeys(set(range(len(graph.nodes))) - graph.needed, 0)
     dropouts = {i: n.inputs[0] for i, n in enumerate(graph.nodes) if n.kind == Kind.DROPOUT}
     return _without(graph, idle | dropouts)
+
+
+def without_idle(graph: Graph, kinds: Container[Kind]) -> Graph:
+    """The graph without the nodes of these kinds that do not lead to the result."""
+    idle = [i for i in range(len(graph.nodes)) if i not in graph.needed]
+    return _without(graph, {i: 0 for i in idle if graph.nodes[i].kind in kinds})
 
 
 def fold_batch_norm(net: Lowered) -> Lowered:

@@ -15,7 +15,7 @@ MAX_NAME = 200
 MAX_COUNT = 1 << 31
 MAX_NUMBER = 1e9  # of a slope, a factor or an offset
 MAX_AXES = 6  # of a parameter
-ONLY_TRAINING = ("momentum", "probability", "module")
+ONLY_TRAINING = ("momentum", "probability", "by_channel", "module")
 Record = dict[str, Any]
 
 
@@ -110,4 +110,5 @@ COMPLETE: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("momentum", "probability"), _is_number),
     **dict.fromkeys(("name", "module"), lambda value: isinstance(value, str)),
     "padding_end": lambda value: value is None or _is_pair(value),
+    "by_channel": _is_flag,
 }

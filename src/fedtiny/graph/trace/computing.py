@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from fedtiny.graph.ir import Kind, Pair
-from fedtiny.graph.trace.layers import pair
+from fedtiny.graph.trace.layers import channels_at, pair
 from fedtiny.graph.trace.translation import PLACES, Translation, unsupported
 from fedtiny.graph.trace.views import View
 
@@ -61,6 +61,15 @@ def dropout(
     if training:
         raise unsupported("dropout that also acts in eval mode; give it training=self.training")
     return t.mapped(Kind.DROPOUT, x, probability=float(p))
+
+
+def channel_dropout(
+    t: Translation, x: View, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> View:
+    """The same of channels, as the second axis."""
+    dropped = dropout(t, channels_at(t, x, 1), p, training)
+    t.nodes[dropped.node] = replace(t.nodes[dropped.node], by_channel=True)
+    return dropped
 
 
 def scale(t: Translation, x: View, factor: Number = 1, offset: Number = 0) -> View:

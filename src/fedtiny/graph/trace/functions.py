@@ -31,6 +31,7 @@ SPELLINGS: dict[Callable[..., Any], tuple[Spelling, ...]] = {
     computing.hardtanh: (F.hardtanh, F.hardtanh_),
     computing.softmax: (F.softmax, torch.softmax, "softmax"),
     computing.dropout: (F.dropout, torch.dropout),
+    computing.channel_dropout: (F.dropout1d, F.dropout2d),
     computing.add: (operator.add, operator.iadd, torch.add, "add", "add_"),
     computing.subtract: (operator.sub, operator.isub, torch.sub, "sub", "sub_"),
     computing.multiply: (operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_"),

@@ -53,6 +53,10 @@ MODULES: dict[type[nn.Module], Form] = {
     nn.Upsample: _by(computing.upsample, "size", "scale_factor", "mode"),
     nn.UpsamplingNearest2d: _by(computing.upsample, "size", "scale_factor", "mode"),
     nn.Dropout: lambda t, module, x: computing.dropout(t, x, module.p, training=False),
+    **dict.fromkeys(
+        (nn.Dropout1d, nn.Dropout2d),
+        lambda t, module, x: computing.channel_dropout(t, x, module.p, training=False),
+    ),
     nn.Identity: lambda t, module, x: x,
     nn.Flatten: _by(reshaping.flatten, "start_dim", "end_dim"),
     nn.Unflatten: lambda t, m, x: reshaping.unflatten(t, x, m.dim, m.unflattened_size),

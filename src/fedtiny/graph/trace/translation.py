@@ -11,10 +11,15 @@ from torch import fx, nn
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph, Kind, Node, Shape
 from fedtiny.graph.operations import OPERATIONS
+from fedtiny.graph.passes import without_idle
 from fedtiny.graph.trace.views import ALL_IMAGES, View, full_axis, move
 
 PLACES = {2: (0,), 3: (0, 2), 4: (0, 1, 2)}
 """The axes of a node that those of a tensor of images, signals or rows are, by its rank."""
+
+
+MOVES = (Kind.SLICE, Kind.RESHAPE, Kind.PERMUTE)
+"""Which tracing makes before it knows that they are read."""
 
 
 def unsupported(what: str) -> ModelError:
@@ -73,7 +78,7 @@ class Translation:
         last = self.arranged(output, (0,)) if flat else None
         if last != len(self.nodes) - 1:
             raise ModelError("the network must give one tensor, that of its last step")
-        return Graph(tuple(self.nodes))
+        return without_idle(Graph(tuple(self.nodes)), MOVES)
 
     def _parameter(self, name: str) -> Parameter:
         found = operator.attrgetter(name)(self.traced)
