@@ -15,14 +15,18 @@ DENSITIES = st.sampled_from([0.0, 0.05, 0.2, 0.6, 1.0])
 
 @st.composite
 def convolutions(draw, channels, filters, size):
-    """A convolution that fits images of this size, with any kernel, stride and padding."""
+    """A convolution that fits images of this size, with any kernel, stride, padding and groups."""
     kernel = tuple(draw(st.integers(1, min(5, side + 2))) for side in size)
+    dilation = tuple(draw(st.integers(1, 2 if k < 4 else 1)) for k in kernel)
+    span = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
     padding = tuple(draw(st.integers(0, 3)) for _ in size)
-    padding = tuple(max(p, -(-(k - s) // 2)) for p, k, s in zip(padding, kernel, size, strict=True))
+    padding = tuple(max(p, -(-(k - s) // 2)) for p, k, s in zip(padding, span, size, strict=True))
     stride = tuple(draw(st.integers(1, 4)) for _ in size)
-    layer = nn.Conv2d(channels, filters, kernel, stride, padding, bias=draw(st.booleans()))
+    groups = draw(st.sampled_from([d for d in divisors(channels) if filters % d == 0]))
+    own = {"dilation": dilation, "groups": groups, "bias": draw(st.booleans())}
+    layer = nn.Conv2d(channels, filters, kernel, stride, padding, **own)
     out = tuple(
-        (s + 2 * p - k) // t + 1 for s, p, k, t in zip(size, padding, kernel, stride, strict=True)
+        (s + 2 * p - k) // t + 1 for s, p, k, t in zip(size, padding, span, stride, strict=True)
     )
     return layer, out
 
