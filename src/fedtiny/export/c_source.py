@@ -23,7 +23,7 @@ from fedtiny.graph.arrays import Lowered
 from fedtiny.graph.ir import Kind
 
 BYTES_OF_KEPT, BYTES_OF_FLOAT = 8, 4
-MOST_BYTES = (1 << 31) - 1  # what an int counts
+MAX_BYTES = (1 << 31) - 1  # what an int counts
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Source:
         self.plan = plan(self.program)
         self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
         self.calls = Calls(self.program, self.plan, tables, model.net)
-        if self.ram_bytes > MOST_BYTES:
+        if self.ram_bytes > MAX_BYTES:
             raise ExportError(f"in C the model would take {self.ram_bytes} bytes of RAM")
         self.declarations = self.calls.declarations()
         self.parts = self._parts()
