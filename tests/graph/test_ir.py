@@ -10,7 +10,7 @@ import pytest
 
 import fedtiny
 from fedtiny.errors import ModelError
-from fedtiny.export import c_program, onnx_steps, torch_model
+from fedtiny.export import c_program, onnx_forms, torch_model
 from fedtiny.graph import arithmetic
 from fedtiny.graph.ir import LIMITS, UNTRUSTED, Graph, Kind, Limits, Node
 from fedtiny.graph.operations import NATIVE, OPERATIONS, lacking, native_lacks
@@ -179,7 +179,7 @@ def test_every_kind_is_in_the_one_table_and_has_a_form_everywhere():
     assert set(OPERATIONS) == set(Kind)
     assert set(arithmetic.FORMS) == set(Kind)
     assert {*torch_model.MODULES, *torch_model.FUNCTIONS} == set(Kind)
-    assert set(onnx_steps.FORMS) == set(Kind)
+    assert set(onnx_forms.FORMS) == set(Kind)
     assert {*c_program.ACTIONS, Kind.DROPOUT} == set(Kind)
 
 

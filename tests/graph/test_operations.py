@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedtiny.export import onnx_steps, packed
+from fedtiny.export import onnx_forms, packed
 from fedtiny.export.numpy_model import NumpyModel
 from fedtiny.graph.node import Kind
 from fedtiny.graph.passes import for_inference
@@ -102,4 +102,4 @@ def test_it_costs_what_pytorch_counts(operation, data):
 def test_every_kind_is_drawn():
     names = {name.upper().replace(" ", "_") for name in OPERATIONS}
     assert {kind.name for kind in Kind} - {"INPUT"} <= names
-    assert set(onnx_steps.FORMS) == set(Kind)
+    assert set(onnx_forms.FORMS) == set(Kind)

@@ -96,6 +96,36 @@ def test_a_subclass_of_a_layer_is_followed_into():
     assert_near(by_numpy(lowered(net, SHAPE), images), by_torch(net, images), 1e-9)
 
 
+class Shared(nn.Module):
+    """Reads a tensor again that was changed in place."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change, self.relu, self.last = change, nn.ReLU(inplace=True), nn.Linear(192, 3)
+
+    def forward(self, x):
+        x = x * 1.0
+        turned = x.permute(0, 2, 3, 1)
+        y = self.change(self, x)
+        return self.last((y + x).flatten(1)) + self.last(turned.permute(0, 3, 1, 2).flatten(1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net, x: F.relu(x, inplace=True),
+        lambda net, x: x.relu_(),
+        lambda net, x: net.relu(x),
+        lambda net, x: x.add_(torch.tanh(x)),
+        lambda net, x: x.mul_(2),
+        lambda net, x: torch.relu(x),
+    ],
+)
+def test_a_tensor_that_was_changed_in_place_is_read_as_changed(change):
+    net, images = shaken(Shared(change)), images_of(SHAPE)
+    assert_near(by_numpy(lowered(net, SHAPE), images), by_torch(net, images.copy()), 1e-9)
+
+
 def test_a_step_knows_the_module_that_computes_it():
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.Sequential(nn.GELU()), nn.Linear(4, 2))
     assert [n.module for n in trace(net, SHAPE).nodes] == ["", "0", "1", "2.0", "3"]

@@ -75,6 +75,27 @@ def test_a_product_with_something_else_is_no_squeeze_and_excite():
     assert squeeze_excite(gated(pooled=0)) == set()
 
 
+class Excited(nn.Module):
+    """Squeeze-and-excite as it is often written, with linear layers."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.stem, self.last = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+        self.pool, self.down, self.up = pool, nn.Linear(4, 2), nn.Linear(2, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        scale = self.up(torch.relu(self.down(self.pool(x).view(x.size(0), -1))))
+        x = x * torch.sigmoid(scale).view(x.size(0), 4, 1, 1)
+        return self.head(self.last(x).mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize("pool", [nn.AdaptiveAvgPool2d(1), nn.AvgPool2d(8)])
+def test_linear_layers_that_excite_are_known_too(pool):
+    assert list(analyze(Excited(pool), SHAPE).prunable) == ["last.weight"]
+
+
 @pytest.mark.parametrize("name", ["mobilenetv2", "mobilenetv3_small", "ds_cnn"])
 def test_what_is_pruned_of_networks_for_devices(name):
     with torch.device("meta"):

@@ -45,11 +45,15 @@ def compare(graph, masks=None, *, count=13, seed=0, tolerance=1e-4, **options):
         agree(twins.states(), 2e-5)
 
 
-def half_of(model):
-    """A random half of every layer."""
+def share_of(model, density):
+    """A random share of every layer."""
     rng = np.random.default_rng(1)
     sizes = {n: p.numel() for n, p in model.named_parameters() if p.ndim > 1}
-    return {name: random_mask(size, 0.5, rng) for name, size in sizes.items()}
+    return {name: random_mask(size, density, rng) for name, size in sizes.items()}
+
+
+def half_of(model):
+    return share_of(model, 0.5)
 
 
 def convolved(net, name="stem", source=0, filters=6, **fields):
@@ -191,6 +195,31 @@ def test_each_operation(name, options, storage):
     compare(graph, half_of, storage=storage, **options)
     if not options:
         compare(graph, storage=storage, count=21)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["depthwise", "wide groups", "shuffle"])
+def test_groups_of_which_most_is_kept_are_computed_whole(name, optimizer):
+    """Pruned weights stay zero, their gradients can be asked for, and a plan is what is taken."""
+    net = Builder((3, 11, 9))
+    graph = ended(net, CASES[name](net))
+    compare(graph, lambda model: share_of(model, 0.8))
+    torch.manual_seed(0)
+    model = Reference(graph)
+    kept = share_of(model, 0.8)
+    how = {"batch": 16, "top_count": 9, "optimizer": optimizer}
+    twins = Twins.make(model, graph.shapes[0], kept, **how)
+    images, labels = batch(np.random.default_rng(0), 16, graph.shapes[0], CLASSES)
+    counts = {layer: len(positions) for layer, positions in kept.items()}
+    assert bytes(twins.native.plan(twins.native.options, counts)) == bytes(twins.native.taken)
+    found = twins.native.top_gradients(images, labels, {"deep.weight": 9})["deep.weight"]
+    twins.gradients(images, labels)
+    gradient = twins.torch.get_parameter("deep.weight").grad.numpy().reshape(-1)
+    pruned = np.delete(np.arange(gradient.size), kept["deep.weight"])
+    largest = pruned[np.argsort(-np.abs(gradient[pruned]))[:9]]
+    np.testing.assert_array_equal(found[0], np.sort(largest))
+    twins.step(images, labels, optimizer, steps=3)
+    agree({n: pair for n, pair in twins.states().items() if "running" not in n}, 5e-3)
 
 
 def test_the_gradients_of_a_layer_that_runs_twice_are_those_of_all_runs():

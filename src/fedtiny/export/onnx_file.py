@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedtiny.export.network import TinyModel
-from fedtiny.export.onnx_steps import FORMS, INPUT, Steps
+from fedtiny.export.onnx_forms import FORMS
+from fedtiny.export.onnx_steps import INPUT, Steps
 from fedtiny.extras import require
 from fedtiny.graph.arrays import Weights
 from fedtiny.graph.ir import Kind, Node

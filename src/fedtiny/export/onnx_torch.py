@@ -2,6 +2,8 @@
 
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,7 @@ def _by_torch(network: nn.Module, shape: tuple[int, ...]) -> bytes:
     names: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT]}
     names |= {"dynamic_axes": axes, "opset_version": OPSET, "dynamo": False}
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad(), _unfused():
             warnings.simplefilter("ignore")
             images = (torch.zeros(2, *shape),)
             torch.onnx.export(network, images, file, **names)
@@ -73,6 +75,17 @@ def _by_torch(network: nn.Module, shape: tuple[int, ...]) -> bytes:
         raise ExportError(f"torch cannot export this network to ONNX: {why}") from error
     data: bytes = file.getvalue()
     return data
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """Transformer layers by their parts: ONNX has no operator for the fused ones."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def _make_sparse(onnx: Any, graph: Any) -> None:

@@ -1,6 +1,6 @@
 """Which backend has a form of which operation, read from the backends' own tables."""
 
-from fedtiny.export import c_program, onnx_steps
+from fedtiny.export import c_program, onnx_forms
 from fedtiny.graph.arithmetic import FORMS
 from fedtiny.graph.node import Kind
 from fedtiny.graph.operations import NATIVE
@@ -10,7 +10,7 @@ BACKENDS: dict[str, set[Kind]] = {
     "native": set(NATIVE),
     "C": set(c_program.ACTIONS) | LEFT_OUT,
     "NumPy": set(FORMS),
-    "ONNX": set(onnx_steps.FORMS),
+    "ONNX": set(onnx_forms.FORMS),
     "packed": set(FORMS),
 }
 

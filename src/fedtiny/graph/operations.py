@@ -1,7 +1,8 @@
 """The one table of operations: what a node may compute, its shape, its tensors and its cost.
 
-How a backend computes an operation is its own matter: `native/csrc`, `graph/arithmetic.py` (NumPy),
-`export/c_calls.py`, `export/torch_model.py` and `export/onnx_file.py` each have a table of forms.
+Its shape rules are in `graph/shapes.py`. How a backend computes an operation is its own matter:
+`native/csrc`, `graph/arithmetic.py` (NumPy), `export/c_program.py`, `export/torch_model.py` and
+`export/onnx_forms.py` each have a table of forms; `export/support.py` compares them.
 """
 
 from collections import Counter

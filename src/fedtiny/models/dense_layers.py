@@ -8,6 +8,8 @@ from fedtiny.graph.ir import Graph
 from fedtiny.graph.node import Kind
 from fedtiny.models import Traced
 
+MEANS = (Kind.ADAPTIVE_POOL, Kind.MEAN_POOL)
+
 
 def dense_by_default(model: nn.Module, layers: Sequence[str], graph: Traced) -> set[str]:
     """The names of a model's depthwise convolutions and of its squeeze-and-excite layers.
@@ -42,7 +44,7 @@ def _gate(graph: Graph, gate: int, gated: int) -> list[str]:
     number = gate
     while len(graph.nodes[number].inputs) == 1:
         node = graph.nodes[number]
-        if node.kind == Kind.ADAPTIVE_POOL and node.inputs == (gated,):
+        if node.kind in MEANS and node.inputs == (gated,) and graph.shapes[number][1:] == (1, 1):
             return passed
         if number in graph.layers:
             passed.append(node.name)

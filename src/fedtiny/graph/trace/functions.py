@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from fedtiny.graph.ir import Kind
-from fedtiny.graph.trace import computing, layers, reshaping
+from fedtiny.graph.trace import computing, layers, pooling, reshaping
 from fedtiny.graph.trace.translation import Parameter, Translation, unsupported
 from fedtiny.graph.trace.views import View
 
@@ -36,16 +36,16 @@ SPELLINGS: dict[Callable[..., Any], tuple[Spelling, ...]] = {
     computing.subtract: (operator.sub, operator.isub, torch.sub, "sub", "sub_"),
     computing.multiply: (operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_"),
     computing.divide: (operator.truediv, operator.itruediv, torch.div, "div", "div_"),
-    computing.max_pool(1): (F.max_pool1d, torch.max_pool1d),
-    computing.max_pool(2): (F.max_pool2d, torch.max_pool2d),
-    computing.mean_pool(1): (F.avg_pool1d,),
-    computing.mean_pool(2): (F.avg_pool2d,),
-    computing.adaptive_mean(1): (F.adaptive_avg_pool1d,),
-    computing.adaptive_mean(2): (F.adaptive_avg_pool2d,),
-    computing.adaptive_max(1): (F.adaptive_max_pool1d,),
-    computing.adaptive_max(2): (F.adaptive_max_pool2d,),
-    computing.mean: (torch.mean, "mean"),
-    computing.upsample: (F.interpolate, F.upsample),
+    pooling.max_pool(1): (F.max_pool1d, torch.max_pool1d),
+    pooling.max_pool(2): (F.max_pool2d, torch.max_pool2d),
+    pooling.mean_pool(1): (F.avg_pool1d,),
+    pooling.mean_pool(2): (F.avg_pool2d,),
+    pooling.adaptive_mean(1): (F.adaptive_avg_pool1d,),
+    pooling.adaptive_mean(2): (F.adaptive_avg_pool2d,),
+    pooling.adaptive_max(1): (F.adaptive_max_pool1d,),
+    pooling.adaptive_max(2): (F.adaptive_max_pool2d,),
+    pooling.mean: (torch.mean, "mean"),
+    pooling.upsample: (F.interpolate, F.upsample),
     computing.matmul: (operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"),
     computing.attention: (F.scaled_dot_product_attention,),
     layers.linear_function: (F.linear,),

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from fedtiny.graph.ir import Kind
-from fedtiny.graph.trace import computing, layers, reshaping
+from fedtiny.graph.trace import computing, layers, pooling, reshaping
 from fedtiny.graph.trace.computing import activation
 from fedtiny.graph.trace.translation import Translation, unsupported
 from fedtiny.graph.trace.views import View
@@ -42,16 +42,16 @@ MODULES: dict[type[nn.Module], Form] = {
     nn.GELU: _by(computing.gelu, "approximate"),
     nn.Hardtanh: _by(computing.hardtanh, "min_val", "max_val"),
     nn.Softmax: _by(computing.softmax, "dim"),
-    nn.MaxPool1d: _by(computing.max_pool(1), *POOL, "dilation", "return_indices"),
-    nn.MaxPool2d: _by(computing.max_pool(2), *POOL, "dilation", "return_indices"),
-    nn.AvgPool1d: _by(computing.mean_pool(1), *POOL, "count_include_pad"),
-    nn.AvgPool2d: _by(computing.mean_pool(2), *POOL, "count_include_pad", "divisor_override"),
-    nn.AdaptiveAvgPool1d: _by(computing.adaptive_mean(1), "output_size"),
-    nn.AdaptiveAvgPool2d: _by(computing.adaptive_mean(2), "output_size"),
-    nn.AdaptiveMaxPool1d: _by(computing.adaptive_max(1), "output_size", "return_indices"),
-    nn.AdaptiveMaxPool2d: _by(computing.adaptive_max(2), "output_size", "return_indices"),
-    nn.Upsample: _by(computing.upsample, "size", "scale_factor", "mode"),
-    nn.UpsamplingNearest2d: _by(computing.upsample, "size", "scale_factor", "mode"),
+    nn.MaxPool1d: _by(pooling.max_pool(1), *POOL, "dilation", "return_indices"),
+    nn.MaxPool2d: _by(pooling.max_pool(2), *POOL, "dilation", "return_indices"),
+    nn.AvgPool1d: _by(pooling.mean_pool(1), *POOL, "count_include_pad"),
+    nn.AvgPool2d: _by(pooling.mean_pool(2), *POOL, "count_include_pad", "divisor_override"),
+    nn.AdaptiveAvgPool1d: _by(pooling.adaptive_mean(1), "output_size"),
+    nn.AdaptiveAvgPool2d: _by(pooling.adaptive_mean(2), "output_size"),
+    nn.AdaptiveMaxPool1d: _by(pooling.adaptive_max(1), "output_size", "return_indices"),
+    nn.AdaptiveMaxPool2d: _by(pooling.adaptive_max(2), "output_size", "return_indices"),
+    nn.Upsample: _by(pooling.upsample, "size", "scale_factor", "mode"),
+    nn.UpsamplingNearest2d: _by(pooling.upsample, "size", "scale_factor", "mode"),
     nn.Dropout: lambda t, module, x: computing.dropout(t, x, module.p, training=False),
     **dict.fromkeys(
         (nn.Dropout1d, nn.Dropout2d),

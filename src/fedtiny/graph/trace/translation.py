@@ -71,7 +71,30 @@ class Translation:
                     self.values[node] = functions(self, node.target, args, kwargs)
                 case "output":
                     return self._graph(self._value(node.args[0]))
+            if self._writes(node):
+                self._rewrite(node)
         raise ModelError("the network has no output")
+
+    def _writes(self, node: fx.Node) -> bool:
+        """Whether a call changes the tensor that it reads."""
+        if node.op == "call_module":
+            return bool(getattr(self.traced.get_submodule(str(node.target)), "inplace", False))
+        name = getattr(node.target, "__name__", str(node.target))
+        method = name.endswith("_") and not name.endswith("__")
+        return method or node.kwargs.get("inplace") is True
+
+    def _rewrite(self, node: fx.Node) -> None:
+        """What shares its values with a tensor that was changed in place has changed too."""
+        changed = next(iter(node.all_input_nodes), node)
+        before, after = self.values[changed], self.values[node]
+        if not isinstance(before, View) or not isinstance(after, View):
+            return
+        same = before.axes == after.axes and self.shapes[before.node] == self.shapes[after.node]
+        for other, value in self.values.items():
+            if isinstance(value, View) and value.node == before.node:
+                if not same and other is not changed:
+                    raise unsupported(f"'{node.target}' in place of a part of a tensor")
+                self.values[other] = replace(value, node=after.node) if same else after
 
     def _graph(self, output: Any) -> Graph:
         flat = isinstance(output, View) and output.is_flat

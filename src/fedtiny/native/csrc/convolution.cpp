@@ -155,6 +155,19 @@ struct Convolution : ConvolutionRun {
       const auto own = static_cast<float>(sum * unscale);
       gradient = node.adds_gradient ? gradient + own : own;
     }
+    if (l.filled()) clear_pruned();
+  }
+
+  // What the mask does not keep stays zero.
+  void clear_pruned() const {
+    const std::int32_t* next = l.mask_positions;
+    const std::int32_t* end = next + l.masked;
+    for (Index j = 0; j < l.kept; ++j) {
+      if (next < end && *next == j)
+        ++next;
+      else
+        l.weight.gradient[j] = 0.0F;
+    }
   }
 };
 

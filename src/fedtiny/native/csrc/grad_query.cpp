@@ -42,8 +42,9 @@ class Heap {
   Index room_, size_ = 0;
 };
 
-void offer_pruned(Heap& heap, const float* slab, Index first, Index size, const std::int32_t* kept,
-                  const std::int32_t* kept_end) {
+void offer_pruned(Heap& heap, const float* slab, Index first, Index size, const Layer& l) {
+  const std::int32_t *kept = l.mask_positions, *kept_end = kept + l.masked;
+  kept = std::lower_bound(kept, kept_end, first);
   for (Index i = 0; i < size; ++i) {
     const auto position = static_cast<std::int32_t>(first + i);
     if (kept < kept_end && *kept == position) {
@@ -135,8 +136,7 @@ void answer_grad_query(Run& run, const Op& op, fedtiny_grad_query& query) {
       if (l.whole_gradient != nullptr)
         add_uses(l.whole_gradient + start, slab, size, node.adds_gradient);
       if (!node.owns()) return;
-      offer_pruned(heaps[thread], slab, start, size, l.positions + l.row_begin[first],
-                   l.positions + l.row_begin[first + filters]);
+      offer_pruned(heaps[thread], slab, start, size, l);
     }
   });
   if (top && node.owns()) fill(query, heaps, entries, s.options.top_count);

@@ -32,10 +32,14 @@ class Lists {
 
   void build(const std::int32_t* positions) {
     Index before = -1;
-    for (Index j = 0; j < l_.kept; ++j) {
+    for (Index j = 0; j < l_.masked; ++j) {
       const Index position = positions == nullptr ? j : positions[j];
       if (position <= before || position >= node_.weights()) refuse_positions(node_);
       before = position;
+      l_.mask_positions[j] = small(position);
+    }
+    for (Index j = 0; j < l_.kept; ++j) {
+      const Index position = l_.filled() ? j : l_.positions[j];
       const Place p = place(position);
       l_.positions[j] = small(position);
       const Index channel = p.input - groups_[p.group].channel;

@@ -8,6 +8,7 @@ namespace {
 constexpr Index MIN_LANES = 8;                  // narrower kernels lack fused multiply-add
 constexpr Index PARTIAL_GOAL = Index{1} << 20;  // floats of weight gradients summed in pieces
 constexpr Index MAX_CHUNKS = 32;
+constexpr double FULL_ENOUGH = 0.7;  // of a grouped convolution, to compute as if it were full
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool SANITIZED = true;
 #else
@@ -74,9 +75,16 @@ void place_parameters(Layout& layout, const Nodes& nodes, const Options& o, Tall
   }
 }
 
+// Whether a layer whose mask keeps so many weights holds all of them.
+bool holds_all(const Node& node, const Options& o, Index masked) {
+  return node.kind == FEDTINY_CONVOLUTION && node.groups > 1 && o.remove_dead == 0 &&
+         FULL_ENOUGH * static_cast<double>(node.weights()) <= static_cast<double>(masked);
+}
+
 void place_lists(Layer& layer, const Node& node, const Options& o, Tally& tally) {
   layer.geometry = geometry_of(node, o);
-  layer.positions = tally.take<std::int32_t>(layer.kept);
+  layer.positions = layer.mask_positions = tally.take<std::int32_t>(layer.kept);
+  if (layer.filled()) layer.mask_positions = tally.take<std::int32_t>(layer.masked);
   layer.row_begin = tally.take<std::int32_t>(node.whole_channels + 1);
   layer.offsets = tally.take<std::int32_t>(layer.kept);
   layer.back_begin = tally.take<std::int32_t>(layer.geometry->buckets() + 1);
@@ -178,7 +186,12 @@ Layout layout_of(const Nodes& nodes, const Options& options, const Table<Index>&
   layout.layers = Table<Layer>(nodes.count());
   layout.norms = Table<Norm>(nodes.count());
   Tally tally(start);
-  for (const Node& node : nodes) layout.layers[node.place].kept = kept[node.place];
+  for (const Node& node : nodes) {
+    Layer& layer = layout.layers[node.place];
+    layer.masked = kept[node.place];
+    const bool all = holds_all(nodes[node.owner()], options, layer.masked);
+    layer.kept = all ? node.weights() : layer.masked;
+  }
   place_parameters(layout, nodes, options, tally);
   layout.memory.parameters = tally.total();
   for (const Node& node : nodes) {

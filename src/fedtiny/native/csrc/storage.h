@@ -49,6 +49,8 @@ struct Storage : Layout {
  private:
   void check_count(int node, int parameter, Index count) const;
   float* values_of(int node, int parameter) const;
+  // Where the value with a number lies among those held.
+  Index held_at(int node, int parameter, Index i) const;
 
   Block block_;
 };
