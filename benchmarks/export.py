@@ -1,10 +1,11 @@
 """The exported C beside onnxruntime and torch: bytes, memory, and milliseconds of an image.
 
-ResNet18 for CIFAR images under a uniform magnitude mask, untrained; one core. In each round every
+A network for CIFAR images under a uniform magnitude mask, untrained; one core. In each round every
 contender classifies the same images; times are processor time, ratios medians over the rounds.
-At full width and density 0.01 or less it fails where the model is larger or slower than it may be.
+ResNet18 at full width and density 0.01 or less fails where it is larger or slower than it may be.
 
-    python benchmarks/export.py [--density 0.01] [--width 64] [--rounds 25] [--json PATH]
+    python benchmarks/export.py [--model resnet18] [--density 0.01] [--width 64] [--rounds 25]
+                                [--json PATH]
 """
 
 import argparse
@@ -30,7 +31,7 @@ from fedtiny.export.onnx_file import onnx_bytes
 from fedtiny.export.packed import packed
 from fedtiny.extras import require
 from fedtiny.graph.trace import trace
-from fedtiny.models import analyze, build
+from fedtiny.models import analyze, build, kind
 from fedtiny.runs.formatting import size
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.mask import Mask
@@ -50,28 +51,28 @@ Network = Any
 Classify = Callable[[np.ndarray], np.ndarray]
 
 
-def sparse_network(width: int, density: float) -> tuple[Network, Theta]:
-    """ResNet18 under a uniform magnitude mask, in torch and as theta.
+def sparse_network(name: str, width: int, density: float) -> tuple[Network, Theta]:
+    """A network under a uniform magnitude mask, in torch and as theta.
 
     Kept weights are scaled up, so that images still tell at the output of the untrained network.
     """
     torch = require("torch", extra="torch")
-    network = build("resnet18", SHAPE, CLASSES, width=width).eval()
+    network = build(name, SHAPE, CLASSES, width=width).eval()
     param_spec = analyze(network, SHAPE)
-    tensors = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+    tensors = {n: tensor.numpy() for n, tensor in network.state_dict().items()}
     counts = zip(param_spec.prunable, uniform(param_spec, density), strict=True)
     mask = Mask(param_spec, {n: largest(tensors[n].reshape(-1), int(count)) for n, count in counts})
-    scaled = {name: tensors[name] * density**-0.5 for name in param_spec.prunable}
+    scaled = {n: tensors[n] * density**-0.5 for n in param_spec.prunable}
     theta = Theta.from_tensors(tensors | scaled, mask)
-    kept = {name: torch.from_numpy(tensor.copy()) for name, tensor in theta.tensors().items()}
+    kept = {n: torch.from_numpy(tensor.copy()) for n, tensor in theta.tensors().items()}
     network.load_state_dict(network.state_dict() | kept)
     return network, theta
 
 
-def tiny_model(network: Network, theta: Theta) -> TinyModel:
+def tiny_model(name: str, network: Network, theta: Theta) -> TinyModel:
     """The same as it is exported."""
     net = lower(trace(network, SHAPE), theta, fold=True, remove_dead=True)
-    return TinyModel(net, CIFAR10, tuple(map(str, range(CLASSES))), {"model": "resnet18"})
+    return TinyModel(net, CIFAR10, tuple(map(str, range(CLASSES))), {"model": name})
 
 
 def by_torch(network: Network) -> Classify:
@@ -115,9 +116,9 @@ def compile_c(folder: Path) -> dict[str, Path]:
     if compiler is None:
         sys.exit("this benchmark needs a C compiler")
     orders = {
-        "library": (*FLAGS, "-shared", "-fPIC", "model.c", "-o", "model.so"),
+        "library": (*FLAGS, "-shared", "-fPIC", "model.c", "-lm", "-o", "model.so"),
         "object": ("-std=c99", "-Os", "-fno-pie", "-c", "model.c", "-o", "model.o"),
-        "program": (*FLAGS, "-static", "model.c", "main.c", "-o", "model"),
+        "program": (*FLAGS, "-static", "model.c", "main.c", "-lm", "-o", "model"),
     }
     for order in orders.values():
         subprocess.run([compiler, *STRICT, *order], cwd=folder, check=True)
@@ -158,12 +159,16 @@ def interleaved(
     return times
 
 
-def measure(width: int, density: float, rounds: int, folder: Path) -> dict[str, Any]:
+def measure(
+    name: str, width: int | None, density: float, rounds: int, folder: Path
+) -> dict[str, Any]:
     """Everything that is told."""
-    network, theta = sparse_network(width, density)
-    model = tiny_model(network, theta)
+    width = width or kind(name).width
+    network, theta = sparse_network(name, width, density)
+    model = tiny_model(name, network, theta)
     contenders = {"torch": by_torch(network), "onnxruntime": by_onnxruntime(model)}
-    found: dict[str, Any] = {"density": density, "width": width, "load": os.getloadavg()[0]}
+    found: dict[str, Any] = {"model": name, "density": density, "width": width}
+    found["load"] = os.getloadavg()[0]
     for values in ("fp32", "int8"):
         report = write_c(model, folder / values, values=values)
         compiled = compile_c(folder / values)
@@ -210,7 +215,7 @@ def differences(contenders: dict[str, Classify], images: np.ndarray) -> dict[str
 
 def tell(found: dict[str, Any]) -> None:
     files, dense = found["bytes"], found["bytes"]["dense"]
-    print(f"ResNet18, width {found['width']}, density {found['density']:g}, one core")
+    print(f"{found['model']}, width {found['width']}, density {found['density']:g}, one core")
     print("; ".join(f"{name} {size(count)} ({count / dense:.2%})" for name, count in files.items()))
     for name in ("c_fp32", "c_int8"):
         c = found[name]
@@ -229,7 +234,8 @@ def tell(found: dict[str, Any]) -> None:
 
 def is_judged(found: dict[str, Any]) -> bool:
     """Whether this is the network that the targets are set for; a narrow one has little to save."""
-    return found["width"] == FULL_WIDTH and found["density"] <= JUDGED_DENSITY
+    full = (found["model"], found["width"]) == ("resnet18", FULL_WIDTH)
+    return full and found["density"] <= JUDGED_DENSITY
 
 
 def missed(found: dict[str, Any]) -> list[str]:
@@ -249,13 +255,14 @@ def missed(found: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="resnet18", help="one that reads images")
     parser.add_argument("--density", type=float, default=0.01)
-    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--width", type=int, help="default: the network's own")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(asked.width, asked.density, asked.rounds, Path(folder))
+        found = measure(asked.model, asked.width, asked.density, asked.rounds, Path(folder))
     tell(found)
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

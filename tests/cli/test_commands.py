@@ -220,6 +220,7 @@ def test_inspect_names_missing_devices_and_unmeasured_rounds(fedtiny, tmp_path):
         ("methods", ["fedtiny", "fedavg"]),
         ("models", ["resnet18", "vgg11", "vgg11_small", "small"]),
         ("datasets", ["digits", "cifar10", "cifar100", "cinic10", "svhn"]),
+        ("operations", ["convolution", "group_norm", "matmul"]),
     ],
 )
 def test_list_names_what_there_is(fedtiny, kind, names):
@@ -291,7 +292,7 @@ def test_what_only_looks_does_not_import_torch(finished, stopped, tmp_path):
         *(["--help"], ["--version"]),
         *([command, "--help"] for command in COMMANDS),
         *(["inspect", str(folder)] for folder in (finished, stopped, started)),
-        *(["list", kind] for kind in ("methods", "models", "datasets")),
+        *(["list", kind] for kind in ("methods", "models", "datasets", "operations")),
     ]
     process = [sys.executable, "-c", WATCH, json.dumps(orders)]
     ended = subprocess.run(process, capture_output=True, text=True, check=False)

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedtiny import models
 from fedtiny.errors import ModelError
+from fedtiny.graph.ir import Graph
 from fedtiny.models.analysis import profile
 
 from .tiny import SHAPE, tiny_network
@@ -49,6 +50,32 @@ def test_the_activations_of_a_tiny_network_by_hand():
     assert found.parameters == 18 + 2 + 4 + 8 + 325 + 18
 
 
+def test_the_activations_of_a_depthwise_network_by_hand():
+    """Kept: the image (18), what each activation reads (36 twice) and what the depthwise and the
+    linear layer read (36 twice)."""
+    layers = (nn.Conv2d(2, 4, 1), nn.SiLU(), nn.Conv2d(4, 4, 3, padding=1, groups=4))
+    network = nn.Sequential(*layers, nn.Hardswish(), nn.Flatten(), nn.Linear(36, 3))
+    found = profile(network, (2, 3, 3))
+    assert found.activation_bytes == 4 * (18 + 4 * 36)
+    assert [layer.macs for layer in found.layers] == [8 * 9, 36 * 9, 108]
+
+
+def test_the_products_of_attention_by_hand():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.last = nn.Linear(6, 18), nn.Linear(24, 3)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).reshape(-1, 4, 3, 2, 3).permute(2, 0, 3, 1, 4).unbind(0)
+            shares = (q @ k.transpose(-2, -1)).softmax(-1)
+            return self.last((shares @ v).transpose(1, 2).flatten(1))
+
+    found = profile(Attention(), (4, 6))
+    assert found.other_macs == 2 * (2 * 4 * 4 * 3)
+    assert [layer.macs for layer in found.layers] == [4 * 6 * 18, 72]
+
+
 def test_a_layer_that_runs_twice_uses_its_weights_twice():
     class Twice(nn.Module):
         def __init__(self):
@@ -77,6 +104,18 @@ def test_flops_are_those_that_pytorch_counts_but_for_the_gradient_of_the_images(
     forward, backward = counted_flops(network, CIFAR, batch)
     assert 2 * batch * found.macs == forward
     assert 2 * batch * (2 * found.macs - found.layers[0].macs) == backward
+
+
+@pytest.mark.parametrize("name", models.KINDS)
+def test_forward_flops_of_every_named_network_are_those_that_pytorch_counts(name):
+    shape = models.STANDARD[models.kind(name).dimensions]
+    network = on_paper(name, shape=shape)
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        network.eval()(torch.zeros(1, *shape, device="meta"))
+    assert 2 * profile(network, shape).macs == counter.get_total_flops()
+    if name != "resnet18_ns":
+        assert isinstance(models.traced(network, shape), Graph)
 
 
 def test_flops_of_the_papers_resnet18_are_those_that_pytorch_counts():

@@ -14,7 +14,6 @@ from fedtiny.devices import torch_gradients
 from fedtiny.devices.torch_gradients import feed_gradients, top_gradients, tops_of
 from fedtiny.devices.torch_layers import norms
 from fedtiny.devices.torch_takers import GradientsAt
-from fedtiny.errors import ModelError
 from fedtiny.models import analyze
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.top import SLAB_PER_COUNT
@@ -61,7 +60,7 @@ def problem(network, seed=0):
     draw = torch.Generator().manual_seed(seed)
     inputs = torch.randn(BATCH, 1, SIDE, SIDE, generator=draw)
     labels = torch.randint(0, CLASSES, (BATCH,), generator=draw)
-    mask = random_mask(analyze(network, (1, SIDE, SIDE)), 0.3, seed)
+    mask = random_mask(analyze(network, (1, SIDE, SIDE), depthwise=True), 0.3, seed)
     with torch.no_grad():
         for layer in mask:
             network.get_parameter(layer).mul_(torch.from_numpy(mask.array(layer)))
@@ -208,9 +207,14 @@ class Loop(nn.Module):
         return self.inner(torch.relu(self.inner(x)))
 
 
-def test_a_layer_that_runs_twice_is_refused_before_anything_is_trained():
-    with pytest.raises(ModelError, match=r"'3\.inner' runs twice"):
-        analyze(around(Loop()), (1, SIDE, SIDE))
+def test_a_layer_that_runs_twice_has_the_gradient_of_both_runs():
+    network = around(Loop()).train()
+    inputs, labels, mask = problem(network)
+    found = top_gradients(network, inputs, labels, mask, {"3.inner.weight": 5})
+    dense = dense_gradients(network, inputs, labels)
+    (layer, top), *_ = found.items()
+    assert top.indices.tolist() == sorted_top(dense[layer], mask, layer, 5).tolist()
+    np.testing.assert_allclose(top.values, dense[layer].reshape(-1)[top.indices], rtol=1e-4)
 
 
 def test_a_device_measures_one_batch_of_its_own_data_in_training_mode():

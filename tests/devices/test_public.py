@@ -41,7 +41,8 @@ class Chain(nn.Sequential):
 def public_of(model, shape):
     """The public set of a network that takes images of this shape; its values do not matter."""
     images = np.zeros((4, *shape), np.float32)
-    data = from_arrays((images, [0, 1, 0, 1]), (images, [0, 1, 0, 1]))
+    layout = "NCHW" if len(shape) == 3 else "NHW"
+    data = from_arrays((images, [0, 1, 0, 1]), (images, [0, 1, 0, 1]), layout=layout)
     param_spec = analyze(model, data.shape)
     spec = DeviceSpec(settings(), param_spec, Preparation.of(data))
     every = np.arange(4)

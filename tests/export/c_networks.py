@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.export.network import TinyModel
-from fedtiny.graph.arithmetic import Lowered, Norm, Weights
+from fedtiny.graph.arrays import Lowered, Norm, Weights
 from fedtiny.graph.operations import OPERATIONS
 
 from ..graph import building

@@ -16,7 +16,15 @@ needs_compiler = pytest.mark.skipif(not COMPILERS, reason="needs a C compiler")
 
 def compiled(folder, *flags, sources=("model.c", "main.c"), compiler=None):
     """The program made from a folder of sources; a warning is an error."""
-    command = [compiler or COMPILERS[0], *STRICT, *(flags or FAST), *sources, "-o", "program"]
+    command = [
+        compiler or COMPILERS[0],
+        *STRICT,
+        *(flags or FAST),
+        *sources,
+        "-o",
+        "program",
+        "-lm",
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr[:2000]
     return folder / "program"

@@ -1,6 +1,7 @@
 """Sparse models with random values and batch-norm statistics, in torch and as theta."""
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -62,6 +63,26 @@ def sparse(network, shape, density, seed=0):
     return Sparse(network, trace(network, shape), theta, shape)
 
 
+def measured(network, shape, density, seed=0):
+    """Any network under a random mask, its batch norms with the statistics of random images.
+
+    With random statistics, or those of channels that are nearly dead, a deep network magnifies the
+    rounding of float32 to anything.
+    """
+    made, drawn = sparse(network, shape, density, seed), torch.Generator().manual_seed(seed)
+    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        norm.momentum = 1.0
+        nn.init.normal_(norm.weight, 1, 0.1, generator=drawn)
+        nn.init.normal_(norm.bias, 0, 0.1, generator=drawn)
+    with torch.no_grad():
+        network.train()(torch.from_numpy(made.images(64, seed=1)))
+    for norm in norms:
+        norm.running_var.clamp_(min=0.3)
+    state = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+    return replace(made, theta=Theta.from_tensors(state, made.theta.mask))
+
+
 def random_mask(param_spec: ParamSpec, density, rng):
     """Each layer keeps a random share of its weights; one of few weights may keep none."""
     return Mask(
@@ -96,6 +117,8 @@ def assert_close(found, expected, relative=1e-5):
 def tiny_model(made, *, fold=True, remove_dead=True):
     """What is shipped of a sparse model, with all that goes with it."""
     net = lower(made.graph, made.theta, fold=fold, remove_dead=remove_dead)
-    channels = made.shape[0]
-    normalisation = Preparation((0.25, 0.5, 0.4)[:channels], (0.3, 0.2, 0.25)[:channels])
-    return TinyModel(net, normalisation, tuple("abcdefghij"), {"method": "fedtiny"})
+    mean, std = (
+        tuple(itertools.islice(itertools.cycle(values), made.shape[0]))
+        for values in ((0.25, 0.5, 0.4), (0.3, 0.2, 0.25))
+    )
+    return TinyModel(net, Preparation(mean, std), tuple("abcdefghij"), {"method": "fedtiny"})

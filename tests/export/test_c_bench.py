@@ -42,7 +42,7 @@ def benchmark():
 def measured(*, width=64, density=0.01, flash=284_000, resident=1_600_000, speedup=10.0, file=600):
     """What the benchmark finds, as far as it is judged."""
     return {
-        **{"width": width, "density": density},
+        **{"model": "resnet18", "width": width, "density": density},
         "c_int8": {"flash_bytes": flash, "resident_bytes": resident},
         "speedup_over_onnxruntime": {"c_int8": speedup},
         "bytes": {"dense": 44_700, "packed fp32": file},

@@ -8,34 +8,19 @@ from hypothesis import HealthCheck, given, settings
 
 from fedtiny.data.transforms import ArrayTransform, Preparation
 from fedtiny.export.c_source import write_c
-from fedtiny.export.network import TinyModel, quantise
-from fedtiny.graph.arithmetic import Lowered, Weights, all_steps
+from fedtiny.export.network import TinyModel
+from fedtiny.graph.arrays import Lowered, Weights
 
 from ..graph.building import Builder
 from .c_networks import networks
 from .c_program import COMPILERS, SANITIZED, compiled, needs_compiler, run
+from .c_reference import as_held, logits
 from .nets import SHIPPED, assert_close, shipped, sparse, tiny_model
 from .odd import ODD
 
 pytestmark = needs_compiler
 IMAGES = 200
 RELATIVE = 1e-4
-
-
-def as_held(net, values):
-    """The network whose weights are what the tables hold, in float32."""
-    if values == "fp32":
-        return net
-    return Lowered(net.graph, {n: _rounded(w) for n, w in net.weights.items()}, net.norms)
-
-
-def _rounded(weights):
-    held, scales = quantise(weights)
-    return replace(weights, values=held * scales[weights.filters])
-
-
-def logits(net, images):
-    return all_steps(net, images.astype(np.float64).swapaxes(0, 1))[-1][:, :, 0, 0].T
 
 
 def assert_same(found, expected):

@@ -14,7 +14,7 @@ from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
 from fedtiny.export.c_source import write_c
 from fedtiny.export.network import TinyModel
-from fedtiny.graph.arithmetic import Lowered, Weights
+from fedtiny.graph.arrays import Lowered, Weights
 
 from ..graph.building import Builder
 from .c_program import COMPILERS, compiled, needs_compiler, run

@@ -14,17 +14,21 @@ from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, ModelError
 from fedtiny.export import packed
 from fedtiny.export.c_source import write_c
-from fedtiny.export.network import TinyModel
+from fedtiny.export.network import TinyModel, lower
 from fedtiny.export.numpy_model import NumpyModel
 from fedtiny.files import digest_of
-from fedtiny.graph.arithmetic import Lowered, Weights
+from fedtiny.graph.arrays import Lowered, Weights
 from fedtiny.graph.ir import UNTRUSTED, Graph, Kind, Node
+from fedtiny.graph.records import PACKED
 from fedtiny.graph.trace import trace
 
+from ..graph.blocks import NETWORKS
 from ..graph.building import Builder
-from .nets import shipped, tiny_model
+from ..graph.dense import tiny
+from .nets import shipped, sparse, tiny_model
 
 MUTATIONS = 3000
+LOWERING = {"fold": True, "remove_dead": True}
 
 
 @pytest.fixture(scope="module", params=["fp32", "int8"])
@@ -156,6 +160,41 @@ def test_a_description_that_lies_anywhere_about_anything(whole):
                 logits = NumpyModel(found)(np.zeros((1, *found.shape), np.uint8))
                 assert logits.shape == (1, len(found.classes))
     assert accepted < 200, "most lies are found out; the rest tell of another valid model"
+
+
+@pytest.mark.parametrize("name", ["Vit", "encoder", "ShuffleNetV2", "temporal", "recurrent"])
+def test_steps_of_every_kind_that_lie(name):
+    made = sparse(NETWORKS[name][0](), NETWORKS[name][1], 0.3)
+    tensors, told = parts(packed.packed(tiny(lower(made.graph, made.theta, **LOWERING))))
+    draw, fields = np.random.default_rng(4), sorted({"kind", *PACKED})
+    kinds = [kind.name.lower() for kind in Kind]
+    for _ in range(MUTATIONS // 15):
+        steps = json.loads(json.dumps(told["steps"]))
+        for _ in range(int(draw.integers(1, 3))):
+            field = fields[draw.integers(len(fields))]
+            values = (*JUNK, 1, 2, [1, 1], [2, 3], [0, 2, 1], 0.5, kinds[draw.integers(len(kinds))])
+            steps[draw.integers(len(steps))][field] = values[draw.integers(len(values))]
+        found = survives(sealed(tensors, {**told, "steps": steps}))
+        if found is not None:
+            logits = NumpyModel(found)(np.zeros((1, *found.shape), np.uint8))
+            assert logits.shape == (1, len(found.classes))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        Node(Kind.UPSAMPLE, (0,), size=(2**20, 2**20)),
+        Node(Kind.CONVOLUTION, (0,), "c", 1, stride=(4096, 4096), padding=(4096, 4096)),
+        Node(Kind.TRANSPOSED_CONVOLUTION, (0,), "c", 1, stride=(4096, 4096)),
+        Node(Kind.TRANSPOSED_CONVOLUTION, (0,), "c", 1, (0, 0), (4096, 4096), (1, 1), (4095, 4095)),
+        Node(Kind.RESHAPE, (0,), channels=2**24 + 8, size=(1, 1)),
+        Node(Kind.PARAMETER, name="p", shape=(2**25,), channels=2**25, size=(1, 1)),
+    ],
+)
+def test_a_step_that_would_take_much_memory_is_refused(node):
+    pool = (Node(Kind.ADAPTIVE_POOL, (1,), size=(1, 1)), Node(Kind.LINEAR, (2,), "fc", 1))
+    with pytest.raises(ModelError, match=r"step 1|reads more than|values"):
+        Graph((Node(Kind.INPUT, channels=4, size=(128, 128)), node, *pool)).check_limits(UNTRUSTED)
 
 
 def test_descriptions_without_a_part(whole):

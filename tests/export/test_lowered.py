@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fedtiny.export.network import lower, quantise
-from fedtiny.graph.arithmetic import Lowered, Weights, all_steps
+from fedtiny.graph.arithmetic import all_steps
+from fedtiny.graph.arrays import Lowered, Weights
 from fedtiny.graph.ir import Kind
 from fedtiny.graph.passes import remove_dead as without_dead
 

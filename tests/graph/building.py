@@ -3,6 +3,12 @@
 from types import SimpleNamespace
 
 from fedtiny.graph.ir import Graph, Kind, Node
+from fedtiny.graph.operations import OPERATIONS
+
+
+def shape_for(name):
+    """A shape of inputs that a network of that name takes."""
+    return {"cnn1d": (6, 64), "mlp": (12,)}.get(name, (3, 32, 32))
 
 
 class Builder:
@@ -28,6 +34,14 @@ class Builder:
         """What was built as it is, for what checks it itself."""
         return SimpleNamespace(nodes=tuple(self.nodes))
 
+    def shape(self, number):
+        """What a node gives."""
+        found = []
+        for node in self.nodes[: number + 1]:
+            sources = [found[i] for i in node.inputs]
+            found.append(OPERATIONS[node.kind].shape(node, sources))
+        return found[number]
+
     def node(self, kind, *inputs, **fields):
         self.nodes.append(Node(kind, inputs, **fields))
         return len(self.nodes) - 1
@@ -47,8 +61,9 @@ class Builder:
     def add(self, first, second):
         return self.node(Kind.ADD, first, second)
 
-    def max_pool(self, source, kernel, stride, padding=(0, 0)):
-        return self.node(Kind.MAX_POOL, source, kernel=kernel, stride=stride, padding=padding)
+    def max_pool(self, source, kernel, stride, padding=(0, 0), **fields):
+        fields = {"kernel": kernel, "stride": stride, "padding": padding, **fields}
+        return self.node(Kind.MAX_POOL, source, **fields)
 
     def mean_pool(self, source, kernel, stride, padding=(0, 0), **fields):
         fields = {"kernel": kernel, "stride": stride, "padding": padding, **fields}

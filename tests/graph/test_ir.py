@@ -10,10 +10,10 @@ import pytest
 
 import fedtiny
 from fedtiny.errors import ModelError
-from fedtiny.export import c_program, onnx_file, torch_model
+from fedtiny.export import c_program, onnx_forms, torch_model
 from fedtiny.graph import arithmetic
 from fedtiny.graph.ir import LIMITS, UNTRUSTED, Graph, Kind, Limits, Node
-from fedtiny.graph.operations import NATIVE, OPERATIONS, lacking
+from fedtiny.graph.operations import NATIVE, OPERATIONS, lacking, native_lacks
 
 from .building import Builder
 
@@ -73,7 +73,6 @@ def test_a_value_is_held_until_its_last_reader():
 
 MISFITS = {
     "larger than what it reads": lambda n: n.convolution("c", 0, 4, kernel=(9, 9)),
-    "something flat": lambda n: n.linear("c", 0, 4),
     "must read 1 steps before it": lambda n: n.relu(5),
     "must read 2 steps before it": lambda n: n.node(Kind.ADD, 0),
     "different shapes": lambda n: n.add(0, n.convolution("c", 0, 2, kernel=(3, 3))),
@@ -83,6 +82,28 @@ MISFITS = {
     "is out of place": lambda n: n.node(Kind.INPUT),
     "gives 0 values": lambda n: n.adaptive_pool(0, (0, 1)),
     "at least one layer": lambda n: n.flatten(0),
+    "share its channels out among 3": lambda n: n.convolution("c", 0, 6, groups=3),
+    "output padding that is not below": lambda n: n.node(
+        Kind.TRANSPOSED_CONVOLUTION, 0, name="c", channels=2, output_padding=(1, 0)
+    ),
+    "no ceil mode": lambda n: n.convolution("c", 0, 2, ceil=True),
+    "no dilation and no uneven": lambda n: n.mean_pool(0, (2, 2), (1, 1), padding_end=(1, 1)),
+    "share 2 channels out among 4": lambda n: n.node(Kind.GROUP_NORM, 0, name="c", groups=4),
+    "neither the same shape nor": lambda n: n.node(
+        Kind.MULTIPLY, 0, n.convolution("c", 0, 1, kernel=(8, 6))
+    ),
+    "no such axis": lambda n: n.node(Kind.SOFTMAX, 0, axis=3),
+    "differ along another axis": lambda n: n.node(Kind.CONCAT, 0, n.max_pool(0, (2, 2), (2, 2))),
+    "reaches beyond": lambda n: n.node(Kind.SLICE, 0, start=1, channels=2),
+    "another number of values than it reads": lambda n: n.node(
+        Kind.RESHAPE, 0, channels=2, size=(8, 5)
+    ),
+    "another number of values than it holds": lambda n: n.node(
+        Kind.PARAMETER, name="c", shape=(2, 3), channels=2, size=(2, 2)
+    ),
+    "an order of its three axes": lambda n: n.node(Kind.PERMUTE, 0, order=(0, 1, 1)),
+    "by whole numbers": lambda n: n.node(Kind.UPSAMPLE, 0, size=(12, 6)),
+    "matrices that do not fit": lambda n: n.node(Kind.MATMUL, 0, 0),
     "a name of its own": lambda n: n.linear("", n.flatten(0), 3),
     "more than 1073741824 weights": lambda n: n.linear("c", n.flatten(0), 2**25),
     "gives 2147483648 values": lambda n: n.linear("c", n.flatten(0), 2**31),
@@ -97,9 +118,18 @@ def test_what_does_not_fit_is_refused(sentence):
         net.graph  # noqa: B018
 
 
+def test_a_layer_that_runs_twice_is_one_parameter_with_two_uses():
+    net = Builder((2, 6, 6))
+    x = net.convolution("conv", net.convolution("conv", 0, 2, kernel=(3, 3)), 2, kernel=(3, 3))
+    net.linear("fc", net.flatten(x), 2)
+    assert net.graph.tensors["conv.weight"] == (2, 2, 3, 3)
+    assert net.graph.uses == {"conv": 16 + 4, "fc": 1}
+    assert native_lacks(net.graph.nodes) == ""
+
+
 def test_two_layers_of_one_name_are_refused():
     net = Builder((2, 1, 1))
-    net.linear("fc", net.linear("fc", net.flatten(0), 2), 2)
+    net.linear("fc", net.linear("fc", net.flatten(0), 3), 2)
     with pytest.raises(ModelError, match="a name of its own"):
         net.graph  # noqa: B018
 
@@ -149,9 +179,13 @@ def test_every_kind_is_in_the_one_table_and_has_a_form_everywhere():
     assert set(OPERATIONS) == set(Kind)
     assert set(arithmetic.FORMS) == set(Kind)
     assert {*torch_model.MODULES, *torch_model.FUNCTIONS} == set(Kind)
-    assert set(onnx_file.FORMS) == set(Kind)
+    assert set(onnx_forms.FORMS) == set(Kind)
     assert {*c_program.ACTIONS, Kind.DROPOUT} == set(Kind)
-    assert set(Kind) == NATIVE
+
+
+def test_native_devices_lack_what_transformers_need_and_transposed_convolution():
+    lacks = {Kind.SOFTMAX, Kind.MATMUL, Kind.PARAMETER, Kind.SCALE}
+    assert set(Kind) - NATIVE == lacks | {Kind.TRANSPOSED_CONVOLUTION}
 
 
 def test_what_a_backend_lacks_is_named():
@@ -160,9 +194,52 @@ def test_what_a_backend_lacks_is_named():
     assert lacking(nodes, NATIVE - {Kind.MEAN_POOL, Kind.DROPOUT}) == "mean_pool"
 
 
+SHAPES = {
+    (4, 3, 1): lambda n: n.convolution("c", 0, 4, kernel=(3, 3), stride=(2, 2), dilation=(1, 2)),
+    (4, 9, 6): lambda n: n.convolution(
+        "c", 0, 4, kernel=(2, 2), padding=(2, 0), padding_end=(0, 1)
+    ),
+    (6, 17, 11): lambda n: n.node(
+        Kind.TRANSPOSED_CONVOLUTION, 0, name="c", channels=6, kernel=(3, 3), stride=(2, 2),
+        padding=(0, 1), output_padding=(0, 0),
+    ),
+    (2, 4, 3): lambda n: n.max_pool(0, (3, 3), (2, 2), ceil=True),
+    (2, 3, 2): lambda n: n.max_pool(0, (3, 3), (2, 2)),
+    (5, 8, 6): lambda n: n.linear("c", 0, 5),
+    (4, 8, 6): lambda n: n.node(Kind.CONCAT, 0, 0),
+    (2, 16, 6): lambda n: n.node(Kind.CONCAT, 0, 0, axis=1),
+    (1, 8, 6): lambda n: n.node(Kind.SLICE, 0, start=1, channels=1),
+    (6, 2, 8): lambda n: n.node(Kind.PERMUTE, 0, order=(2, 0, 1)),
+    (2, 16, 18): lambda n: n.node(Kind.UPSAMPLE, 0, size=(16, 18)),
+    (2, 8, 8): lambda n: n.node(Kind.MATMUL, 0, n.node(Kind.PERMUTE, 0, order=(0, 2, 1))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_by_hand(shape):
+    net = Builder((2, 8, 6))
+    node = SHAPES[shape](net)
+    net.linear("fc", net.flatten(node), 3)
+    assert net.graph.shapes[node] == shape
+
+
 def test_multiply_adds_come_from_shapes():
     graph = small().graph
-    uses = {
-        node.name: OPERATIONS[node.kind].uses(graph.shapes[i]) for i, node in graph.layers.items()
-    }
-    assert uses == {"conv": 24, "fc": 1}
+    assert graph.uses == {"conv": 24, "fc": 1}
+    assert graph.other_macs == 0
+
+
+def test_a_transposed_convolution_uses_its_weights_at_each_place_that_it_reads():
+    net = Builder((2, 8, 6))
+    up = net.node(Kind.TRANSPOSED_CONVOLUTION, 0, name="up", channels=4, groups=2, stride=(3, 3))
+    net.linear("fc", net.flatten(up), 3)
+    assert net.graph.tensors["up.weight"] == (2, 2, 1, 1)
+    assert net.graph.uses["up"] == 48
+
+
+def test_a_product_of_two_things_has_multiply_adds_but_no_weights():
+    net = Builder((2, 8, 6))
+    turned = net.node(Kind.PERMUTE, 0, order=(0, 2, 1))
+    net.linear("fc", net.flatten(net.node(Kind.MATMUL, 0, turned)), 3)
+    assert net.graph.other_macs == 2 * 8 * 6 * 8
+    assert net.graph.largest_read == 2 * 8 * 6 * 8

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedtiny import models
 from fedtiny.errors import ModelError
+from fedtiny.graph.ir import Kind
 from fedtiny.graph.trace import trace
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
@@ -155,6 +156,78 @@ def test_of_a_kernel_with_a_stride_only_what_it_meets_counts():
     node = net.convolution("a", node, 1, kernel=(3, 3), stride=(2, 2), padding=(1, 1))
     net.linear("fc", net.flatten(node), 2)
     assert counts(net.graph, a=np.ones((1, 1, 3, 3), int)) == {"a": 4}
+
+
+def between(middle, filters):
+    """A dense 1x1 layer of four filters, some middle, and a head that reads its channels."""
+    net = Builder((1, *SIZE))
+    x = middle(net, net.convolution("first", 0, 4))
+    net.linear("fc", net.flatten(net.adaptive_pool(x, (1, 1))), 2)
+    assert net.graph.shapes[x][0] == filters
+    return net.graph
+
+
+def test_a_group_reads_its_own_channels_only():
+    net = between(lambda n, x: n.convolution("a", x, 6, groups=2), 6)
+    bits = np.ones((6, 2, 1, 1), int)
+    assert counts(net, a=bits) == {"a": 12}
+    first, head = np.ones((4, 1, 1, 1), int), np.ones((2, 6), int)
+    first[0] = 0  # a channel of the first group
+    head[:, 3:] = 0  # nothing hears the second group
+    assert counts(net, a=bits, first=first, fc=head) == {"a": 3, "first": 1, "fc": 6}
+
+
+def test_a_depthwise_filter_hands_on_one_channel():
+    net = between(lambda n, x: n.convolution("a", x, 4, groups=4, kernel=(3, 3)), 4)
+    bits = np.ones((4, 1, 3, 3), int)
+    bits[2] = 0
+    found = counts(net, a=bits, first=np.ones((4, 1, 1, 1), int), fc=np.ones((2, 4), int))
+    assert found == {"a": 27, "first": 3, "fc": 6}
+
+
+def test_a_concat_has_the_channels_of_both():
+    def fire(net, x):
+        return net.node(Kind.CONCAT, net.convolution("a", x, 3), net.convolution("b", x, 2))
+
+    net, head = between(fire, 5), np.ones((2, 5), int)
+    head[:, 1:4] = 0  # of `a` the first filter is heard, of `b` the second
+    ones = {"a": np.ones((3, 4, 1, 1), int), "b": np.ones((2, 4, 1, 1), int)}
+    assert counts(net, **ones, fc=head) == {"a": 4, "b": 4, "fc": 4}
+
+
+def test_a_gate_is_as_useful_as_what_it_gates():
+    def gated(net, x):
+        pooled = net.adaptive_pool(x, (1, 1))
+        return net.node(Kind.MULTIPLY, x, net.convolution("gate", pooled, 4))
+
+    net, head = between(gated, 4), np.ones((2, 4), int)
+    head[:, :3] = 0
+    gate, first = np.ones((4, 4, 1, 1), int), np.ones((4, 1, 1, 1), int)
+    assert counts(net, gate=gate, first=first, fc=head) == {"gate": 4, "first": 4, "fc": 2}
+
+
+def test_a_group_norm_needs_its_whole_group():
+    net = between(lambda n, x: n.node(Kind.GROUP_NORM, x, name="norm", groups=2), 4)
+    head = np.zeros((2, 4), int)
+    head[0, 0] = 1
+    assert counts(net, first=np.ones((4, 1, 1, 1), int), fc=head) == {"first": 2, "fc": 1}
+
+
+def test_a_transposed_convolution_links_channels_to_filters():
+    net = between(lambda n, x: n.node(Kind.TRANSPOSED_CONVOLUTION, x, name="a", channels=3), 3)
+    bits, head = np.zeros((4, 3, 1, 1), int), np.ones((2, 3), int)
+    bits[0, 2] = bits[1, 0] = 1
+    head[:, 0] = 0
+    found = counts(net, a=bits, first=np.ones((4, 1, 1, 1), int), fc=head)
+    assert found == {"a": 1, "first": 1, "fc": 2}
+
+
+def test_a_weight_is_useful_if_it_is_in_one_of_its_layer_s_runs():
+    net = between(lambda n, x: n.convolution("a", n.convolution("a", x, 4), 4), 4)
+    bits, head = np.zeros((4, 4, 1, 1), int), np.zeros((2, 4), int)
+    bits[1, 0] = bits[2, 1] = bits[3, 3] = 1  # 0 to 1, then 1 to 2
+    head[:, 2] = 1
+    assert counts(net, a=bits, fc=head) == {"a": 2, "fc": 2}
 
 
 def test_a_description_of_another_network_is_refused():

@@ -5,15 +5,19 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedtiny import data, methods, models
 
-FOLDER = {"folder": "a folder of images by class, named by --data.root"}
+OWN = {
+    "folder": "a folder of images by class, named by --data.root",
+    "file": "arrays (.npz), a table (.csv, .parquet) or images in Parquet, named by --data.root",
+}
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "methods": methods.names,
     "models": models.names,
-    "datasets": lambda: data.names() | FOLDER,
+    "datasets": lambda: data.names() | OWN,
 }
 
 
@@ -21,16 +25,32 @@ def command(arguments: list[str]) -> int:
     """Print the names of one kind of thing, with a line on each."""
     kind = tyro.cli(
         Annotated[
-            Literal["methods", "models", "datasets"],
+            Literal["methods", "models", "datasets", "operations"],
             tyro.conf.Positional,
             tyro.conf.arg(name="KIND", help="What to list."),
         ],
         prog="fedtiny list",
-        description="What can be named in a config.",
+        description="What can be named in a config, and the operations that networks may have.",
         args=arguments,
     )
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, description in KINDS[kind]().items():
-        table.add_row(f"[bold]{name}[/bold]", description)
-    Console().print(table)
+    Console().print(_operations() if kind == "operations" else _described(KINDS[kind]()))
     return 0
+
+
+def _described(names: dict[str, str]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, description in names.items():
+        table.add_row(f"[bold]{name}[/bold]", escape(description))
+    return table
+
+
+def _operations() -> Table:
+    """Which backend has which operation; native is training, all others are exports."""
+    from fedtiny.export import support
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("operation", *support.BACKENDS):
+        table.add_column(heading)
+    for name, forms in support.table().items():
+        table.add_row(f"[bold]{name}[/bold]", *("yes" if has else "no" for has in forms))
+    return table

@@ -15,7 +15,7 @@ from rich.markup import escape
 from fedtiny.errors import ExportError, FedTinyError
 from fedtiny.export import numpy_model
 from fedtiny.export.numpy_model import NumpyModel, read_image
-from fedtiny.graph.arithmetic import Floats
+from fedtiny.graph.arrays import Floats
 from fedtiny.process import peak_resident_bytes
 from fedtiny.runs import formatting
 

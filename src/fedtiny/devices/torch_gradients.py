@@ -1,7 +1,8 @@
 """Gradients of pruned weights, in memory for the few asked for alone (Alg. 2, line 12)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import reduce
 from math import sqrt
 from typing import Any
 
@@ -11,9 +12,11 @@ from torch import Tensor, nn
 
 from fedtiny.devices.torch_layers import changed, frozen_statistics
 from fedtiny.devices.torch_takers import HostTop, Taker, Top
-from fedtiny.errors import ModelError
 from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.vector import SparseVector
+
+Use = tuple[Tensor, Tensor]
+"""What a layer read in a run of it, and the gradient of what it gave."""
 
 
 def tops_of(
@@ -66,47 +69,56 @@ def feed_gradients(
 
 @contextmanager
 def _tapped(model: nn.Module, name: str, taker: Taker, fisher: bool) -> Iterator[None]:
-    """Feed a layer's taker when the backward pass gets to the layer."""
+    """Feed a layer's taker when the backward pass has been to all uses of the layer."""
     layer = model.get_submodule(name.removesuffix(".weight"))
-    calls = 0
+    calls, uses = 0, list[Use]()
 
     def tap(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
-        if calls > 1:
-            raise ModelError(f"layer '{name}' runs twice in a pass, which pruning cannot handle")
         if not output.requires_grad:
             output = output.requires_grad_().clone()
         features = args[0].detach()
-        output.register_hook(lambda gradient: _feed(taker, layer, features, gradient, fisher))
+        output.register_hook(lambda gradient: reached(features, gradient))
         return output
+
+    def reached(features: Tensor, gradient: Tensor) -> None:
+        uses.append((features, gradient))
+        if len(uses) == calls:
+            _feed(taker, layer, uses, fisher)
+            uses.clear()
 
     handle = layer.register_forward_hook(tap)
     try:
         yield
+        if uses:  # another use leads nowhere
+            _feed(taker, layer, uses, fisher)
     finally:
         handle.remove()
 
 
 @torch.no_grad()
-def _feed(taker: Taker, layer: nn.Module, features: Tensor, gradient: Tensor, fisher: bool) -> None:
+def _feed(taker: Taker, layer: nn.Module, uses: Sequence[Use], fisher: bool) -> None:
     filter_size = layer.weight[0].numel()  # type: ignore[index]
     filters = max(1, taker.slab_values // filter_size)
-    with torch.autocast(gradient.device.type, enabled=False):
-        features, gradient = features.float(), gradient.float()
-        scales = _fisher_scales(layer, features, gradient) if fisher else None
-        for start, slab in _slabs(layer, features, gradient, filters):
+    with torch.autocast(uses[0][1].device.type, enabled=False):
+        uses = [(features.float(), gradient.float()) for features, gradient in uses]
+        scales = _fisher_scales(layer, uses) if fisher else None
+        slabs = [_slabs(layer, features, gradient, filters) for features, gradient in uses]
+        for (start, slab), *more in zip(*slabs, strict=True):
+            for _, other in more:
+                slab = slab + other
             taker.take(start * filter_size, slab if scales is None else scales(start, slab))
 
 
-def _fisher_scales(
-    layer: nn.Module, features: Tensor, gradient: Tensor
-) -> Callable[[int, Tensor], Tensor]:
+def _fisher_scales(layer: nn.Module, uses: Sequence[Use]) -> Callable[[int, Tensor], Tensor]:
     """Divides the gradients from a filter on by the root of twice their Fisher information."""
     axis = -1 if isinstance(layer, nn.Linear) else 1
-    inputs, outputs = _norms_along(features, axis), _norms_along(gradient, axis)
-    inputs = _inverse(inputs / sqrt(features.numel() / len(inputs)))
-    outputs = _inverse(outputs * sqrt(2 * len(features)))
+    inputs = reduce(torch.hypot, [_norms_along(features, axis) for features, _ in uses])
+    outputs = reduce(torch.hypot, [_norms_along(gradient, axis) for _, gradient in uses])
+    values = sum(features.numel() for features, _ in uses)
+    inputs = _inverse(inputs / sqrt(values / len(inputs)))
+    outputs = _inverse(outputs * sqrt(2 * len(uses[0][0])))
     groups = getattr(layer, "groups", 1)
     per_group, channels = len(outputs) // groups, len(inputs) // groups
 

@@ -1,262 +1,107 @@
-"""A network as the few calls that C code makes, and where their values lie in memory."""
+"""A network as the few calls that C code makes."""
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import prod
+from collections.abc import Iterator, Sequence
 
-from fedtiny.graph.ir import LAYERS, Graph, Kind, Node, Pair, Shape
+from fedtiny.errors import ExportError
+from fedtiny.export.c_planes import with_cuts, with_spreads
+from fedtiny.export.c_steps import Program, Step
+from fedtiny.graph.ir import LAYERS, Graph, Kind, Node, Shape
+from fedtiny.graph.operations import lacking
 from fedtiny.graph.passes import for_inference
-from fedtiny.graph.plan import place
 
 ACTIONS = {
     Kind.INPUT: "load",
     Kind.CONVOLUTION: "convolve",
-    Kind.LINEAR: "connect",
+    Kind.TRANSPOSED_CONVOLUTION: "convolve",
+    Kind.LINEAR: "convolve",
     Kind.BATCH_NORM: "normalise",
+    Kind.GROUP_NORM: "group_norm",
+    Kind.LAYER_NORM: "layer_norm",
     Kind.RELU: "rectify",
+    Kind.RELU6: "rectify",
+    Kind.LEAKY_RELU: "leaky_relu",
+    Kind.SILU: "silu",
+    Kind.HARD_SWISH: "hard_swish",
+    Kind.HARD_SIGMOID: "hard_sigmoid",
+    Kind.SIGMOID: "sigmoid",
+    Kind.TANH: "hyperbolic_tangent",
+    Kind.GELU: "gelu",
+    Kind.SOFTMAX: "softmax",
     Kind.ADD: "add",
+    Kind.MULTIPLY: "multiply",
+    Kind.SCALE: "scale",
+    Kind.CONCAT: "concatenate",
+    Kind.SLICE: "slice",
     Kind.MAX_POOL: "max_pool",
     Kind.MEAN_POOL: "mean_pool",
     Kind.ADAPTIVE_POOL: "adaptive_pool",
     Kind.FLATTEN: "flatten",
+    Kind.RESHAPE: "flatten",
+    Kind.PERMUTE: "permute",
+    Kind.UPSAMPLE: "upsample",
+    Kind.MATMUL: "multiply_matrices",
+    Kind.PARAMETER: "constant",
 }
 """The function of the C runtime for each operation; dropout is left out."""
-CAN_RECTIFY = (*LAYERS, Kind.BATCH_NORM, Kind.ADD)
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How planes are cut into `stride` parts along each axis, for convolutions with a stride.
-
-    Each part has `size` rows and columns; the plane has `margin` rows and columns of zeros before
-    its own.
-    """
-
-    stride: Pair
-    margin: Pair
-    size: Pair
-
-
-@dataclass(frozen=True)
-class Step:
-    """One call: a node with the sum and the ReLU behind it, or what cuts planes for convolutions.
-
-    Values go by the number of the node that gives them. What is added comes second in `reads`.
-    """
-
-    action: str
-    node: Node
-    reads: tuple[int, ...]
-    gives: int
-    relu: bool = False
-    cut: Cut | None = None
-
-    @property
-    def name(self) -> str:
-        """What its tables are called in C, such as node5_layer1_0_conv1; no two are the same."""
-        return f"node{self.gives}_" + re.sub(r"[^A-Za-z0-9]", "_", self.node.name)
-
-    @property
-    def may_overwrite(self) -> tuple[int, ...]:
-        """Values in whose place the result may be written, pixel by pixel."""
-        match self.action:
-            case "convolve":
-                return tuple(v for v in self.reads[1:] if v != self.reads[0])
-            case "add":
-                return self.reads
-            case "normalise" | "rectify":
-                return self.reads[:1]
-        return ()
-
-    @property
-    def is_strided(self) -> bool:
-        """Whether it is a convolution that skips pixels."""
-        return self.action == "convolve" and self.node.stride != (1, 1)
-
-
-@dataclass(frozen=True)
-class Program:
-    """All steps in order, and the channels, rows and columns of the values between them."""
-
-    steps: tuple[Step, ...]
-    shapes: dict[int, Shape]
-
-    def last_reads(self) -> dict[int, int]:
-        """The number of the last step that reads each value; the result is read after all."""
-        found = {v: i for i, step in enumerate(self.steps) for v in (*step.reads, step.gives)}
-        return {**found, self.steps[-1].gives: len(self.steps)}
+LIMITS = {Kind.RELU: "RELU", Kind.RELU6: "RELU6"}
+CAN_LIMIT = (*LAYERS, Kind.BATCH_NORM, Kind.ADD)
 
 
 def program(graph: Graph) -> Program:
-    """The steps of a network; convolutions with a stride have one before them that cuts planes."""
+    """The steps of a network; some convolutions have one before them that arranges planes."""
+    if lacks := lacking(graph.nodes, (*ACTIONS, Kind.DROPOUT)):
+        raise ExportError(f"the C export lacks {lacks}; ONNX and packed have it")
     graph = for_inference(graph)
-    steps, shapes = _fused(graph), dict(enumerate(graph.shapes))
-    groups: dict[tuple[int, Pair], list[Step]] = {}
-    for step in steps:
-        if step.is_strided:
-            groups.setdefault((step.reads[0], step.node.stride), []).append(step)
-    values = {group: len(shapes) + i for i, group in enumerate(groups)}
-    made: list[Step] = []
-    for step in steps:
-        if step.is_strided:
-            source, *others = step.reads
-            cut = _cut(groups[source, step.node.stride], shapes)
-            value = values[source, step.node.stride]
-            if value not in shapes:
-                shapes[value] = (shapes[source][0], prod(cut.stride) * cut.size[0], cut.size[1])
-                made.append(Step("split", step.node, (source,), value, cut=cut))
-            step = replace(step, reads=(value, *others), cut=cut)
-        made.append(step)
-    return Program(tuple(made), shapes)
+    shapes = dict(enumerate(graph.shapes))
+    steps = with_spreads(_fused(graph), shapes)
+    return Program(tuple(with_cuts(list(steps), shapes)), shapes)
 
 
-def _fused(graph: Graph) -> list[Step]:
+def _fused(graph: Graph) -> Iterator[Step]:
     """Sums and ReLUs join the layer before them where nothing else reads that layer."""
     values: dict[int, int] = {}
-    steps: list[Step] = []
 
-    def only_reader(number: int, kind: Kind) -> int | None:
+    def only_reader(number: int, *kinds: Kind) -> int | None:
         found = graph.readers[number]
-        return found[0] if len(found) == 1 and graph.nodes[found[0]].kind == kind else None
+        return found[0] if len(found) == 1 and graph.nodes[found[0]].kind in kinds else None
 
-    for number, node in enumerate(graph.nodes):
+    for number, (node, sources) in enumerate(graph.read):
         if number in values:
             continue
+        action = _action(node, sources)
         joined, reads = [number], [values[i] for i in node.inputs]
-        if node.kind == Kind.CONVOLUTION and (added := only_reader(number, Kind.ADD)):
+        if action.startswith("convolve") and (added := only_reader(number, Kind.ADD)):
             (other,) = (i for i in graph.nodes[added].inputs if i != number)
             if other in values:
                 reads.append(values[other])
                 joined.append(added)
-        relu = only_reader(joined[-1], Kind.RELU) if node.kind in CAN_RECTIFY else None
-        if relu:
+        limit = LIMITS.get(node.kind, "LINEAR")
+        if node.kind in CAN_LIMIT and (relu := only_reader(joined[-1], *LIMITS)):
+            limit = LIMITS[graph.nodes[relu].kind]
             joined.append(relu)
         values.update(dict.fromkeys(joined, joined[-1]))
-        steps.append(Step(ACTIONS[node.kind], node, tuple(reads), joined[-1], relu is not None))
-    return steps
+        yield Step(action, node, tuple(reads), joined[-1], limit)
 
 
-def _cut(readers: Sequence[Step], shapes: dict[int, Shape]) -> Cut:
-    """Parts that are large enough for all convolutions that read them."""
-    stride = readers[0].node.stride
-    margins, sizes = [], []
-    for axis in (0, 1):
-        margin = max(step.node.padding[axis] for step in readers)
-        side = shapes[readers[0].reads[0]][1 + axis]
-        needed = [(side + margin - 1) // stride[axis] + 1]
-        for step in readers:
-            last_tap = step.node.kernel[axis] - 1 - step.node.padding[axis] + margin
-            needed.append(shapes[step.gives][1 + axis] + last_tap // stride[axis])
-        margins.append(margin)
-        sizes.append(max(needed))
-    return Cut(stride, (margins[0], margins[1]), (sizes[0], sizes[1]))
+def _action(node: Node, sources: Sequence[Shape]) -> str:
+    """The function for a node, which may depend on what it reads."""
+    match node.kind:
+        case Kind.CONVOLUTION | Kind.LINEAR | Kind.TRANSPOSED_CONVOLUTION:
+            return _layer_action(node, sources[0])
+        case Kind.MULTIPLY if sources[0] != sources[1]:
+            return "multiply_planes"
+        case Kind.GELU if node.approximate:
+            return "gelu_by_tanh"
+    return ACTIONS[node.kind]
 
 
-OVERREAD = 64  # the widest run of sums: it may read and write this far behind what it needs
+def _layer_action(node: Node, source: Shape) -> str:
+    if node.groups > 1:
+        depthwise = node.groups == source[0] and node.kind == Kind.CONVOLUTION
+        strided = node.stride != (1, 1)
+        return "convolve_planes" if depthwise and strided else "convolve_groups"
+    one_pixel = source[1:] == (1, 1) and (node.kernel, node.padding, node.ends) == ONE_PIXEL
+    return "connect" if one_pixel and node.kind != Kind.TRANSPOSED_CONVOLUTION else "convolve"
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """A value in the arena; pixel (c, y, x) is at start + origin + c * plane + y * pitch + x."""
-
-    name: str
-    start: int
-    shape: Shape
-    pitch: int
-    plane: int
-    origin: int
-
-
-@dataclass
-class _Buffer:
-    """A piece of the arena that holds one value, or several of one shape after each other."""
-
-    shape: Shape
-    born: int
-    dies: int = -1
-    margin: Pair = (0, 0)
-    pitch: int = 0
-    start: int = 0
-    values: list[int] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """Neighbouring rows and planes share the zeros between them."""
-        channels, rows, _ = self.shape
-        top, left = self.margin
-        return (channels * (rows + top) + top) * self.pitch + left
-
-    def widen(self, margin: Pair, pitch: int) -> None:
-        """Leave room for zeros around each plane."""
-        self.margin = (max(self.margin[0], margin[0]), max(self.margin[1], margin[1]))
-        self.pitch = max(self.pitch, pitch, self.shape[2] + self.margin[1])
-
-    def tensor(self, value: int, shape: Shape) -> Tensor:
-        """One of its values; a flattened one has another shape."""
-        if shape != self.shape:
-            return Tensor(f"tensor{value}", self.start, shape, 1, 1, 0)
-        top, left = self.margin
-        plane, origin = (shape[1] + top) * self.pitch, top * self.pitch + left
-        return Tensor(f"tensor{self.values[0]}", self.start, shape, self.pitch, plane, origin)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The tensor of each value, the arena's size in floats, and what must be cleared before use."""
-
-    tensors: Mapping[int, Tensor]
-    arena: int
-    cleared: Mapping[int, int]
-    """Floats to set to zero before the step that gives a value, where zeros surround its planes."""
-
-
-def plan(program: Program) -> Plan:
-    """Place all values of a program."""
-    last = program.last_reads()
-    owner: dict[int, _Buffer] = {}
-    for number, step in enumerate(program.steps):
-        reused = next((v for v in step.may_overwrite if last[v] == number), None)
-        value = step.gives
-        owner[value] = _Buffer(program.shapes[value], number) if reused is None else owner[reused]
-        owner[value].values.append(value)
-        owner[value].dies = max(owner[value].dies, last[value])
-    _widen(program, owner)
-    _flatten_in_place(program, owner, last)
-    buffers = list({id(buffer): buffer for buffer in owner.values()}.values())
-    arena = place(buffers)
-    tensors = {v: owner[v].tensor(v, program.shapes[v]) for v in owner}
-    cleared = {
-        buffer.values[0]: buffer.size
-        for buffer in buffers
-        if buffer.margin != (0, 0) or program.steps[buffer.born].action == "split"
-    }
-    return Plan(tensors, arena + OVERREAD, cleared)
-
-
-def _widen(program: Program, owner: Mapping[int, _Buffer]) -> None:
-    """A convolution without a stride reads its input in place, with zeros around each plane."""
-    for buffer in owner.values():
-        buffer.widen((0, 0), 0)
-    for step in program.steps:
-        if step.action == "convolve" and step.cut is None:
-            columns = program.shapes[step.gives][2]
-            owner[step.reads[0]].widen(step.node.padding, columns)
-
-
-def _flatten_in_place(program: Program, owner: dict[int, _Buffer], last: dict[int, int]) -> None:
-    """Where nothing lies between the planes, flat values are what is there already."""
-    for number, step in enumerate(program.steps):
-        if step.action != "flatten":
-            continue
-        source, flat = owner[step.reads[0]], owner[step.gives]
-        if source.size == prod(source.shape) and last[step.reads[0]] == number:
-            source.dies = flat.dies
-            source.values += flat.values
-            owner.update(dict.fromkeys(flat.values, source))
-
-
-def is_in_place(step: Step, plan: Plan) -> bool:
-    """Whether a value is flat without doing anything."""
-    read, flat = plan.tensors[step.reads[0]], plan.tensors[step.gives]
-    return step.action == "flatten" and read.start == flat.start
+ONE_PIXEL = ((1, 1), (0, 0), (0, 0))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -11,31 +10,20 @@ import numpy as np
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
-from fedtiny.export.c_calls import Calls, Declarations, Table, comment, string, table
-from fedtiny.export.c_program import OVERREAD, Plan, Program, plan, program
+from fedtiny.export import c_runtime
+from fedtiny.export.c_calls import Calls, functions
+from fedtiny.export.c_plan import OVERREAD, Plan, plan
+from fedtiny.export.c_program import program
+from fedtiny.export.c_steps import Program
+from fedtiny.export.c_tables import Table, table, turned_weights
+from fedtiny.export.c_text import Declarations, comment, string
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.files import make_folder, write_atomically
+from fedtiny.graph.arrays import Lowered
+from fedtiny.graph.ir import Kind
 
-# The parts of the runtime that a step needs, in the order in which they come.
-PARTS = {
-    "relu": ("convolve", "connect", "normalise", "add", "rectify", "max_pool"),
-    "clear": ("clear",),
-    "load": ("load",),
-    "layer": ("convolve", "connect"),
-    "convolve": ("convolve",),
-    "linear": ("connect",),
-    "split": ("split",),
-    "norm": ("normalise",),
-    "add": ("add",),
-    "rectify": ("rectify",),
-    "span": ("max_pool", "mean_pool", "adaptive_pool"),
-    "window": ("max_pool", "mean_pool"),
-    "max_pool": ("max_pool",),
-    "sum": ("mean_pool", "adaptive_pool"),
-    "mean_pool": ("mean_pool",),
-    "adaptive_pool": ("adaptive_pool",),
-}
 BYTES_OF_KEPT, BYTES_OF_FLOAT = 8, 4
+MAX_BYTES = (1 << 31) - 1  # what an int counts
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,11 @@ def write_c(model: TinyModel, out: Path, *, values: Values = "int8") -> CReport:
     if values == "fp16":
         raise ExportError("C code holds weights as int8 or fp32, not as fp16")
     source = _Source(model, values)
-    texts = {"model.c": source.model(), "model.h": source.header(), "main.c": _runtime("main.c")}
+    texts = {
+        "model.c": source.model(),
+        "model.h": source.header(),
+        "main.c": c_runtime.text("main.c"),
+    }
     make_folder(out)
     for name, text in texts.items():
         write_atomically(out / name, text.encode("ascii"))
@@ -79,17 +71,25 @@ class _Source:
                 f"a model that gives {outputs} values cannot be one of {len(model.classes)} classes"
             )
         model.net.check_values()
-        tables = {name: table(weights, values) for name, weights in model.net.weights.items()}
+        tables = _tables(model.net, values)
         self.plan = plan(self.program)
         self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
-        self.calls = Calls(self.program, self.plan, tables, model.net.norms)
+        self.calls = Calls(self.program, self.plan, tables, model.net)
+        if self.ram_bytes > MAX_BYTES:
+            raise ExportError(f"in C the model would take {self.ram_bytes} bytes of RAM")
         self.declarations = self.calls.declarations()
-        self.pixels = _pixels(model.normalisation)
+        self.parts = self._parts()
+        self.pixels = _pixels(model.normalisation, raw=self.is_signal)
 
     @property
     def table_bytes(self) -> int:
         """Bytes of constant tables."""
         return self.declarations.size + self.pixels.size
+
+    @property
+    def is_signal(self) -> bool:
+        """Whether it reads lines, which are seldom bytes, and not planes."""
+        return self.tiny.shape[1] == 1
 
     @property
     def ram_bytes(self) -> int:
@@ -100,12 +100,13 @@ class _Source:
     def header(self) -> str:
         """The text of model.h."""
         sides = dict(zip(("channels", "height", "width"), self.tiny.shape, strict=True))
-        return Template(_runtime("model.h")).substitute(
+        return Template(c_runtime.text("model.h")).substitute(
             sides,
             card=comment(self._card()),
             classes=len(self.tiny.classes),
             table_bytes=self.table_bytes,
             ram_bytes=self.ram_bytes,
+            raw=c_runtime.text("model_raw.h") if self.is_signal else "",
         )
 
     def model(self) -> str:
@@ -114,10 +115,11 @@ class _Source:
             comment(self._card()),
             '#include "model.h"\n\n#include <math.h>\n#include <stddef.h>\n#include <string.h>\n',
             self._definitions(),
-            *(_runtime("tensor.c"), *self.pixels.lines),
-            *(_runtime(f"{part}.c") for part in self._parts()),
+            *(c_runtime.text("tensor.c"), *self.pixels.lines),
+            *(c_runtime.text(f"{part}.c") for part in self.parts),
             *self.declarations.lines,
-            self._functions(),
+            self._functions("run.c"),
+            *([self._functions("run_raw.c")] if self.is_signal else []),
         )
         return "\n".join(parts)
 
@@ -130,8 +132,12 @@ class _Source:
             f"weights: {kept} as {self.values}; tables: {self.table_bytes} bytes of flash; "
             f"buffers: {self.ram_bytes} bytes of RAM",
             "",
-            "compile: cc -std=c99 -O3 -ffp-contract=fast model.c main.c -o model",
+            f"compile: cc -std=c99 -O3 -ffp-contract=fast model.c main.c -o model{self._library()}",
         ]
+
+    def _library(self) -> str:
+        """The mathematical library, where a part calls one of its functions."""
+        return " -lm" if set(c_runtime.FROM_LIBM) & set(self.parts) else ""
 
     def _definitions(self) -> str:
         weight = "float" if self.values == "fp32" else "int8_t"
@@ -144,19 +150,19 @@ class _Source:
         return "\n".join([*lines, f"static float arena[{self.plan.arena}];\n"])
 
     def _parts(self) -> list[str]:
-        actions = {step.action for step in self.program.steps} | {"clear"}
-        if not self.plan.cleared:
-            actions.remove("clear")
-        used = [part for part, users in PARTS.items() if actions & set(users)]
-        return [*used, "flatten", "result"]
+        """The parts of the runtime that its statements need."""
+        steps = self.program.steps
+        called = functions([*self.calls.clearing(steps[0]), *self.calls.statements])
+        limited = "relu6" if any(step.limit == "RELU6" for step in steps) else "relu"
+        return c_runtime.needed({limited, *called, *(["load_raw"] if self.is_signal else [])})
 
-    def _functions(self) -> str:
+    def _functions(self, file: str) -> str:
         load = self.program.steps[0]
         names = "\n".join(f"    {string(name)}," for name in self.tiny.classes)
-        body = "\n".join(f"    {line}" for line in self.calls.statements())
+        body = "\n".join(f"    {line}" for line in self.calls.statements)
         clear = "".join(f"    {line}\n" for line in self.calls.clearing(load))
         image = self.plan.tensors[load.gives].name
-        return Template(_runtime("run.c")).substitute(
+        return Template(c_runtime.text(file)).substitute(
             names=names, body=body, clear=clear, image=image
         )
 
@@ -167,25 +173,33 @@ def _told(card: Mapping[str, Any]) -> list[str]:
     return [f"{n}: {v:.4g}" if isinstance(v, float) else f"{n}: {v}" for n, v in plain.items()]
 
 
+def _tables(net: Lowered, values: Values) -> dict[str, Table]:
+    """The table of every layer, by its name."""
+    transposed = {n.name: n for n in net.graph.nodes if n.kind == Kind.TRANSPOSED_CONVOLUTION}
+    return {
+        name: table(turned_weights(w, transposed[name].groups) if name in transposed else w, values)
+        for name, w in net.weights.items()
+    }
+
+
 def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple[int, int]:
     """Room for the kept weights of a filter and their end, and for the sums of a plane."""
     kept, sums = 0, 0
     for step in program.steps:
-        if step.action == "convolve":
-            read, (_, rows, columns) = plan.tensors[step.reads[0]], program.shapes[step.gives]
+        if step.convolves:
+            read, (_, rows, columns) = plan.tensors[step.gathered], program.shapes[step.gives]
             kept = max(kept, tables[step.node.name].max_kept + 1)
             sums = max(sums, (rows - 1) * read.pitch + columns + OVERREAD)
     return kept, sums
 
 
-def _pixels(normalisation: Preparation) -> Declarations:
-    """What a byte of an image is multiplied by and shifted by."""
+def _pixels(normalisation: Preparation, *, raw: bool) -> Declarations:
+    """What a byte of an image is multiplied by and shifted by; the same of measured values."""
     mean, std = (np.asarray(v, dtype=np.float64) for v in (normalisation.mean, normalisation.std))
     made = Declarations()
     made.array("pixel_scale", (1 / (255 * std)).astype(np.float32))
     made.array("pixel_shift", (-mean / std).astype(np.float32))
+    if raw:
+        made.array("raw_mean", mean.astype(np.float32))
+        made.array("raw_scale", (1 / std).astype(np.float32))
     return made
-
-
-def _runtime(name: str) -> str:
-    return files("fedtiny.export").joinpath("runtime", name).read_text(encoding="ascii")

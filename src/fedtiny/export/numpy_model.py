@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from fedtiny.data.transforms import ArrayTransform
 from fedtiny.errors import DataError, ExportError
-from fedtiny.export.network import TinyModel, check_images
+from fedtiny.export.network import TinyModel, as_images
 from fedtiny.export.packed import shipped
 from fedtiny.extras import require
-from fedtiny.graph.arithmetic import FORMS, Batch, Floats
+from fedtiny.graph.arithmetic import FORMS
+from fedtiny.graph.arrays import Floats
 from fedtiny.graph.ir import UNTRUSTED
+from fedtiny.graph.windows import Batch
 
 MAX_AT_ONCE = 64  # images that are computed together
 MAX_READ = 1 << 25  # values that the windows of a layer read at a time
@@ -41,7 +43,7 @@ class NumpyModel:
 
     def __call__(self, images: NDArray[Any]) -> Floats:
         """Logits [N, classes] of images [N, C, H, W]: uint8 from 0 to 255, or float from 0 to 1."""
-        check_images(images.shape, self.model.shape)
+        images = as_images(images, self.model.shape)
         starts = range(0, len(images), self._at_once)
         parts = [images[start : start + self._at_once] for start in starts]
         logits = [self.logits(self._prepare.normalise(part)) for part in parts]
@@ -49,6 +51,10 @@ class NumpyModel:
 
     def logits(self, normalised: Floats) -> Floats:
         """Logits of images that are normalised already, all at once."""
+        with np.errstate(over="ignore", invalid="ignore"):  # as torch, without a word
+            return self._logits(normalised)
+
+    def _logits(self, normalised: Floats) -> Floats:
         outputs: dict[int, Batch] = {}
         batch = np.ascontiguousarray(normalised.swapaxes(0, 1))
         nodes = self.model.net.graph.nodes

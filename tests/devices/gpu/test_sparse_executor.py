@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 import fedtiny
@@ -286,10 +287,36 @@ class Branching(TinyNet):
         return super().forward(x if x.sum() > 0 else -x)
 
 
+class Twice(TinyNet):
+    def __init__(self):
+        super().__init__()
+        self.again = nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, x):
+        return super().forward(self.again(torch.relu(self.again(x))))
+
+
+class Dilated(TinyNet):
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Conv2d(1, 1, 3, padding=2, dilation=2)
+
+    def forward(self, x):
+        return super().forward(self.wide(x))
+
+
+class Bounded(TinyNet):
+    def forward(self, x):
+        return super().forward(F.relu6(x))
+
+
 REASONS = {
+    Dilated: r"it has a convolution with dilation",
+    Bounded: r"it has a relu6 between its convolutions",
+    Twice: r"'again' runs twice in a pass",
     Frozen: r"'conv1\.weight' is frozen \(requires_grad is False\)",
     Spare: r"the network never uses 'spare'",
-    Channels: r"'drop' \(Dropout2d\)",
+    Channels: r"it has a dropout between its convolutions",
     Between: r"it has a dropout between its convolutions",
     Branching: r"the network cannot be traced",
 }

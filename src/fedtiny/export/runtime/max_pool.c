@@ -2,8 +2,10 @@ static float largest(const Tensor *in, int channel, Span rows, Span columns)
 {
     float found = -INFINITY;
     for (int row = rows.begin; row < rows.end; ++row)
-        for (int column = columns.begin; column < columns.end; ++column)
-            found = at_least(found, row_of(in, channel, row)[column]);
+        for (int column = columns.begin; column < columns.end; ++column) {
+            const float pixel = row_of(in, channel, row)[column];
+            found = pixel < found ? found : pixel;
+        }
     return found;
 }
 

@@ -23,7 +23,7 @@ int model_run(const uint8_t *image, float *logits);
 
 /* The same for an image that is normalised already. */
 int model_run_values(const float *image, float *logits);
-
+$raw
 #ifdef __cplusplus
 }
 #endif

@@ -1,8 +1,10 @@
 /* What a step gives is at least this: nothing is cut off, or what is negative. */
+typedef float Range;
+
 #define LINEAR (-INFINITY)
 #define RELU 0.0f
 
-static float at_least(float floor, float value)
+static float limited(Range range, float value)
 {
-    return value < floor ? floor : value;
+    return value < range ? range : value;
 }

@@ -29,11 +29,17 @@ struct Parameter {
 struct Layer {
   std::optional<Geometry> geometry;
   Index kept = 0, chunks = 0;  // chunks: parts that the gradient of the weights is summed in
+  // What the mask keeps. It is what is kept, but groups of which most is kept keep all: the rest is
+  // zero and has no gradient, and filters that read the same are done together.
+  Index masked = 0;
+  std::int32_t* mask_positions;
+  bool filled() const { return masked < kept; }
   Parameter weight, bias;
   std::int32_t *positions, *row_begin, *offsets;
   std::int32_t *back_begin, *back_offsets, *back_index;
   float* back_weights;
-  const std::int32_t* numbers;  // in the whole layer, of each filter that is there
+  const std::int32_t* numbers;      // in the whole layer, of each filter that is there
+  float* whole_gradient = nullptr;  // of all uses of shared weights, if largest ones are asked for
 
   void gather_back_weights() const {
     for (Index j = 0; j < back_begin[geometry->buckets()]; ++j)

@@ -72,13 +72,13 @@ Storage::Storage(const Nodes& given, const Options& chosen, const Table<Index>& 
   for (const Node& node : nodes) {
     layers[node.place].numbers = norms[node.place].numbers = channels[node.place].data();
     if (node.is_layer())
-      build_lists(*this, node, positions != nullptr ? positions[node.place] : nullptr);
+      build_lists(*this, node, positions != nullptr ? positions[node.owner()] : nullptr);
   }
 }
 
 void Storage::check_count(int node, int parameter, Index given) const {
   const Index size = parameter_size(nodes, node, parameter);
-  const Index count = parameter == FEDTINY_WEIGHT ? layers[node].kept : size;
+  const Index count = parameter == FEDTINY_WEIGHT ? layers[node].masked : size;
   if (given != count)
     refuse("a parameter of " + std::to_string(count) + " values was given or asked with " +
            std::to_string(given));
@@ -105,14 +105,20 @@ void Storage::set(int node, int parameter, const float* from, Index count) {
     if (parameter == FEDTINY_RUNNING_VAR && from[i] < 0) refuse("a variance is not negative");
   }
   if (to == nullptr) refuse("the statistics of a batch cannot be set");
-  std::copy(from, from + count, to);
+  for (Index i = 0; i < count; ++i) to[held_at(node, parameter, i)] = from[i];
+}
+
+Index Storage::held_at(int node, int parameter, Index i) const {
+  const bool filled = parameter == FEDTINY_WEIGHT && layers[node].filled();
+  return filled ? layers[node].mask_positions[i] : i;
 }
 
 void Storage::get(int node, int parameter, double* to, Index count) const {
   check_count(node, parameter, count);
   const float* from = values_of(node, parameter);
   if (from != nullptr) {
-    std::copy(from, from + count, to);
+    for (Index i = 0; i < count; ++i)
+      to[i] = static_cast<double>(from[held_at(node, parameter, i)]);
     return;
   }
   const double* own = parameter == FEDTINY_BATCH_MEAN ? norms[node].mean : norms[node].var;
@@ -126,7 +132,7 @@ void Storage::get_gradient(int node, int parameter, float* to, Index count) cons
   check_count(node, parameter, count);
   if (parameter > FEDTINY_SHIFT) refuse("statistics have no gradient");
   const float* from = gradients + (values_of(node, parameter) - values);
-  std::copy(from, from + count, to);
+  for (Index i = 0; i < count; ++i) to[i] = from[held_at(node, parameter, i)];
 }
 
 fedtiny_memory planned_memory(const Nodes& nodes, const Options& options,

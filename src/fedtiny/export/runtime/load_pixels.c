@@ -8,10 +8,3 @@ static void load_pixels(const uint8_t *pixels, const Tensor *out)
                 to[column] = (float)*pixels++ * pixel_scale[channel] + pixel_shift[channel];
         }
 }
-
-static void load_values(const float *values, const Tensor *out)
-{
-    for (int channel = 0; channel < out->channels; ++channel)
-        for (int row = 0; row < out->rows; ++row, values += out->columns)
-            memcpy(row_of(out, channel, row), values, (size_t)out->columns * sizeof(float));
-}

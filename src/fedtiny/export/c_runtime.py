@@ -1,0 +1,81 @@
+"""The parts of the C runtime, and which of them a program needs."""
+
+from collections.abc import Iterable
+from importlib.resources import files
+
+PARTS = {
+    "relu": (),
+    "relu6": (),
+    "clear": (),
+    "load_pixels": (),
+    "load_values": (),
+    "load_raw": (),
+    "layer": (),
+    "gather": ("layer",),
+    "convolve": ("gather",),
+    "list_weights": ("gather",),
+    "convolve_groups": ("list_weights",),
+    "connect": ("layer",),
+    "connect_all": ("layer",),
+    "split": (),
+    "convolve_planes": ("list_weights", "split"),
+    "spread": (),
+    "normalise": (),
+    "group_norm": (),
+    "layer_norm": (),
+    "add": (),
+    "multiply": (),
+    "multiply_planes": (),
+    "multiply_matrices": (),
+    "scale": (),
+    "rectify": (),
+    "leaky_relu": (),
+    "activate": (),
+    "logistic": (),
+    "sigmoid": ("activate", "logistic"),
+    "silu": ("activate", "logistic"),
+    "ramp": (),
+    "hard_sigmoid": ("activate", "ramp"),
+    "hard_swish": ("activate", "ramp"),
+    "hyperbolic_tangent": ("activate",),
+    "gelu": ("activate",),
+    "gelu_by_tanh": ("activate",),
+    "softmax": (),
+    "span": (),
+    "window": ("span",),
+    "max_pool": ("window",),
+    "sum": ("span",),
+    "mean_pool": ("window", "sum"),
+    "adaptive_pool": ("sum",),
+    "upsample": (),
+    "copy": (),
+    "reshape": (),
+    "permute": (),
+    "flatten": (),
+    "result": (),
+}
+"""Every part, by the function that a program calls or others need, with the parts that it needs; in
+the order in which they come."""
+ALWAYS = ("load_pixels", "load_values", "flatten", "result")
+FROM_LIBM = (
+    *("logistic", "hyperbolic_tangent", "gelu", "gelu_by_tanh", "softmax"),
+    *("group_norm", "layer_norm"),
+)
+"""What calls a function of the mathematical library."""
+
+
+def needed(called: Iterable[str]) -> list[str]:
+    """The parts with the functions that are called, and all that those need."""
+    found: set[str] = set()
+    left = [*called, *ALWAYS]
+    while left:
+        part = left.pop()
+        if part not in found:
+            found.add(part)
+            left += PARTS[part]
+    return [part for part in PARTS if part in found]
+
+
+def text(name: str) -> str:
+    """A file of the runtime."""
+    return files("fedtiny.export").joinpath("runtime", name).read_text(encoding="ascii")

@@ -1,0 +1,1 @@
+DEFINE_ACTIVATION(hard_sigmoid, ramp)

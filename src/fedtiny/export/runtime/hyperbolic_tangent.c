@@ -1,0 +1,1 @@
+DEFINE_ACTIVATION(hyperbolic_tangent, tanhf)

@@ -1,0 +1,1 @@
+DEFINE_ACTIVATION(sigmoid, logistic)
