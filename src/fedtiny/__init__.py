@@ -12,15 +12,26 @@ from fedtiny import aliases as aliases  # lets modules be imported by their old 
 
 if TYPE_CHECKING:
     from fedtiny.config import Config
-    from fedtiny.data import from_arrays, from_torch
+    from fedtiny.data import Partition, from_arrays, from_torch
     from fedtiny.export.packed import load
     from fedtiny.runs.runner import Result, resume, run
 
 __version__ = "0.2.0"
-__all__ = ["Config", "Result", "__version__", "from_arrays", "from_torch", "load", "resume", "run"]
+__all__ = [
+    "Config",
+    "Partition",
+    "Result",
+    "__version__",
+    "from_arrays",
+    "from_torch",
+    "load",
+    "resume",
+    "run",
+]
 
 _HOMES = {
     "Config": "fedtiny.config",
+    "Partition": "fedtiny.data",
     "Result": "fedtiny.runs.runner",
     "from_arrays": "fedtiny.data",
     "from_torch": "fedtiny.data",

@@ -6,6 +6,7 @@ from functools import partial
 from fedtiny.errors import FedTinyError
 from fedtiny.export import packed
 from fedtiny.export.source import pack_run
+from fedtiny.files import read_json
 from fedtiny.process import launch
 from fedtiny.report.run import read
 from fedtiny.report.write import write_page
@@ -44,7 +45,9 @@ def _packed_model(result: Result) -> str:
     """The model as one small file."""
     path = pack_run(result.path, graph=result.graph)
     size, dense = path.stat().st_size, packed.read(path).dense_bytes
-    return (
-        f"{path} ({formatting.size(size)}, {size / dense:.2%} of dense); "
-        f"classify with: fedtiny predict {quoted(path)} IMAGE"
+    about = RunFolder(result.path).about
+    reads_images = read_json(about).get("layout", "NCHW") == "NCHW"
+    use = (
+        f"fedtiny predict {quoted(path)} IMAGE" if reads_images else f"fedtiny.load({str(path)!r})"
     )
+    return f"{path} ({formatting.size(size)}, {size / dense:.2%} of dense); classify with: {use}"

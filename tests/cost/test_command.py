@@ -152,7 +152,7 @@ def test_flow_budgets_of_a_small_network(capsys):
     ("arguments", "message"),
     [
         (["--methods", "fedtyni"], "did you mean 'fedtiny'"),
-        (["--model", "resnet"], "did you mean 'resnet18'"),
+        (["--model", "resnet"], "did you mean 'resnet"),
         (["--data", "cifar"], "did you mean 'cifar10'"),
         (["--data", "folder"], "give --shape and --classes"),
         (["--density", "2"], "must lie in"),

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedtiny import models
 from fedtiny.errors import ModelError
+from fedtiny.graph.ir import Graph
 from fedtiny.models.analysis import profile
 
 from .tiny import SHAPE, tiny_network
@@ -77,6 +78,18 @@ def test_flops_are_those_that_pytorch_counts_but_for_the_gradient_of_the_images(
     forward, backward = counted_flops(network, CIFAR, batch)
     assert 2 * batch * found.macs == forward
     assert 2 * batch * (2 * found.macs - found.layers[0].macs) == backward
+
+
+@pytest.mark.parametrize("name", models.KINDS)
+def test_forward_flops_of_every_named_network_are_those_that_pytorch_counts(name):
+    shape = models.STANDARD[models.kind(name).dimensions]
+    network = on_paper(name, shape=shape)
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        network.eval()(torch.zeros(1, *shape, device="meta"))
+    assert 2 * profile(network, shape).macs == counter.get_total_flops()
+    if name != "resnet18_ns":
+        assert isinstance(models.traced(network, shape), Graph)
 
 
 def test_flops_of_the_papers_resnet18_are_those_that_pytorch_counts():

@@ -48,7 +48,7 @@ def test_digits_become_32x32_for_models_that_need_it() -> None:
 def test_names_are_described_and_an_unknown_one_gets_a_guess() -> None:
     assert list(names()) == ["digits", "cifar10", "cifar100", "cinic10", "svhn"]
     assert all(names().values())
-    with pytest.raises(DataError, match=r"cifar10, .*folder; did you mean 'cifar10'\?"):
+    with pytest.raises(DataError, match=r"cifar10, .*folder, file; did you mean 'cifar10'\?"):
         load("cifar-10")
     with pytest.raises(DataError, match=r"folder$"):
         load("qqqq")

@@ -4,6 +4,8 @@ import json
 import shutil
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,7 +15,7 @@ from fedtiny import models
 from fedtiny.config import Config, DataConfig
 from fedtiny.data import DataSet, ImageSet
 from fedtiny.errors import ExportError, RunError
-from fedtiny.export import numpy_model, packed
+from fedtiny.export import numpy_model, onnx_torch, packed
 from fedtiny.export.formats import write_torch
 from fedtiny.export.source import Trained, pack_run, tiny_model, trained
 from fedtiny.files import write_json
@@ -148,15 +150,23 @@ def test_a_run_of_one_s_own_data_and_model_is_packed_with_them(tmp_path):
     assert not tiny_model(done.path).net.norms, "and from then on by its folder alone"
 
 
-def test_a_network_that_no_format_has_is_named_with_what_is_left(tmp_path):
+def test_a_network_without_a_graph_is_named_with_what_is_left(tmp_path):
     data, model = own_data(), shipped("small", 1.0, classes=4).torch
-    model[2] = torch.nn.GELU()
+    model[2] = torch.nn.CELU()
     done = train(TINY, tmp_path / "run", data=data, model=model)
-    with pytest.raises(ExportError, match=r"'2' \(GELU\).*model\.safetensors") as raised:
+    with pytest.raises(ExportError, match=r"'2' \(CELU\).*model\.safetensors") as raised:
         pack_run(done.path, data=data, model=model)
     assert "--device-backend" not in str(raised.value)
     state = load_file(done.path / "model.safetensors")
     assert all(torch.equal(state[name], t) for name, t in done.network.state_dict().items())
+    out = onnx_torch.write(done.path, tmp_path / "own.onnx", data=data, model=model)
+    pixels = np.random.default_rng(0).random((5, 1, 8, 8), dtype=np.float32)
+    normal = (pixels - np.float32(data.mean[0])) / np.float32(data.std[0])
+    with torch.no_grad():
+        expected = done.network(torch.from_numpy(normal)).numpy()
+    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    assert_close(session.run(["logits"], {"image": pixels})[0], expected)
+    assert onnx.load(out).graph.sparse_initializer, "sparse where that is smaller"
 
 
 def test_a_run_of_one_s_own_data_says_how_it_is_packed(tmp_path):

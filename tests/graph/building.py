@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 from fedtiny.graph.ir import Graph, Kind, Node
+from fedtiny.graph.operations import OPERATIONS
 
 
 class Builder:
@@ -27,6 +28,14 @@ class Builder:
     def unchecked(self):
         """What was built as it is, for what checks it itself."""
         return SimpleNamespace(nodes=tuple(self.nodes))
+
+    def shape(self, number):
+        """What a node gives."""
+        found = []
+        for node in self.nodes[: number + 1]:
+            sources = [found[i] for i in node.inputs]
+            found.append(OPERATIONS[node.kind].shape(node, sources))
+        return found[number]
 
     def node(self, kind, *inputs, **fields):
         self.nodes.append(Node(kind, inputs, **fields))

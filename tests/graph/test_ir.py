@@ -13,7 +13,7 @@ from fedtiny.errors import ModelError
 from fedtiny.export import c_program, onnx_file, torch_model
 from fedtiny.graph import arithmetic
 from fedtiny.graph.ir import LIMITS, UNTRUSTED, Graph, Kind, Limits, Node
-from fedtiny.graph.operations import NATIVE, OPERATIONS, lacking
+from fedtiny.graph.operations import NATIVE, OPERATIONS, lacking, native_lacks
 
 from .building import Builder
 
@@ -73,7 +73,6 @@ def test_a_value_is_held_until_its_last_reader():
 
 MISFITS = {
     "larger than what it reads": lambda n: n.convolution("c", 0, 4, kernel=(9, 9)),
-    "something flat": lambda n: n.linear("c", 0, 4),
     "must read 1 steps before it": lambda n: n.relu(5),
     "must read 2 steps before it": lambda n: n.node(Kind.ADD, 0),
     "different shapes": lambda n: n.add(0, n.convolution("c", 0, 2, kernel=(3, 3))),
@@ -97,9 +96,18 @@ def test_what_does_not_fit_is_refused(sentence):
         net.graph  # noqa: B018
 
 
+def test_a_layer_that_runs_twice_is_one_parameter_with_two_uses():
+    net = Builder((2, 6, 6))
+    x = net.convolution("conv", net.convolution("conv", 0, 2, kernel=(3, 3)), 2, kernel=(3, 3))
+    net.linear("fc", net.flatten(x), 2)
+    assert net.graph.tensors["conv.weight"] == (2, 2, 3, 3)
+    assert net.graph.uses == {"conv": 16 + 4, "fc": 1}
+    assert native_lacks(net.graph.nodes) == "a layer that runs twice (conv)"
+
+
 def test_two_layers_of_one_name_are_refused():
     net = Builder((2, 1, 1))
-    net.linear("fc", net.linear("fc", net.flatten(0), 2), 2)
+    net.linear("fc", net.linear("fc", net.flatten(0), 3), 2)
     with pytest.raises(ModelError, match="a name of its own"):
         net.graph  # noqa: B018
 
@@ -162,7 +170,4 @@ def test_what_a_backend_lacks_is_named():
 
 def test_multiply_adds_come_from_shapes():
     graph = small().graph
-    uses = {
-        node.name: OPERATIONS[node.kind].uses(graph.shapes[i]) for i, node in graph.layers.items()
-    }
-    assert uses == {"conv": 24, "fc": 1}
+    assert graph.uses == {"conv": 24, "fc": 1}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedtiny.config import Config, FleetConfig, SelectionConfig, from_dict
-from fedtiny.errors import FedTinyError, ModelError
+from fedtiny.errors import FedTinyError
 from fedtiny.federation.bn_statistics import pooled_variance
 from fedtiny.federation.messages import Reply, bn_statistics, losses
 from fedtiny.federation.rounds import federate, prepare
@@ -383,10 +383,20 @@ def test_pooled_statistics_are_those_of_all_development_data_together():
 # Models without batch norm
 
 
-def test_adaptive_selection_needs_batch_norm_and_says_what_to_do():
-    bench = lab(model=seeded(PlainNet))
-    with pytest.raises(ModelError, match=r"no batch-norm layer.*--selection\.kind vanilla"):
+def test_without_batch_norm_adaptive_selection_is_the_vanilla_one_and_says_so():
+    plain, vanilla = (
+        lab(settings(selection={"kind": kind}), model=seeded(PlainNet))
+        for kind in ("adaptive_bn", "vanilla")
+    )
+    for bench in (plain, vanilla):
         prepare(bench.server, bench.method)
+    assert plain.server.memory["selection"] == vanilla.server.memory["selection"]
+    np.testing.assert_array_equal(plain.server.theta.vector, vanilla.server.theta.vector)
+    (remark,) = plain.method.remarks(plain.param_spec)
+    assert "vanilla selection" in remark
+    assert not vanilla.method.remarks(vanilla.param_spec)
+    asked = [bench.method.coarse_requests(bench.param_spec) for bench in (plain, vanilla)]
+    assert [len(requests) for requests in asked] == [1, 1]
 
 
 @pytest.mark.parametrize("kind", ["vanilla", "none"])

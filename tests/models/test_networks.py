@@ -13,6 +13,7 @@ from fedtiny.models import analyze
 from fedtiny.models.networks import parameters, small, width_for
 
 CIFAR = (3, 32, 32)
+WIDTHS = dict.fromkeys(models.KINDS, 8) | {"vit_tiny": 16, "lenet5": 6}
 NAMES = ("resnet18", "vgg11", "vgg11_small", "small")
 
 
@@ -158,3 +159,62 @@ def test_the_small_model_matches_the_kept_weights_of_resnet18(share):
 def test_a_budget_below_the_smallest_model_is_refused():
     with pytest.raises(ModelError, match="at least 181 parameters, more than the 180"):
         width_for(parameters(3, 10, 1) - 1, 3, 10)
+
+
+# Networks of others
+
+
+def sample_of(name, size=16):
+    return models.STANDARD[models.kind(name).dimensions] if name != "vgg11" else CIFAR
+
+
+@pytest.mark.parametrize("name", models.KINDS)
+def test_parameter_counts_are_those_that_are_listed(name):
+    assert size(on_paper(name, sample_of(name))) == models.kind(name).parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("mobilenetv2", 2_236_682), ("mobilenetv3_small", 1_528_106), ("lenet5", 62_006)],
+)
+def test_sizes_are_those_of_torchvision_s_networks_with_ten_classes(name, count):
+    assert models.kind(name).parameters == count
+
+
+@pytest.mark.parametrize("name", set(models.KINDS) - {"vgg11", "vgg11_small"})
+def test_a_narrow_network_reads_its_samples_and_has_its_first_layer_s_width(name):
+    shape, width = sample_of(name), WIDTHS[name]
+    network = models.build(name, shape, 7, width=width).eval()
+    assert network(torch.zeros(2, *shape)).shape == (2, 7)
+    spec = analyze(network, shape)
+    first = network.get_submodule(spec.input_layer).weight
+    assert first.shape[0] == width
+    assert spec.prunable_count + spec.dense_count >= size(network)
+
+
+@pytest.mark.parametrize("name", models.KINDS)
+@pytest.mark.parametrize("shape", [(1, 49, 10), (1, 8, 8), (3, 28, 28)])
+def test_images_of_any_shape_are_read_from_the_smallest_on(name, shape):
+    known = models.kind(name)
+    if known.dimensions != 3 or min(shape[1:]) < known.smallest_input or name == "vgg11":
+        return
+    network = models.build(name, shape, 3, width=WIDTHS[name]).eval()
+    assert network(torch.zeros(1, *shape)).shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "said"),
+    [
+        ("cnn1d", (3, 8, 8), r"cnn1d reads sequences \[channels, time\], but .* is images"),
+        ("resnet20", (6, 128), r"resnet20 reads images.*take --model cnn1d, or"),
+        ("small", (20,), "take --model mlp, or a network of your own"),
+    ],
+)
+def test_samples_of_another_kind_are_refused_with_what_fits(name, shape, said):
+    with pytest.raises(ModelError, match=said):
+        models.build(name, shape, 3)
+
+
+def test_the_heads_of_a_transformer_share_its_width():
+    with pytest.raises(ModelError, match=r"width of 97 into 3 heads.*a multiple of 32"):
+        models.build("vit_tiny", CIFAR, 10, width=97)

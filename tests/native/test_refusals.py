@@ -1,5 +1,6 @@
 """Bad input is refused with a clear error, and the network can be used afterwards."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 from fedtiny.graph.ir import Kind
+from fedtiny.graph.operations import NATIVE
 from fedtiny.native import library
-from fedtiny.native.compile import CannotCompileError, build
+from fedtiny.native.compile import SOURCES, CannotCompileError, build
 from fedtiny.native.library import NativeError, Options, Rates
 from fedtiny.native.model import NativeModel
 
@@ -139,15 +141,24 @@ def test_options_that_make_no_sense(model, options, words):
 
 NETWORKS = {
     "larger than what it reads": lambda n: n.convolution("c", 0, 4, kernel=(9, 9)),
-    "something flat": lambda n: n.linear("c", 0, 4),
+    "one logit a class": lambda n: n.linear("c", 0, 4),
     "a node before it": lambda n: n.relu(5),
     "different shapes": lambda n: n.add(0, n.convolution("c", 0, 2, kernel=(3, 3))),
-    "one logit a class": lambda n: n.relu(0),
     "at most half its kernel": lambda n: n.max_pool(0, (2, 2), (2, 2), (2, 2)),
     "the first node, and no other": lambda n: n.node(Kind.INPUT),
     "probability": lambda n: n.dropout(0, 1.5),
     "read by no other": lambda n: (n.relu(0), n.linear("c", n.flatten(0), 2)),
     "too many weights": lambda n: n.linear("c", n.flatten(0), 2**25),
+    "among its groups": lambda n: n.convolution("c", 0, 4, groups=3),
+    "no dilation": lambda n: n.node(Kind.MAX_POOL, 0, kernel=(2, 2), dilation=(2, 2)),
+    "whole numbers": lambda n: n.node(Kind.UPSAMPLE, 0, size=(12, 16)),
+    "another number of values": lambda n: n.node(Kind.RESHAPE, 0, channels=3, size=(8, 8)),
+    "one value a channel": lambda n: n.node(Kind.MULTIPLY, 0, n.max_pool(0, (2, 2), (2, 2))),
+    "of different sizes": lambda n: n.node(Kind.CONCAT, 0, n.max_pool(0, (2, 2), (2, 2))),
+    "beyond what it reads": lambda n: n.node(Kind.SLICE, 0, start=1, channels=2),
+    "order of its three axes": lambda n: n.node(Kind.PERMUTE, 0, order=(0, 0, 1)),
+    "finite slope": lambda n: n.node(Kind.LEAKY_RELU, 0, slope=float("inf")),
+    "none such": lambda n: n.linear("c", n.linear("c", 0, 4), 4),
 }
 
 
@@ -157,6 +168,18 @@ def test_networks_that_make_no_sense(words):
     NETWORKS[words](net)
     with pytest.raises(NativeError, match=words):
         NativeModel(net.unchecked)
+
+
+def test_the_numbers_of_operations_are_those_of_the_header():
+    """Kinds that the header does not name are not native."""
+    header = (SOURCES / "fedtiny_native.h").read_text()
+    named = re.findall(
+        r"FEDTINY_(\w+) = (\d+)", header.partition("fedtiny_kind {")[2].split("}")[0]
+    )
+    assert {name: int(number) for name, number in named}.items() <= {
+        kind.name: int(kind) for kind in Kind
+    }.items()
+    assert {kind.name for kind in NATIVE} <= {name for name, _ in named}
 
 
 def test_one_value_a_channel_cannot_be_normalised():

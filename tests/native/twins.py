@@ -15,6 +15,7 @@ from fedtiny.native.library import Memory, NativeError, Options, Parameter, Rate
 from fedtiny.native.model import NativeModel, _Mode
 
 from ..graph.building import Builder
+from .reference import Reference
 
 SGD = {"lr": 0.05, "momentum": 0.9, "decay": 5e-4}
 ADAM = {"lr": 1e-3, "decay": 1e-4}
@@ -94,7 +95,7 @@ class Twins:
             bits = torch.zeros(state[name].numel())
             bits[torch.from_numpy(positions.astype(np.int64))] = 1
             state[name].mul_(bits.view_as(state[name]))
-        native = Probe(trace(model, shape))
+        native = Probe(model.graph if isinstance(model, Reference) else trace(model, shape))
         native.prepare(Options(**options), kept)
         twins = cls(model.double(), native, kept)
         for name in twins.tensors():
@@ -191,10 +192,10 @@ def batch(rng, count, shape, classes):
 
 
 def wake_norms(model, seed=0):
-    """Give batch norms scales and shifts that are not 1 and 0."""
+    """Give norms scales and shifts that are not 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.GroupNorm | nn.LayerNorm):
             with torch.no_grad():
                 module.weight.uniform_(0.5, 1.5, generator=generator)
                 module.bias.uniform_(-0.5, 0.5, generator=generator)

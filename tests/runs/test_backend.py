@@ -61,10 +61,10 @@ class Odd(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3)
-        self.norm, self.head = nn.GroupNorm(2, 4), nn.Linear(4, 10)
+        self.share, self.head = nn.Softmax(1), nn.Linear(4, 10)
 
     def forward(self, x):
-        x = torch.relu(self.norm(self.second(torch.relu(self.first(x)))))
+        x = self.share(self.second(torch.relu(self.first(x))))
         return self.head(x.mean(dim=(2, 3)))
 
 
@@ -73,7 +73,7 @@ def test_a_network_that_cannot_be_translated_is_played_by_torch_or_refused_by_na
     assembly = assemble(config, model=Odd())
     assembly.server.transport.close()
     assert assembly.config.device_backend == "torch"
-    with pytest.raises(FedTinyError, match=r"GroupNorm\); use --device-backend torch$"):
+    with pytest.raises(FedTinyError, match=r"softmax \(share\); use --device-backend torch$"):
         assemble(replace(config, device_backend="native"), model=Odd())
 
 

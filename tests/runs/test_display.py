@@ -35,7 +35,12 @@ def shown(config, out, reporter_of=Lines, **given):
 
 def test_lines_tell_the_whole_story(finished, tmp_path):
     text = shown(TINY, tmp_path / "run")
-    assert text.startswith("fedtiny: small (width 2) to density 0.3 on digits, 3 devices")
+    first = text.splitlines()[0]
+    assert first.startswith("fedtiny: small (width 2) to density 0.3 (0.492 of all parameters) on")
+    assert first.endswith(
+        "on digits, 3 devices, Dirichlet(0.5), 3 rounds; dense PyTorch: its density is so high "
+        "that PyTorch is faster"
+    )
     assert re.search(r"chosen candidate [12] of 2: loss \d\.\d+ \(pool .*\), density 0\.\d+", text)
     rounds = re.findall(
         r"^round (\d)/3  accuracy (\d\.\d+)  loss .* down .* up", text, re.MULTILINE

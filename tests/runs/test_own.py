@@ -212,13 +212,14 @@ def test_the_same_data_may_have_another_name(whole, half, net):
     assert differences(whole.path, half) == []
 
 
-def test_a_model_without_batch_norm_is_refused_and_may_choose_another_way(tmp_path):
-    plain = Net(norm=nn.Identity)
-    with pytest.raises(ModelError, match=r"no batch-norm layer.* --selection\.kind vanilla"):
-        train(CONFIG, tmp_path / "run", data=own_data(), model=plain)
-    assert not (tmp_path / "run").exists()
-    config = tiny(rounds=1, selection={"kind": "vanilla"})
-    assert train(config, tmp_path / "run", data=own_data(), model=plain).density <= 0.3
+def test_a_model_without_batch_norm_is_selected_without_it(tmp_path):
+    plain, config = Net(norm=nn.Identity), tiny(rounds=1, selection={"kind": "vanilla"})
+    vanilla = train(config, tmp_path / "vanilla", data=own_data(), model=plain)
+    usual = train(tiny(rounds=1), tmp_path / "usual", data=own_data(), model=plain)
+    assert usual.selection["selection"] == vanilla.selection["selection"]
+    assert (usual.path / "model.safetensors").read_bytes() == (
+        vanilla.path / "model.safetensors"
+    ).read_bytes()
 
 
 def test_a_model_for_other_images_is_refused(tmp_path):

@@ -53,8 +53,9 @@ class Arguments:
     """The point on the curve of budgets `flow`, if no budget of FLOPs chooses it."""
     data: str | None = None
     """Data set whose images and classes are meant."""
-    shape: tuple[int, int, int] | None = None
-    """Channels, height and width of an image; default: the data set's."""
+    shape: tuple[int, ...] | None = None
+    """Channels, height and width of an image, channels and time of a sequence, or the features of a
+    table; default: the data set's."""
     classes: int | None = None
     """Number of classes; default: the data set's."""
     samples: int = PAPER_SAMPLES
@@ -100,7 +101,13 @@ def command(arguments: list[str]) -> int:
     if layers:
         console.print(_layer_table(layers))
     chosen = _chosen(rows, config)
-    for line in (_settings(config, inputs), *chosen, *_selections(rows), *_notes(rows)):
+    for line in (
+        _settings(config, inputs),
+        *_of_all_parameters(rows),
+        *chosen,
+        *_selections(rows),
+        *_notes(rows),
+    ):
         console.print(line, markup=False)
     return 0
 
@@ -182,6 +189,13 @@ def _settings(config: Config, inputs: CostInputs) -> str:
         f"batches of {train.batch_size}, {train.optimizer}. FLOPs and memory of the costliest "
         "round; bytes of a plain round."
     )
+
+
+def _of_all_parameters(rows: list[Row]) -> list[str]:
+    """What share of all parameters a density of the prunable weights is, for each network."""
+    sparse = [row for row in rows if row["density"] is not None and row["whole_density"] < 1]
+    told = [f"{_density(row)} is {row['whole_density']:.3g}" for row in sparse]
+    return [f"of all parameters, density {', '.join(dict.fromkeys(told))}"] if told else []
 
 
 def _chosen(rows: list[Row], config: Config) -> list[str]:

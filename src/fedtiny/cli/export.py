@@ -18,7 +18,8 @@ def command(arguments: list[str]) -> int:
         console.print(f"wrote {path} ({formatting.size(path.stat().st_size)})", markup=False)
     if remark:
         console.print(remark, markup=False)
-    console.print(size_table(all_sizes(model)), soft_wrap=False)
+    if model is not None:
+        console.print(size_table(all_sizes(model)), soft_wrap=False)
     return 0
 
 

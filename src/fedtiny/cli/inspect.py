@@ -86,7 +86,8 @@ def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
         result = read_json(folder.result)
         model = formatting.size(folder.model.stat().st_size) if folder.model.exists() else "missing"
         return (
-            f"finished: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}, "
+            f"finished: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}"
+            f"{formatting.whole_line(result)}, "
             f"{formatting.size(result['bytes_down'])} down and "
             f"{formatting.size(result['bytes_up'])} up "
             f"in {result['seconds']:.0f} s; model {folder.model} ({model})"

@@ -5,15 +5,19 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedtiny import data, methods, models
 
-FOLDER = {"folder": "a folder of images by class, named by --data.root"}
+OWN = {
+    "folder": "a folder of images by class, named by --data.root",
+    "file": "arrays (.npz), a table (.csv, .parquet) or images in Parquet, named by --data.root",
+}
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "methods": methods.names,
     "models": models.names,
-    "datasets": lambda: data.names() | FOLDER,
+    "datasets": lambda: data.names() | OWN,
 }
 
 
@@ -31,6 +35,6 @@ def command(arguments: list[str]) -> int:
     )
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, description in KINDS[kind]().items():
-        table.add_row(f"[bold]{name}[/bold]", description)
+        table.add_row(f"[bold]{name}[/bold]", escape(description))
     Console().print(table)
     return 0

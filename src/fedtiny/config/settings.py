@@ -26,9 +26,17 @@ class DataConfig(Settings):
     """Which data, and how images are prepared."""
 
     name: str = "digits"
-    """Data set: see `fedtiny list datasets`; `folder` reads a folder of images by class."""
+    """Data set: see `fedtiny list datasets`; `folder` reads a folder of images by class, `file` an
+    .npz, .csv or .parquet file."""
     root: str | None = None
-    """Folder that holds the data; default: the environment variable FEDTINY_DATA."""
+    """Folder or file that holds the data; default: the environment variable FEDTINY_DATA."""
+    layout: Literal["NCHW", "NHWC", "NHW", "NCT", "NTC", "NF"] | None = None
+    """Data `file`: what the dimensions of its arrays are; N samples, C channels, H height, W width,
+    T time, F features. NCT and NTC are sequences, NF is a table."""
+    label_column: str | None = None
+    """Data `file`: column of a table that holds the classes; default: label."""
+    device_column: str | None = None
+    """Data `file`: column that says which device, or user, has a sample."""
     limit_train: int | None = None
     """Use only so many training images, for a quick try."""
     limit_test: int | None = None
@@ -51,8 +59,9 @@ class FleetConfig(Settings):
 
     devices: int = 10
     """Number of devices: K in the paper."""
-    partition: Literal["dirichlet", "iid", "shards"] = "dirichlet"
-    """How the training set is spread over the devices."""
+    partition: Literal["dirichlet", "iid", "shards", "natural"] = "dirichlet"
+    """How the training set is spread over the devices; natural: as the data say, a device for each
+    of their ids, whatever --fleet.devices is. Data that say it are always spread so."""
     alpha: float = 0.5
     """Dirichlet concentration: small is strongly non-iid."""
     shards_per_device: int = 2
@@ -197,6 +206,8 @@ class PruningConfig(Settings):
     drop: Literal["with_growth", "after_training"] | None = None
     """FedTiny: drop weights when others grow, or a round later, when these have trained; default:
     the method's own."""
+    depthwise: bool = False
+    """Prune depthwise convolutions and squeeze-and-excite layers too, which stay dense else."""
     redistribute: bool = False
     """FedTiny: compare weights and gradients over all layers of an adjustment, so that weights move
     between layers."""
@@ -270,6 +281,8 @@ class Config(Settings):
     """Network: see `fedtiny list models`."""
     width: int | None = None
     """Channels of the network's first layer; default: 16 on digits, else the network's own."""
+    weights: str | None = None
+    """Begin with these values: a .safetensors file with the network's whole state dict."""
     parameters: int | None = None
     """Size the model `small` to at most so many parameters."""
     density: float = 0.05

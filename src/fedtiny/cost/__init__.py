@@ -36,6 +36,7 @@ def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
         "flow_beta": config.pruning.flow_beta if config.pruning.budgets == "flow" else None,
         "batch_size": work.config.train.batch_size,
         "kept_weights": work.kept,
+        "whole_density": work.network.param_spec.whole_density(work.kept),
         "parameters": work.network.profile.parameters,
         **_flops(work),
         **_memory(work),
@@ -133,6 +134,9 @@ def notes(work: Workload) -> list[str]:
     if work.unknown_verbs:
         names = ", ".join(work.unknown_verbs)
         found.append(f"'{work.config.method}' asks for verbs whose costs are not known: {names}")
+    if work.network.not_native:
+        found.append(f"devices train it in dense PyTorch: {work.network.not_native}")
+    found += work.method.remarks(work.network.param_spec)
     sparse = work.kept < work.network.param_spec.prunable_count
     if sparse and not memory.paper_constant(work):
         found.append(

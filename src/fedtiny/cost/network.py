@@ -37,6 +37,8 @@ class Network:
     """Whether the network is as wide as its paper says."""
     width: int | None = None
     """Channels of its first layer, if it is one of fedtiny's own."""
+    not_native: str = ""
+    """Why native devices cannot train it, or nothing."""
 
     @property
     def statistics(self) -> int:
@@ -50,14 +52,28 @@ class Network:
 
 
 def describe(
-    model: "nn.Module", shape: Shape, classes: int, name: str = "own", graph: Traced | None = None
+    model: "nn.Module",
+    shape: Shape,
+    classes: int,
+    name: str = "own",
+    graph: Traced | None = None,
+    *,
+    depthwise: bool = False,
 ) -> Network:
     """A network of one's own; what tracing it gave may be handed in."""
     graph = models.traced(model, shape) if graph is None else graph
     from fedtiny.models.analysis import profile
 
-    param_spec, found = models.analyze(model, shape, graph), profile(model, shape, graph)
-    return Network(name, param_spec, found, shape, classes, own_width=False)
+    param_spec = models.analyze(model, shape, graph, depthwise=depthwise)
+    return Network(
+        name,
+        param_spec,
+        profile(model, shape, graph),
+        shape,
+        classes,
+        own_width=False,
+        not_native=models.not_native(graph),
+    )
 
 
 def named(config: Config, shape: Shape, classes: int, graph: Traced | None = None) -> Network:
@@ -69,9 +85,9 @@ def named(config: Config, shape: Shape, classes: int, graph: Traced | None = Non
 
         width = width_for(config.parameters, shape[0], classes)
     smallest = models.kind(config.model).smallest_input
-    if min(shape[1:]) < smallest:  # a run resizes its images
+    if len(shape) == 3 and min(shape[1:]) < smallest:  # a run resizes its images
         shape = (shape[0], smallest, smallest)
-    return _built(config.model, shape, classes, width, graph)
+    return _built(config.model, shape, classes, width, graph, config.pruning.depthwise)
 
 
 def least_small(large: Network) -> int:
@@ -84,13 +100,18 @@ def least_small(large: Network) -> int:
 
 @lru_cache(maxsize=64)
 def _built(
-    name: str, shape: Shape, classes: int, width: int | None, graph: Traced | None
+    name: str,
+    shape: Shape,
+    classes: int,
+    width: int | None,
+    graph: Traced | None,
+    depthwise: bool,
 ) -> Network:
     torch = require("torch", extra="torch")
     with torch.device("meta"):
         model = models.build(name, shape, classes, width=width)
     own_width = width in (None, models.kind(name).width)
-    found = describe(model, shape, classes, name, graph)
+    found = describe(model, shape, classes, name, graph, depthwise=depthwise)
     return replace(found, own_width=own_width, width=width)
 
 

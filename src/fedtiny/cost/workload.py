@@ -146,6 +146,7 @@ class Workload:
             samples=self.samples,
             batch=min(train.batch_size, self.samples),
             development=min(self.samples, max(2, round(ratio * self.samples))),
+            other=2 * self.network.profile.other_macs,
         )
 
     def _layer(self, layer: "LayerProfile") -> LayerFlops:
@@ -251,7 +252,7 @@ def _large(config: Config, **inputs: Unpack[CostInputs]) -> Network:
     shape, classes = inputs.get("shape", shape), inputs.get("classes", classes)
     if own is None:
         return named(config, shape, classes, graph)
-    return describe(own, shape, classes, graph=graph)
+    return describe(own, shape, classes, graph=graph, depthwise=config.pruning.depthwise)
 
 
 def first_mask(method: Method, param_spec: ParamSpec) -> CountedMask:

@@ -69,26 +69,31 @@ def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[2]}x{shape[1]}"
 
 
-def parquet_rows(files: Sequence[Path], what: str, n_classes: int, cache: Cache) -> ImageSet:
-    """The images of these shards of one split, in their order."""
-    key = content_key(f"parquet {n_classes}", ((str(i), f) for i, f in enumerate(files)))
-    return cache.get(key, lambda: parquet_decoding(files, what, n_classes))
+def parquet_rows(
+    files: Sequence[Path], what: str, n_classes: int, cache: Cache, label: str | None = None
+) -> ImageSet:
+    """The images of these shards of one split, in their order; a column may be named for labels."""
+    kind = f"parquet {n_classes}" + (f" by {label}" if label else "")
+    key = content_key(kind, ((str(i), f) for i, f in enumerate(files)))
+    return cache.get(key, lambda: parquet_decoding(files, what, n_classes, label))
 
 
-def parquet_decoding(files: Sequence[Path], what: str, n_classes: int) -> Decoding:
+def parquet_decoding(
+    files: Sequence[Path], what: str, n_classes: int, label: str | None = None
+) -> Decoding:
     """What such shards hold, to be decoded."""
-    classes, counts = zip(*(_header(file, n_classes) for file in files), strict=True)
+    classes, counts = zip(*(_header(file, n_classes, label) for file in files), strict=True)
     if len(set(classes)) > 1:
         raise DataError(f"the files of {what} name different classes; fetch them again")
     if sum(counts) == 0:
         raise DataError(f"the files of {what} hold no images; fetch them again")
-    samples = (sample for file in files for sample in _samples(file, n_classes))
+    samples = (sample for file in files for sample in _samples(file, n_classes, label))
     return Decoding(what, sum(counts), classes[0], decode(samples))
 
 
-def _samples(file: Path, n_classes: int) -> Iterator[Encoded]:
+def _samples(file: Path, n_classes: int, named: str | None) -> Iterator[Encoded]:
     with _opened(file) as table:
-        columns = _columns(file, table.schema_arrow.names)
+        columns = _columns(file, table.schema_arrow.names, named)
         batches = table.iter_batches(BATCH, columns=columns)
         lists = ([batch.column(name).to_pylist() for name in columns] for batch in batches)
         rows = (row for columns in lists for row in zip(*columns, strict=True))
@@ -105,9 +110,9 @@ def _checked(image: Any, label: Any, n_classes: int, where: str) -> Encoded:
     return Encoded(encoded, label, where)
 
 
-def _columns(file: Path, present: Sequence[str]) -> tuple[str, str]:
+def _columns(file: Path, present: Sequence[str], named: str | None = None) -> tuple[str, str]:
     image = next((name for name in IMAGE_COLUMNS if name in present), None)
-    label = next((name for name in LABEL_COLUMNS if name in present), None)
+    label = next((name for name in (named, *LABEL_COLUMNS) if name in present), None)
     if image is None or label is None:
         raise DataError(
             f"{file} needs an image column ({' or '.join(IMAGE_COLUMNS)}) and a label column "
@@ -116,11 +121,20 @@ def _columns(file: Path, present: Sequence[str]) -> tuple[str, str]:
     return image, label
 
 
-def _header(file: Path, n_classes: int) -> tuple[tuple[str, ...], int]:
+def parquet_columns(
+    file: Path, *, values: bool = False, but: Sequence[str] = ()
+) -> dict[str, list[Any]]:
+    """The columns of a Parquet file by name, with their values if these are wanted."""
+    with _opened(file) as table:
+        names = [name for name in table.schema_arrow.names if name not in but]
+        return table.read(names).to_pydict() if values else {name: [] for name in names}
+
+
+def _header(file: Path, n_classes: int, named: str | None = None) -> tuple[tuple[str, ...], int]:
     """The class names in the metadata, else the numbers; and how many rows there are."""
     with _opened(file) as table:
         schema, n_rows = table.schema_arrow, int(table.metadata.num_rows)
-    _, label = _columns(file, schema.names)
+    _, label = _columns(file, schema.names, named)
     names = _named_in(schema.metadata or {}, label) or tuple(map(str, range(n_classes)))
     if len(names) != n_classes:
         raise DataError(f"{file} has {len(names)} classes where {n_classes} belong: another set?")

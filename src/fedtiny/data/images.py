@@ -1,18 +1,34 @@
-"""Labelled images, and the pair of training and test images a run learns from."""
+"""Labelled images, and the pair of training and test images a run learns from.
+
+Sequences [C, T] are held as images of one row (C, 1, T), rows of a table [F] as (F, 1, 1).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedtiny.data.partition import Array as Array
+from fedtiny.data.partition import Partition
 from fedtiny.errors import DataError
 from fedtiny.randomness import generator
 
-Array = NDArray[Any]
-
 CHUNK = 1024  # images worked on at once: float copies stay small, a memory-mapped set on disk
+Layout = Literal["NCHW", "NCT", "NF"]
+"""What a network reads: batches of images, of sequences, or of rows of a table."""
+
+
+def input_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one sample as a network reads it, of one that is held as (C, H, W).
+
+    >>> input_shape("NCT", (6, 1, 128)), input_shape("NF", (20, 1, 1))
+    ((6, 128), (20,))
+    """
+    channels, *sides = shape
+    return {"NCHW": (channels, *sides), "NCT": (channels, *sides[1:]), "NF": (channels,)}[layout]
+
+
 TEST_SHARE = 0.2  # of a set that comes without a test split
 SPLIT_SEED = 0  # such a set is split alike in every run
 
@@ -65,11 +81,16 @@ class ImageSet:
 
     def limited(self, size: int | None, draw: np.random.Generator) -> "ImageSet":
         """At most ``size`` images, as even over the classes as they allow."""
+        chosen = self.limit(size, draw)
+        return self if chosen is None else self.subset(chosen)
+
+    def limit(self, size: int | None, draw: np.random.Generator) -> Array | None:
+        """Which images these are; None is all."""
         if size is not None and size < 1:
             raise DataError(f"a set can be limited to 1 image or more, not to {size}")
         if size is None or size >= len(self):
-            return self
-        return self.subset(balanced_choice(self.labels, size, draw))
+            return None
+        return balanced_choice(self.labels, size, draw)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +98,8 @@ class DataSet:
     """What a run learns from: two splits and how to normalize and augment them.
 
     ``mean`` and ``std`` are per channel in units of 0..1 for uint8 images; float images are
-    taken as they are. ``flips`` says that a mirrored image keeps its class.
+    taken as they are. ``flips`` says that a mirrored image keeps its class. ``layout`` is how a
+    network reads a batch. ``partition`` says which training samples are whose, if that is known.
     """
 
     name: str
@@ -87,9 +109,16 @@ class DataSet:
     std: tuple[float, ...]
     flips: bool
     crop_padding: int
+    layout: Layout = "NCHW"
+    partition: Partition | None = None
 
     def __post_init__(self) -> None:
         train, test = self.train, self.test
+        if self.partition is not None and self.partition.end > len(train):
+            raise DataError(
+                f"the partition of {self.name} names sample {self.partition.end - 1}, but there "
+                f"are {len(train)} training samples, numbered from 0"
+            )
         if train.classes != test.classes:
             raise DataError(f"train and test of {self.name} must have the same classes")
         if train.shape != test.shape or train.images.dtype != test.images.dtype:
@@ -111,10 +140,19 @@ class DataSet:
     def measured(
         cls, name: str, train: ImageSet, test: ImageSet, flips: bool, crop_padding: int | None
     ) -> "DataSet":
-        """With the training images' own mean and std; the padding is an eighth of their size."""
+        """With the training images' own mean and std; bytes are padded by an eighth of the size."""
         mean, std = channel_statistics(train.images)
-        padding = max(train.shape[1:]) // 8 if crop_padding is None else crop_padding
+        usual = max(train.shape[1:]) // 8 if train.images.dtype == np.uint8 else 0
+        padding = usual if crop_padding is None else crop_padding
         return cls(name, train, test, mean, std, flips, padding)
+
+    @classmethod
+    def standardized(cls, name: str, train: ImageSet, test: ImageSet, layout: Layout) -> "DataSet":
+        """Sequences or rows of a table: each channel has a mean of 0 and a std of 1 in training."""
+        means, stds = train.images.mean(axis=(0, 2, 3)), train.images.std(axis=(0, 2, 3))
+        std = tuple(float(value) or 1.0 for value in stds)
+        mean = tuple(float(value) for value in means)
+        return cls(name, train, test, mean, std, flips=False, crop_padding=0, layout=layout)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -125,6 +163,11 @@ class DataSet:
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of an image."""
         return self.train.shape
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample as a network reads it."""
+        return input_shape(self.layout, self.shape)
 
     def resized(self, size: int) -> "DataSet":
         """The same images at ``size`` x ``size``, with the crop padding scaled along."""
@@ -140,15 +183,18 @@ class DataSet:
         """The same with a share of the training images in place of the test images."""
         draw = generator(seed, "validation")
         kept, held_out = hold_out(self.train.labels, share, draw)
-        return replace(self, train=self.train.subset(kept), test=self.train.subset(held_out))
+        return replace(self._training_on(kept), test=self.train.subset(held_out))
 
     def limited(self, train: int | None, test: int | None, seed: int) -> "DataSet":
         """A seeded subset of at most n images, as even over the classes as they allow."""
-        return replace(
-            self,
-            train=self.train.limited(train, generator(seed, "limit train")),
-            test=self.test.limited(test, generator(seed, "limit test")),
-        )
+        chosen = self.train.limit(train, generator(seed, "limit train"))
+        fewer = self if chosen is None else self._training_on(chosen)
+        return replace(fewer, test=self.test.limited(test, generator(seed, "limit test")))
+
+    def _training_on(self, chosen: Array) -> "DataSet":
+        """The same with these training samples, whosever they are."""
+        own = None if self.partition is None else self.partition.within(chosen)
+        return replace(self, train=self.train.subset(chosen), partition=own)
 
 
 def channel_statistics(images: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:

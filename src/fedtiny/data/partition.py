@@ -3,13 +3,15 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from fedtiny.data.images import Array
 from fedtiny.errors import DataError
 from fedtiny.randomness import generator
 
+Array = NDArray[Any]
 KINDS = ("dirichlet", "iid", "shards")
 REDRAWS = 100
 
@@ -29,6 +31,12 @@ class Partition:
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    @property
+    def end(self) -> int:
+        """One past the highest index."""
+        indices, _ = self.flat()
+        return int(indices.max(initial=-1)) + 1
 
     @property
     def sizes(self) -> Array:
@@ -53,6 +61,36 @@ class Partition:
     def of(cls, drawn: Iterable[Array]) -> "Partition":
         """The partition of these samples, whatever their order."""
         return cls(tuple(np.sort(device.astype(np.int64)) for device in drawn))
+
+    @classmethod
+    def by_ids(cls, ids: ArrayLike) -> "Partition":
+        """One device for each id, in the order of the ids: whose sample is whose.
+
+        >>> [device.tolist() for device in Partition.by_ids(["bo", "al", "bo"]).devices]
+        [[1], [0, 2]]
+        """
+        found = np.asarray(ids)
+        if found.ndim != 1 or not len(found) or found.dtype.kind not in "iuUSb":
+            raise DataError(
+                "device ids must be one whole number or text for each training sample, not "
+                f"{found.dtype} of shape {list(found.shape)}"
+            )
+        _, device = np.unique(found, return_inverse=True)
+        ends = np.cumsum(np.bincount(device))[:-1]
+        return cls.of(np.split(np.argsort(device, kind="stable"), ends))
+
+    def within(self, chosen: Array) -> "Partition":
+        """The same of some samples, numbered anew in their order; who has none is left out.
+
+        >>> whose = Partition((np.array([0, 3]), np.array([1]), np.array([2])))
+        >>> [device.tolist() for device in whose.within(np.array([1, 3])).devices]
+        [[1], [0]]
+        """
+        places = np.full(max(self.end, int(chosen.max(initial=-1)) + 1), -1)
+        places[chosen] = np.arange(len(chosen))
+        own = [places[device] for device in self.devices]
+        own = [device[device >= 0] for device in own]
+        return Partition.of(device for device in own if len(device))
 
     @classmethod
     def from_flat(cls, indices: Array, offsets: Array) -> "Partition":

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.data.images import Array, DataSet
+from fedtiny.data.images import Array, DataSet, Layout
 
 Floats = NDArray[np.float32]
 
@@ -39,12 +39,13 @@ class Preparation:
     crop_padding: int = 0
     flips: bool = False
     cutout: int = 0
+    layout: Layout = "NCHW"
 
     @classmethod
     def of(cls, data: DataSet, augment: bool = True, cutout: int = 0) -> Self:
         """What fits this data set; ``cutout`` is a side in pixels, 0 for none."""
-        if not augment:
-            return cls(data.mean, data.std)
+        if not augment or data.layout != "NCHW":
+            return cls(data.mean, data.std, layout=data.layout)
         return cls(data.mean, data.std, data.crop_padding, data.flips, cutout)
 
     def draws(self, generator: np.random.Generator, n: int) -> Draws:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
+from fedtiny.data.images import input_shape
 from fedtiny.data.transforms import Draws, Preparation
 from fedtiny.devices.engine import MOMENTUM
 
@@ -167,11 +168,15 @@ class Transform(Preparation):
     """The preparation of images, a batch at a time with PyTorch."""
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Images [N, C, H, W] as float32 with the data set's mean at 0 and its std at 1."""
+        """Images [N, C, H, W] as float32 with the data set's mean at 0 and its std at 1.
+
+        Sequences are [N, C, T] then, and rows of a table [N, F].
+        """
         std = torch.tensor(self.std, device=images.device)[:, None, None]
         mean = torch.tensor(self.mean, device=images.device)[:, None, None]
         unit = 1.0 if images.is_floating_point() else 255.0
-        return images.to(torch.float32, copy=True).mul_(1 / (unit * std)).sub_(mean / std)
+        normal = images.to(torch.float32, copy=True).mul_(1 / (unit * std)).sub_(mean / std)
+        return normal.reshape(len(images), *input_shape(self.layout, images.shape[1:]))
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:
         """Crop, flip, normalize and cut out, each sample by its own draws."""

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedtiny.data.images import input_shape
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.torch_engine import TorchEngine
 from fedtiny.devices.torch_layers import changed
@@ -30,7 +31,8 @@ class TorchPublicSet:
     def __init__(self, engine: TorchEngine, shard: DeviceData, graph: Traced | None = None) -> None:
         self.engine = engine
         self.shard = shard
-        self._graph = traced(engine.model, shard.data.shape) if graph is None else graph
+        self.shape = input_shape(engine.transform.layout, shard.data.shape)
+        self._graph = traced(engine.model, self.shape) if graph is None else graph
 
     @cached_property
     def graph(self) -> Graph | None:
@@ -57,7 +59,7 @@ class TorchPublicSet:
             network = absolute_and_linear(self.engine.model)
             parameters = dict(network.named_parameters())
             absolute = [parameters[name] for name in weights]
-            gradients = flow(network, self.shard.data.shape, absolute)
+            gradients = flow(network, self.shape, absolute)
             return self._kept(weights, absolute, gradients)
 
     @contextmanager

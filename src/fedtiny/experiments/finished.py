@@ -127,7 +127,7 @@ def _costed(place: Place) -> Finished:
         inputs["shape"], inputs["classes"] = IMAGES[config.data.name]
     else:
         data = load_data(config)
-        inputs["shape"], inputs["classes"] = data.shape, len(data.classes)
+        inputs["shape"], inputs["classes"] = data.input_shape, len(data.classes)
         inputs["samples"] = len(data.train) // config.fleet.devices
     numbers = costs(config, **inputs)
     return Finished(place.cell(0).name, 0, settings_of(config), numbers)

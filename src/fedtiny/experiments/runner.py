@@ -229,7 +229,7 @@ def usable(cells: Sequence[Cell], account: Account) -> list[Cell]:
         if config.data not in images:
             try:
                 data = load_data(config)
-                images[config.data] = (data.shape, len(data.classes))
+                images[config.data] = (data.input_shape, len(data.classes))
             except DataError as error:
                 account.without_data[config.data.name] = str(error)
                 images[config.data] = None

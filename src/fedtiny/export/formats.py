@@ -14,7 +14,7 @@ from fedtiny.export import packed
 from fedtiny.export.c_source import flash_bytes, write_c
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
-from fedtiny.export.source import Trained, tiny_model, trained
+from fedtiny.export.source import NoGraphError, Trained, tiny_model, trained
 from fedtiny.files import make_folder, write_atomically, write_json
 from fedtiny.runs.formatting import size
 from fedtiny.runs.inputs import model_width
@@ -93,25 +93,41 @@ class Order:
 ENDINGS = {"packed": ".packed", "onnx": ".onnx", "torch": ".torch.safetensors", "c": "_c"}
 
 
-Written = tuple[TinyModel, tuple[Path, ...], str]
-"""A model, its files, and a remark on them."""
+Written = tuple[TinyModel | None, tuple[Path, ...], str]
+"""A model, if it has a graph, its files, and a remark on them."""
+DENSE_IN_RUNTIMES = "runtimes make its weights dense: small, but not faster"
 
 
 def export(order: Order) -> Written:
     """Write a model in one of the formats."""
-    model, place = tiny_model(order.source, fold=order.fold, best=order.best), order.place
+    place = order.place
     make_folder(place.parent)
+    try:
+        model = tiny_model(order.source, fold=order.fold, best=order.best)
+    except NoGraphError:
+        if order.format != "onnx":
+            raise
+        return None, (_traced_by_torch(order, place),), DENSE_IN_RUNTIMES
     match order.format:
         case "packed":
             write_atomically(place, packed.packed(model, order.stored))
             return model, (place,), ""
         case "onnx":
             write_atomically(place, onnx_bytes(model, plain=order.plain))
-            return model, (place,), "runtimes make its weights dense: small, but not faster"
+            return model, (place,), DENSE_IN_RUNTIMES
         case "torch":
             return model, write_torch(trained(order.source, best=order.best), place), "dense"
     made = write_c(model, place, values=order.stored)
     return model, made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}"
+
+
+def _traced_by_torch(order: Order, place: Path) -> Path:
+    """Write the ONNX file of a network that has no graph."""
+    from fedtiny.export.onnx_torch import exported
+
+    run = trained(order.source, best=order.best)
+    write_atomically(place, exported(run, plain=order.plain))
+    return place
 
 
 Size = tuple[str, int | None, str]
@@ -150,9 +166,9 @@ def write_torch(run: Trained, out: Path) -> tuple[Path, Path]:
     recipe = {
         "build": {
             "name": run.config.model,
-            "shape": list(run.data.shape),
+            "shape": list(run.data.input_shape),
             "classes": len(run.data.classes),
-            "width": model_width(run.config, run.data.shape, len(run.data.classes)),
+            "width": model_width(run.config, run.data.input_shape, len(run.data.classes)),
         },
         "python": "fedtiny.models.build(**build).load_state_dict(safetensors.torch.load_file(...))",
         "input": {

@@ -1,22 +1,25 @@
 """A trained network as it is shipped, with all that goes with it; NumPy only, no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
-from fedtiny.graph.arithmetic import Lowered, Norm, Weights
+from fedtiny.graph.arrays import Lowered, Norm, Weights
 from fedtiny.graph.ir import Graph, Kind, Node, Shape
+from fedtiny.graph.node import NORMS
+from fedtiny.graph.operations import OPERATIONS
 from fedtiny.graph.passes import fold_batch_norm, for_inference
 from fedtiny.graph.passes import remove_dead as without_dead
 from fedtiny.sparse.theta import Theta
 
 Values = Literal["fp32", "fp16", "int8"]
+Batch = TypeVar("Batch", bound=Any)
 LARGEST_INT8 = 127
 MAX_CLAIMED = 1 << 53  # bytes that a card may claim: a larger number is no exact float
 
@@ -49,10 +52,18 @@ class TinyModel:
         return 4 * sum(map(prod, self.net.graph.weight_shapes.values()))
 
 
-def check_images(found: Sequence[int], expected: Shape) -> None:
-    """Refuse a batch of images [N, C, H, W] that the model was not trained for."""
-    if tuple(found[1:]) != expected:
-        raise ExportError(f"the model takes images of shape {expected}, not {tuple(found[1:])}")
+def as_images(batch: Batch, expected: Shape) -> Batch:
+    """A batch as [N, C, H, W], of signals [N, C, T] and rows [N, F] too.
+
+    Refuses one that the model was not trained for.
+    """
+    found = tuple(batch.shape[1:])
+    channels, rows, columns = expected
+    lines = {1: (channels, columns)}.get(rows), {(1, 1): (channels,)}.get((rows, columns))
+    if found != expected and found not in lines:
+        raise ExportError(f"the model takes images of shape {expected}, not {found}")
+    reshaped: Batch = batch.reshape((len(batch), *expected))
+    return reshaped
 
 
 def lower(graph: Graph, theta: Theta, *, fold: bool, remove_dead: bool) -> Lowered:
@@ -63,27 +74,28 @@ def lower(graph: Graph, theta: Theta, *, fold: bool, remove_dead: bool) -> Lower
     padding.
     """
     graph = for_inference(graph)
-    norms = [node for node in graph.nodes if node.kind == Kind.BATCH_NORM]
+    shapes, nodes = graph.weight_shapes, graph.nodes
     net = Lowered(
         graph,
-        {node.name: _weights(node, theta) for node in graph.layers.values()},
-        {node.name: _norm(node, theta) for node in norms},
+        {node.name: _weights(node, shapes[node.name], theta) for node in graph.layers.values()},
+        {node.name: _norm(node, theta) for node in nodes if node.kind in NORMS},
+        {n.name: theta.tensor(n.name).reshape(-1) for n in nodes if n.kind == Kind.PARAMETER},
     )
     net = fold_batch_norm(net) if fold else net
     return without_dead(net) if remove_dead else net
 
 
-def _weights(node: Node, theta: Theta) -> Weights:
+def _weights(node: Node, shape: tuple[int, ...], theta: Theta) -> Weights:
     name = f"{node.name}.weight"
     bias = theta.tensor(f"{node.name}.bias") if node.bias else None
     if name in theta.param_spec.dense:
-        return Weights(theta.param_spec.dense[name], None, theta.tensor(name).reshape(-1), bias)
+        return Weights(shape, None, theta.tensor(name).reshape(-1), bias)
     indices = None if theta.mask.is_full(name) else theta.mask.indices(name).astype(np.int64)
-    return Weights(theta.param_spec.prunable[name], indices, theta.kept(name), bias)
+    return Weights(shape, indices, theta.kept(name), bias)
 
 
 def _norm(node: Node, theta: Theta) -> Norm:
-    parts = ("weight", "bias", "running_mean", "running_var")
+    parts = OPERATIONS[node.kind].tensors(node, [(1, 1, 1)])
     return Norm(*(theta.tensor(f"{node.name}.{part}") for part in parts), epsilon=node.epsilon)
 
 

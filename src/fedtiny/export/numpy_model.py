@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedtiny.data.transforms import ArrayTransform
 from fedtiny.errors import DataError, ExportError
-from fedtiny.export.network import TinyModel, check_images
+from fedtiny.export.network import TinyModel, as_images
 from fedtiny.export.packed import shipped
 from fedtiny.extras import require
 from fedtiny.graph.arithmetic import FORMS, Batch, Floats
@@ -41,7 +41,7 @@ class NumpyModel:
 
     def __call__(self, images: NDArray[Any]) -> Floats:
         """Logits [N, classes] of images [N, C, H, W]: uint8 from 0 to 255, or float from 0 to 1."""
-        check_images(images.shape, self.model.shape)
+        images = as_images(images, self.model.shape)
         starts = range(0, len(images), self._at_once)
         parts = [images[start : start + self._at_once] for start in starts]
         logits = [self.logits(self._prepare.normalise(part)) for part in parts]

@@ -4,21 +4,21 @@ The graph takes pixels from 0 to 1 and normalises them itself. Runtimes make spa
 dense when they load the graph: the file is small, but nothing runs faster.
 """
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedtiny.export.network import TinyModel
 from fedtiny.extras import require
-from fedtiny.graph.arithmetic import Floats, Weights, adaptively_pooled
+from fedtiny.export.onnx_steps import FORMS, INPUT, Steps
+from fedtiny.graph.arrays import Weights
 from fedtiny.graph.ir import Kind, Node
 
 OPSET = 17
 IR_VERSION = 9
 SPARSE_BELOW = 1 / 3  # kept share of a layer below which values with positions are smaller
-INPUT, OUTPUT = "image", "logits"
+OUTPUT = "logits"
 
 
 def onnx_bytes(model: TinyModel, *, plain: bool = False) -> bytes:
@@ -39,14 +39,12 @@ def is_sparse(weights: Weights) -> bool:
     return len(weights.values) < SPARSE_BELOW * weights.size
 
 
-class _Graph:
+class _Graph(Steps):
     """An ONNX graph under construction."""
 
     def __init__(self, model: TinyModel, *, plain: bool) -> None:
-        self.onnx = require("onnx", extra="onnx")
+        super().__init__(require("onnx", extra="onnx"), model.net)
         self.model, self.plain = model, plain
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
         self.sparse: list[Any] = []
 
     def proto(self) -> Any:
@@ -54,8 +52,8 @@ class _Graph:
         helper, floats = self.onnx.helper, self.onnx.TensorProto.FLOAT
         names: list[str] = []
         for number, node in enumerate(self.model.net.graph.nodes):
-            names.append(self._step(node, [names[i] for i in node.inputs], f"step{number}"))
-        self._add("Identity", [names[-1]], OUTPUT)
+            names.append(self._step(number, node, [names[i] for i in node.inputs]))
+        self.add("Identity", [self.row(names[-1])], OUTPUT)
         image = helper.make_tensor_value_info(INPUT, floats, ["N", *self.model.shape])
         logits = helper.make_tensor_value_info(OUTPUT, floats, ["N", len(self.model.classes)])
         graph = helper.make_graph(
@@ -68,38 +66,29 @@ class _Graph:
         self.onnx.checker.check_model(made)
         return made
 
-    def _step(self, node: Node, read: list[str], out: str) -> str:
+    def _step(self, number: int, node: Node, read: list[str]) -> str:
+        out = f"step{number}"
         if node.kind == Kind.INPUT:
             return self._normalised(out)
-        if node.kind == Kind.ADAPTIVE_POOL and node.size != (1, 1):
-            return self._adaptive_pool(node, read[0], out)
-        operator, attributes = FORMS[node.kind]
-        return self._add(operator, [*read, *self._arrays(node)], out, **attributes(node))
+        arrays = self._weights(node, number) if node.name in self.net.weights else []
+        return FORMS[node.kind](self, number, [*read, *arrays], out)
 
-    def _arrays(self, node: Node) -> list[str]:
-        """The names of a node's weights or statistics, which join the graph."""
-        net, name = self.model.net, f"{node.name}.weight"
-        if node.name in net.norms:
-            parts = ("scale", "bias", "mean", "variance")
-            named = zip(parts, net.norms[node.name].parts, strict=True)
-            return [self._array(f"{node.name}.{part}", values) for part, values in named]
-        if node.name not in net.weights:
-            return []
-        weights = net.weights[node.name]
-        if is_sparse(weights) and not self.plain:
+    def _weights(self, node: Node, number: int) -> list[str]:
+        """The names of a layer's weights and bias, which join the graph.
+
+        A linear layer over images is a pointwise convolution, whose weights have four axes.
+        """
+        weights, name = self.net.weights[node.name], f"{node.name}.weight"
+        if node.kind == Kind.LINEAR and self.net.graph.shapes[number][1:] != (1, 1):
+            weights = replace(weights, shape=(*weights.shape, 1, 1))
+            name = f"{name}.pointwise"
+        if name not in self.known and is_sparse(weights) and not self.plain:
+            self.known.add(name)
             self._sparse(name, weights)
         else:
-            self._array(name, weights.dense())
-        bias = [] if weights.bias is None else [self._array(f"{node.name}.bias", weights.bias)]
+            self.array(name, weights.dense())
+        bias = [] if weights.bias is None else [self.array(f"{node.name}.bias", weights.bias)]
         return [name, *bias]
-
-    def _add(self, operator: str, inputs: list[str], out: str, **attributes: Any) -> str:
-        self.nodes.append(self.onnx.helper.make_node(operator, inputs, [out], **attributes))
-        return out
-
-    def _array(self, name: str, array: NDArray[Any]) -> str:
-        self.initializers.append(self.onnx.numpy_helper.from_array(array, name))
-        return name
 
     def _normalised(self, out: str) -> str:
         """The image with the data set's mean at 0 and its std at 1."""
@@ -107,8 +96,8 @@ class _Graph:
             np.array(part, dtype=np.float32).reshape(-1, 1, 1)
             for part in (self.model.normalisation.mean, self.model.normalisation.std)
         )
-        self._add("Sub", [INPUT, self._array("mean", mean)], f"{out}.centred")
-        return self._add("Div", [f"{out}.centred", self._array("std", std)], out)
+        self.add("Sub", [INPUT, self.array("mean", mean)], f"{out}.centred")
+        return self.add("Div", [f"{out}.centred", self.array("std", std)], out)
 
     def _sparse(self, name: str, weights: Weights) -> None:
         from_array = self.onnx.numpy_helper.from_array
@@ -116,49 +105,3 @@ class _Graph:
         positions = from_array(weights.positions, f"{name}.positions")
         made = self.onnx.helper.make_sparse_tensor(values, positions, list(weights.shape))
         self.sparse.append(made)
-
-    def _adaptive_pool(self, node: Node, read: str, out: str) -> str:
-        """Means over several windows, by products with matrices of shares."""
-        _, *sides = self.model.net.graph.shapes[node.inputs[0]]
-        rows, columns = (_shares(*pair) for pair in zip(sides, node.size, strict=True))
-        across = self._array(f"{out}.columns", columns.T.copy())
-        self._add("MatMul", [read, across], f"{out}.across")
-        return self._add("MatMul", [self._array(f"{out}.rows", rows), f"{out}.across"], out)
-
-
-def _shares(side: int, parts: int) -> Floats:
-    """The matrix [parts, side] that takes the means of one line of pixels."""
-    line = np.eye(side, dtype=np.float32).reshape(side, 1, side, 1)
-    return adaptively_pooled(line, (parts, 1)).reshape(side, parts).T.copy()
-
-
-def _window(node: Node) -> dict[str, Any]:
-    return {
-        "kernel_shape": list(node.kernel),
-        "strides": list(node.stride),
-        "pads": [*node.padding, *node.padding],
-    }
-
-
-def _counted_window(node: Node) -> dict[str, Any]:
-    return {"count_include_pad": int(node.count_padding), **_window(node)}
-
-
-def _plain(node: Node) -> dict[str, Any]:
-    return {}
-
-
-FORMS: dict[Kind, tuple[str, Callable[[Node], dict[str, Any]]]] = {
-    Kind.INPUT: ("Sub", _plain),
-    Kind.CONVOLUTION: ("Conv", _window),
-    Kind.LINEAR: ("Gemm", lambda node: {"transB": 1}),
-    Kind.BATCH_NORM: ("BatchNormalization", lambda node: {"epsilon": node.epsilon}),
-    Kind.RELU: ("Relu", _plain),
-    Kind.ADD: ("Add", _plain),
-    Kind.MAX_POOL: ("MaxPool", _window),
-    Kind.MEAN_POOL: ("AveragePool", _counted_window),
-    Kind.ADAPTIVE_POOL: ("GlobalAveragePool", _plain),
-    Kind.FLATTEN: ("Flatten", lambda node: {"axis": 1}),
-    Kind.DROPOUT: ("Identity", _plain),
-}
-"""ONNX's operator for each operation, and its attributes."""

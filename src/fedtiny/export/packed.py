@@ -22,8 +22,10 @@ from fedtiny.export.network import TinyModel, Values, quantise
 from fedtiny.extras import require
 from fedtiny.federation.wire.indices import Reader, coded, read_positions
 from fedtiny.files import digest_of, with_text
-from fedtiny.graph.arithmetic import Floats, Lowered, Norm, Weights
-from fedtiny.graph.ir import MAX_NAME, UNTRUSTED, Graph, Kind, is_name, nodes_of, packed_records
+from fedtiny.graph.arrays import Floats, Lowered, Norm, Weights
+from fedtiny.graph.ir import UNTRUSTED, Graph, Kind, Node
+from fedtiny.graph.node import NORMS
+from fedtiny.graph.records import MAX_NAME, is_name, nodes_of, packed_records
 
 if TYPE_CHECKING:
     from fedtiny.export.torch_model import PackedNetwork
@@ -158,7 +160,8 @@ def _normalisation(record: Any, channels: int) -> Preparation:
 
 # The arrays of a network as flat tensors. A layer has `values` (float32, float16, or int8 with a
 # float32 scale for each filter that keeps a weight), `positions` unless it keeps all its weights
-# (bytes, as `federation.wire.indices` codes them), and perhaps a `bias`; a norm has its four parts.
+# (bytes, as `federation.wire.indices` codes them), and perhaps a `bias`; a norm has its parts, four
+# of batch norm and two of others; a learned tensor has `values` in float32.
 
 
 def to_tensors(net: Lowered, values: Values) -> Tensors:
@@ -167,8 +170,8 @@ def to_tensors(net: Lowered, values: Values) -> Tensors:
     for name, weights in net.weights.items():
         tensors |= {f"{name}.{part}": a for part, a in _parts(weights, values).items()}
     for name, norm in net.norms.items():
-        tensors |= {f"{name}.{part}": a for part, a in zip(NORM_PARTS, norm.parts, strict=True)}
-    return tensors
+        tensors |= {f"{name}.{part}": a for part, a in zip(NORM_PARTS, norm.parts)}  # noqa: B905
+    return tensors | {f"{name}.values": array for name, array in net.parameters.items()}
 
 
 def layer_bytes(net: Lowered, values: Values) -> dict[str, int]:
@@ -199,24 +202,24 @@ def from_tensors(tensors: Tensors, graph: Graph, values: Any) -> Lowered:
     if values not in DTYPES:
         raise ModelError("its values are of no known kind")
     left, shapes = dict(tensors), graph.weight_shapes
-    weights = {
-        node.name: _weights(left, node.name, shapes[node.name], values, node.bias)
-        for node in graph.layers.values()
-    }
-    norms = {}
-    for node, (size, *_) in zip(graph.nodes, graph.shapes, strict=True):
-        if node.kind == Kind.BATCH_NORM:
-            parts = (_taken(left, f"{node.name}.{part}", np.float32, size) for part in NORM_PARTS)
-            norms[node.name] = Norm(*parts, epsilon=node.epsilon)
+    layers = {node.name: node for node in graph.layers.values()}
+    weights = {name: _weights(left, node, shapes[name], values) for name, node in layers.items()}
+    norms, parameters = {}, {}
+    for node, shape in zip(graph.nodes, graph.shapes, strict=True):
+        if node.kind in NORMS and node.name not in norms:
+            parts = NORM_PARTS if node.kind == Kind.BATCH_NORM else NORM_PARTS[:2]
+            taken = (_taken(left, f"{node.name}.{part}", np.float32, shape[0]) for part in parts)
+            norms[node.name] = Norm(*taken, epsilon=node.epsilon)
+        if node.kind == Kind.PARAMETER and node.name not in parameters:
+            found = _taken(left, f"{node.name}.values", np.float32, prod(shape))
+            parameters[node.name] = found
     if left:
         raise ModelError(f"nothing in it uses {sorted(left)[0]!r:.60}")
-    return Lowered(graph, weights, norms)
+    return Lowered(graph, weights, norms, parameters)
 
 
-def _weights(
-    tensors: Tensors, name: str, shape: tuple[int, ...], values: Values, bias: bool
-) -> Weights:
-    indices = None
+def _weights(tensors: Tensors, node: Node, shape: tuple[int, ...], values: Values) -> Weights:
+    indices, name = None, node.name
     if f"{name}.positions" in tensors:
         reader = Reader(_taken(tensors, f"{name}.positions", np.uint8).data)
         indices = read_positions(reader, prod(shape))
@@ -226,7 +229,7 @@ def _weights(
         shape,
         None if indices is None else indices.astype(np.int64),
         _taken(tensors, f"{name}.values", DTYPES[values], count).astype(np.float32),
-        _taken(tensors, f"{name}.bias", np.float32, shape[0]) if bias else None,
+        _taken(tensors, f"{name}.bias", np.float32, node.channels) if node.bias else None,
     )
     if values != "int8":
         return found

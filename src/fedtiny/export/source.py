@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 LOCAL = ("workers", "threads", "checkpoint_every")  # how and where a run computed, not what
+
+
+class NoGraphError(ExportError):
+    """A network that cannot be traced."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +67,9 @@ class Trained:
 
     def theta(self) -> Theta:
         """The trained values under the mask of those that are not zero."""
-        param_spec = models.analyze(self.network, self.data.shape, self.graph)
+        pruned = self.config.pruning.depthwise
+        shape = self.data.input_shape
+        param_spec = models.analyze(self.network, shape, self.graph, depthwise=pruned)
         if any(self.state.get(n, np.empty(0)).shape != s for n, s in param_spec.prunable.items()):
             raise RunError(f"{self.file} belongs to another model than its config names")
         mask = Mask(param_spec, {n: np.flatnonzero(self.state[n]) for n in param_spec.prunable})
@@ -73,8 +79,9 @@ class Trained:
         """What is shipped of it."""
         theta = self.theta()
         if not isinstance(self.graph, Graph):
-            raise ExportError(
-                f"this network can be neither packed nor exported ({self.graph}); what it learned "
+            raise NoGraphError(
+                f"this network can be exported to ONNX only ({self.graph}), with --format onnx or "
+                "fedtiny.export.onnx_torch.write(path, out, data=..., model=...); what it learned "
                 f"is a plain state dict, {self.file}: load it into the network's own class"
             ) from self.graph
         net = lower(self.graph, theta, fold=fold, remove_dead=True)
@@ -141,9 +148,9 @@ def trained(
     data = data or load_data(asked)
     own = copy.deepcopy(model)
     config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
-    images = data.shape, len(data.classes)
+    images = data.input_shape, len(data.classes)
     network = own if own and config.model == asked.model else build_model(config, *images)
-    graph = graph or models.traced(network, data.shape)
+    graph = graph or models.traced(network, data.input_shape)
     return Trained(folder, config, data, network, graph, best)
 
 
@@ -156,7 +163,9 @@ def _known_data(folder: RunFolder) -> DataSet | None:
     blank = np.zeros((1, *known.shape), dtype=np.uint8)
     images = ImageSet(blank, np.zeros(1, dtype=np.int64), known.classes)
     name, normal = str(known.card.get("data", "")), known.normalisation
-    return DataSet(name, images, images, normal.mean, normal.std, flips=False, crop_padding=0)
+    about = read_json(folder.about) if folder.about.exists() else {}
+    data = DataSet(name, images, images, normal.mean, normal.std, flips=False, crop_padding=0)
+    return replace(data, layout=about.get("layout", data.layout))
 
 
 def _shared(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,6 +103,10 @@ class Method:
         if not self.dense:
             uniform(param_spec, self.config.density)
 
+    def remarks(self, param_spec: ParamSpec) -> tuple[str, ...]:
+        """What this method does otherwise than asked with such a network, in sentences."""
+        return ()
+
     def resolve(self, config: C, parameters: Callable[[], int]) -> C:
         """The config as this method runs it, given the number of parameters of the network."""
         return replace(config, density=1.0) if self.dense else config

@@ -55,11 +55,13 @@ class DeviceLoad:
     development: int
     """Images that measure candidates."""
     candidates: int = 0
+    other: int = 0
+    """FLOPs of a forward pass of one image that take no weights: those of attention."""
 
     @property
     def forward(self) -> int:
         """A forward pass of one image."""
-        return sum(layer.forward for layer in self.layers)
+        return sum(layer.forward for layer in self.layers) + self.other
 
 
 class Verb:
@@ -187,7 +189,7 @@ class _LargestGradients(KnownVerb):
             return {}
         back = sum(layer.forward for layer in load.layers[measured[0] + 1 :])
         full = sum(load.layers[n].dense for n in measured)
-        return {"top_a_pass": load.batch * (load.forward + back + full)}
+        return {"top_a_pass": load.batch * (load.forward + back + full + 2 * load.other)}
 
     def memory(self, load: DeviceLoad) -> Items:
         shapes = load.param_spec.prunable
@@ -322,7 +324,8 @@ class Sensitivity(KnownVerb):
 
     def flops(self, load: DeviceLoad) -> Items:
         """Forward and back, with all weights."""
-        return {"sensitivity": 3 * load.batch * sum(layer.dense for layer in load.layers)}
+        dense = sum(layer.dense for layer in load.layers) + load.other
+        return {"sensitivity": 3 * load.batch * dense}
 
     def memory(self, load: DeviceLoad) -> Items:
         return {"sensitivity": VALUE_BYTES * load.param_spec.prunable_count}

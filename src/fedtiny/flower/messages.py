@@ -17,6 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedtiny import __version__
 from fedtiny.config import RunConfig
+from fedtiny.data.images import input_shape
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.native_engine import NativeEngine
@@ -179,7 +180,8 @@ class NodeSpec:
         require("torch", extra="torch").set_num_threads(self.config.threads)
         from fedtiny.devices.torch_engine import TorchEngine
 
-        model = build_model(self.config, self.shape, len(self.classes))
+        reads = input_shape(self.device.preparation.layout, self.shape)
+        model = build_model(self.config, reads, len(self.classes))
         return TorchEngine(model, self.device)
 
     @cached_property

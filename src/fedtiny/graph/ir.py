@@ -1,13 +1,15 @@
 """A network as an immutable graph that is checked when it is made and knows every shape."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
 
 from fedtiny.errors import ModelError
-from fedtiny.graph.operations import LAYERS, OPERATIONS, WINDOWS, Kind, Node, Pair, Shape
+from fedtiny.graph.node import LAYERS, WINDOWS, Kind, Node, Pair, Shape
+from fedtiny.graph.operations import OPERATIONS, tensor_name
+from fedtiny.graph.records import nodes_of
 
 __all__ = ["LAYERS", "LIMITS", "UNTRUSTED", "Graph", "Kind", "Limits", "Node", "Pair", "Shape"]
 
@@ -66,9 +68,16 @@ class Graph:
             raise ModelError("the last step must give one logit a class")
         if not self.layers:
             raise ModelError("a network has at least one layer of weights")
-        names = [n.name for n, sources in self.read if OPERATIONS[n.kind].tensors(n, sources)]
-        if "" in names or len(set(names)) < len(names):
-            raise ModelError("every step that holds weights needs a name of its own")
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """A name stands for one layer, however often it runs."""
+        known: dict[str, tuple[Node, Any]] = {}
+        for node, sources in self.read:
+            tensors = OPERATIONS[node.kind].tensors(node, sources)
+            first, shapes = known.setdefault(node.name, (node, tensors)) if tensors else (node, {})
+            if (tensors and not node.name) or first.kind != node.kind or shapes != tensors:
+                raise ModelError("every step that holds weights needs a name of its own")
 
     def check_limits(self, limits: Limits) -> None:
         """Refuse a network that is larger than this."""
@@ -107,7 +116,7 @@ class Graph:
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """The shape of every parameter and statistic, by its name in a state dict."""
         return {
-            f"{node.name}.{part}": shape
+            tensor_name(node, part): shape
             for node, sources in self.read
             for part, shape in OPERATIONS[node.kind].tensors(node, sources).items()
         }
@@ -116,6 +125,21 @@ class Graph:
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every layer's weights, by the layer's name."""
         return {n.name: self.tensors[f"{n.name}.weight"] for n in self.layers.values()}
+
+    @cached_property
+    def uses(self) -> dict[str, int]:
+        """How often one image uses each weight of a layer, in all its runs, by the layer's name."""
+        found: dict[str, int] = {}
+        for number, node in self.layers.items():
+            sources, shape = self.read[number][1], self.shapes[number]
+            count = OPERATIONS[node.kind].uses(sources, shape)
+            found[node.name] = found.get(node.name, 0) + count
+        return found
+
+    @cached_property
+    def other_macs(self) -> int:
+        """Multiply-adds of one image that no layer's weights are part of."""
+        return sum(OPERATIONS[node.kind].macs(sources) for node, sources in self.read)
 
     @cached_property
     def needed(self) -> frozenset[int]:
@@ -145,10 +169,7 @@ class Graph:
     def largest_read(self) -> int:
         """Values of one image that all windows of a node hold, of the node that has the most."""
         windows = zip(self.read, self.shapes, strict=True)
-        return max(
-            sources[0][0] * prod(node.kernel) * prod(shape[1:]) if node.kind in WINDOWS else 1
-            for (node, sources), shape in windows
-        )
+        return max(_values_read(node, sources, shape) for (node, sources), shape in windows)
 
     def to_plain(self) -> list[dict[str, Any]]:
         """The nodes as records that another process reads."""
@@ -158,6 +179,19 @@ class Graph:
     def from_plain(cls, plain: Any) -> "Graph":
         """The network that such records say."""
         return cls(nodes_of(plain, training=True, most=LIMITS.nodes))
+
+
+def _values_read(node: Node, sources: Sequence[Shape], shape: Shape) -> int:
+    """Those that all windows of a node hold, or those that it reads with its padding, if more."""
+    if node.kind not in WINDOWS:
+        return max(1, OPERATIONS[node.kind].macs(sources))
+    image, places = sources[0], shape
+    if node.kind == Kind.TRANSPOSED_CONVOLUTION:
+        image, places = places, image
+    padded = prod(
+        side + a + b for side, a, b in zip(image[1:], node.padding, node.ends, strict=True)
+    )
+    return image[0] * max(padded, prod(node.kernel) * prod(places[1:]))
 
 
 def _shapes(nodes: Sequence[Node]) -> tuple[Shape, ...]:
@@ -177,94 +211,3 @@ def _shapes(nodes: Sequence[Node]) -> tuple[Shape, ...]:
         if min(found[-1]) < 1:
             raise ModelError(f"step {number} gives {prod(found[-1])} values for an image")
     return tuple(found)
-
-
-# Nodes as plain records, and back from ones that may lie. In a packed file (docs/packed.md) a
-# record has the name of its kind and what differs from the usual; between processes it has the
-# kind's number and every field, those of training too.
-
-MAX_NAME = 200
-MAX_COUNT = 1 << 31
-ONLY_TRAINING = ("momentum", "probability")
-Record = dict[str, Any]
-
-
-def packed_records(nodes: Iterable[Node]) -> list[Record]:
-    """Every node as its kind and what differs from the usual; training is over."""
-    shown = [f for f in fields(Node) if f.name not in ("kind", *ONLY_TRAINING)]
-    return [
-        {
-            "kind": node.kind.name.lower(),
-            **{f.name: v for f in shown if (v := getattr(node, f.name)) != f.default},
-        }
-        for node in nodes
-    ]
-
-
-def nodes_of(records: Any, *, training: bool, most: int) -> tuple[Node, ...]:
-    """The nodes that records say, at most so many; whatever else they hold is refused.
-
-    With `training` they are those of another process, else those of a packed file.
-    """
-    if not isinstance(records, list):
-        raise ModelError("its steps are not a list")
-    if len(records) > most:
-        raise ModelError(f"a network has 2 to {most} steps, not {len(records)}")
-    return tuple(_node(number, record, training) for number, record in enumerate(records))
-
-
-def _node(number: int, record: Any, training: bool) -> Node:
-    kind = _kind(record, training)
-    if kind is None:
-        raise ModelError(f"step {number} is of no known kind")
-    values = {name: value for name, value in record.items() if name != "kind"}
-    fits = COMPLETE if training else PACKED
-    for name, value in values.items():
-        if name not in fits or not fits[name](value):
-            raise ModelError(f"step {number} cannot have this {str(name)[:40]!r}")
-    plain: Record = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
-    return Node(kind, **plain)
-
-
-def _kind(record: Any, training: bool) -> Kind | None:
-    """The kind that a record names, by its number between processes."""
-    named = record.get("kind") if isinstance(record, dict) else None
-    if training and isinstance(named, int):
-        return next((kind for kind in Kind if kind == named), None)
-    return Kind.__members__.get(named.upper()) if isinstance(named, str) else None
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_COUNT
-
-
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) <= 2 and all(map(_is_count, value))
-
-
-def _is_pair(value: Any) -> bool:
-    return _are_counts(value) and len(value) == 2
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is float
-
-
-def is_name(value: Any) -> bool:
-    """Whether this is a text that can be shown anywhere."""
-    return isinstance(value, str) and len(value) <= MAX_NAME and value.isprintable()
-
-
-PACKED: dict[str, Callable[[Any], bool]] = {
-    "inputs": _are_counts,
-    "name": is_name,
-    "channels": _is_count,
-    **dict.fromkeys(("size", "kernel", "stride", "padding"), _is_pair),
-    **dict.fromkeys(("bias", "count_padding"), lambda value: type(value) is bool),
-    "epsilon": _is_number,
-}
-COMPLETE: dict[str, Callable[[Any], bool]] = {
-    **PACKED,
-    **dict.fromkeys(ONLY_TRAINING, _is_number),
-    "name": lambda value: isinstance(value, str),
-}

@@ -4,143 +4,140 @@ How a backend computes an operation is its own matter: `native/csrc`, `graph/ari
 `export/c_calls.py`, `export/torch_model.py` and `export/onnx_file.py` each have a table of forms.
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from enum import IntEnum
 from math import prod
 
-Pair = tuple[int, int]
-Shape = tuple[int, int, int]
-"""Channels, rows and columns of one image; what is flat has one row and one column."""
-
-MAX_SIDE = 4096  # of a kernel, a stride or a padding
-
-
-class Kind(IntEnum):
-    """What a node computes; the numbers are those of the native library."""
-
-    INPUT = 0
-    CONVOLUTION = 1
-    LINEAR = 2
-    BATCH_NORM = 3
-    RELU = 4
-    ADD = 5
-    MAX_POOL = 6
-    MEAN_POOL = 7
-    ADAPTIVE_POOL = 8
-    FLATTEN = 9
-    DROPOUT = 10
-
-
-LAYERS = (Kind.CONVOLUTION, Kind.LINEAR)
-WINDOWS = (Kind.CONVOLUTION, Kind.MAX_POOL, Kind.MEAN_POOL)
-
-
-@dataclass(frozen=True)
-class Node:
-    """One step of a network. `name` is that of the module whose parameters it holds."""
-
-    kind: Kind
-    inputs: tuple[int, ...] = ()
-    name: str = ""
-    channels: int = 0
-    size: Pair = (0, 0)
-    kernel: Pair = (1, 1)
-    stride: Pair = (1, 1)
-    padding: Pair = (0, 0)
-    bias: bool = False
-    count_padding: bool = True
-    epsilon: float = 1e-5
-    momentum: float = 0.1
-    probability: float = 0.0
-
-
-Sources = Sequence[Shape]
-Tensors = dict[str, tuple[int, ...]]
+from fedtiny.graph import shapes
+from fedtiny.graph.node import ACTIVATIONS as ACTIVATIONS
+from fedtiny.graph.node import CONVOLUTIONS as CONVOLUTIONS
+from fedtiny.graph.node import Kind, Node, Shape
+from fedtiny.graph.node import POOLS as POOLS
+from fedtiny.graph.node import WINDOWS as WINDOWS
+from fedtiny.graph.node import Pair as Pair
+from fedtiny.graph.shapes import Sources, Tensors
 
 
 @dataclass(frozen=True)
 class Operation:
     """What every backend must know of a kind of node; `sources` are the shapes that it reads."""
 
-    shape: Callable[[Node, Sources], Shape]
+    shape: Callable[[Node, Sources], Shape] = shapes.same
     misfit: Callable[[Node, Sources], str] = lambda node, sources: ""
     """What is wrong with a node for what it reads, or nothing."""
     reads: int = 1
     tensors: Callable[[Node, Sources], Tensors] = lambda node, sources: {}
-    """The shapes of its parameters and statistics, by the last part of their names."""
-    uses: Callable[[Shape], int] = lambda shape: 0
+    """The shapes of its parameters and statistics, by the last part of their names; of a step that
+    is one parameter, by nothing."""
+    uses: Callable[[Sources, Shape], int] = lambda sources, shape: 0
     """How often one image uses each weight: multiply-adds are that many times the weights."""
+    macs: Callable[[Sources], int] = lambda sources: 0
+    """Multiply-adds of two things that are computed, one image's."""
     native: bool = True
     """Whether native devices can train it."""
 
 
-def _same(node: Node, sources: Sources) -> Shape:
-    return sources[0]
-
-
-def _windowed(node: Node, sources: Sources) -> Shape:
-    channels, *sides = sources[0]
-    rows, columns = (
-        (side + 2 * padding - kernel) // stride + 1
-        for side, kernel, stride, padding in zip(
-            sides, node.kernel, node.stride, node.padding, strict=True
-        )
-    )
-    return node.channels if node.kind in LAYERS else channels, rows, columns
-
-
-def _windows_misfit(node: Node, sources: Sources) -> str:
-    for kernel, stride, padding, side in zip(
-        node.kernel, node.stride, node.padding, sources[0][1:], strict=True
-    ):
-        if not (1 <= kernel <= MAX_SIDE and 1 <= stride <= MAX_SIDE):
-            return f"needs kernels and strides of 1 to {MAX_SIDE}"
-        if not 0 <= padding <= MAX_SIDE or (node.kind not in LAYERS and 2 * padding > kernel):
-            return "needs a padding that its kernel can bridge"
-        if side + 2 * padding < kernel:
-            return "has a kernel larger than what it reads"
-    return ""
-
-
-def _layer_tensors(node: Node, sources: Sources) -> Tensors:
-    kernel = node.kernel if node.kind == Kind.CONVOLUTION else ()
-    weight = {"weight": (node.channels, sources[0][0], *kernel)}
-    return {**weight, "bias": (node.channels,)} if node.bias else weight
-
-
-def _norm_tensors(node: Node, sources: Sources) -> Tensors:
-    parts = ("weight", "bias", "running_mean", "running_var")
-    return dict.fromkeys(parts, (sources[0][0],))
+def _at_each_place(sources: Sources, shape: Shape) -> int:
+    return prod(shape[1:])
 
 
 OPERATIONS = {
-    Kind.INPUT: Operation(lambda node, _: (node.channels, *node.size), reads=0),
+    Kind.INPUT: Operation(shapes.stated, reads=0),
     Kind.CONVOLUTION: Operation(
-        _windowed, _windows_misfit, tensors=_layer_tensors, uses=lambda shape: prod(shape[1:])
+        shapes.windowed, shapes.windows_misfit, 1, shapes.layer_tensors, _at_each_place
     ),
+    # over the channels, at each place
     Kind.LINEAR: Operation(
-        lambda node, _: (node.channels, 1, 1),
-        lambda _, sources: "" if sources[0][1:] == (1, 1) else "must read something flat",
-        tensors=_layer_tensors,
-        uses=lambda _: 1,
+        lambda node, sources: (node.channels, *sources[0][1:]),
+        tensors=shapes.layer_tensors,
+        uses=_at_each_place,
     ),
-    Kind.BATCH_NORM: Operation(_same, tensors=_norm_tensors),
-    Kind.RELU: Operation(_same),
-    Kind.ADD: Operation(
-        _same,
-        lambda _, sources: "" if sources[0] == sources[1] else "adds two of different shapes",
-        reads=2,
-    ),
-    Kind.MAX_POOL: Operation(_windowed, _windows_misfit),
-    Kind.MEAN_POOL: Operation(_windowed, _windows_misfit),
+    Kind.BATCH_NORM: Operation(tensors=shapes.norm_tensors),
+    Kind.ADD: Operation(shapes.same, shapes.add_misfit, reads=2),
+    Kind.MAX_POOL: Operation(shapes.windowed, shapes.windows_misfit),
+    Kind.MEAN_POOL: Operation(shapes.windowed, shapes.windows_misfit),
     Kind.ADAPTIVE_POOL: Operation(lambda node, sources: (sources[0][0], *node.size)),
     Kind.FLATTEN: Operation(lambda _, sources: (prod(sources[0]), 1, 1)),
-    Kind.DROPOUT: Operation(_same),
+    Kind.DROPOUT: Operation(),
+    Kind.TRANSPOSED_CONVOLUTION: Operation(
+        shapes.transposed,
+        shapes.windows_misfit,
+        tensors=shapes.layer_tensors,
+        uses=lambda sources, shape: prod(sources[0][1:]),
+        native=False,
+    ),
+    Kind.GROUP_NORM: Operation(shapes.same, shapes.norm_groups_misfit, tensors=shapes.norm_tensors),
+    # over the channels, at each place
+    Kind.LAYER_NORM: Operation(tensors=shapes.norm_tensors),
+    **dict.fromkeys(ACTIVATIONS, Operation()),
+    Kind.SOFTMAX: Operation(shapes.same, shapes.axis_misfit, native=False),
+    Kind.MULTIPLY: Operation(shapes.same, shapes.multiply_misfit, reads=2),
+    Kind.CONCAT: Operation(shapes.joined, shapes.axis_misfit, reads=2),
+    Kind.RESHAPE: Operation(shapes.stated, shapes.reshape_misfit),
+    Kind.PERMUTE: Operation(shapes.permuted, shapes.permute_misfit),
+    Kind.UPSAMPLE: Operation(
+        lambda node, sources: (sources[0][0], *node.size), shapes.upsample_misfit
+    ),
+    Kind.MATMUL: Operation(
+        shapes.product,
+        shapes.product_misfit,
+        reads=2,
+        macs=lambda sources: prod(sources[0]) * sources[1][2],
+        native=False,
+    ),
+    Kind.PARAMETER: Operation(
+        shapes.stated,
+        shapes.parameter_misfit,
+        reads=0,
+        tensors=lambda node, _: {"": node.shape},
+        native=False,
+    ),
+    Kind.SLICE: Operation(shapes.sliced, shapes.slice_misfit),
+    Kind.SCALE: Operation(native=False),
 }
 NATIVE = frozenset(kind for kind, operation in OPERATIONS.items() if operation.native)
 
 
+def tensor_name(node: Node, part: str) -> str:
+    """What a state dict calls a tensor of a node."""
+    return f"{node.name}.{part}" if part else node.name
+
+
 def lacking(nodes: Iterable[Node], forms: Container[Kind]) -> str:
     """The first operation of a network for which a backend has no form, or nothing."""
-    return next((node.kind.name.lower() for node in nodes if node.kind not in forms), "")
+    return next((described(node) for node in nodes if node.kind not in forms), "")
+
+
+def native_lacks(nodes: Iterable[Node]) -> str:
+    """The first thing in a network that native devices cannot train, or nothing."""
+    nodes = tuple(nodes)
+    runs = Counter(node.name for node in nodes if node.kind == Kind.BATCH_NORM)
+    twice = next((name for name, count in runs.items() if count > 1), "")
+    along = next((n for n in nodes if n.kind in (Kind.CONCAT, Kind.SLICE) and n.axis != 0), None)
+    return (
+        lacking(nodes, NATIVE)
+        or (f"{described(along)} along rows or columns" if along else "")
+        or (f"a batch norm that runs twice ({twice})" if twice else "")
+    )
+
+
+def described(node: Node) -> str:
+    """A node for a message: its operation and the module that computes it.
+
+    >>> described(Node(Kind.GELU, (1,), module="blocks.0.mlp.1"))
+    'gelu (blocks.0.mlp.1)'
+    """
+    name, place = node.kind.name.lower(), node.module or node.name
+    return f"{name} ({place})" if place else name
+
+
+def beyond_plain(node: Node) -> str:
+    """What a convolution or pool has that not every backend knows, or nothing."""
+    found = {
+        "groups": node.groups != 1,
+        "dilation": node.dilation != (1, 1),
+        "uneven padding": node.padding_end is not None,
+        "ceil mode": node.ceil,
+    }
+    return next((what for what, is_so in found.items() if is_so), "")

@@ -6,9 +6,15 @@ from math import prod
 
 import numpy as np
 
-from fedtiny.graph.arithmetic import Batch, Lowered, Norm, Weights, all_steps
+from fedtiny.graph.arithmetic import Batch, all_steps
+from fedtiny.graph.arrays import Lowered, Norm, Weights
+from fedtiny.graph.channels import Flags, ends_of
 from fedtiny.graph.ir import LAYERS, Graph, Kind, Node
-from fedtiny.graph.reach import Flags, Reachability
+from fedtiny.graph.live import live_channels, runs_twice
+from fedtiny.graph.reach import Reachability
+
+
+TRANSPOSED = Kind.TRANSPOSED_CONVOLUTION
 
 
 def for_inference(graph: Graph) -> Graph:
@@ -21,26 +27,30 @@ def for_inference(graph: Graph) -> Graph:
 def fold_batch_norm(net: Lowered) -> Lowered:
     """The network with every batch norm that directly follows a layer made part of it."""
     nodes, weights, norms = list(net.graph.nodes), dict(net.weights), dict(net.norms)
-    readers = net.graph.readers
+    readers, shared = net.graph.readers, runs_twice(net.graph)
     folded: dict[int, int] = {}
     for number, node in enumerate(nodes):
         if node.kind != Kind.BATCH_NORM:
             continue
         (source,) = node.inputs
         layer = nodes[source]
-        if layer.kind in LAYERS and len(readers[source]) == 1:
-            weights[layer.name] = _folded(weights[layer.name], norms.pop(node.name))
+        alone = len(readers[source]) == 1 and not {node.name, layer.name} & shared
+        if layer.kind in LAYERS and alone:
+            weights[layer.name] = _folded(layer, weights[layer.name], norms.pop(node.name))
             nodes[source] = replace(layer, bias=True)
             folded[number] = source
-    return Lowered(_without(Graph(tuple(nodes)), folded), weights, norms)
+    return replace(net, graph=_without(Graph(tuple(nodes)), folded), weights=weights, norms=norms)
 
 
-def _folded(weights: Weights, norm: Norm) -> Weights:
+def _folded(layer: Node, weights: Weights, norm: Norm) -> Weights:
     """A layer that gives what batch norm makes of its outputs; worked out in float64."""
     scale, bias = norm.scale_and_shift()
     if weights.bias is not None:
         bias = bias + weights.bias * scale
-    if weights.indices is None:
+    if layer.kind == Kind.TRANSPOSED_CONVOLUTION:
+        link = weights.positions // prod(layer.kernel)
+        values = weights.values * scale[ends_of(layer, link, weights.shape[0])[0]]
+    elif weights.indices is None:
         values = weights.values.reshape(weights.shape[0], -1) * scale[:, np.newaxis]
     else:
         values = weights.values * scale[weights.filters]
@@ -67,28 +77,32 @@ def remove_dead(net: Lowered) -> Lowered:
 
     A channel that the image does not reach has the same plane of values for every image. What a
     layer reads of such a channel is a constant. It joins the bias where it is the same at every
-    place of the layer's output: always in a linear layer; in a convolution if the plane is the same
-    everywhere and no zero padding cuts into it. Else the channel stays.
+    place of the layer's output: always in a linear layer over something flat; else if the plane is
+    the same everywhere and no zero padding cuts into it. Otherwise the channel stays.
     """
     weights, norms, nodes = _without_constants(net), dict(net.norms), list(net.graph.nodes)
     reach = Reachability(net.graph, {f"{n}.weight": w.indices for n, w in weights.items()})
-    live = _live(net.graph.nodes, reach.to_output)
+    live = live_channels(net.graph, reach.to_output)
+    shared = runs_twice(net.graph)
     for number, node in enumerate(nodes):
-        if node.kind in LAYERS:
+        if node.kind in LAYERS and node.name not in shared and node.kind != TRANSPOSED:
             layer = _unread_silenced(weights[node.name], reach.to_output[number])
-            layer = _cut(layer, live[number], live[node.inputs[0]])
+            layer = _cut(node, layer, live[number], live[node.inputs[0]])
             filters = int(np.count_nonzero(live[number]))
+            groups = filters if node.groups == node.channels > 1 else node.groups
             weights[node.name] = layer
-            nodes[number] = replace(node, channels=filters, bias=layer.bias is not None)
-        if node.kind == Kind.BATCH_NORM:
-            parts = (part[live[number]] for part in norms[node.name].parts)
+            bias = layer.bias is not None
+            nodes[number] = replace(node, channels=filters, groups=groups, bias=bias)
+        if node.kind == Kind.BATCH_NORM and node.name not in shared:
+            values = np.repeat(live[number], net.graph.shapes[number][0] // len(live[number]))
+            parts = (part[values] for part in norms[node.name].parts)
             norms[node.name] = Norm(*parts, epsilon=norms[node.name].epsilon)
-    return Lowered(Graph(tuple(nodes)), weights, norms)
+    return replace(net, graph=Graph(tuple(nodes)), weights=weights, norms=norms)
 
 
 def _without_constants(net: Lowered) -> dict[str, Weights]:
     """All layers without the weights that add nothing or, by way of a bias, a constant."""
-    weights = dict(net.weights)
+    weights, shared = dict(net.weights), runs_twice(net.graph)
     used = {n: None if w.indices is None else w.indices[w.values != 0] for n, w in weights.items()}
     reach = Reachability(net.graph, {f"{name}.weight": kept for name, kept in used.items()})
     reached = reach.from_input
@@ -99,27 +113,28 @@ def _without_constants(net: Lowered) -> dict[str, Weights]:
     for number, node in net.graph.layers.items():
         (source,) = node.inputs
         inside, layer = reach.inside(number), weights[node.name]
-        if layer.indices is None and reached[source].all() and inside.all():
+        whole = layer.indices is None and reached[source].all() and inside.all()
+        if whole or node.name in shared or node.kind == TRANSPOSED:
             continue
         plane = blank[source][:, 0] if blank else np.zeros((len(reached[source]), 1))
         plane = plane.reshape(len(reached[source]), -1)
-        weights[node.name] = _lightened(node, layer, inside, reached[source], plane)
+        flat = node.kind == Kind.LINEAR and net.graph.shapes[source][1:] == (1, 1)
+        weights[node.name] = _lightened(node, layer, inside, reached[source], plane, flat)
     return weights
 
 
 def _lightened(
-    node: Node, weights: Weights, inside: Flags, reached: Flags, plane: Batch
+    node: Node, weights: Weights, inside: Flags, reached: Flags, plane: Batch, flat: bool
 ) -> Weights:
     """A layer without useless weights; `plane` has what each channel holds for a blank image."""
     link, tap = np.divmod(weights.positions, len(inside))
-    filters, channels = np.divmod(link, len(reached))
-    linear = node.kind == Kind.LINEAR
-    constant = (~reached & (True if linear else _is_plain(node, plane)))[channels]
+    filters, channels = ends_of(node, link, len(reached))
+    constant = (~reached & (True if flat else _is_plain(node, plane)))[channels]
     useless = ~inside[tap] | constant
     if weights.indices is not None:
         useless |= weights.values == 0
     kept = _only(weights, ~useless)
-    added = weights.values[constant] * plane[channels[constant], tap[constant] if linear else 0]
+    added = weights.values[constant] * plane[channels[constant], tap[constant] if flat else 0]
     if not added.any():
         return kept
     before = 0 if weights.bias is None else weights.bias
@@ -130,7 +145,8 @@ def _lightened(
 def _is_plain(node: Node, plane: Batch) -> Flags:
     """The channels that a convolution reads as one and the same value everywhere."""
     first = plane[:, :1]
-    found: Flags = (plane == first).all(axis=1) & ((first[:, 0] == 0) | (node.padding == (0, 0)))
+    unpadded = node.padding == node.ends == (0, 0)
+    found: Flags = (plane == first).all(axis=1) & ((first[:, 0] == 0) | unpadded)
     return found
 
 
@@ -148,42 +164,18 @@ def _only(weights: Weights, kept: Flags) -> Weights:
     return replace(weights, indices=weights.positions[kept], values=weights.values[kept])
 
 
-def _live(nodes: tuple[Node, ...], to_output: list[Flags]) -> list[Flags]:
-    """The channels that every node keeps: one set for all nodes that must have the same."""
-    groups = _groups(nodes)
-    live = {group: np.zeros_like(to_output[group]) for group in groups}
-    for number, group in enumerate(groups):
-        live[group] |= to_output[number]
-    for end in (0, len(nodes) - 1):
-        live[groups[end]][:] = True
-    for flags in live.values():
-        if not flags.any():
-            flags[0] = True  # every tensor has something in it
-    return [live[group] for group in groups]
-
-
-def _groups(nodes: tuple[Node, ...]) -> list[int]:
-    """The first node of those that share their channels: all but layers hand on what they read."""
-    groups = list(range(len(nodes)))
-    for number, node in enumerate(nodes):
-        if node.kind in LAYERS or node.kind == Kind.INPUT:
-            continue
-        joined = sorted({groups[i] for i in node.inputs})
-        groups[number] = joined[0]
-        groups = [joined[0] if group in joined else group for group in groups]
-    return groups
-
-
-def _cut(weights: Weights, filters: Flags, channels: Flags) -> Weights:
+def _cut(node: Node, weights: Weights, filters: Flags, channels: Flags) -> Weights:
     """A layer between fewer channels; every weight that is left lies between those that stay."""
     bias = None if weights.bias is None else weights.bias[filters]
-    if weights.indices is None:
+    if weights.indices is None and filters.all():
         return replace(weights, bias=bias)
-    inputs = np.repeat(channels, weights.shape[1] // len(channels))  # a flat channel has several
+    inputs = np.repeat(channels, weights.shape[1] * node.groups // len(channels))  # flat: several
+    if node.groups > 1:
+        inputs = np.ones(weights.shape[1], dtype=np.bool_)
     taps = prod(weights.shape[2:])
     shape = (int(filters.sum()), int(inputs.sum()), *weights.shape[2:])
     new_filter, new_input = (np.cumsum(flags) - 1 for flags in (filters, inputs))
-    link, tap = np.divmod(weights.indices, taps)
+    link, tap = np.divmod(weights.positions, taps)
     written, read = np.divmod(link, len(inputs))
     indices = (new_filter[written] * shape[1] + new_input[read]) * taps + tap
     full = len(indices) == prod(shape)

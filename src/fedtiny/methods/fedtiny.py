@@ -47,11 +47,6 @@ class FedTiny(Method):
         super().check(param_spec)
         if self.config.selection.kind == "none":
             return
-        if self.config.selection.kind == "adaptive_bn" and not param_spec.norms:
-            raise ModelError(
-                "the model has no batch-norm layer, which adaptive BN selection measures; add "
-                "nn.BatchNorm2d layers or choose --selection.kind vanilla"
-            )
         if "flow" in self.kinds and self.flow is None:
             raise ModelError(
                 "the network cannot be built anew to measure its synaptic flow; leave 'flow' out "
@@ -62,6 +57,19 @@ class FedTiny(Method):
                 f"a pool of {self.config.pool_size} cannot have {len(self.kinds)} kinds of "
                 "candidates; raise --selection.pool-size"
             )
+
+    def remarks(self, param_spec: ParamSpec) -> tuple[str, ...]:
+        if self.config.selection.kind == self._selection(param_spec):
+            return ()
+        return (
+            "candidates are compared without new statistics (vanilla selection): adaptive BN "
+            "selection measures batch norm, and the network has none",
+        )
+
+    def _selection(self, param_spec: ParamSpec) -> str:
+        """How candidates are compared; adaptive BN selection needs batch norm."""
+        kind = self.config.selection.kind
+        return "vanilla" if kind == "adaptive_bn" and not param_spec.norms else kind
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -82,7 +90,8 @@ class FedTiny(Method):
             {kind: cut_pool(self, kind, size, server) for kind, size in self._sizes.items()}
         )
         selection = self.config.selection
-        how = measuring(selection) if selection.kind == "adaptive_bn" else None
+        adapts = self._selection(server.param_spec) == "adaptive_bn"
+        how = measuring(selection) if adapts else None
         statistics, losses = measured(server, candidates, how)
         tolerance = self.tolerance if selection.tolerance is None else selection.tolerance
         choice = choose(server, candidates, losses, tolerance)
@@ -115,7 +124,7 @@ class FedTiny(Method):
         kept = dict(zip(param_spec.prunable, most.tolist(), strict=True))
         ranks = None if is_by_magnitude(kind) else np.zeros(most.sum(), np.int32)
         arrays = pool_arrays(counts, None, ranks)
-        if self.config.selection.kind == "vanilla":
+        if self._selection(param_spec) == "vanilla":
             return (CoarseRequest((Losses(),), kept, arrays),)
         statistics = {
             name: np.zeros((size, *shape), np.float32)

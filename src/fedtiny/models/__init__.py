@@ -1,4 +1,4 @@
-"""The networks of the paper, and what pruning needs to know of any network."""
+"""Networks by name, and what pruning needs to know of any network."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from fedtiny.aliases import old_names
 from fedtiny.errors import ModelError, did_you_mean
 from fedtiny.extras import require
 from fedtiny.graph.ir import Graph
+from fedtiny.graph.operations import native_lacks
 from fedtiny.models.param_spec import ParamSpec, Shape
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ __all__ = [
     "Traced",
     "analyze",
     "build",
+    "check_reads",
     "kind",
     "names",
+    "not_native",
     "traced",
     "untrained",
 ]
@@ -30,31 +33,72 @@ Traced = Graph | ModelError
 """The graph of a network, or why it cannot be told."""
 
 
+READS = {1: "a table [features]", 2: "sequences [channels, time]", 3: "images"}
+"""What a network takes, by the number of dimensions of one sample."""
+
+STANDARD = {1: (64,), 2: (6, 128), 3: (3, 32, 32)}
+"""The samples for which parameters are counted, with ten classes."""
+
+
 @dataclass(frozen=True)
 class ModelKind:
     """A network that can be asked for by name."""
 
     description: str
     width: int
+    parameters: int
+    """At its own width, for standard samples of ten classes."""
     smallest_input: int = 1
+    dimensions: int = 3
+    """Of one sample: 3 of an image, 2 of a sequence, 1 of a row of a table."""
+
+    @property
+    def reads(self) -> str:
+        """What it takes, in words."""
+        return READS[self.dimensions]
 
 
 KINDS = {
-    "resnet18": ModelKind("ResNet18 for small images (3x3 stem, no max-pool)", width=64),
+    "resnet18": ModelKind(
+        "ResNet18 for small images (3x3 stem, no max-pool)", width=64, parameters=11_173_962
+    ),
+    "resnet18_gn": ModelKind(
+        "ResNet18 with group norm of two groups in place of batch norm", 64, 11_173_962
+    ),
     "resnet18_ns": ModelKind(
-        "ResNet18 without batch norm that keeps few activations (FedMef)", width=64
+        "ResNet18 without batch norm that keeps few activations (FedMef)", 64, 11_173_962
     ),
-    "vgg11": ModelKind("VGG11 with batch norm and its ImageNet head", width=64, smallest_input=32),
+    "resnet20": ModelKind("ResNet20 of CIFAR: three stages of three blocks", 16, 272_474),
+    "resnet56": ModelKind("ResNet56 of CIFAR: three stages of nine blocks", 16, 855_770),
+    "vgg11": ModelKind(
+        "VGG11 with batch norm and its ImageNet head", 64, 128_812_810, smallest_input=32
+    ),
     "vgg11_small": ModelKind(
-        "VGG11 with batch norm and one linear layer as head", width=64, smallest_input=32
+        "VGG11 with batch norm and one linear layer as head", 64, 9_231_114, smallest_input=32
     ),
-    "small": ModelKind("three 3x3 convolutions and a linear head", width=16, smallest_input=4),
+    "mobilenetv2": ModelKind("MobileNetV2 for small images (stem of stride 1)", 32, 2_236_682),
+    "mobilenetv3_small": ModelKind(
+        "MobileNetV3-small for small images (stem of stride 1)", 16, 1_528_106
+    ),
+    "efficientnet_lite0": ModelKind(
+        "EfficientNet-Lite0 for small images (stem of stride 1)", 32, 3_383_818
+    ),
+    "squeezenet": ModelKind("SqueezeNet 1.1 with batch norm (Fire modules)", 64, 730_570, 12),
+    "ds_cnn": ModelKind("DS-CNN of MLPerf Tiny for keywords, on spectrograms", 64, 28_170, 4),
+    "lenet5": ModelKind("LeNet-5 as in PyTorch's tutorial, without norms", 6, 62_006, 16),
+    "vit_tiny": ModelKind("a vision transformer of four blocks and 64 patches", 96, 311_146, 8),
+    "cnn1d": ModelKind("four convolutions over time, for sensors", 32, 87_306, dimensions=2),
+    "mlp": ModelKind("three hidden layers, for tables", 128, 43_018, dimensions=1),
+    "small": ModelKind("three 3x3 convolutions and a linear head", 16, 24_346, smallest_input=4),
 }
 
 
 def names() -> dict[str, str]:
     """Every model that can be asked for by name, with a line of description."""
-    return {name: model.description for name, model in KINDS.items()}
+    return {
+        name: f"{model.description}; reads {model.reads}, {model.parameters:,} parameters"
+        for name, model in KINDS.items()
+    }
 
 
 def kind(name: str) -> ModelKind:
@@ -68,9 +112,10 @@ def kind(name: str) -> ModelKind:
 def build(
     name: str, shape: Shape, classes: int, *, width: int | None = None, seed: int = 0
 ) -> "nn.Module":
-    """A freshly initialised network for images of this shape (channels, height, width)."""
+    """A freshly initialised network for samples of this shape: (C, H, W), (C, T) or (F,)."""
     model = kind(name)
-    if min(shape[1:]) < model.smallest_input:
+    check_reads(name, shape)
+    if len(shape) == 3 and min(shape[1:]) < model.smallest_input:
         raise ModelError(
             f"{name} needs images of at least {model.smallest_input} pixels, got {shape[1:]}"
         )
@@ -79,8 +124,20 @@ def build(
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network: nn.Module = networks.BUILDERS[name](shape[0], classes, width or model.width)
+        network: nn.Module = networks.build(name, shape, classes, width or model.width)
     return network
+
+
+def check_reads(name: str, shape: Shape) -> None:
+    """Refuse samples with other dimensions than the network of that name reads."""
+    wanted = kind(name).dimensions
+    if len(shape) != wanted:
+        fitting = [other for other, model in KINDS.items() if model.dimensions == len(shape)]
+        raise ModelError(
+            f"{name} reads {READS[wanted]}, but a sample of the data is "
+            f"{READS.get(len(shape), 'no such thing')}: its shape is {tuple(shape)}; take --model "
+            f"{' or '.join(fitting)}, or a network of your own"
+        )
 
 
 def traced(model: "nn.Module", shape: Shape) -> Traced:
@@ -94,15 +151,26 @@ def traced(model: "nn.Module", shape: Shape) -> Traced:
         return error
 
 
-def analyze(model: "nn.Module", shape: Shape, graph: Traced | None = None) -> ParamSpec:
+def analyze(
+    model: "nn.Module", shape: Shape, graph: Traced | None = None, *, depthwise: bool = False
+) -> ParamSpec:
     """The parameter spec of any network that takes images of this shape.
 
-    What tracing it gave may be handed in, so that it is not traced again.
+    What tracing it gave may be handed in, so that it is not traced again. With `depthwise`,
+    depthwise and squeeze-and-excite layers may be pruned too.
     """
     graph = traced(model, shape) if graph is None else graph
     from fedtiny.models import analysis
 
-    return analysis.analyze(model, shape, graph)
+    return analysis.analyze(model, shape, graph, depthwise=depthwise)
+
+
+def not_native(graph: Traced) -> str:
+    """Why native devices cannot train a network, or nothing."""
+    if not isinstance(graph, Graph):
+        return str(graph)
+    missing = native_lacks(graph.nodes)
+    return f"native devices lack {missing}" if missing else ""
 
 
 def untrained(model: "nn.Module", param_spec: ParamSpec, tensors: Container[str]) -> str:

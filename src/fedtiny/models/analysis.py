@@ -2,37 +2,39 @@
 
 import copy
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
 from fedtiny.graph.operations import OPERATIONS
 from fedtiny.models import Traced, traced
+from fedtiny.models.dense_layers import dense_by_default
 from fedtiny.models.param_spec import ParamSpec, Shape
 
 DEFAULT_BLOCKS = 5
 
 
-def analyze(model: nn.Module, shape: Shape, graph: Traced) -> ParamSpec:
+def analyze(model: nn.Module, shape: Shape, graph: Traced, *, depthwise: bool) -> ParamSpec:
     """The parameter spec of a network that takes images of this shape, a view of its graph.
 
     Prunable is every convolution and linear weight but those of the first layer and of the last,
-    in the order in which the network runs them; a network may name others in an attribute
-    `prunable_layers`. It may say how it splits into blocks by an attribute `pruning_blocks`, a list
+    in the order in which the network runs them; without `depthwise`, those of depthwise and
+    squeeze-and-excite layers are not. A network may name others in an attribute
+    `prunable_layers`, but none that runs twice in a pass or is transposed. It may say how it splits into blocks by an attribute `pruning_blocks`, a list
     of lists of module names; else its prunable layers are cut into at most five runs.
     """
     norms = _norms(model)
     _check_float32(model)
     runs = Counter(run.name for run in runs_of_layers(model, shape, graph))
-    if (twice := runs.most_common(1)) and twice[0][1] > 1:
-        raise ModelError(f"layer '{twice[0][0]}' runs twice in a pass, which pruning cannot handle")
     layers = list(runs)
     if len(layers) < 3:
         raise ModelError(
@@ -42,19 +44,43 @@ def analyze(model: nn.Module, shape: Shape, graph: Traced) -> ParamSpec:
     state = model.state_dict()  # of which all but counters is averaged
     tensors = {name: tuple(t.shape) for name, t in state.items() if t.is_floating_point()}
     _check_plain(model, layers, tensors)
-    asked = getattr(model, "prunable_layers", layers[1:-1])
-    chosen = set(_listed(asked, "prunable_layers", of=str))
+    never = _never_pruned(model, runs)
+    kept_dense = never | (set() if depthwise else dense_by_default(model, layers[1:-1], graph))
+    chosen = _chosen(model, [name for name in layers[1:-1] if name not in kept_dense])
     if not chosen <= set(layers):
         raise ModelError(f"the model has no layer {sorted(chosen - set(layers))} to prune")
+    if wrong := sorted(chosen & never):
+        raise ModelError(
+            f"layer '{wrong[0]}' runs twice in a pass or is a transposed convolution, which "
+            "pruning cannot handle"
+        )
     prunable = {f"{name}.weight": tensors[f"{name}.weight"] for name in layers if name in chosen}
     return ParamSpec(
         prunable=prunable,
         dense={name: size for name, size in tensors.items() if name not in prunable},
-        blocks=_blocks(model, tuple(prunable)),
+        blocks=_blocks(model, tuple(prunable), kept_dense),
         norms=norms,
         input_layer=layers[0],
         output_layer=layers[-1],
     )
+
+
+def _never_pruned(model: nn.Module, runs: Mapping[str, int]) -> set[str]:
+    """Layers whose weights have gradients of more than one kind or order; they stay dense."""
+    transposed = {name for name in runs if isinstance(model.get_submodule(name), TRANSPOSED)}
+    return transposed | {name for name, count in runs.items() if count > 1}
+
+
+def _chosen(model: nn.Module, usual: Sequence[str]) -> set[str]:
+    """The layers to prune: those that the model names, else the usual ones."""
+    if hasattr(model, "prunable_layers"):
+        return set(_listed(model.prunable_layers, "prunable_layers", of=str))
+    if not usual:
+        raise ModelError(
+            "every layer between the first and the last is depthwise or squeeze-and-excite, which "
+            "stay dense; prune them too with --pruning.depthwise"
+        )
+    return set(usual)
 
 
 def _check_float32(model: nn.Module) -> None:
@@ -101,7 +127,10 @@ def _norms(model: nn.Module) -> tuple[str, ...]:
     return tuple(norms)
 
 
-def _blocks(model: nn.Module, prunable: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+def _blocks(
+    model: nn.Module, prunable: tuple[str, ...], kept_dense: Collection[str]
+) -> tuple[tuple[str, ...], ...]:
+    """Blocks as declared, less those whose layers all stay dense by default; or runs of layers."""
     declared = getattr(model, "pruning_blocks", None)
     if declared is None:
         run = ceil(len(prunable) / DEFAULT_BLOCKS)
@@ -112,10 +141,13 @@ def _blocks(model: nn.Module, prunable: tuple[str, ...]) -> tuple[tuple[str, ...
     if unknown:
         raise ModelError(f"pruning_blocks of the model names {sorted(unknown)}, no module of it")
     prefixes = [tuple(f"{module}." for module in block) for block in named]
-    return tuple(tuple(n for n in prunable if n.startswith(block)) for block in prefixes)
+    found = {block: tuple(n for n in prunable if n.startswith(block)) for block in prefixes}
+    dense = {b for b in found if any(f"{name}.".startswith(b) for name in kept_dense)}
+    return tuple(layers for block, layers in found.items() if layers or block not in dense)
 
 
-LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, *TRANSPOSED)
 SMALL_BATCH, LARGE_BATCH = 2, 4  # batch norm in training needs two images
 
 
@@ -157,11 +189,13 @@ class Profile:
     parameters: int
     activation_bytes: int
     fixed_activation_bytes: int
+    other_macs: int = 0
+    """Multiply-adds that no layer's weights are part of: those of attention."""
 
     @property
     def macs(self) -> int:
         """Multiply-adds of a dense forward pass of one image."""
-        return sum(layer.macs for layer in self.layers)
+        return sum(layer.macs for layer in self.layers) + self.other_macs
 
 
 def profile(model: nn.Module, shape: Shape, graph: Traced | None = None) -> Profile:
@@ -181,15 +215,30 @@ def profile(model: nn.Module, shape: Shape, graph: Traced | None = None) -> Prof
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         activation_bytes=by_image,
         fixed_activation_bytes=small - SMALL_BATCH * by_image,
+        other_macs=_other_macs(model, shape, graph, layers),
     )
+
+
+def _other_macs(
+    model: nn.Module, shape: Shape, graph: Traced, layers: Iterable[LayerProfile]
+) -> int:
+    """Read off the graph, or what PyTorch counts beside the layers where there is none."""
+    if isinstance(graph, Graph):
+        return graph.other_macs
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        _run(model.eval(), (1, *shape))
+    return max(0, int(counter.get_total_flops()) // 2 - sum(layer.macs for layer in layers))
 
 
 def runs_of_layers(model: nn.Module, shape: Shape, graph: Traced) -> list[LayerProfile]:
     """Every run of a layer in one pass: read off the graph, or watched where there is none."""
     if not isinstance(graph, Graph):
         return _watched(model, shape)
-    uses = {n.name: OPERATIONS[n.kind].uses(graph.shapes[i]) for i, n in graph.layers.items()}
-    return [LayerProfile(n, shape, uses[n]) for n, shape in graph.weight_shapes.items()]
+    state, runs = model.state_dict(), []
+    for number, node in graph.layers.items():
+        uses = OPERATIONS[node.kind].uses(graph.read[number][1], graph.shapes[number])
+        runs.append(LayerProfile(node.name, tuple(state[f"{node.name}.weight"].shape), uses))
+    return runs
 
 
 def _once_each(runs: Iterable[LayerProfile]) -> tuple[LayerProfile, ...]:
@@ -205,12 +254,13 @@ def _watched(model: nn.Module, shape: Shape) -> list[LayerProfile]:
     """By hooks, in a pass of one image in eval mode."""
     runs: list[LayerProfile] = []
 
-    def note(name: str, layer: Any, output: Tensor) -> None:
-        weights = tuple(layer.weight.shape)
-        runs.append(LayerProfile(name, weights, uses=output.numel() // weights[0]))
+    def note(name: str, layer: Any, given: tuple[Tensor, ...], output: Tensor) -> None:
+        weights = tuple(layer.weight.shape)  # begins with the channels of what has the places
+        places = given[0] if isinstance(layer, TRANSPOSED) else output
+        runs.append(LayerProfile(name, weights, uses=places.numel() // weights[0]))
 
     hooks = [
-        module.register_forward_hook(lambda layer, _, out, name=name: note(name, layer, out))
+        module.register_forward_hook(partial(note, name))
         for name, module in model.named_modules()
         if isinstance(module, LAYERS)
     ]

@@ -58,6 +58,15 @@ class ParamSpec:
         return sum(self.dense_sizes.values())
 
     @property
+    def parameter_count(self) -> int:
+        """Number of parameters, pruned or not; batch-norm statistics are none."""
+        return self.prunable_count + self.dense_count - sum(map(prod, self.statistics.values()))
+
+    def whole_density(self, kept: float) -> float:
+        """The share of all parameters that a model has which keeps so many prunable weights."""
+        return 1 - (self.prunable_count - kept) / self.parameter_count
+
+    @property
     def dense_bytes(self) -> int:
         """Bytes of the model with every weight kept, in float32."""
         return 4 * (self.prunable_count + self.dense_count)

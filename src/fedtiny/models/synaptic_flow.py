@@ -3,16 +3,27 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 from fedtiny.models.param_spec import Shape
 
 PASSES_ON = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
+CHANGES_FLOW = {
+    *(F.relu6, F.hardtanh, F.hardswish, F.silu, F.gelu, F.tanh, torch.tanh, Tensor.tanh),
+    *(F.group_norm, F.layer_norm, F.instance_norm),
+}
+"""What would hold flow up at a bound, or center it: it passes everything on, like batch norm.
+
+Sigmoids are left: they are gates, and one that passed all on would square the flow.
+"""
 Positions = Mapping[str, NDArray[np.int32] | None]
 """Kept weights of each layer; None is all."""
 
@@ -46,10 +57,21 @@ def _deterministic() -> Iterator[None]:
         cudnn.deterministic = before
 
 
+class _PassingOn(TorchFunctionMode):
+    """However a network spells them, such functions give what they get."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return args[0] if function in CHANGES_FLOW else function(*args, **(kwargs or {}))
+
+
 def flow(network: nn.Module, shape: Shape, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """dR/dw of some weights, where R is what an image of ones gives."""
+    """|dR/dw| of some weights, where R is what an image of ones gives."""
     ones = torch.ones(1, *shape, dtype=torch.float64, device=weights[0].device)
-    return list(torch.autograd.grad(network(ones).sum(), weights))
+    with _PassingOn():
+        output = network(ones).sum()
+    return [gradient.abs() for gradient in torch.autograd.grad(output, weights)]
 
 
 def measure(

@@ -13,6 +13,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from functools import cache
@@ -21,7 +22,7 @@ from typing import Any, Literal
 
 from fedtiny.errors import FedTinyError
 from fedtiny.graph.ir import Graph, Kind, Node
-from fedtiny.graph.operations import OPERATIONS
+from fedtiny.graph.operations import OPERATIONS, tensor_name
 
 ENVIRONMENT = "FEDTINY_NATIVE_LIBRARY"
 
@@ -34,10 +35,12 @@ class NodeRecord(Structure):
     """fedtiny_node."""
 
     _fields_ = (
-        *_each(c_int32, "kind", "first", "second", "channels", "height", "width"),
-        *_each(c_int32 * 2, "kernel", "stride", "padding"),
-        *_each(c_int32, "bias", "count_padding"),
-        *_each(c_float, "epsilon", "momentum", "probability"),
+        *_each(c_int32, "kind", "first", "second", "shared", "channels", "height", "width"),
+        *_each(c_int32 * 2, "kernel", "stride", "padding", "padding_end", "dilation"),
+        *_each(c_int32, "groups", "bias", "count_padding", "ceil", "start"),
+        ("order", c_int32 * 3),
+        ("approximate", c_int32),
+        *_each(c_float, "epsilon", "momentum", "probability", "slope"),
     )
 
 
@@ -232,20 +235,35 @@ class Parameter(IntEnum):
     CORRECTED_VAR = 8
 
 
-def node_record(node: Node) -> NodeRecord:
-    """A node as a C record."""
+def node_records(nodes: Sequence[Node]) -> list[NodeRecord]:
+    """The nodes of a graph as C records; a layer that runs again names its first run."""
+    first_runs: dict[str, int] = {}
+    found = []
+    for number, node in enumerate(nodes):
+        owner = first_runs.setdefault(node.name, number) if node.name else number
+        found.append(_record(node, shared=-1 if owner == number else owner))
+    return found
+
+
+def _record(node: Node, shared: int) -> NodeRecord:
     first, second = (*node.inputs, -1, -1)[:2]
     height, width = node.size
-    values = asdict(node) | {"first": first, "second": second, "height": height, "width": width}
+    values = asdict(node) | {
+        **{"first": first, "second": second, "shared": shared},
+        **{"height": height, "width": width, "padding_end": node.ends},
+    }
     return NodeRecord(*(values[name] for name, *_ in NodeRecord._fields_))
 
 
+NORMS = (Kind.BATCH_NORM, Kind.GROUP_NORM, Kind.LAYER_NORM)
+
+
 def places_of(graph: Graph) -> dict[str, tuple[int, Parameter]]:
-    """Which node and parameter each tensor is."""
-    found = {}
+    """Which node and parameter each tensor is; of a layer that runs twice, its first node."""
+    found: dict[str, tuple[int, Parameter]] = {}
     for number, (node, sources) in enumerate(graph.read):
-        first = Parameter.SCALE if node.kind is Kind.BATCH_NORM else Parameter.WEIGHT
+        first = Parameter.SCALE if node.kind in NORMS else Parameter.WEIGHT
         parts = OPERATIONS[node.kind].tensors(node, sources)  # in the order of Parameter
         for place, part in enumerate(parts):
-            found[f"{node.name}.{part}"] = (number, Parameter(first + place))
+            found.setdefault(tensor_name(node, part), (number, Parameter(first + place)))
     return found

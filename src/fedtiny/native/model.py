@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.graph.ir import Graph
-from fedtiny.graph.operations import NATIVE, lacking
+from fedtiny.graph.operations import native_lacks
 from fedtiny.native.library import (
     GradQueryRecord,
     Memory,
@@ -24,7 +24,7 @@ from fedtiny.native.library import (
     Rates,
     Score,
     library,
-    node_record,
+    node_records,
     places_of,
 )
 
@@ -47,13 +47,14 @@ class NativeModel:
     """A network in native code. Tensors go by the names of the torch model's state dict."""
 
     def __init__(self, graph: Graph) -> None:
-        if missing := lacking(graph.nodes, NATIVE):
+        if missing := native_lacks(graph.nodes):
             raise NativeError(f"the native library does not have {missing}")
         self.graph = graph
         self._library = library()
         self._handle = ctypes.c_void_p()
-        records = (NodeRecord * len(graph.nodes))(*map(node_record, graph.nodes))
-        self._library.call("create", records, len(records), ctypes.byref(self._handle))
+        records = node_records(graph.nodes)
+        array = (NodeRecord * len(records))(*records)
+        self._library.call("create", array, len(records), ctypes.byref(self._handle))
         self._places = places_of(graph)
         self.options: Options | None = None
         self._counts: dict[str, int] = {}
@@ -222,8 +223,9 @@ class NativeModel:
 
     def _fisher_room(self, name: str) -> Floats:
         """A value for each channel, or input of a linear layer, and each filter."""
-        shape = self.graph.tensors[name]
-        return np.empty(shape[0] + shape[1], dtype=np.float32)
+        node = self._place(name)[0]
+        channels = self.graph.read[node][1][0][0]
+        return np.empty(channels + self.graph.tensors[name][0], dtype=np.float32)
 
     def forward(
         self,

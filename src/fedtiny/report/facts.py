@@ -129,6 +129,8 @@ def _reached(run: Run) -> list[Fact]:
     if density is not None:
         kept, every = (number(run.result, f"{name}_weights") for name in ("kept", "prunable"))
         told = f"{kept:,.0f} of {every:,.0f} weights" if kept and every else ""
+        share = number(run.result, "whole_density")
+        told += f", {share:.3g} of all parameters" if told and share is not None else ""
         found.append(("Density", f"{density:.4f}", told))
     return found
 

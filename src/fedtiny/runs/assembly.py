@@ -11,7 +11,7 @@ import numpy as np
 from fedtiny import methods, models
 from fedtiny.config import Config, RunConfig
 from fedtiny.cost import Workload
-from fedtiny.data import DataSet
+from fedtiny.data import DataSet, Partition
 from fedtiny.data.transforms import Preparation
 from fedtiny.devices import executors
 from fedtiny.devices.device_data import DeviceData, shard
@@ -26,7 +26,7 @@ from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.ranks import OneRank, Ranks
 from fedtiny.devices.simulator import Simulator
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
@@ -38,7 +38,8 @@ from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import resolve
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.inputs import build_model, check_network, fitting, load_images, parameters
-from fedtiny.runs.split import Split, checked, share_out, with_checksum
+from fedtiny.runs.split import Split, checked, left_out, share_out, with_checksum
+from fedtiny.runs.weights import Weights, begun_with
 from fedtiny.sparse.mask import Mask
 
 if TYPE_CHECKING:
@@ -68,9 +69,13 @@ class Assembly:
     test: tuple[DeviceData, ...]
     workload: Workload
     graph: Traced
-    note: str = ""
-    """What whoever started the run should know of how it computes, or nothing."""
+    backend: str = ""
+    """What computes on the devices and, if it is not the fastest there is, why."""
+    notes: tuple[str, ...] = ()
+    """What whoever started the run should know beside, in sentences."""
     ranks: Ranks = field(default_factory=OneRank)
+    weights: Weights | None = None
+    """What it begins with, if that was given."""
 
     def arena(self, mask: Mask) -> int | None:
         """Bytes that a native device takes to train under a mask; None of other devices."""
@@ -115,6 +120,8 @@ def assemble(
     *,
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
+    partition: Partition | None = None,
+    weights: Weights | None = None,
     split: Split | None = None,
     fleet: Fleet | None = None,
     ranks: Ranks | None = None,
@@ -128,9 +135,15 @@ def assemble(
 
     ranks = ranks or OneRank()
     asked = config if isinstance(config, RunConfig) else resolve.resolved(config, data, model)
-    images = load_images(asked, data)
-    dataset = fitting(images, asked)
-    inputs, planning = resolve.cost_inputs(asked, dataset, model), asked.plans_memory
+    images = load_images(asked, data, partition)
+    dataset, sharing = fitting(images, asked), fleet.share_out if fleet else share_out
+    if dataset.partition is not None:
+        natural = split or sharing(dataset, asked)
+        asked = resolve.shared_naturally(asked, len(natural.devices))
+    if asked.weights is not None and weights is None:
+        weights = Weights.read(asked.weights)
+    begun = begun_with(weights, asked, dataset, model)
+    inputs, planning = resolve.cost_inputs(asked, dataset, model, begun), asked.plans_memory
     if "flow" in inputs:
         inputs["flow"] = flow_of_first(inputs["flow"], ranks)
     wanted, known = asked, split
@@ -139,21 +152,25 @@ def assemble(
     method = methods.create(asked)
     method.flow = inputs.get("flow")
     config = method.resolve(asked, lambda: parameters(asked, dataset, model))
-    sharing = fleet.share_out if fleet else share_out
+    if weights and config.model != asked.model:
+        raise ConfigError(f"method '{config.method}' trains '{config.model}'; leave --weights out")
     split = checked(known, images) if known else with_checksum(sharing(dataset, config), images)
-    if model is None or config.model != asked.model:
-        network = build_model(config, dataset.shape, len(dataset.classes))
+    if begun is None or config.model != asked.model:
+        network = build_model(config, dataset.input_shape, len(dataset.classes))
     else:
-        network = copy.deepcopy(model).cpu()
-    graph = models.traced(network, dataset.shape)
-    param_spec = models.analyze(network, dataset.shape, graph)
+        network = copy.deepcopy(begun).cpu()
+    graph = models.traced(network, dataset.input_shape)
+    param_spec = models.analyze(
+        network, dataset.input_shape, graph, depthwise=config.pruning.depthwise
+    )
     check_network(network, dataset)
     method.check(param_spec)
-    backend = resolve.choose_backend(config, method, network, param_spec, graph)
+    backend, why = resolve.choose_backend(config, method, network, param_spec, graph)
     if planning and backend == "torch":  # whose memory bounds the density
         wanted = replace(wanted, device_backend=backend)
-        return assemble(wanted, data=data, model=model, split=known, fleet=fleet, ranks=ranks)
-    kernels, note = resolve.choose_kernels(config, network, param_spec, graph)
+        again = {"partition": partition, "weights": weights, "split": known, "ranks": ranks}
+        return assemble(wanted, data=data, model=model, fleet=fleet, **again)  # type: ignore[arg-type]
+    kernels, no_sparse = resolve.choose_kernels(config, network, param_spec, graph)
     asked, config = (
         replace(c, device_backend=backend, gpu=replace(c.gpu, kernels=kernels))
         for c in (asked, config)
@@ -181,8 +198,10 @@ def assemble(
     return Assembly(
         *(asked, config, dataset, split, network, engine),
         *(method, server, executor, test, workload, graph),
-        note=note,
+        backend=resolve.backend_line(config, why, no_sparse),
+        notes=(*left_out(dataset, split, config), *method.remarks(param_spec)),
         ranks=ranks,
+        weights=weights,
     )
 
 

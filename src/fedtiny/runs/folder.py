@@ -35,6 +35,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
         self.model = path / "model.safetensors"
+        self.weights = path / "weights.safetensors"
         self.best = path / "best.safetensors"
         self.packed = path / "model.packed"
         self.result = path / "result.json"

@@ -16,6 +16,7 @@ from fedtiny.config.flat import flat
 from fedtiny.cost import Workload
 from fedtiny.cost.flops import dense_round, plain
 from fedtiny.cost.memory import total
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.metrics import Record, number
 
 MAX_COLUMNS = 20
@@ -43,13 +44,27 @@ def spread(fleet: FleetConfig) -> str:
     return f"Dirichlet({fleet.alpha:g})" if fleet.partition == "dirichlet" else fleet.partition
 
 
-def headline(config: Config) -> str:
-    """A run in one line."""
+def headline(config: Config, param_spec: ParamSpec | None = None, backend: str = "") -> str:
+    """A run in one line; with its network, what share of all parameters the density is."""
     width = f" (width {config.width})" if config.width else ""
+    share = f" ({_of_all_parameters(config, param_spec)})" if param_spec else ""
+    computes = f"; {backend}" if backend else ""
     return (
-        f"{config.method}: {config.model}{width} to density {config.density:g} on "
-        f"{config.data.name}, {fleet_line(config)}"
+        f"{config.method}: {config.model}{width} to density {config.density:g}{share} on "
+        f"{config.data.name}, {fleet_line(config)}{computes}"
     )
+
+
+def _of_all_parameters(config: Config, param_spec: ParamSpec) -> str:
+    """The target as a share of all parameters."""
+    share = param_spec.whole_density(config.density * param_spec.prunable_count)
+    return f"{share:.3g} of all parameters"
+
+
+def whole_line(result: dict[str, Any]) -> str:
+    """The share of all parameters that a finished run keeps, if it is told."""
+    share = number(result, "whole_density")
+    return "" if share is None else f", {share:.3g} of all parameters"
 
 
 def fleet_line(config: Config) -> str:

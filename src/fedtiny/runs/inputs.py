@@ -1,13 +1,14 @@
 """The data set and the network of a run: those that a config names, or the user's own."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedtiny import data as datasets
 from fedtiny import models
 from fedtiny.config import Config
 from fedtiny.config.aliases import CUSTOM
-from fedtiny.data import DataSet
+from fedtiny.data import DataSet, Partition
 from fedtiny.errors import ConfigError, DataError, ModelError
 from fedtiny.extras import require
 from fedtiny.models.param_spec import Shape
@@ -36,14 +37,25 @@ def load_data(config: Config) -> DataSet:
     return fitting(load_images(config), config)
 
 
-def load_images(config: Config, own: DataSet | None = None) -> DataSet:
-    """The run's data set as it is, limited as asked."""
+def load_images(
+    config: Config, own: DataSet | None = None, partition: Partition | None = None
+) -> DataSet:
+    """The run's data set as it is, limited as asked; whose samples are whose may be handed in."""
     if own is None and "data" in own_inputs(config):
         raise _not_given(config)
-    data = own or datasets.load(config.data.name, config.data.root)
+    data = own or _named(config)
+    if partition is not None:
+        data = replace(data, partition=partition)
     if config.data.validation:
         data = data.validating(config.data.validation, config.seed)
     return data.limited(config.data.limit_train, config.data.limit_test, config.seed)
+
+
+def _named(config: Config) -> DataSet:
+    """The data set that a config names."""
+    asked = config.data
+    columns = datasets.Columns(asked.label_column, asked.device_column)
+    return datasets.load(asked.name, asked.root, layout=asked.layout, columns=columns)
 
 
 def _not_given(config: Config) -> ConfigError:
@@ -59,6 +71,8 @@ def _not_given(config: Config) -> ConfigError:
 
 def fitting(data: DataSet, config: Config) -> DataSet:
     """The same images, at a size that the run's model takes."""
+    if data.layout != "NCHW":
+        return data
     smallest = models.KINDS[config.model].smallest_input if config.model in models.KINDS else 1
     return data.resized(smallest) if min(data.shape[1:]) < smallest else data
 
@@ -83,7 +97,7 @@ def model_width(config: Config, shape: Shape, classes: int) -> int | None:
 
 def parameters(config: Config, data: DataSet, own: "nn.Module | None" = None) -> int:
     """Number of parameters of the network that a config names, or of one's own."""
-    network = build_model(config, data.shape, len(data.classes)) if own is None else own
+    network = build_model(config, data.input_shape, len(data.classes)) if own is None else own
     return sum(parameter.numel() for parameter in network.parameters())
 
 
@@ -102,7 +116,7 @@ def check_network(model: "nn.Module", data: DataSet) -> None:
                 "whose values are finite"
             )
     with torch.no_grad():
-        outputs = model.eval()(torch.zeros(1, *data.shape))
+        outputs = model.eval()(torch.zeros(1, *data.input_shape))
     if not isinstance(outputs, torch.Tensor):
         raise ModelError(
             f"the model gives a {type(outputs).__name__} for images; it must give one tensor, a "

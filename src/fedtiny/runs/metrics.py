@@ -89,9 +89,11 @@ def about_record(assembly: Assembly) -> dict[str, Any]:
     """
     return {
         "classes": list(assembly.data.classes),
-        "shape": list(assembly.data.shape),
+        "shape": list(assembly.data.input_shape),
+        "layout": assembly.data.layout,
         "layers": dict(assembly.server.param_spec.sizes),
         "dense": _dense_cost(assembly.workload),
+        **({"weights": assembly.weights.record()} if assembly.weights else {}),
     }
 
 
@@ -209,6 +211,7 @@ def result_record(
         "accuracy": last["accuracy"],
         "loss": last["loss"],
         "density": mask.density,
+        "whole_density": mask.param_spec.whole_density(mask.count),
         "effective_density": _effective(assembly)["effective_density"],
         "kept_weights": mask.count,
         "prunable_weights": mask.param_spec.prunable_count,

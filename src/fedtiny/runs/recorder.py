@@ -13,6 +13,7 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.devices.distributed import of_first, packed, unpacked
 from fedtiny.devices.ranks import Ranks
+from fedtiny.errors import RunError
 from fedtiny.extras import own_code, require, version_of
 from fedtiny.files import read_json, write_atomically, write_json
 from fedtiny.runs import metrics
@@ -23,6 +24,7 @@ from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.metrics import Record, about_record
 from fedtiny.runs.split import Split, load_split, save_split
+from fedtiny.runs.weights import Weights
 from fedtiny.sparse.theta import Theta
 
 PACKAGES = ("fedtiny", "torch", "numpy", "safetensors", "flwr")
@@ -63,6 +65,8 @@ class FolderRecorder:
         write_json(folder.versions, versions())
         write_json(folder.about, about_record(assembly))
         save_split(folder, assembly.split)
+        if assembly.weights:
+            write_atomically(folder.weights, assembly.weights.content)
 
     def started(self, records: list[Record]) -> None:
         metrics.write(self.folder, records)
@@ -131,6 +135,7 @@ class Saved:
     config: Config
     split: Split | None
     checkpoint: Checkpoint | None
+    weights: Weights | None = None
     records: list[Record] = field(default_factory=list)
     selection: dict[str, Any] = field(default_factory=dict)
 
@@ -140,11 +145,12 @@ class Saved:
         require_complete(folder)
         config = _begun_with(folder)
         split = load_split(folder) if folder.partition.exists() else None
+        weights = _weights(folder, config)
         if not folder.checkpoint.exists():
-            return cls(config, split, None)
+            return cls(config, split, None, weights)
         checkpoint = read_checkpoint(folder)
         records = metrics.read_before(folder, checkpoint.round)
-        return cls(config, split, checkpoint, records, read_json(folder.selection))
+        return cls(config, split, checkpoint, weights, records, read_json(folder.selection))
 
     @classmethod
     def of_first(cls, folder: RunFolder, ranks: Ranks) -> "Saved":
@@ -163,16 +169,33 @@ class Saved:
 
 
 def _begun_with(folder: RunFolder) -> Config:
-    """A run's config; what was begun before there were sparse kernels keeps to dense ones."""
+    """A run's config; what was begun before a setting was there goes on as it began.
+
+    It keeps to dense kernels, and prunes depthwise layers.
+    """
     config = configs.load(folder.config)
-    if "kernels" in tomllib.loads(folder.config.read_text(encoding="utf-8")).get("gpu", {}):
-        return config
-    return replace(config, gpu=replace(config.gpu, kernels="dense"))
+    written = tomllib.loads(folder.config.read_text(encoding="utf-8"))
+    if "kernels" not in written.get("gpu", {}):
+        config = replace(config, gpu=replace(config.gpu, kernels="dense"))
+    if "depthwise" not in written.get("pruning", {}):
+        config = replace(config, pruning=replace(config.pruning, depthwise=True))
+    return config
+
+
+def _weights(folder: RunFolder, config: Config) -> Weights | None:
+    """What the run began with: its own copy, which must be the bytes of then."""
+    if config.weights is None or not folder.weights.exists():
+        return None
+    weights = Weights(folder.weights.read_bytes(), config.weights)
+    if read_json(folder.about).get("weights", {}).get("blake2b") != weights.digest:
+        raise RunError(f"{folder.weights} is not what this run began with; put it back")
+    return weights
 
 
 def _needed(folder: RunFolder) -> list[Path]:
     """The files that a run goes on from."""
-    return [folder.config, folder.partition, folder.checkpoint, folder.selection, folder.metrics]
+    described = [folder.config, folder.about, folder.weights, folder.partition]
+    return [*described, folder.checkpoint, folder.selection, folder.metrics]
 
 
 def _content(path: Path) -> bytes:

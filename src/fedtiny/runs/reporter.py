@@ -68,7 +68,8 @@ class Lines:
     def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
         config, server, self.unfinished = assembly.config, assembly.server, folder
         self.rounds = config.rounds
-        self.console.print(formatting.headline(config), style="bold", markup=False)
+        headline = formatting.headline(config, server.param_spec, assembly.backend)
+        self.console.print(headline, style="bold", markup=False)
         if assembly.split.table.any():
             table = formatting.partition_table(assembly.split.table, assembly.data.classes)
             self.console.print(table, soft_wrap=False)
@@ -80,8 +81,8 @@ class Lines:
             self._say(formatting.VALIDATING)
         if config.simulator == "gpu" and not has_gpu():
             self._say(formatting.NO_GPU)
-        if assembly.note:
-            self._say(assembly.note)
+        for note in assembly.notes:
+            self._say(note)
         if config.simulator == "gpu" and assembly.ranks.size == 1 < gpu_count():
             self._say(formatting.idle_gpus_line(gpu_count()))
         for line in formatting.unused_settings(config):
@@ -110,6 +111,7 @@ class Lines:
         self._say(
             f"done: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}; "
             f"{result['kept_weights']:,} of {result['prunable_weights']:,} prunable weights kept"
+            + formatting.whole_line(result)
         )
         if result.get("gpu_memory"):
             self._say(formatting.gpu_line(result))

@@ -17,7 +17,7 @@ from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.method import Method
 from fedtiny.graph.ir import Graph
-from fedtiny.models import KINDS, Traced, untrained
+from fedtiny.models import KINDS, Traced, not_native, untrained
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.library import NativeError, Options, available
 from fedtiny.native.model import NativeModel, largest_fit
@@ -107,16 +107,29 @@ def within_budgets(config: RunConfig, inputs: CostInputs) -> RunConfig:
     return fitted(config, density_is_set=config.plans_memory, **inputs)
 
 
-def cost_inputs(config: RunConfig, data: DataSet, own: "nn.Module | None") -> CostInputs:
-    """What the cost model must know beside the config: costs are those of a device of mean size."""
+def shared_naturally(config: RunConfig, devices: int) -> RunConfig:
+    """The config with as many devices as the data name."""
+    fleet = replace(config.fleet, devices=devices, partition="natural")
+    return replace(config, fleet=fleet)
+
+
+def cost_inputs(
+    config: RunConfig, data: DataSet, own: "nn.Module | None", begun: "nn.Module | None" = None
+) -> CostInputs:
+    """What the cost model must know beside the config: costs are those of a device of mean size.
+
+    `begun` is the network with the values that it begins with, if these are not the seed's.
+    """
     samples = len(data.train) // config.fleet.devices
-    inputs: CostInputs = {"shape": data.shape, "classes": len(data.classes), "samples": samples}
+    shape = data.input_shape
+    inputs: CostInputs = {"shape": shape, "classes": len(data.classes), "samples": samples}
     if own is not None:
         inputs["model"] = own
     known = own is not None or config.model in KINDS
     needed = config.flops_budget is not None or methods.create(config).needs_flow
     if known and needed:
-        inputs["flow"] = layer_flow_of(config, **inputs)
+        first: CostInputs = inputs if begun is None else {**inputs, "model": begun}
+        inputs["flow"] = layer_flow_of(config, **first)
     return inputs
 
 
@@ -126,24 +139,36 @@ def choose_backend(
     model: "nn.Module",
     param_spec: ParamSpec,
     graph: Traced,
-) -> Backend:
-    """The backend of a run; native if it was asked for, or is possible and faster."""
+) -> tuple[Backend, str]:
+    """The backend of a run, and why it is not native if it is not.
+
+    It is native if that was asked for, or is possible and faster.
+    """
     if config.device_backend == "torch":
         if config.device.python:
             raise ConfigError("--device.python needs --device-backend native")
-        return "torch"
+        return "torch", not_native(graph)
     trouble = _trouble(config, method) or _misfit(model, param_spec, graph)
     if config.device_backend == "native":
         if trouble:
             raise ConfigError(f"--device-backend native: {trouble}; use --device-backend torch")
-        return "native"
+        return "native", ""
     faster = method.density_limit(0) < CROSSOVER
-    if config.device.python and (trouble or not faster):
+    trouble = trouble or ("" if faster else "its density is so high that PyTorch is faster")
+    if config.device.python and trouble:
         raise ConfigError(
-            "--device.python takes native devices, which this run would not have: "
-            + (trouble or "its density is so high that PyTorch is faster")
+            f"--device.python takes native devices, which this run would not have: {trouble}"
         )
-    return "native" if faster and not trouble else "torch"
+    return ("torch", trouble) if trouble else ("native", "")
+
+
+def backend_line(config: RunConfig, why_torch: str, why_dense: str) -> str:
+    """What computes on the devices and, if they are dense, why."""
+    if config.simulator == "gpu":
+        return f"GPU simulator, {why_dense or f'{config.gpu.kernels} kernels'}"
+    if config.device_backend == "native":
+        return "native sparse devices"
+    return f"dense PyTorch: {why_torch or '--device-backend torch asks for it'}"
 
 
 def _trouble(config: RunConfig, method: Method) -> str:
@@ -161,6 +186,8 @@ def _trouble(config: RunConfig, method: Method) -> str:
 
 def _misfit(model: "nn.Module", param_spec: ParamSpec, graph: Traced) -> str:
     """Why native devices cannot play this network as PyTorch would, or nothing."""
+    if lacks := not_native(graph):
+        return lacks
     try:
         native = NativeModel(known_graph(graph))
     except FedTinyError as error:

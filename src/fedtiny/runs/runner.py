@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedtiny import config as configs
 from fedtiny.config import Config
-from fedtiny.data import DataSet
+from fedtiny.data import DataSet, Partition
 from fedtiny.devices.ranks import Ranks, joined
 from fedtiny.errors import ConfigError, FedTinyError, RunError
 from fedtiny.federation.rounds import federate, prepare
@@ -53,16 +53,20 @@ def run(
     out: Path | str | None = None,
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
+    partition: Partition | None = None,
     reporter: Reporter | None = None,
     fleet: Fleet | None = None,
 ) -> Result:
     """Run a config in a new folder; a data set and a model of one's own may be given.
 
+    A partition says which training samples each device has, whatever the config says of it.
     Processes that torchrun started play one run together; rank 0 writes the folder.
     """
     with (
         joined() as ranks,
-        _assembled(config, ranks, data=data, model=model, fleet=fleet) as assembly,
+        _assembled(
+            config, ranks, data=data, model=model, partition=partition, fleet=fleet
+        ) as assembly,
         recording(ranks, lambda: _new_folder(assembly.config, out)) as recorder,
     ):
         recorder.described(assembly, fleet)
@@ -90,7 +94,8 @@ def resume(
             config = replace(config, data=replace(config.data, root=str(root)))
         workers = config.workers if workers is None else workers
         config = replace(config, workers=workers, gpu=replace(config.gpu, cards=None))
-        inputs = {"data": data, "model": model, "split": saved.split, "fleet": fleet}
+        inputs: dict[str, Any] = {"data": data, "model": model, "fleet": fleet}
+        inputs |= {"split": saved.split, "weights": saved.weights}
         with _assembled(config, ranks, **inputs) as assembly:
             if saved.checkpoint:
                 restore(saved.checkpoint, assembly.server)
@@ -118,12 +123,13 @@ def _require_alike(ranks: Ranks, assembly: Assembly) -> None:
     """Refuse ranks that would not play the same run."""
     asked = assembly.asked
     kernels = asked.gpu.kernels  # which a machine may have chosen
-    asked = replace(asked, workers=1, data=replace(asked.data, root=None))
+    asked = replace(asked, workers=1, weights=None, data=replace(asked.data, root=None))
     asked = replace(asked, gpu=replace(asked.gpu, kernels="auto"))
     own = {
         "fedtiny or PyTorch": [versions()[package] for package in ("fedtiny", "code", "torch")],
         "config": configs.dumps(asked),
         "--gpu.kernels": kernels,
+        "--weights": assembly.weights.digest if assembly.weights else "",
         "data set": assembly.split.checksum.hex(),
         "network": assembly.server.theta.param_spec.fingerprint,
     }

@@ -50,6 +50,14 @@ def share_out(data: DataSet, config: Config) -> Split:
     """Hold the public one-shot set back, and spread the rest over the devices."""
     labels, fleet = data.train.labels, config.fleet
     public = _public(data, config)
+    if data.partition is not None:
+        devices = _natural(data.partition, public, fleet.min_samples)
+        return Split(public, devices, devices.table(labels, len(data.classes)))
+    if fleet.partition == "natural":
+        raise DataError(
+            f"{data.name} does not say which device has a sample, as --fleet.partition natural "
+            "asks; name a column with --data.device-column, or pass device_ids= or partition="
+        )
     rest = np.setdiff1d(np.arange(len(labels)), public)
     if fleet.devices * fleet.min_samples > len(rest):
         raise DataError(
@@ -68,6 +76,28 @@ def share_out(data: DataSet, config: Config) -> Split:
     )
     devices = Partition(tuple(rest[own] for own in partition.devices))
     return Split(public, devices, devices.table(labels, len(data.classes)))
+
+
+def _natural(owned: Partition, public: NDArray[np.int64], minimum: int) -> Partition:
+    """Each device's samples but the public ones; who has fewer than the minimum is left out."""
+    own = [np.setdiff1d(device, public) for device in owned.devices]
+    large = tuple(device for device in own if len(device) >= minimum)
+    if not large:
+        raise DataError(
+            f"none of the {len(own)} devices that the data name has {minimum} samples or more "
+            "beside the public ones; lower --fleet.min-samples or --data.n-shots"
+        )
+    return Partition(large)
+
+
+def left_out(data: DataSet, split: Split, config: Config) -> tuple[str, ...]:
+    """That some of the devices that the data name have too few samples, in a sentence."""
+    named = len(data.partition) if data.partition is not None else 0
+    few = named - len(split.devices)
+    if few <= 0:
+        return ()
+    least = config.fleet.min_samples
+    return (f"{few} of the {named} devices that the data name have fewer than {least} samples",)
 
 
 def with_checksum(split: Split, data: DataSet) -> Split:

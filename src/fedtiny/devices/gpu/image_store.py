@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedtiny.data import ImageSet
+from fedtiny.data.images import input_shape
 from fedtiny.data.transforms import Draws, Preparation
 
 COLUMNS = 6  # of a plan: sample, crop (row, column), mirrored, corner of the hole (row, column)
@@ -30,6 +31,7 @@ class Images:
         images = torch.from_numpy(data.images).to(device)
         self.pixels = F.pad(images, (self.padding,) * 4).permute(0, 2, 3, 1).contiguous()
         self.labels = torch.from_numpy(data.labels).to(device)
+        self.shape = data.shape
         self.height, self.width = data.shape[1:]
         unit = 1.0 if images.is_floating_point() else 255.0
         std = torch.tensor(preparation.std, device=device)
@@ -77,6 +79,8 @@ class Images:
     def _laid_out(self, images: Tensor) -> Tensor:
         """As a network takes them, channels before pixels, in the wanted order of memory."""
         turned = images.permute(0, 3, 1, 2)
+        if self.preparation.layout != "NCHW":
+            return turned.reshape(len(turned), *input_shape(self.preparation.layout, self.shape))
         return turned if self.channels_last else turned.clone(memory_format=torch.contiguous_format)
 
 

@@ -47,7 +47,8 @@ Table<Index> checked_kept(const Nodes& nodes, const std::int64_t* kept) {
   Table<Index> counts;
   for (const Node& node : nodes) {
     const Index all = node.weights();
-    const Index count = kept == nullptr || kept[node.place] == -1 ? all : kept[node.place];
+    const Index given = kept == nullptr ? -1 : kept[node.owner()];
+    const Index count = given == -1 ? all : given;
     if (count < 0 || count > all)
       refuse("node " + std::to_string(node.place) + " cannot keep " + std::to_string(count) +
              " of " + std::to_string(all) + " weights");
@@ -100,7 +101,7 @@ int fedtiny_prepare(fedtiny_network* network, const fedtiny_options* options,
     const Table<Index> counts = checked_kept(nodes, kept);
     for (const Node& node : nodes) {
       const bool some = counts[node.place] > 0 && counts[node.place] < node.weights();
-      if (some && (positions == nullptr || positions[node.place] == nullptr))
+      if (some && (positions == nullptr || positions[node.owner()] == nullptr))
         refuse("node " + std::to_string(node.place) + " has no positions of its kept weights");
     }
     network->executor.reset();

@@ -1,96 +1,68 @@
-// Sparse convolution, forward and backward, a piece (block of images, band of rows) at a time.
-#include "run.h"
+// Sparse convolution, forward and backward, a piece (block of images, band of rows) at a time, and
+// in it one group of channels after the other.
+#include "convolution_run.h"
 
 namespace fedtiny {
 namespace {
 
-struct Piece {
-  Index number, block, first;  // first: row of the output
-  Piece(const Geometry& g, Index i) : number(i), block(i / g.bands), first(i % g.bands * g.band) {}
-};
-
-struct Convolution : LayerRun {
-  using LayerRun::LayerRun;
-
-  Index pieces() const { return blocks * g.bands; }
-  Index output_rows(const Piece& piece) const { return std::min(g.band, g.y.out - piece.first); }
-  // Scratch has the input rows of a piece, the gradients of its outputs, and rows to be stored.
-  float* inputs(Index thread) const { return run.scratch(thread); }
-  float* gradients(Index thread) const { return inputs(thread) + rounded_up(g.in_floats); }
-  // A bias before batch norm is left out of what is stored; its gradient is zero.
-  bool has_bias() const { return l.bias.values != nullptr && run.output(op).norm < 0; }
-
-  // The input rows that a band of outputs needs: of all channels, or of those with kept weights.
-  void load_inputs(const Piece& piece, bool all, float* scratch) const {
-    const Index plane = run.tensor(op.in[0]).shape.plane() * lanes;
-    for (Index c = 0; c < g.channels; ++c) {
-      LoadRows rows = run.view_rows(op.in[0], c, (piece.block * g.channels + c) * plane);
-      rows.rows = g.band + g.y.reaches();
-      rows.columns = g.x.out + g.x.reaches();
-      rows.row_step = g.y.stride;
-      rows.column_step = g.x.stride;
-      rows.ahead = plane;
-      for (Index phase = 0; phase < g.phases(); ++phase) {
-        const Index bucket = c * g.phases() + phase;
-        if (!all && l.back_begin[bucket] == l.back_begin[bucket + 1]) continue;
-        rows.first_row = g.y.stride * (piece.first + g.y.reach_min) + phase / g.x.stride;
-        rows.first_column = g.x.stride * g.x.reach_min + phase % g.x.stride;
-        run.kernels.load_rows(rows, scratch + c * g.in_plane + phase * g.in_phase);
-      }
-    }
+// Calls `work` with the first of a few numbers that can be done together, and how many they are.
+template <class Work>
+void each_few(Index first, Index count, bool together, const Work& work) {
+  for (Index i = 0; i < count;) {
+    const Index few = together && i + DENSE_FILTERS <= count ? DENSE_FILTERS : 1;
+    work(first + i, few);
+    i += few;
   }
+}
 
-  // The gradients of outputs that a band of input rows needs: of all filters, or of those with
-  // kept weights.
-  void load_gradients(const Piece& piece, Index first, Index filters, bool all,
-                      float* scratch) const {
-    const Index plane = g.y.out * g.x.out * lanes;
-    for (Index f = first; f < first + filters; ++f) {
-      if (!all && row(f).count == 0) continue;
-      LoadRows rows =
-          run.gradient_rows(op.out, piece.block, f, (piece.block * g.filters + f) * plane);
-      rows.ahead = plane;
-      rows.first_row = piece.first + g.y.back_min;
-      rows.rows = g.band + g.y.backs();
-      rows.first_column = g.x.back_min;
-      rows.columns = g.x.positions + g.x.backs();
-      run.kernels.load_rows(rows, scratch + (f - first) * g.out_plane);
-    }
-  }
+struct Convolution : ConvolutionRun {
+  using ConvolutionRun::ConvolutionRun;
 
   void forward() const {
     const int norm = run.measured_norm(op);
     const bool stream = run.streams(op.out);
     run.pool.run(pieces(), [&](Index thread, Index i) {
       const Piece piece(g, i);
-      float* outputs = gradients(thread);
-      if (output_rows(piece) > 0) load_inputs(piece, false, inputs(thread));
-      for (Index f = 0; f < g.filters; ++f) {
-        BatchSums sums{};
-        if (output_rows(piece) > 0) {
-          StoreRows store = filtered(piece, f, inputs(thread), outputs);
-          store.sums = norm >= 0;
-          store.stream = stream;
-          sums = run.kernels.store_rows(store);
-        }
-        if (norm >= 0) run.batch_sums(i * g.filters + f) = sums;
+      for (const Group& group : groups) {
+        if (output_rows(piece) > 0) load_inputs(piece, group, false, inputs(thread));
+        each_few(group.filter, group.filters, is_dense, [&](Index first, Index few) {
+          if (output_rows(piece) > 0) gather_filters(piece, first, few, thread);
+          for (Index f = first; f < first + few; ++f) {
+            float* rows = gradients(thread) + (f - first) * g.row_floats;
+            const BatchSums sums = stored(piece, f, rows, norm >= 0, stream);
+            if (norm >= 0) run.batch_sums(i * g.filters + f) = sums;
+          }
+        });
       }
     });
     if (norm >= 0) measure_batch(run, norm, g.bands, g.band);
   }
 
-  // One filter's rows of a piece, ready to be stored.
-  StoreRows filtered(const Piece& piece, Index f, const float* from, float* outputs) const {
-    const Row r = row(f);
-    const Index rows = output_rows(piece);
-    run.kernels.gather({from, g.in_pitch, l.offsets + r.begin, l.weight.values + r.begin, r.count,
-                        outputs, g.row_pitch, lanes, rows, g.x.out});
+  // The rows of one filter, or of a few that keep all weights.
+  void gather_filters(const Piece& piece, Index first, Index few, Index thread) const {
+    const Row r = row(first);
+    gather_some({inputs(thread), g.in_pitch, l.offsets + r.begin, l.weight.values + r.begin,
+                 r.count, gradients(thread), g.row_pitch, lanes, output_rows(piece), g.x.out},
+                few, r.count);
+  }
+
+  void gather_some(const Gather& gather, Index few, Index weight_step) const {
+    if (few > 1)
+      run.kernels.gather_dense({gather, weight_step, g.row_floats});
+    else
+      run.kernels.gather(gather);
+  }
+
+  BatchSums stored(const Piece& piece, Index f, float* rows, bool sums, bool stream) const {
+    if (output_rows(piece) <= 0) return {};
     const Index first = (piece.block * g.filters + f) * g.y.out + piece.first;
-    StoreRows store = run.stored({outputs, g.row_pitch, rows, g.x.out, g.x.out * lanes},
+    StoreRows store = run.stored({rows, g.row_pitch, output_rows(piece), g.x.out, g.x.out * lanes},
                                  run.value(op.out, first * g.x.out * lanes));
     store.lanes = run.lanes_in(piece.block);
-    store.bias = has_bias() ? l.bias.values[r.number] : 0.0F;
-    return store;
+    store.bias = has_bias() ? l.bias.values[row(f).number] : 0.0F;
+    store.sums = sums;
+    store.stream = stream;
+    return run.kernels.store_rows(store);
   }
 
   void backward() const {
@@ -101,62 +73,73 @@ struct Convolution : LayerRun {
       std::fill_n(sums, size, 0.0F);
       for (Index i = chunk * pieces() / chunks; i < (chunk + 1) * pieces() / chunks; ++i) {
         const Piece piece(g, i);
-        load_gradients(piece, 0, g.filters, has_bias(), gradients(thread));
-        if (op.in[0].grad.needed) input_grad(piece, gradients(thread));
-        if (!run.pass.learns() || output_rows(piece) <= 0) continue;
-        load_inputs(piece, false, inputs(thread));
-        add_weight_gradients(piece, thread, sums);
+        for (const Group& group : groups) {
+          load_gradients(piece, group.filter, group.filters, has_bias(), gradients(thread));
+          if (op.in[0].grad.needed) input_grad(piece, group, gradients(thread));
+          if (!run.pass.learns() || output_rows(piece) <= 0) continue;
+          load_inputs(piece, group, false, inputs(thread));
+          add_weight_gradients(piece, group, thread, sums);
+        }
       }
     });
     if (op.in[0].grad.needed) run.collect_sums(op.in[0], pieces());
     if (run.pass.learns()) sum_chunks(chunks);
   }
 
-  void add_weight_gradients(const Piece& piece, Index thread, float* sums) const {
+  void add_weight_gradients(const Piece& piece, const Group& group, Index thread,
+                            float* sums) const {
     const Index rows = output_rows(piece);
-    for (Index f = 0; f < g.filters; ++f) {
+    if (is_dense)
+      add_whole_gradients(piece, group, group.filters, thread,
+                          sums + group.filter * node.filter_size());
+    for (Index f = 0; f < group.filters; ++f) {
       const float* d = gradients(thread) + f * g.out_plane + g.first_output();
-      const Row r = row(f);
-      run.kernels.weight_gradient({inputs(thread), g.in_pitch, d, g.out_pitch, rows, g.x.out,
-                                   l.offsets + r.begin, r.count, sums + r.begin});
+      const Row r = row(group.filter + f);
+      if (!is_dense)
+        run.kernels.weight_gradient({inputs(thread), g.in_pitch, d, g.out_pitch, rows, g.x.out,
+                                     l.offsets + r.begin, r.count, sums + r.begin});
       if (has_bias()) sums[l.kept + r.number] += run.kernels.sum(d, g.out_pitch, rows, g.x.out);
     }
   }
 
-  void input_grad(const Piece& piece, float* d) const {
-    const Index top = piece.first * g.y.stride;
-    const Index count = std::min(g.band * g.y.stride, g.y.in - top);
+  void input_grad(const Piece& piece, const Group& group, float* d) const {
+    const Index count = std::min(g.band * g.y.stride, g.y.in - piece.first * g.y.stride);
     const InputGrad& plan = op.in[0].grad;
     float* rows = d + rounded_up(g.out_floats);
-    for (Index c = 0; c < g.channels; ++c) {
-      const Index bucket = c * g.phases();
+    each_few(group.channel, group.channels, is_dense, [&](Index first, Index few) {
+      const Index bucket = first * g.phases();
       const bool zero = l.back_begin[bucket] == l.back_begin[bucket + g.phases()];
-      GradSums sums{};
       // Adding zeros to a gradient that nothing finishes yet changes nothing.
-      if (count > 0 && !(zero && plan.add && !plan.finishes)) {
-        gather_back(bucket, count, d, rows);
-        const Index first = (piece.block * g.channels + c) * g.y.in + top;
-        AccumulateGrad grad = run.input_grad({rows, g.row_pitch, count, g.x.in, g.x.in * lanes},
-                                             op.in[0], c, first * g.x.in * lanes);
-        grad.ahead = g.y.in * g.x.in * lanes;
-        sums = run.kernels.accumulate_grad(grad);
-      }
-      run.grad_sums(piece.number * g.channels + c) = sums;
-    }
+      const bool work = count > 0 && !(zero && plan.add && !plan.finishes);
+      if (work) gather_back(bucket, few, count, d, rows);
+      for (Index c = first; c < first + few; ++c)
+        run.grad_sums(piece.number * g.channels + c) =
+            work ? accumulated(piece, c, count, rows + (c - first) * g.row_floats) : GradSums{};
+    });
   }
 
-  // One channel's gradient: what is at the same place modulo the stride is done together.
-  void gather_back(Index bucket, Index count, const float* d, float* rows) const {
+  GradSums accumulated(const Piece& piece, Index c, Index count, float* rows) const {
+    const Index first = (piece.block * g.channels + c) * g.y.in + piece.first * g.y.stride;
+    AccumulateGrad grad = run.input_grad({rows, g.row_pitch, count, g.x.in, g.x.in * lanes},
+                                         op.in[0], c, first * g.x.in * lanes);
+    grad.ahead = g.y.in * g.x.in * lanes;
+    return run.kernels.accumulate_grad(grad);
+  }
+
+  // The gradient of one channel, or of a few that are read alike: what is at the same place modulo
+  // the stride is done together.
+  void gather_back(Index bucket, Index few, Index count, const float* d, float* rows) const {
     for (Index phase = 0; phase < g.phases(); ++phase) {
       const Index y = phase / g.x.stride, x = phase % g.x.stride;
       const Index begin = l.back_begin[bucket + phase];
       const Index phase_rows = ceil_div(count - y, g.y.stride);
       const Index phase_columns = ceil_div(g.x.in - x, g.x.stride);
       if (phase_rows <= 0 || phase_columns <= 0) continue;
-      run.kernels.gather({d, g.out_pitch, l.back_offsets + begin, l.back_weights + begin,
-                          l.back_begin[bucket + phase + 1] - begin,
-                          rows + y * g.row_pitch + x * lanes, g.y.stride * g.row_pitch,
-                          g.x.stride * lanes, phase_rows, phase_columns});
+      const Index next = few > 1 ? l.back_begin[bucket + g.phases() + phase] - begin : 0;
+      gather_some({d, g.out_pitch, l.back_offsets + begin, l.back_weights + begin,
+                   l.back_begin[bucket + phase + 1] - begin, rows + y * g.row_pitch + x * lanes,
+                   g.y.stride * g.row_pitch, g.x.stride * lanes, phase_rows, phase_columns},
+                  few, next);
     }
   }
 
@@ -168,50 +151,28 @@ struct Convolution : LayerRun {
       double sum = 0;
       for (Index chunk = 0; chunk < chunks; ++chunk)
         sum += static_cast<double>(run.storage.partials[chunk * size + j]);
-      l.weight.gradient[j] = static_cast<float>(sum * unscale);  // the bias follows the weights
-    }
-  }
-
-  void filter_gradients(Index thread, Index first, Index filters,
-                        const std::vector<std::int32_t>& taps, float* slab) const {
-    const auto count = static_cast<Index>(taps.size());
-    for (Index i = 0; i < pieces(); ++i) {
-      const Piece piece(g, i);
-      if (output_rows(piece) <= 0) continue;
-      load_inputs(piece, true, inputs(thread));
-      load_gradients(piece, first, filters, true, gradients(thread));
-      for (Index c = 0; c < g.channels; ++c)
-        run.kernels.dense_gradient({inputs(thread) + c * g.in_plane, g.in_pitch,
-                                    gradients(thread) + g.first_output(), g.out_pitch, g.out_plane,
-                                    output_rows(piece), g.x.out, filters, taps.data(), count,
-                                    slab + c * count, g.channels * count});
+      float& gradient = l.weight.gradient[j];  // the bias follows the weights
+      const auto own = static_cast<float>(sum * unscale);
+      gradient = node.adds_gradient ? gradient + own : own;
     }
   }
 };
 
 Shape shape(Node& node) {
   check_filters(node);
+  check_groups(node, node.channels);
+  need(node.ceil == 0, node, "has no ceil mode");
   return windowed_shape(node, node.channels);
 }
 
 Index scratch(const Node& node, const Options& o, Index) {
   const Geometry g = geometry_of(node, o);
-  return g.in_floats + g.out_floats + g.row_floats + SPARE * o.lanes;
+  const Index few = node.groups > 1 ? DENSE_FILTERS : 1;
+  return g.in_floats + g.out_floats + few * g.row_floats + SPARE * o.lanes;
 }
 
 void forward(Run& run, const Op& op) { Convolution(run, op).forward(); }
 void backward(Run& run, const Op& op) { Convolution(run, op).backward(); }
-
-FilterGradients filter_gradients(Run& run, const Op& op) {
-  const Convolution convolution(run, op);
-  std::vector<std::int32_t> taps;  // where each weight that reads one channel finds it
-  for (Index y = 0; y < convolution.g.y.kernel; ++y)
-    for (Index x = 0; x < convolution.g.x.kernel; ++x)
-      taps.push_back(static_cast<std::int32_t>(convolution.g.tap_offset(y, x)));
-  return [=](Index thread, Index first, Index filters, float* slab) {
-    convolution.filter_gradients(thread, first, filters, taps, slab);
-  };
-}
 
 }  // namespace
 
@@ -224,7 +185,7 @@ const Operation operations::convolution = {
     /*rereads_input=*/true,
     /*leads_norm=*/true,
     scratch,
-    filter_gradients,
+    convolution_filter_gradients,
 };
 
 }  // namespace fedtiny

@@ -60,6 +60,46 @@ void gather(const Gather& g) {
   });
 }
 
+constexpr int DENSE_TILE = TILE / static_cast<int>(DENSE_FILTERS);
+
+template <int ROWS, int COLUMNS>
+inline void gather_dense_tile(const DenseGather& g, const float* x, float* out) {
+  constexpr int SIZE = ROWS * COLUMNS;
+  Vec sums[DENSE_FILTERS * SIZE] = {};
+  for (Index j = 0; j < g.count; ++j) {
+    const float* from = x + g.offsets[j];
+    Vec values[SIZE];
+#pragma GCC unroll 16
+    for (int i = 0; i < SIZE; ++i) {
+      values[i] = load(from + (i / COLUMNS) * g.x_pitch + (i % COLUMNS) * L);
+      hold(values[i]);
+    }
+#pragma GCC unroll 4
+    for (int f = 0; f < DENSE_FILTERS; ++f) {
+      const Vec weight = broadcast(g.weights[f * g.weight_step + j]);
+#pragma GCC unroll 16
+      for (int i = 0; i < SIZE; ++i) sums[f * SIZE + i] += weight * values[i];
+    }
+  }
+#pragma GCC unroll 4
+  for (int f = 0; f < DENSE_FILTERS; ++f)
+#pragma GCC unroll 16
+    for (int i = 0; i < SIZE; ++i)
+      store(out + f * g.out_filter + (i / COLUMNS) * g.out_pitch + (i % COLUMNS) * g.out_step,
+            sums[f * SIZE + i]);
+}
+
+void gather_dense(const DenseGather& g) {
+  const auto tile = [&](auto rows, auto columns, Index row, Index column) {
+    gather_dense_tile<rows, columns>(g, g.x + row * g.x_pitch + column * L,
+                                     g.out + row * g.out_pitch + column * g.out_step);
+  };
+  Index column = 0;
+  for (; column + DENSE_TILE <= g.columns; column += DENSE_TILE)
+    cover_strip<1, DENSE_TILE>(g.rows, 0, column, tile);
+  for (; column < g.columns; ++column) cover_strip<DENSE_TILE, 1>(g.rows, 0, column, tile);
+}
+
 constexpr Index RUN = 32;  // kept weights whose sums stay in the first-level cache
 
 template <int ROWS, int COLUMNS>

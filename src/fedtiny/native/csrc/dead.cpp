@@ -6,14 +6,28 @@
 namespace fedtiny {
 namespace {
 
-// Nodes whose outputs must have the same channels share a group: all but layers hand on what they
-// read, and both terms of a sum go together.
+// Whether a node's channels are others than those that it reads.
+bool changes_channels(const Node& node) {
+  switch (node.kind) {
+    case FEDTINY_INPUT:
+    case FEDTINY_CONVOLUTION:
+    case FEDTINY_LINEAR:
+    case FEDTINY_FLATTEN:
+    case FEDTINY_RESHAPE:
+    case FEDTINY_PERMUTE:
+    case FEDTINY_CONCAT:
+    case FEDTINY_SLICE: return true;
+    default: return false;
+  }
+}
+
+// Nodes whose outputs must have the same channels share a group: many nodes hand on what they read,
+// and both terms of a sum or factors of a product go together.
 Table<int> channel_groups(const Nodes& nodes) {
   Table<int> group(nodes.count());
   for (const Node& node : nodes) {
-    const bool own = node.is_layer() || node.first < 0 || node.kind == FEDTINY_FLATTEN;
-    group[node.place] = own ? node.place : group[node.first];
-    if (node.second < 0) continue;
+    group[node.place] = changes_channels(node) ? node.place : group[node.first];
+    if (node.second < 0 || changes_channels(node)) continue;
     const int from = group[node.second], to = group[node.first];
     std::replace(group.begin(), group.end(), from, to);
   }
@@ -61,13 +75,41 @@ class Reachability {
 
   void visit(const Node& node) {
     if (node.kind == FEDTINY_FLATTEN) mark_flattened(node);
-    if (!node.is_layer()) return;
-    const std::int32_t* places = positions_ != nullptr ? positions_[node.place] : nullptr;
+    if (node.kind == FEDTINY_CONCAT) {
+      mark_alike(node.first, 0, node.place, 0, node.in.channels);
+      mark_alike(node.second, 0, node.place, node.in.channels, node.second_in.channels);
+    }
+    if (node.kind == FEDTINY_SLICE)
+      mark_alike(node.first, node.start, node.place, 0, node.out.channels);
+    if (needs_all(node)) {
+      for (Index c = 0; c < node.in.channels; ++c) mark(node.first, c);
+      for (Index c = 0; c < node.out.channels; ++c) mark(node.place, c);
+    }
+    if (node.is_layer()) mark_read(node);
+  }
+
+  static bool needs_all(const Node& node) {
+    return node.is_image_norm() || node.kind == FEDTINY_RESHAPE || node.kind == FEDTINY_PERMUTE;
+  }
+
+  // Channels of two nodes that are the same ones.
+  void mark_alike(int one, Index first, int other, Index second, Index count) {
+    for (Index c = 0; c < count; ++c) {
+      if (flags(one)[first + c]) mark(other, second + c);
+      if (flags(other)[second + c]) mark(one, first + c);
+    }
+  }
+
+  // What the live filters of a layer read.
+  void mark_read(const Node& node) {
+    const std::int32_t* places = positions_ != nullptr ? positions_[node.owner()] : nullptr;
     for (Index j = 0; j < kept_[node.place]; ++j) {
       const Index position = places != nullptr ? places[j] : j;
       if (position < 0 || position >= node.weights()) refuse_positions(node);
-      if (flags(node.place)[position / node.filter_size()])
-        mark(node.first, position % node.filter_size() / node.taps());
+      const Index filter = position / node.filter_size();
+      const Index first = filter / node.group_filters() * node.group_inputs();
+      if (flags(node.place)[filter])
+        mark(node.first, first + position % node.filter_size() / node.taps());
     }
   }
 
@@ -107,7 +149,13 @@ Nodes reduced_nodes(Nodes nodes, const Channels& channels) {
   for (Node& node : nodes) {
     if (node.first < 0) continue;
     node.in.channels = nodes[node.first].out.channels;
+    if (node.second >= 0) node.second_in.channels = nodes[node.second].out.channels;
     node.out.channels = channels[node.place].count();
+    if (node.kind == FEDTINY_SLICE) {
+      const Table<std::int32_t>& read = channels[node.first];
+      node.start = static_cast<std::int32_t>(
+          std::lower_bound(read.begin(), read.end(), node.start) - read.begin());
+    }
     if (node.is_layer()) node.channels = static_cast<std::int32_t>(node.out.channels);
   }
   return nodes;

@@ -41,8 +41,11 @@ void Executor::check_query(const fedtiny_grad_query& query) const {
   const Storage& s = run_.storage;
   if (s.options.remove_dead != 0)
     refuse("gradients of pruned weights need the channels that were left out");
-  if (query.node < 0 || query.node >= s.nodes.count() || !s.nodes[query.node].is_layer())
+  if (query.node < 0 || query.node >= s.nodes.count() || !s.nodes[query.node].is_layer() ||
+      !s.nodes[query.node].owns())
     refuse("gradients are asked of a node that is no layer");
+  if (query.fisher != nullptr && s.nodes[query.node].adds_gradient)
+    refuse("the Fisher information of a layer that runs twice is not there");
   if (query.dense != nullptr) return;
   if (query.at_positions != 0) return check_positions(query);
   if (query.count < 0 || query.count > s.options.top_count)
@@ -99,7 +102,8 @@ void Executor::run_backward() {
     const int norm = run_.output(op).norm;
     if (norm >= 0) finish_norm_gradient(run_, norm);
     for (int k = 0; k < run_.pass.query_count; ++k)
-      if (run_.pass.queries[k].node == op.node) answer_grad_query(run_, op, run_.pass.queries[k]);
+      if (run_.pass.queries[k].node == s.nodes[op.node].owner())
+        answer_grad_query(run_, op, run_.pass.queries[k]);
     op.operation->backward(run_, op);
   }
 }

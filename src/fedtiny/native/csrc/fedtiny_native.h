@@ -32,21 +32,48 @@ enum fedtiny_kind {
   FEDTINY_MEAN_POOL = 7,
   FEDTINY_ADAPTIVE_POOL = 8,
   FEDTINY_FLATTEN = 9,
-  FEDTINY_DROPOUT = 10
+  FEDTINY_DROPOUT = 10,
+  FEDTINY_TRANSPOSED_CONVOLUTION = 11, /* not there, as softmax and what is not named */
+  FEDTINY_GROUP_NORM = 12,
+  FEDTINY_LAYER_NORM = 13, /* over the channels, at each place */
+  FEDTINY_RELU6 = 14,
+  FEDTINY_LEAKY_RELU = 15,
+  FEDTINY_SILU = 16,
+  FEDTINY_HARD_SWISH = 17,
+  FEDTINY_HARD_SIGMOID = 18,
+  FEDTINY_SIGMOID = 19,
+  FEDTINY_TANH = 20,
+  FEDTINY_GELU = 21,
+  FEDTINY_SOFTMAX = 22,
+  FEDTINY_MULTIPLY = 23, /* the second may have one value a channel */
+  FEDTINY_CONCAT = 24,   /* of channels */
+  FEDTINY_RESHAPE = 25,
+  FEDTINY_PERMUTE = 26,
+  FEDTINY_UPSAMPLE = 27, /* each value repeated */
+  FEDTINY_SLICE = 30     /* of channels */
 };
 
 /* One step of a network; the first is its only input, the last returns its logits. */
 typedef struct {
   int32_t kind;
   int32_t first, second; /* the nodes that it reads, -1 for none */
-  int32_t channels;      /* of the input; filters of a convolution or linear layer */
-  int32_t height, width; /* of the input; of the output of an adaptive pool */
+  int32_t shared;        /* the node before it whose parameters it uses, -1 for its own */
+  int32_t channels;      /* of the input; filters of a layer; of the output of reshape and slice */
+  int32_t height, width; /* of the input; of the output of adaptive pool, reshape and upsample */
   int32_t kernel[2], stride[2], padding[2];
-  int32_t bias;          /* convolution, linear: 1 if it has one */
-  int32_t count_padding; /* mean pool: 1 if the padding counts as values */
-  float epsilon;         /* batch norm */
-  float momentum;        /* batch norm: weight of a batch in the running statistics */
-  float probability;     /* dropout */
+  int32_t padding_end[2]; /* padding is before the first row and column, this after the last */
+  int32_t dilation[2];    /* convolution */
+  int32_t groups;         /* convolution, group norm */
+  int32_t bias;           /* convolution, linear: 1 if it has one */
+  int32_t count_padding;  /* mean pool: 1 if the padding counts as values */
+  int32_t ceil;           /* pools: 1 if the last window may reach beyond the padding */
+  int32_t start;          /* slice: its first channel */
+  int32_t order[3];       /* permute: which axes of the input the output has */
+  int32_t approximate;    /* GELU: 1 if it is worked out by tanh */
+  float epsilon;          /* norms */
+  float momentum;         /* batch norm: weight of a batch in the running statistics */
+  float probability;      /* dropout */
+  float slope;            /* leaky ReLU: of what is below zero */
 } fedtiny_node;
 
 enum fedtiny_optimizer { FEDTINY_SGD = 0, FEDTINY_ADAM = 1 };

@@ -54,23 +54,34 @@ void offer_pruned(Heap& heap, const float* slab, Index first, Index size, const 
   }
 }
 
-// Of the slab from a position on, what is asked for.
-void pick_positions(const fedtiny_grad_query& query, const float* slab, Index first, Index size) {
+// Of the slab from a position on, what is asked for; added to what a later use of the weights gave.
+void pick_positions(const fedtiny_grad_query& query, const float* slab, Index first, Index size,
+                    bool add) {
   const std::int32_t *begin = query.indices, *end = begin + query.count;
   const std::int32_t* from = std::lower_bound(begin, end, first);
   for (; from < end && *from < first + size; ++from)
-    query.values[from - begin] = slab[*from - first];
+    query.values[from - begin] = slab[*from - first] + (add ? query.values[from - begin] : 0.0F);
 }
 
 // Divides the gradients of some filters by the root of twice their Fisher information.
-void divide_by_fisher(const float* factors, Index inputs, Index filter_size, Index first,
-                      Index filters, float* slab) {
-  const Index taps = filter_size / inputs;
-  for (Index f = 0; f < filters; ++f)
+void divide_by_fisher(const float* factors, const Node& node, Index first, Index filters,
+                      float* slab) {
+  const Index inputs = node.group_inputs(), taps = node.taps();
+  for (Index f = 0; f < filters; ++f) {
+    const float* read = factors + (first + f) / node.group_filters() * inputs;
     for (Index j = 0; j < inputs; ++j) {
-      const float factor = factors[inputs + first + f] * factors[j];
-      for (Index tap = 0; tap < taps; ++tap) slab[f * filter_size + j * taps + tap] *= factor;
+      const float factor = factors[node.whole_inputs + first + f] * read[j];
+      for (Index tap = 0; tap < taps; ++tap) *slab++ *= factor;
     }
+  }
+}
+
+// Adds the slab from a position on to what later uses of the weights gave; it then has the sum.
+void add_uses(float* whole, float* slab, Index size, bool add) {
+  for (Index i = 0; i < size; ++i) {
+    if (add) slab[i] += whole[i];
+    whole[i] = slab[i];
+  }
 }
 
 // The best of all heaps, which lie `room` entries apart, in order of position.
@@ -97,9 +108,9 @@ void fill(fedtiny_grad_query& query, const Table<Heap>& heaps, Entry* entries, I
 void answer_grad_query(Run& run, const Op& op, fedtiny_grad_query& query) {
   const Storage& s = run.storage;
   const Layer& l = s.layers[op.node];
-  const Index channels = run.node(op).channels, filter_size = run.node(op).filter_size();
+  const Node& node = run.node(op);
+  const Index channels = node.channels, filter_size = node.filter_size();
   const bool dense = query.dense != nullptr, top = !dense && query.at_positions == 0;
-  const Index inputs = run.node(op).whole_inputs;
   if (query.fisher != nullptr) fisher_factors(run, op, query.fisher);
   const float unscale = 1.0F / run.loss_scale;
   const FilterGradients filter_gradients = op.operation->filter_gradients(run, op);
@@ -115,18 +126,20 @@ void answer_grad_query(Run& run, const Op& op, fedtiny_grad_query& query) {
     std::fill_n(slab, size, 0.0F);
     filter_gradients(thread, first, filters, slab);
     for (Index i = 0; i < size; ++i) slab[i] *= unscale;
-    if (query.fisher != nullptr)
-      divide_by_fisher(query.fisher, inputs, filter_size, first, filters, slab);
+    if (query.fisher != nullptr) divide_by_fisher(query.fisher, node, first, filters, slab);
     if (dense) {
       for (Index i = 0; i < size; ++i) query.dense[start + i] += slab[i];
     } else if (!top) {
-      pick_positions(query, slab, start, size);
+      pick_positions(query, slab, start, size, node.adds_gradient);
     } else {
+      if (l.whole_gradient != nullptr)
+        add_uses(l.whole_gradient + start, slab, size, node.adds_gradient);
+      if (!node.owns()) return;
       offer_pruned(heaps[thread], slab, start, size, l.positions + l.row_begin[first],
                    l.positions + l.row_begin[first + filters]);
     }
   });
-  if (top) fill(query, heaps, entries, s.options.top_count);
+  if (top && node.owns()) fill(query, heaps, entries, s.options.top_count);
 }
 
 }  // namespace fedtiny

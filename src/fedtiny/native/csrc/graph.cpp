@@ -1,5 +1,7 @@
 #include "graph.h"
 
+#include <algorithm>
+
 #include "operations.h"
 
 namespace fedtiny {
@@ -22,6 +24,25 @@ void check_inputs(const Node& node) {
   need(inputs > 1 || node.second == -1, node, "reads no second node");
 }
 
+bool fits_owner(const Nodes& nodes, const Node& node) {
+  if (node.shared < 0 || node.shared >= node.place) return false;
+  const Node& owner = nodes[node.shared];
+  if (!owner.owns() || node.whole_channels != owner.whole_channels) return false;
+  if (node.is_image_norm()) return node.kind == owner.kind;
+  return node.is_layer() && owner.is_layer() && node.bias == owner.bias &&
+         node.kernel[0] == owner.kernel[0] && node.kernel[1] == owner.kernel[1] &&
+         node.filter_size() == owner.filter_size();
+}
+
+// The backward pass gets to the last use of shared parameters first.
+void find_added_gradients(Nodes& nodes) {
+  Table<bool> used(nodes.count());
+  for (Index i = nodes.count() - 1; i >= 0; --i) {
+    nodes[i].adds_gradient = used[nodes[i].owner()];
+    used[nodes[i].owner()] = true;
+  }
+}
+
 void check_node(Nodes& nodes, Node& node) {
   need(is_known(node), node, "is not known");
   check_inputs(node);
@@ -34,6 +55,8 @@ void check_node(Nodes& nodes, Node& node) {
        "gives too many values");
   need(!node.is_layer() || node.channels <= MAX_WEIGHTS / node.filter_size(), node,
        "has too many weights");
+  need(node.shared == -1 || fits_owner(nodes, node), node,
+       "shares parameters with a node that has none such");
 }
 
 }  // namespace
@@ -47,18 +70,28 @@ void check_filters(const Node& node) {
   need(node.bias == 0 || node.bias == 1, node, "has a bias or has none");
 }
 
+void check_groups(const Node& node, Index channels) {
+  need(node.groups >= 1 && node.in.channels % node.groups == 0 && channels % node.groups == 0, node,
+       "cannot share its channels out among its groups");
+}
+
 Shape windowed_shape(const Node& node, Index channels) {
   const Index in[2] = {node.in.height, node.in.width};
   Index out[2];
   for (int axis = 0; axis < 2; ++axis) {
     const Index kernel = node.kernel[axis], stride = node.stride[axis];
-    const Index padding = node.padding[axis], padded = in[axis] + 2 * padding;
+    const Index dilation = node.dilation[axis], span = (kernel - 1) * dilation + 1;
+    const Index padding = node.padding[axis], end = node.padding_end[axis];
+    const Index left = in[axis] + padding + end - span;  // beside the first window
     need(kernel >= 1 && kernel <= MAX_WINDOW, node, "needs a kernel of 1 to 4096");
     need(stride >= 1 && stride <= MAX_WINDOW, node, "needs a stride of 1 to 4096");
-    need(padding >= 0 && padding <= MAX_WINDOW, node, "needs a padding of 0 to 4096");
-    need(node.is_layer() || 2 * padding <= kernel, node,
-         "needs a padding of at most half its kernel");
-    out[axis] = padded < kernel ? 0 : (padded - kernel) / stride + 1;
+    need(dilation >= 1 && dilation <= MAX_WINDOW, node, "needs a dilation of 1 to 4096");
+    need(std::min(padding, end) >= 0 && std::max(padding, end) <= MAX_WINDOW, node,
+         "needs a padding of 0 to 4096");
+    need(node.is_layer() || (2 * std::max(padding, end) <= kernel && dilation == 1), node,
+         "needs a padding of at most half its kernel, and no dilation");
+    out[axis] = left < 0 ? 0 : (node.ceil != 0 ? ceil_div(left, stride) : left / stride) + 1;
+    if (node.ceil != 0 && (out[axis] - 1) * stride >= in[axis] + padding) --out[axis];
   }
   need(out[0] > 0 && out[1] > 0, node, "has a kernel larger than what it reads");
   return {channels, out[0], out[1]};
@@ -78,6 +111,7 @@ Nodes checked_nodes(const fedtiny_node* given, int count) {
   }
   for (const Node& node : nodes)
     need(node.place + 1 == count || !node.consumers.empty(), node, "is read by no other node");
+  find_added_gradients(nodes);
   if (nodes.back().out.plane() != 1) refuse("the last node must give one logit a class");
   return nodes;
 }
@@ -88,6 +122,8 @@ Index parameter_size(const Nodes& nodes, int place, int parameter) {
   if (node.is_layer() && parameter == FEDTINY_WEIGHT) return node.weights();
   if (node.is_layer() && parameter == FEDTINY_BIAS && node.bias != 0) return node.whole_channels;
   if (node.is_norm() && parameter >= FEDTINY_SCALE && parameter <= FEDTINY_CORRECTED_VAR)
+    return node.whole_channels;
+  if (node.is_image_norm() && (parameter == FEDTINY_SCALE || parameter == FEDTINY_SHIFT))
     return node.whole_channels;
   refuse(named(node) + " has no parameter of this kind");
 }

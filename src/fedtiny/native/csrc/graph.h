@@ -53,10 +53,18 @@ struct Node : fedtiny_node {
   std::vector<int> consumers;
   bool is_layer() const { return kind == FEDTINY_CONVOLUTION || kind == FEDTINY_LINEAR; }
   bool is_norm() const { return kind == FEDTINY_BATCH_NORM; }
+  // Measures each image by itself.
+  bool is_image_norm() const { return kind == FEDTINY_GROUP_NORM || kind == FEDTINY_LAYER_NORM; }
+  // The node whose parameters it uses; whether it adds to the gradient that a later use has left.
+  int owner() const { return shared >= 0 ? shared : place; }
+  bool owns() const { return shared < 0; }
+  bool adds_gradient = false;
   // Of the whole layer, whatever is left out of it.
   Index whole_channels, whole_inputs;
+  Index group_inputs() const { return whole_inputs / groups; }
+  Index group_filters() const { return whole_channels / groups; }
   Index taps() const { return Index{kernel[0]} * kernel[1]; }
-  Index filter_size() const { return whole_inputs * taps(); }
+  Index filter_size() const { return group_inputs() * taps(); }
   Index weights() const { return is_layer() ? whole_channels * filter_size() : 0; }
 };
 
@@ -87,6 +95,7 @@ Nodes reduced_nodes(Nodes nodes, const Channels& channels);
 void need(bool ok, const Node& node, const char* what);
 inline bool is_size(Index value) { return value >= 1 && value <= MAX_VALUES; }
 void check_filters(const Node& node);
+void check_groups(const Node& node, Index channels);
 Shape windowed_shape(const Node& node, Index channels);
 
 }  // namespace fedtiny

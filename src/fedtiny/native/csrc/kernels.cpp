@@ -1,6 +1,7 @@
 // Compiled once for each instruction set, with FEDTINY_ISA naming it. Nothing here may use the
 // standard library's templates: the linker keeps one copy of those, and it must run anywhere.
 #include "convolution_kernels.h"
+#include "norm_kernels.h"
 #include "plane_kernels.h"
 #include "row_kernels.h"
 
@@ -20,6 +21,7 @@ const Kernels FEDTINY_NAME(FEDTINY_ISA) = {
     store_rows,
     accumulate_grad,
     gather,
+    gather_dense,
     weight_gradient,
     dense_gradient,
     combine,
@@ -29,6 +31,14 @@ const Kernels FEDTINY_NAME(FEDTINY_ISA) = {
     mean_pool_backward,
     dropout,
     pack,
+    multiply,
+    add_up,
+    upsample,
+    upsample_backward,
+    image_moments,
+    image_normalize,
+    image_products,
+    image_gradient,
     sum,
 };
 

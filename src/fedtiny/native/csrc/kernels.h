@@ -11,7 +11,23 @@ namespace fedtiny {
 
 using Index = std::int64_t;
 
-// Load rows of one channel through x -> relu(scale * x + shift); outside the plane there are zeros.
+// Pointwise functions; `leak` is the slope of a leaky ReLU below zero.
+enum class Activation {
+  None,
+  Relu,
+  Relu6,
+  LeakyRelu,
+  Silu,
+  HardSwish,
+  HardSigmoid,
+  Sigmoid,
+  Tanh,
+  Gelu,
+  GeluByTanh
+};
+
+// Load rows of one channel through x -> activation(scale * x + shift); outside the plane there are
+// zeros.
 // With `value` they are of a gradient, through the batch norm that follows its tensor:
 // d -> scale * d + (slope * (value - mean) + shift), in the lanes that hold an image.
 struct LoadRows {
@@ -23,7 +39,9 @@ struct LoadRows {
   float scale, shift, slope, mean;
   Index lanes;
   Index ahead;  // values to what is loaded next, which is fetched meanwhile
-  bool half, affine, relu;
+  bool half, affine;
+  Activation activation;
+  float leak;
 };
 
 // Sums of values less a pilot (one of them), so that a large mean costs no digits.
@@ -33,7 +51,7 @@ struct BatchSums {
 
 // Rows in scratch and how they lie in a plane.
 struct Rows {
-  const float* rows;
+  float* rows;
   Index pitch;
   Index count, columns, row_stride;
 };
@@ -53,13 +71,15 @@ struct GradSums {
   float sum, product[2];
 };
 
-// Add rows (or none, to finish what is there) to the gradient of a tensor, through ReLU's mask, and
-// return the sums for the batch norms that the tensor went through. Finishing, mask and sums are of
-// all that was added.
+// Add rows (or none, to finish what is there) to the gradient of a tensor, times the derivative of
+// its activation at scale * value + shift, and return the sums for the batch norms that the tensor
+// went through. Finishing, derivative and sums are of all that was added; what is finished went
+// through ReLU or ReLU6, whose derivative the output tells. Rows are used up.
 struct AccumulateGrad : Rows {
   void* gradient;
-  const void* mask = nullptr;  // kept where relu'(mask_scale * mask + mask_shift) is 1
-  float mask_scale = 1, mask_shift = 0;
+  Activation activation = Activation::None;
+  const void* value = nullptr;
+  float scale = 1, shift = 0, leak = 0;
   int terms = 0;
   const void* term[2] = {};
   float mean[2] = {};
@@ -79,6 +99,12 @@ struct Gather {
   Index out_pitch, out_step;
   Index rows, columns;
 };
+
+// The same for a few filters (or channels) at once that read the same offsets.
+struct DenseGather : Gather {
+  Index weight_step, out_filter;  // from one filter to the next
+};
+constexpr Index DENSE_FILTERS = 4;
 
 // gradient[j] += sum over rows, columns and lanes of d * x at offsets[j]
 struct WeightGradient {
@@ -105,7 +131,8 @@ struct DenseGradient {
   Index gradient_filter;
 };
 
-// out = relu(scale[0] * term[0] + scale[1] * term[1] + shift), over whole planes
+// out = activation(scale[0] * term[0] + scale[1] * term[1] + shift), over whole planes; no
+// activation, ReLU or ReLU6
 struct Combine {
   void* out;
   const void* term[2];
@@ -113,18 +140,19 @@ struct Combine {
   float shift;
   int terms;
   Index count;
-  bool half, relu, stream;
+  bool half, stream;
+  Activation activation;
 };
 
 // Which rows or columns each pooled one covers, and by how much its mean is divided.
 struct PoolAxis {
-  Index in, out, kernel, stride, padding;
+  Index in, out, kernel, stride, padding, padding_end;
   bool adaptive, count_padding;
 
   Index first(Index o) const { return adaptive ? o * in / out : o * stride - padding; }
   Index last(Index o) const {
     if (adaptive) return ((o + 1) * in + out - 1) / out;
-    return first(o) + kernel < in + padding ? first(o) + kernel : in + padding;
+    return first(o) + kernel < in + padding_end ? first(o) + kernel : in + padding_end;
   }
   Index begin(Index o) const { return first(o) < 0 ? 0 : first(o); }
   Index end(Index o) const { return last(o) < in ? last(o) : in; }
@@ -153,6 +181,28 @@ struct Pack {
   float* rows;
 };
 
+// Every value of a plane that is so many times as high and wide.
+struct Upsample {
+  Index height, width, down, across;
+};
+
+// A channel's plane in a norm that measures each image by itself. Mean, inverse deviation and sums
+// are one vector for the whole plane, or with `apart` one for each pixel.
+struct ImageNorm {
+  float* rows;          // what is normalised; in the backward pass the gradient of the result
+  const float* values;  // in the backward pass what was normalised
+  Index count;
+  bool apart;
+  const float *mean, *inverse;
+  float *sum, *product;
+  float weight, bias;
+};
+
+// Of one channel's d, and of d * xhat.
+struct ChannelSums {
+  float sum, product;
+};
+
 struct Kernels {
   const char* name;
   Index lanes;
@@ -161,6 +211,7 @@ struct Kernels {
   BatchSums (*store_rows)(const StoreRows&);
   GradSums (*accumulate_grad)(const AccumulateGrad&);
   void (*gather)(const Gather&);
+  void (*gather_dense)(const DenseGather&);  // of DENSE_FILTERS
   void (*weight_gradient)(const WeightGradient&);
   void (*dense_gradient)(const DenseGradient&);
   void (*combine)(const Combine&);
@@ -170,6 +221,19 @@ struct Kernels {
   void (*mean_pool_backward)(const Pool&);
   void (*dropout)(const Dropout&);
   void (*pack)(const Pack&);
+  // rows *= by, a vector at a time or with `single` all of them by one
+  void (*multiply)(float* rows, const float* by, Index count, bool single);
+  void (*add_up)(float* rows, Index count);  // leaves the sum of all vectors in the first
+  void (*upsample)(const Upsample&, const float* rows, float* out);
+  void (*upsample_backward)(const Upsample&, const float* gradient, float* out);
+  // Adds x - mean to sum, and its square to product.
+  void (*image_moments)(const ImageNorm&);
+  // rows = (rows - mean) * inverse * weight + bias
+  void (*image_normalize)(const ImageNorm&);
+  // Adds weight * d to sum, and weight * d * xhat to product.
+  ChannelSums (*image_products)(const ImageNorm&);
+  // rows = inverse * (weight * rows - sum - xhat * product)
+  void (*image_gradient)(const ImageNorm&);
   float (*sum)(const float* rows, Index pitch, Index count, Index columns);
 };
 

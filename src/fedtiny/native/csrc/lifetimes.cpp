@@ -35,7 +35,7 @@ Index last_use(const Program& p, int tensor, const Clock& clock) {
   const Op& producer = p.ops[t.producer];
   Index last = last_forward(p, tensor, clock);
   if (t.norm >= 0 && !t.dropped) last = clock.backward(t.producer);
-  if (producer.relu)
+  if (producer.activation != Activation::None)
     last = std::max(last, clock.backward(producer.finished ? t.readers.front() : t.producer));
   for (const int r : t.readers)
     for (const View& view : p.ops[r].in)

@@ -86,28 +86,33 @@ struct Linear : LayerRun {
 
   void weight_gradient(const float* x, const float* d) const {
     const float unscale = 1.0F / run.loss_scale;
-    std::fill_n(l.weight.gradient, l.kept, 0.0F);
-    if (l.bias.values != nullptr) std::fill_n(l.bias.gradient, node.whole_channels, 0.0F);
+    const bool adds = node.adds_gradient;  // to what a later use has left
+    if (!adds) std::fill_n(l.weight.gradient, l.kept, 0.0F);
+    if (!adds && l.bias.values != nullptr) std::fill_n(l.bias.gradient, node.whole_channels, 0.0F);
     each_neuron([&](Index, Index f) {
       const Row r = row(f);
       float* gradient = l.weight.gradient + r.begin;
+      for (Index j = 0; adds && j < r.count; ++j) gradient[j] *= run.loss_scale;
       run.kernels.weight_gradient({x, in_pitch, d + f * lanes, out_pitch, blocks, 1,
                                    l.offsets + r.begin, r.count, gradient});
       for (Index j = 0; j < r.count; ++j) gradient[j] *= unscale;
-      if (l.bias.values != nullptr)
-        l.bias.gradient[r.number] = unscale * run.kernels.sum(d + f * lanes, out_pitch, blocks, 1);
+      if (l.bias.values == nullptr) return;
+      const float own = unscale * run.kernels.sum(d + f * lanes, out_pitch, blocks, 1);
+      float& bias = l.bias.gradient[r.number];
+      bias = adds ? bias + own : own;
     });
   }
 };
 
 Shape shape(Node& node) {
   check_filters(node);
-  need(node.in.plane() == 1, node, "must read something flat");
   for (int axis = 0; axis < 2; ++axis) {
-    node.kernel[axis] = node.stride[axis] = 1;
-    node.padding[axis] = 0;
+    node.kernel[axis] = node.stride[axis] = node.dilation[axis] = 1;
+    node.padding[axis] = node.padding_end[axis] = 0;
   }
-  return {node.channels, 1, 1};
+  node.groups = 1;
+  if (node.in.plane() > 1) node.kind = FEDTINY_CONVOLUTION;  // over the channels, at each place
+  return {node.channels, node.in.height, node.in.width};
 }
 
 Index scratch(const Node&, const Options& o, Index images) {

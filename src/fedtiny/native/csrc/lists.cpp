@@ -16,7 +16,7 @@ Table<std::int32_t> places_of(const Table<std::int32_t>& numbers, Index whole) {
 
 // Where a weight of the whole layer is among what is there.
 struct Place {
-  Index filter, input, y, x;
+  Index group, filter, input, y, x;
 };
 
 class Lists {
@@ -27,7 +27,8 @@ class Lists {
         g_(*l_.geometry),
         there_(s.channels[node.place]),
         filters_(places_of(there_, node.whole_channels)),
-        inputs_(places_of(s.channels[node.first], node.whole_inputs)) {}
+        inputs_(places_of(s.channels[node.first], node.whole_inputs)),
+        groups_(groups_of(s, node)) {}
 
   void build(const std::int32_t* positions) {
     Index before = -1;
@@ -37,7 +38,8 @@ class Lists {
       before = position;
       const Place p = place(position);
       l_.positions[j] = small(position);
-      l_.offsets[j] = small(p.input * g_.in_plane + g_.tap_offset(p.y, p.x));
+      const Index channel = p.input - groups_[p.group].channel;
+      l_.offsets[j] = small(channel * g_.in_plane + g_.tap_offset(p.y, p.x));
       ++l_.row_begin[position / node_.filter_size() + 1];
     }
     for (Index f = 0; f < node_.whole_channels; ++f) l_.row_begin[f + 1] += l_.row_begin[f];
@@ -51,15 +53,17 @@ class Lists {
     each_live([&](const Place& p, Index j) {
       const Index to = next[static_cast<std::size_t>(bucket(p))]++;
       l_.back_index[to] = small(j);
-      l_.back_offsets[to] = small(p.filter * g_.out_plane + g_.back_offset(p.y, p.x));
+      const Index filter = p.filter - groups_[p.group].filter;
+      l_.back_offsets[to] = small(filter * g_.out_plane + g_.back_offset(p.y, p.x));
     });
   }
 
  private:
   Place place(Index position) const {
-    const Index rest = position % node_.filter_size(), tap = rest % node_.taps();
-    return {filters_[position / node_.filter_size()], inputs_[rest / node_.taps()],
-            tap / g_.x.kernel, tap % g_.x.kernel};
+    const Index filter = position / node_.filter_size(), rest = position % node_.filter_size();
+    const Index group = filter / node_.group_filters(), tap = rest % node_.taps();
+    const Index input = group * node_.group_inputs() + rest / node_.taps();
+    return {group, filters_[filter], inputs_[input], tap / g_.x.kernel, tap % g_.x.kernel};
   }
 
   Index bucket(const Place& p) const { return p.input * g_.phases() + g_.phase(p.y, p.x); }
@@ -76,9 +80,33 @@ class Lists {
   const Geometry& g_;
   const Table<std::int32_t>& there_;
   const Table<std::int32_t> filters_, inputs_;
+  const Table<Group> groups_;
 };
 
+// For each group, where those of its channels that are there begin among all, and how many.
+Table<std::pair<Index, Index>> shares(const Table<std::int32_t>& numbers, Index groups,
+                                      Index group_size) {
+  Table<std::pair<Index, Index>> found(groups);
+  Index next = 0;
+  for (Index group = 0; group < groups; ++group) {
+    const Index begin = next;
+    while (next < numbers.count() && numbers[next] < (group + 1) * group_size) ++next;
+    found[group] = {begin, next - begin};
+  }
+  return found;
+}
+
 }  // namespace
+
+// A flattened linear layer reads the values of its channels; it has one group.
+Table<Group> groups_of(const Storage& s, const Node& node) {
+  const auto channels = shares(s.channels[node.first], node.groups, node.group_inputs());
+  const auto filters = shares(s.channels[node.place], node.groups, node.group_filters());
+  Table<Group> groups;
+  for (Index i = 0; i < node.groups; ++i)
+    groups.push_back({channels[i].first, channels[i].second, filters[i].first, filters[i].second});
+  return groups;
+}
 
 void build_lists(const Storage& storage, const Node& node, const std::int32_t* positions) {
   Lists lists(storage, node);

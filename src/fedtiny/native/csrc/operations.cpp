@@ -3,18 +3,23 @@
 namespace fedtiny {
 namespace {
 
+using namespace operations;
+
 const Operation* const OPERATIONS[] = {
-    &operations::input,      &operations::convolution, &operations::linear,
-    &operations::batch_norm, &operations::relu,        &operations::add,
-    &operations::max_pool,   &operations::mean_pool,   &operations::adaptive_pool,
-    &operations::flatten,    &operations::dropout,
+    &input,     &convolution,   &linear,   &batch_norm, &relu,         &add,        &max_pool,
+    &mean_pool, &adaptive_pool, &flatten,  &dropout,    nullptr,       &group_norm, &layer_norm,
+    &relu6,     &leaky_relu,    &silu,     &hard_swish, &hard_sigmoid, &sigmoid,    &tanh,
+    &gelu,      nullptr,        &multiply, &concat,     &reshape,      &permute,    &upsample,
+    nullptr,    nullptr,        &slice,
 };
 constexpr int KINDS = sizeof OPERATIONS / sizeof OPERATIONS[0];
-static_assert(KINDS == FEDTINY_DROPOUT + 1, "one operation for each fedtiny_kind");
+static_assert(KINDS == FEDTINY_SLICE + 1, "one operation for each fedtiny_kind");
 
 }  // namespace
 
-bool is_known(const Node& node) { return node.kind >= 0 && node.kind < KINDS; }
+bool is_known(const Node& node) {
+  return node.kind >= 0 && node.kind < KINDS && OPERATIONS[node.kind] != nullptr;
+}
 
 const Operation& operation_of(const Node& node) { return *OPERATIONS[node.kind]; }
 

@@ -6,9 +6,9 @@
 // file, with its record at the end, and name the record in `operations` here and in the table of
 // operations.cpp, at the place of its kind in fedtiny_native.h.
 //
-// Batch norm, ReLU, addition and flattening have no functions to run: they are folded into views
-// and combinations (program.h). `copy` and `combine` are not nodes: programs use them to write what
-// cannot stay a view.
+// Batch norm, activations, addition and flattening have no functions to run: they are folded into
+// views and combinations (program.h). `copy` and `combine` are not nodes: programs use them to
+// write what cannot stay a view.
 #pragma once
 #include <functional>
 
@@ -34,11 +34,13 @@ struct Operation {
   // Floats that a thread needs, if not a few planes.
   Index (*scratch)(const Node&, const Options&, Index images) = nullptr;
   FilterGradients (*filter_gradients)(Run&, const Op&) = nullptr;
+  Activation activation = Activation::None;  // that views go through
 };
 
 namespace operations {
 extern const Operation input, convolution, linear, batch_norm, relu, add, max_pool, mean_pool,
-    adaptive_pool, flatten, dropout;
+    adaptive_pool, flatten, dropout, group_norm, layer_norm, relu6, leaky_relu, silu, hard_swish,
+    hard_sigmoid, sigmoid, tanh, gelu, multiply, concat, reshape, permute, upsample, slice;
 extern const Operation copy, combine;
 }  // namespace operations
 

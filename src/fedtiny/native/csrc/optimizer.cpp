@@ -66,7 +66,7 @@ std::vector<Span> spans_of(const Storage& s, const fedtiny_rates& rates) {
       spans.push_back({done, std::min(done + SHARE, end), by});
   };
   for (const Node& node : s.nodes) {
-    if (decay == rest_decay || !node.is_layer()) continue;
+    if (decay == rest_decay || !node.is_layer() || !node.owns()) continue;
     const Layer& layer = s.layers[node.place];
     add(layer.weight.values - s.values, rest_decay);
     add(done + layer.kept, decay);

@@ -37,9 +37,12 @@ class Tally {
   std::vector<char*> gaps_;
 };
 
+bool has_scale(const Node& node) { return node.is_norm() || node.is_image_norm(); }
+
 Index parameter_count(const Node& node, Index kept) {
+  if (!node.owns()) return 0;
   if (node.is_layer()) return kept + (node.bias != 0 ? node.whole_channels : 0);
-  return node.is_norm() ? 2 * node.whole_channels : 0;
+  return has_scale(node) ? 2 * node.whole_channels : 0;
 }
 
 void place_parameters(Layout& layout, const Nodes& nodes, const Options& o, Tally& tally) {
@@ -59,10 +62,15 @@ void place_parameters(Layout& layout, const Nodes& nodes, const Options& o, Tall
   for (const Node& node : nodes) {
     Layer& layer = layout.layers[node.place];
     Norm& norm = layout.norms[node.place];
+    if (!node.owns()) {
+      layer = layout.layers[node.owner()];
+      norm = layout.norms[node.owner()];
+      continue;
+    }
     if (node.is_layer()) layer.weight = take(layer.kept);
     if (node.is_layer() && node.bias != 0) layer.bias = take(node.whole_channels);
-    if (node.is_norm()) norm.weight = take(node.whole_channels);
-    if (node.is_norm()) norm.bias = take(node.whole_channels);
+    if (has_scale(node)) norm.weight = take(node.whole_channels);
+    if (has_scale(node)) norm.bias = take(node.whole_channels);
   }
 }
 
@@ -75,6 +83,8 @@ void place_lists(Layer& layer, const Node& node, const Options& o, Tally& tally)
   layer.back_offsets = tally.take<std::int32_t>(layer.kept);
   layer.back_index = tally.take<std::int32_t>(layer.kept);
   layer.back_weights = tally.take<float>(layer.kept);
+  if (node.owns() && node.adds_gradient && o.top_count > 0)
+    layer.whole_gradient = tally.take<float>(node.weights());
   if (node.kind != FEDTINY_CONVOLUTION) return;
   const Index pieces = sized(o.blocks(o.batch), layer.geometry->bands);
   const Index goal = PARTIAL_GOAL / std::max<Index>(1, layer.kept + node.whole_channels);
@@ -118,6 +128,8 @@ void place_scratch(Layout& layout, const Nodes& nodes, const Options& o, Tally& 
         partials =
             std::max(partials, sized(o.blocks(images), node.in.size() + node.out.size(), o.lanes));
     }
+    if (node.is_image_norm())  // two sums of each channel of each block
+      partials = std::max(partials, sized(2, o.blocks(o.batch), node.out.channels));
     partials = std::max(partials, layer.chunks * (layer.kept + node.whole_channels));
     if (node.is_layer()) slab = std::max(slab, sized(FILTER_GROUP, node.filter_size()));
   }
@@ -171,6 +183,8 @@ Layout layout_of(const Nodes& nodes, const Options& options, const Table<Index>&
   layout.memory.parameters = tally.total();
   for (const Node& node : nodes) {
     if (node.is_layer()) place_lists(layout.layers[node.place], node, options, tally);
+    if (!node.owns())
+      layout.layers[node.place].whole_gradient = layout.layers[node.owner()].whole_gradient;
     if (node.is_norm()) place_norm(layout.norms[node.place], node.whole_channels, tally);
   }
   layout.memory.lists = tally.total() - layout.memory.parameters;

@@ -33,7 +33,8 @@ struct Layer {
   std::int32_t *positions, *row_begin, *offsets;
   std::int32_t *back_begin, *back_offsets, *back_index;
   float* back_weights;
-  const std::int32_t* numbers;  // in the whole layer, of each filter that is there
+  const std::int32_t* numbers;      // in the whole layer, of each filter that is there
+  float* whole_gradient = nullptr;  // of all uses of shared weights, if largest ones are asked for
 
   void gather_back_weights() const {
     for (Index j = 0; j < back_begin[geometry->buckets()]; ++j)

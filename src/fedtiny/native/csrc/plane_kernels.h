@@ -1,4 +1,4 @@
-// Pooling, dropout, and images put into lanes.
+// Pooling, dropout, products, upsampling, and images put into lanes.
 #pragma once
 #include "vectors.h"
 
@@ -88,6 +88,37 @@ void dropout(const Dropout& d) {
       float* value = d.rows + i * L + lane;
       *value = kept ? *value * scale : 0.0F;
     }
+}
+
+void multiply(float* rows, const float* by, Index count, bool single) {
+  const Vec first = load(by);
+  for (Index i = 0; i < count * L; i += L)
+    store(rows + i, load(rows + i) * (single ? first : load(by + i)));
+}
+
+void add_up(float* rows, Index count) {
+  Vec total = {};
+  for (Index i = 0; i < count * L; i += L) total += load(rows + i);
+  store(rows, total);
+}
+
+void upsample(const Upsample& given, const float* rows, float* out) {
+  const Upsample u = given;
+  for (Index r = 0; r < u.height * u.down; ++r)
+    for (Index c = 0; c < u.width * u.across; ++c, out += L)
+      store(out, load(rows + (r / u.down * u.width + c / u.across) * L));
+}
+
+void upsample_backward(const Upsample& given, const float* gradient, float* out) {
+  const Upsample u = given;
+  for (Index i = 0; i < u.height * u.width; ++i, out += L) {
+    const Index top = i / u.width * u.down, left = i % u.width * u.across;
+    Vec total = {};
+    for (Index r = 0; r < u.down; ++r)
+      for (Index c = 0; c < u.across; ++c)
+        total += load(gradient + ((top + r) * u.width * u.across + left + c) * L);
+    store(out, total);
+  }
 }
 
 void pack(const Pack& p) {

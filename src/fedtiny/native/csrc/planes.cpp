@@ -1,4 +1,5 @@
-// Operations that turn each plane into another one; the input, flattening and copies are such.
+// Operations that turn each plane into another one; the input, flattening, copies and reshapes,
+// which leave values in their order, are such.
 #include "run.h"
 
 namespace fedtiny {
@@ -24,6 +25,13 @@ Shape input_shape(Node& node) {
 }
 
 Shape flat_shape(Node& node) { return {node.in.size(), 1, 1}; }
+
+Shape reshaped(Node& node) {
+  need(is_size(node.channels) && is_size(node.height) && is_size(node.width) &&
+           sized(node.channels, node.height, node.width) == node.in.size(),
+       node, "gives another number of values than it reads");
+  return {node.channels, node.height, node.width};
+}
 
 void copy_forward(Run& run, const Op& op) { planes_forward(run, op, unchanged); }
 void copy_backward(Run& run, const Op& op) { planes_backward(run, op, op.in[0], unchanged); }
@@ -61,6 +69,7 @@ void planes_backward(Run& run, const Op& op, const View& view, const PlaneWork& 
 
 const Operation operations::input = {"input", 0, input_shape, pack_images};
 const Operation operations::flatten = {"flatten", 1, flat_shape};
+const Operation operations::reshape = {"reshape", 1, reshaped, copy_forward, copy_backward};
 const Operation operations::copy = {"copy", 1, nullptr, copy_forward, copy_backward};
 
 }  // namespace fedtiny

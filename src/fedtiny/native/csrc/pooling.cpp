@@ -11,6 +11,7 @@ PoolAxis axis_of(const Node& node, int axis, Index in, Index out) {
           node.kernel[axis],
           node.stride[axis],
           node.padding[axis],
+          node.padding_end[axis],
           adaptive,
           !adaptive && node.count_padding != 0};
 }
@@ -51,7 +52,10 @@ void backward(Run& run, const Op& op) {
   });
 }
 
-Shape windowed(Node& node) { return windowed_shape(node, node.in.channels); }
+Shape windowed(Node& node) {
+  need(node.ceil == 0 || node.ceil == 1, node, "has a ceil mode or has none");
+  return windowed_shape(node, node.in.channels);
+}
 
 Shape adapted(Node& node) {
   need(is_size(node.height) && is_size(node.width), node, "needs an output size");

@@ -7,12 +7,27 @@
 namespace fedtiny {
 namespace {
 
-// What a node returns: a view, or the sum of two that is not written yet; ReLU is of the sum.
+// What a node returns: a view, or the sum of two that is not written yet; the activation is of the
+// sum.
 struct Value {
   std::vector<View> terms;
-  bool relu = false;
-  bool plain() const { return terms.size() == 1 && terms[0].norm < 0 && !relu; }
+  Activation activation = Activation::None;
+  float leak = 0;
+  bool active() const { return activation != Activation::None; }
+  bool plain() const { return terms.size() == 1 && terms[0].norm < 0 && !active(); }
+  View view() const {
+    View view = terms[0];
+    view.activation = activation;
+    view.leak = leak;
+    return view;
+  }
 };
+
+// Whether the output of an activation tells its derivative: a combination can do it then.
+bool output_tells(Activation activation) {
+  return activation == Activation::None || activation == Activation::Relu ||
+         activation == Activation::Relu6;
+}
 
 class Compiler {
  public:
@@ -30,15 +45,19 @@ class Compiler {
     switch (node.kind) {
       case FEDTINY_INPUT: return append({&operation_of(node), node.place, {}}, node.out);
       case FEDTINY_BATCH_NORM: return normed(node);
-      case FEDTINY_RELU: return rectified(node);
       case FEDTINY_ADD: return added(node);
       case FEDTINY_FLATTEN: return flattened(node);
-      default: return run(operation_of(node), node, node.out);
+      case FEDTINY_PERMUTE: write(nodes_[node.first]); break;  // its planes are not of one channel
+      default: break;
     }
+    if (operation_of(node).activation != Activation::None) return activated(node);
+    return run(operation_of(node), node, node.out);
   }
 
   Value run(const Operation& operation, const Node& node, const Shape& shape) {
-    return append({&operation, node.place, {read(node)}}, shape);
+    Op op{&operation, node.place, {read(node.first)}};
+    if (node.second >= 0) op.in.push_back(read(node.second));
+    return append(op, shape);
   }
 
   Value append(Op op, const Shape& shape) {
@@ -48,14 +67,12 @@ class Compiler {
     return {{View{op.out}}};
   }
 
-  // The view of what a node reads, written first if it cannot be read as it is.
-  View read(const Node& node) {
-    const Value& v = values_[node.first];
-    if (v.terms.size() > 1 || !(v.plain() || only_read_by_views(nodes_[node.first])))
-      write(nodes_[node.first]);
-    View view = values_[node.first].terms[0];
-    view.relu = values_[node.first].relu;
-    return view;
+  // The view of a node's value, written first if it cannot be read as it is.
+  View read(int source) {
+    const Value& v = values_[source];
+    if (v.terms.size() > 1 || !(v.plain() || only_read_by_views(nodes_[source])))
+      write(nodes_[source]);
+    return values_[source].view();
   }
 
   template <class Condition>
@@ -79,7 +96,10 @@ class Compiler {
   void write(const Node& node) {
     const Value v = values_[node.place];
     if (v.plain()) return;
-    values_[node.place] = append({&operations::combine, node.place, v.terms, -1, v.relu}, node.out);
+    values_[node.place] =
+        output_tells(v.activation)
+            ? append({&operations::combine, node.place, v.terms, -1, v.activation}, node.out)
+            : append({&operations::copy, node.place, {v.view()}}, node.out);
   }
 
   bool read_once(int i) const { return nodes_[i].consumers.size() == 1; }
@@ -98,16 +118,21 @@ class Compiler {
     return program_.ops[tensor.producer].operation->leads_norm && tensor.norm < 0;
   }
 
-  Value rectified(const Node& node) {
-    if (!values_[node.first].plain() && !read_once(node.first)) write(nodes_[node.first]);
-    return {values_[node.first].terms, true};
+  Value activated(const Node& node) {
+    const Activation own =
+        node.approximate != 0 ? Activation::GeluByTanh : operation_of(node).activation;
+    const Value& v = values_[node.first];
+    const bool fits = !v.active() || (v.activation == own && own == Activation::Relu);
+    const bool one = v.terms.size() == 1 || output_tells(own);
+    if (!fits || !one || (!v.plain() && !read_once(node.first))) write(nodes_[node.first]);
+    return {values_[node.first].terms, own, node.slope};
   }
 
   Value added(const Node& node) {
     Value sum;
     for (const int source : {node.first, node.second}) {
       const Value& v = values_[source];
-      const bool fits = v.terms.size() == 1 && !v.relu;
+      const bool fits = v.terms.size() == 1 && !v.active();
       if (!fits || (!v.plain() && !read_once(source))) write(nodes_[source]);
       sum.terms.push_back(values_[source].terms[0]);
     }
@@ -116,8 +141,8 @@ class Compiler {
 
   Value flattened(const Node& node) {
     if (!only_linear_readers(node)) return run(operations::copy, node, node.out);
-    const View view = read(node);
-    return {{view}, view.relu};
+    const View view = read(node.first);
+    return {{view}, view.activation, view.leak};
   }
 
   const Nodes& nodes_;
@@ -161,7 +186,7 @@ void plan_input_grad(Program& p, int i, View& view) {
   }
   if (!grad.add) to.gradient_buffer = p.gradient_buffers++;
   Op& producer = p.ops[to.producer];
-  const bool comes_again = same_twice(here) && &view == &here.in[0];
+  const bool comes_again = same_twice(here) && &view == here.in.data();
   if (producer.operation == &operations::combine && view.plain() && to.readers.front() == i &&
       !comes_again)
     grad.finishes = producer.finished = true;
@@ -183,7 +208,8 @@ void plan_gradients(Program& p) {
 // Outputs of convolutions that only a combination reads can be computed again at their turn.
 void drop_what_can_be_recomputed(Program& p) {
   for (Tensor& t : p.tensors) {
-    if (t.norm < 0 || !p.ops[t.producer].operation->leads_norm) continue;
+    const Operation& producer = *p.ops[t.producer].operation;
+    if (t.norm < 0 || !producer.leads_norm || !producer.rereads_input) continue;
     if (t.readers.size() != 1 || p.ops[t.readers[0]].operation != &operations::combine) continue;
     const Op& combination = p.ops[t.readers[0]];
     const int at = combination.finished ? p.tensors[combination.out].readers.front() : t.readers[0];

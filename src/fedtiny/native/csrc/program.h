@@ -1,8 +1,9 @@
 // The network as it is run: few operations on few stored tensors.
 //
-// Batch norm and ReLU are not run by themselves. A value that only layers and pools read is a view
-// (a stored tensor seen through batch norm and ReLU) that is worked out wherever it is read. Any
-// other is written by a combination, which also adds. Batch norm always follows a tensor that
+// Batch norm and activations are not run by themselves. A value that only layers and pools read is
+// a view (a stored tensor seen through batch norm and an activation) that is worked out wherever it
+// is read. Any other is written: by a combination, which also adds, or by a copy if it takes more
+// than the output to tell the activation's derivative. Batch norm always follows a tensor that
 // nothing else reads, so its gradient has one place.
 #pragma once
 #include "graph.h"
@@ -28,17 +29,18 @@ struct InputGrad {
 struct View {
   int tensor = -1;
   int norm = -1;  // node of the batch norm it is seen through
-  bool relu = false;
+  Activation activation = Activation::None;
+  float leak = 0;
   InputGrad grad = {};
-  bool plain() const { return norm < 0 && !relu; }
+  bool plain() const { return norm < 0 && activation == Activation::None; }
 };
 
 struct Op {
   const Operation* operation;
   int node;
-  std::vector<View> in;  // two, if two are added
+  std::vector<View> in;  // two, if two are added, multiplied or joined
   int out = -1;
-  bool relu = false;                 // of a combination
+  Activation activation = Activation::None;  // of a combination
   bool finished = false;             // the last reader of its output has done its mask and sums
   std::vector<int> recomputes = {};  // operations to be run again before this one's backward pass
   std::vector<NormedTensor> normed_inputs() const;

@@ -1,6 +1,6 @@
-// Between stored tensors and scratch: batch norm, ReLU and their gradients on the way.
+// Between stored tensors and scratch: batch norm, activations and their gradients on the way.
 #pragma once
-#include "vectors.h"
+#include "activation_kernels.h"
 
 namespace fedtiny {
 namespace {
@@ -30,10 +30,10 @@ inline auto with_flags(const F& f, bool first, Flags... others) {
   return first ? with(Constant<true>{}) : with(Constant<false>{});
 }
 
-template <class T, bool AFFINE, bool RELU, bool VALUE>
+template <class T, bool AFFINE, Activation ACTIVATION, bool VALUE>
 void load_rows_as(LoadRows a, float* out) {
   const Vec scale = broadcast(a.scale), shift = broadcast(a.shift);
-  const Vec slope = broadcast(a.slope), mean = broadcast(a.mean);
+  const Vec slope = broadcast(a.slope), mean = broadcast(a.mean), leak = broadcast(a.leak);
   const Ints lanes = first_lanes(a.lanes);
   const T* plane = static_cast<const T*>(a.plane);
   const T* value = static_cast<const T*>(a.value);
@@ -59,16 +59,26 @@ void load_rows_as(LoadRows a, float* out) {
       } else if (AFFINE) {
         v = scale * v + shift;
       }
-      store(out + c * L, RELU ? relu(v) : v);
+      store(out + c * L, activated<ACTIVATION>(v, leak));
     }
     zero(out + end * L, a.columns - end);
   }
 }
 
 void load_rows(const LoadRows& a, float* out) {
-  with_flags([&](auto half, auto affine, auto relu,
-                 auto value) { load_rows_as<Stored<half>, affine, relu, value>(a, out); },
-             a.half, a.affine, a.relu, a.value != nullptr);
+  with_flags(
+      [&](auto half, auto affine) {
+        using T = Stored<half>;
+        if (a.value != nullptr) {
+          load_rows_as<T, false, Activation::None, true>(a, out);
+        } else if (is_clip(a.activation)) {
+          with_clip(a.activation, [&](auto clip) { load_rows_as<T, affine, clip, false>(a, out); });
+        } else {
+          with_curve(a.activation,
+                     [&](auto curve) { load_rows_as<T, true, curve, false>(a, out); });
+        }
+      },
+      a.half, a.affine);
 }
 
 template <class T, bool STREAM, bool SUMS>
@@ -99,14 +109,15 @@ BatchSums store_rows(const StoreRows& a) {
                     a.half, a.stream, a.sums);
 }
 
-// How rows meet what is there: in its place, added after mask and sums or before them, or there
-// are no rows.
+// How rows meet what is there: in its place, added after derivative and sums or before them, or
+// there are no rows.
 enum class Add { Never, NeverAndStream, After, Before, NoRows };
 
-template <class T, bool MASK, int TERMS, Add ADD>
+template <class T, Activation CLIP, int TERMS, Add ADD>
 GradSums accumulate_grad_as(AccumulateGrad a) {
   constexpr bool BEFORE = ADD == Add::Before || ADD == Add::NoRows;
-  const Vec scale = broadcast(a.mask_scale), shift = broadcast(a.mask_shift);
+  constexpr bool MASK = CLIP != Activation::None;
+  const Vec scale = broadcast(a.scale), shift = broadcast(a.shift);
   const Vec mean0 = broadcast(a.mean[0]), mean1 = broadcast(a.mean[1]);
   Vec sum = {}, product0 = {}, product1 = {};
   for (Index row = 0; row < a.count; ++row) {
@@ -115,13 +126,13 @@ GradSums accumulate_grad_as(AccumulateGrad a) {
     for (Index c = 0; c < a.columns * L; c += L) {
       Vec v = ADD == Add::NoRows ? Vec{} : load(a.rows + row * a.pitch + c);
       if (ADD == Add::After || BEFORE) prefetch(gradient + c + a.ahead);
-      if (MASK) prefetch(static_cast<const T*>(a.mask) + start + c + a.ahead);
+      if (MASK) prefetch(static_cast<const T*>(a.value) + start + c + a.ahead);
       if (TERMS > 0) prefetch(static_cast<const T*>(a.term[0]) + start + c + a.ahead);
       if (TERMS > 1) prefetch(static_cast<const T*>(a.term[1]) + start + c + a.ahead);
       if (BEFORE) v += load(gradient + c);
       if (MASK) {
-        const Vec kept = scale * load(static_cast<const T*>(a.mask) + start + c) + shift;
-        v = kept > Vec{} ? v : Vec{};
+        const Vec kept = scale * load(static_cast<const T*>(a.value) + start + c) + shift;
+        v = is_open<CLIP>(kept) ? v : Vec{};
       }
       if (TERMS > 0) {
         sum += v;
@@ -135,26 +146,43 @@ GradSums accumulate_grad_as(AccumulateGrad a) {
   return {sum_lanes(sum), {sum_lanes(product0), sum_lanes(product1)}};
 }
 
-template <class T, bool MASK, int TERMS>
+template <class T, Activation CLIP, int TERMS>
 GradSums accumulate_grad_of(const AccumulateGrad& a) {
-  if (a.rows == nullptr) return accumulate_grad_as<T, MASK, TERMS, Add::NoRows>(a);
-  if (a.add && a.finish) return accumulate_grad_as<T, MASK, TERMS, Add::Before>(a);
-  if (a.add) return accumulate_grad_as<T, MASK, TERMS, Add::After>(a);
-  if (a.stream) return accumulate_grad_as<T, MASK, TERMS, Add::NeverAndStream>(a);
-  return accumulate_grad_as<T, MASK, TERMS, Add::Never>(a);
+  if (a.rows == nullptr) return accumulate_grad_as<T, CLIP, TERMS, Add::NoRows>(a);
+  if (a.add && a.finish) return accumulate_grad_as<T, CLIP, TERMS, Add::Before>(a);
+  if (a.add) return accumulate_grad_as<T, CLIP, TERMS, Add::After>(a);
+  if (a.stream) return accumulate_grad_as<T, CLIP, TERMS, Add::NeverAndStream>(a);
+  return accumulate_grad_as<T, CLIP, TERMS, Add::Never>(a);
+}
+
+// Rows times the derivative of a curved activation, in their place.
+template <class T, Activation CURVE>
+void scale_by_derivative(AccumulateGrad a) {
+  const Vec scale = broadcast(a.scale), shift = broadcast(a.shift), leak = broadcast(a.leak);
+  for (Index row = 0; row < a.count; ++row) {
+    float* rows = a.rows + row * a.pitch;
+    const T* value = static_cast<const T*>(a.value) + row * a.row_stride;
+    for (Index c = 0; c < a.columns * L; c += L)
+      store(rows + c, load(rows + c) * derivative<CURVE>(scale * load(value + c) + shift, leak));
+  }
+}
+
+template <class T>
+GradSums accumulate_grad_held_as(const AccumulateGrad& a) {
+  if (!is_clip(a.activation))
+    with_curve(a.activation, [&](auto curve) { scale_by_derivative<T, curve>(a); });
+  return with_clip(a.activation, [&](auto clip) {
+    if (a.terms == 0) return accumulate_grad_of<T, clip, 0>(a);
+    if (a.terms == 1) return accumulate_grad_of<T, clip, 1>(a);
+    return accumulate_grad_of<T, clip, 2>(a);
+  });
 }
 
 GradSums accumulate_grad(const AccumulateGrad& a) {
-  return with_flags(
-      [&](auto half, auto mask) {
-        if (a.terms == 0) return accumulate_grad_of<Stored<half>, mask, 0>(a);
-        if (a.terms == 1) return accumulate_grad_of<Stored<half>, mask, 1>(a);
-        return accumulate_grad_of<Stored<half>, mask, 2>(a);
-      },
-      a.half, a.mask != nullptr);
+  return a.half ? accumulate_grad_held_as<Half>(a) : accumulate_grad_held_as<float>(a);
 }
 
-template <class T, bool TWO, bool RELU, bool STREAM>
+template <class T, bool TWO, Activation CLIP, bool STREAM>
 void combine_as(Combine a) {
   const Vec scale0 = broadcast(a.scale[0]), scale1 = broadcast(a.scale[1]);
   const Vec shift = broadcast(a.shift);
@@ -164,14 +192,16 @@ void combine_as(Combine a) {
   for (Index i = 0; i < a.count * L; i += L) {
     Vec v = scale0 * load(first + i) + shift;
     if (TWO) v += scale1 * load(second + i);
-    put<STREAM>(out + i, RELU ? relu(v) : v);
+    put<STREAM>(out + i, activated<CLIP>(v, Vec{}));
   }
 }
 
 void combine(const Combine& a) {
-  with_flags([&](auto half, auto two, auto relu,
-                 auto stream) { combine_as<Stored<half>, two, relu, stream>(a); },
-             a.half, a.terms > 1, a.relu, a.stream);
+  with_clip(a.activation, [&](auto clip) {
+    with_flags(
+        [&](auto half, auto two, auto stream) { combine_as<Stored<half>, two, clip, stream>(a); },
+        a.half, a.terms > 1, a.stream);
+  });
 }
 
 }  // namespace

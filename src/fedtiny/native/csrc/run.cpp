@@ -48,7 +48,9 @@ bool Run::streams(int tensor) const {
 LoadRows Run::view_rows(const View& view, Index channel, Index offset) const {
   LoadRows rows = whole_plane(tensor(view).shape, lanes, bytes == 2);
   rows.plane = value(view.tensor, offset);
-  rows.relu = view.relu;
+  rows.activation = view.activation;
+  rows.leak = view.leak;
+  rows.scale = 1.0F;
   rows.affine = view.norm >= 0;
   if (rows.affine) {
     rows.scale = storage.norms[view.norm].scale[channel];
@@ -92,11 +94,12 @@ AccumulateGrad Run::input_grad(const Rows& rows, const View& view, Index channel
   grad.add = view.grad.add;
   grad.finish = view.grad.finishes;
   grad.stream = streams(view.tensor);
-  const bool relu = grad.finish ? storage.program.producer(view).relu : view.relu;
-  if (relu) grad.mask = value(view.tensor, offset);
+  grad.activation = grad.finish ? storage.program.producer(view).activation : view.activation;
+  grad.leak = view.leak;
+  if (grad.activation != Activation::None) grad.value = value(view.tensor, offset);
   if (view.norm >= 0) {
-    grad.mask_scale = storage.norms[view.norm].scale[channel];
-    grad.mask_shift = storage.norms[view.norm].shift[channel];
+    grad.scale = storage.norms[view.norm].scale[channel];
+    grad.shift = storage.norms[view.norm].shift[channel];
   }
   for (const NormedTensor& normed : view.grad.normed) {
     grad.term[grad.terms] = value(normed.tensor, offset);
@@ -105,7 +108,7 @@ AccumulateGrad Run::input_grad(const Rows& rows, const View& view, Index channel
   return grad;
 }
 
-void Run::accumulate_plane(const View& view, const Plane& plane, const float* rows) const {
+void Run::accumulate_plane(const View& view, const Plane& plane, float* rows) const {
   const Rows row = one_row(rows, tensor(view).shape.plane());
   grad_sums(plane.number) =
       kernels.accumulate_grad(input_grad(row, view, plane.channel, plane.offset));

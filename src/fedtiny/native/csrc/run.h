@@ -18,7 +18,7 @@ struct Plane {
   Index thread, number, block, channel, offset;
 };
 
-inline Rows one_row(const float* row, Index columns) { return {row, 0, 1, columns, 0}; }
+inline Rows one_row(float* row, Index columns) { return {row, 0, 1, columns, 0}; }
 
 struct Run {
   Run(Storage& storage, ThreadPool& pool);
@@ -65,7 +65,7 @@ struct Run {
   void unpack(const float* rows, Index block, float* images, Index count, Index stride) const;
 
   // Adds to the gradient of what was read; without rows, finishes what is there.
-  void accumulate_plane(const View& view, const Plane& plane, const float* rows) const;
+  void accumulate_plane(const View& view, const Plane& plane, float* rows) const;
   // Adds up what the pieces of work have left in `sums` for the batch norms before a view.
   void collect_sums(const View& view, Index pieces) const;
 

@@ -72,7 +72,7 @@ Storage::Storage(const Nodes& given, const Options& chosen, const Table<Index>& 
   for (const Node& node : nodes) {
     layers[node.place].numbers = norms[node.place].numbers = channels[node.place].data();
     if (node.is_layer())
-      build_lists(*this, node, positions != nullptr ? positions[node.place] : nullptr);
+      build_lists(*this, node, positions != nullptr ? positions[node.owner()] : nullptr);
   }
 }
 

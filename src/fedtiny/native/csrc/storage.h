@@ -56,7 +56,13 @@ struct Storage : Layout {
 // What preparing would take.
 fedtiny_memory planned_memory(const Nodes& nodes, const Options& options, const Table<Index>& kept);
 
+// The channels and filters of a convolution's group that are there.
+struct Group {
+  Index channel, channels, filter, filters;  // the first of them, and how many
+};
+
 // lists.cpp
+Table<Group> groups_of(const Storage& storage, const Node& node);
 void build_lists(const Storage& storage, const Node& node, const std::int32_t* positions);
 
 }  // namespace fedtiny

@@ -10,7 +10,6 @@ from fedtiny.devices.gpu.sparse.lowering import UnsupportedNetworkError
 from fedtiny.devices.gpu.sparse.plan import Plan
 from fedtiny.errors import KernelError
 from fedtiny.graph.ir import Graph
-from fedtiny.graph.operations import OPERATIONS
 from fedtiny.models import Traced, untrained
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Mask
@@ -51,9 +50,8 @@ def shared_memory(device: torch.device) -> int:
 def kept_share(graph: Graph, mask: Mask) -> float:
     """Share of a dense network's multiply-adds that its kept weights take."""
     kept = dense = 0
-    for number, node in graph.layers.items():
-        uses = OPERATIONS[node.kind].uses(graph.shapes[number])
-        name, size = f"{node.name}.weight", prod(graph.weight_shapes[node.name])
+    for layer, uses in graph.uses.items():
+        name, size = f"{layer}.weight", prod(graph.weight_shapes[layer])
         dense += size * uses
         kept += (mask.kept(name) if name in mask.param_spec.prunable else size) * uses
     return kept / dense

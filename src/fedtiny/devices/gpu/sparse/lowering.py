@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph, Kind, Node, Pair
+from fedtiny.graph.operations import beyond_plain
 
 TAIL = (Kind.FLATTEN, Kind.LINEAR, Kind.RELU, Kind.DROPOUT)
 POOLS = (Kind.MAX_POOL, Kind.MEAN_POOL, Kind.ADAPTIVE_POOL)
@@ -134,6 +135,9 @@ class _Lowering:
         return value
 
     def _value(self, number: int, node: Node) -> Value:
+        if more := beyond_plain(node):
+            kind = node.kind.name.lower().replace("_", " ")
+            raise UnsupportedNetworkError(f"it has a {kind} with {more}")
         if node.kind == Kind.CONVOLUTION:
             return self._convolution(number)
         if node.kind == Kind.BATCH_NORM:

@@ -1,0 +1,246 @@
+"""Data sets of arrays, and of any map-style torch Dataset."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedtiny.data.images import Array, DataSet, ImageSet, Layout
+from fedtiny.data.partition import Partition
+from fedtiny.errors import DataError
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+CHANNELS = (1, 2, 3, 4)
+ArrayLayout = Literal["NCHW", "NHWC", "NHW", "NCT", "NTC", "NF"]
+"""What the dimensions of an array are: sample, channel, height, width, time, feature."""
+HELD_AS: dict[str, tuple[Layout, tuple[int, ...]]] = {
+    "NCHW": ("NCHW", (0, 1, 2, 3)),
+    "NHWC": ("NCHW", (0, 3, 1, 2)),
+    "NHW": ("NCHW", (0, 1, 2)),
+    "NCT": ("NCT", (0, 1, 2)),
+    "NTC": ("NCT", (0, 2, 1)),
+    "NF": ("NF", (0, 1)),
+}
+"""For each, how a network reads it, and the order of its dimensions then."""
+CHOICES = {
+    2: "layout='NF' for rows of a table",
+    3: "layout='NCT' or 'NTC' for sequences, layout='NHW' for gray images",
+}
+"""What an array of so many dimensions may be."""
+
+
+def from_arrays(
+    train: tuple[ArrayLike, ArrayLike],
+    test: tuple[ArrayLike, ArrayLike],
+    classes: Sequence[str] | None = None,
+    name: str = "arrays",
+    *,
+    layout: ArrayLayout | None = None,
+    device_ids: ArrayLike | None = None,
+    flips: bool = False,
+    crop_padding: int | None = None,
+) -> DataSet:
+    """A data set of (samples, labels) pairs.
+
+    ``layout`` says what the dimensions are: NCHW, NHWC or NHW of images, NCT or NTC of sequences,
+    NF of a table. Without it, four dimensions, and three of whole numbers from 0 to 255, are
+    images; others are refused.
+    Images of whole numbers from 0 to 255 are normalized by their measured mean and std, and by
+    default cropped at random after padding by an eighth of their size; images of floats are taken
+    as they are. Sequences and tables are normalized by the mean and std of each channel or column.
+
+    ``device_ids`` names for each training sample the device, or user, that has it. Classes are
+    numbered where no names are given.
+
+    >>> images, labels = np.zeros((4, 8, 8), dtype=np.uint8), [0, 1, 2, 1]
+    >>> from_arrays((images, labels), (images, labels)).classes
+    ('0', '1', '2')
+    >>> motion = np.zeros((4, 6, 128), dtype=np.float32)
+    >>> from_arrays((motion, labels), (motion, labels), layout="NCT").input_shape
+    (6, 128)
+    """
+    pairs = [_pair(pair, layout) for pair in (train, test)]
+    named = _class_names(classes, *(labels for _, labels in pairs))
+    train_set, test_set = (ImageSet(samples, labels, named) for samples, labels in pairs)
+    reads = HELD_AS[layout][0] if layout else "NCHW"
+    if reads == "NCHW":
+        data = DataSet.measured(name, train_set, test_set, flips, crop_padding)
+    elif flips or crop_padding:
+        raise DataError("flips and crop_padding are for images; leave them out with sequences")
+    else:
+        data = DataSet.standardized(name, train_set, test_set, reads)
+    return data if device_ids is None else _owned(data, device_ids)
+
+
+def _owned(data: DataSet, device_ids: ArrayLike) -> DataSet:
+    """The same with its training samples shared out by whose they are."""
+    ids = np.asarray(device_ids)
+    if ids.shape[:1] != (len(data.train),):
+        raise DataError(
+            f"device_ids must name one device for each of {len(data.train)} training samples, but "
+            f"have shape {list(ids.shape)}"
+        )
+    return replace(data, partition=Partition.by_ids(ids))
+
+
+def from_torch(
+    train: "Dataset[Any]",
+    test: "Dataset[Any]",
+    classes: Sequence[str] | None = None,
+    name: str = "torch",
+    *,
+    layout: ArrayLayout | None = None,
+    device_ids: ArrayLike | None = None,
+    flips: bool = False,
+    crop_padding: int | None = None,
+) -> DataSet:
+    """A data set of two map-style torch Datasets that yield (sample, label).
+
+    Samples are PIL images, tensors or arrays, as for :func:`from_arrays`. Each sample is read
+    once, so random transforms belong into the run's augmentation and not into the Dataset.
+    """
+    named = classes if classes is not None else getattr(train, "classes", None)
+    pairs = _collected(train), _collected(test)
+    return from_arrays(
+        *pairs,
+        classes=named,
+        name=name,
+        layout=layout,
+        device_ids=device_ids,
+        flips=flips,
+        crop_padding=crop_padding,
+    )
+
+
+def _pair(pair: tuple[ArrayLike, ArrayLike], layout: ArrayLayout | None) -> tuple[Array, Array]:
+    """Samples as [N, C, H, W], and labels."""
+    try:
+        samples, labels = map(np.asarray, pair)
+    except (TypeError, ValueError) as uneven:
+        raise DataError("train and test must be (images, labels) pairs of arrays") from uneven
+    _check_labels(labels)
+    order = _order(samples, layout)
+    samples = _pixels(samples) if _reads_images(layout) else _measured(samples)
+    samples = samples.transpose(order)
+    if layout == "NF":
+        samples = samples[:, :, None, None]
+    elif samples.ndim == 3:  # gray images have one channel, sequences one row
+        samples = samples[:, None] if _reads_images(layout) else samples[:, :, None]
+    return _own(samples), _own(labels.astype(np.int64))
+
+
+def _check_labels(labels: Array) -> None:
+    """Refuse what is not one class for each sample."""
+    if labels.ndim == 2:
+        raise DataError(
+            f"labels must be one class for each sample, but have shape {list(labels.shape)}: "
+            "multi-label targets are not supported; of one-hot rows give labels.argmax(axis=1)"
+        )
+    if labels.dtype.kind == "f":
+        raise DataError(
+            f"labels must be whole numbers, but are {labels.dtype}: regression targets are not "
+            "supported; of classes give labels.astype(int)"
+        )
+    if labels.dtype.kind not in "iu":
+        raise DataError(f"labels must be whole numbers, but are {labels.dtype}")
+
+
+def _reads_images(layout: str | None) -> bool:
+    return layout is None or HELD_AS[layout][0] == "NCHW"
+
+
+def _order(samples: Array, layout: str | None) -> tuple[int, ...]:
+    """The order of the dimensions as they are held; refuses an array that could be two things."""
+    if layout is not None and layout not in HELD_AS:
+        raise DataError(f"there is no layout {layout!r}; choose one of {', '.join(HELD_AS)}")
+    if layout is not None:
+        order = HELD_AS[layout][1]
+        if samples.ndim != len(layout):
+            raise DataError(
+                f"an array of shape {list(samples.shape)} is not {layout}, which has "
+                f"{len(layout)} dimensions"
+            )
+        return order
+    if samples.ndim == 2 or (samples.ndim == 3 and not _are_bytes(samples)):
+        raise DataError(
+            f"an array of {samples.dtype} and shape {list(samples.shape)} does not say what its "
+            f"dimensions are; pass {CHOICES[samples.ndim]} (--data.layout for a file)"
+        )
+    last = samples.ndim == 4 and samples.shape[1] not in CHANNELS and samples.shape[3] in CHANNELS
+    return HELD_AS["NHWC"][1] if last else tuple(range(samples.ndim))
+
+
+def _are_bytes(samples: Array) -> bool:
+    """Whether these are whole numbers from 0 to 255, as pixels are."""
+    integers = samples.dtype.kind in "iu"
+    return integers and (not samples.size or (samples.min() >= 0 and samples.max() <= 255))
+
+
+def _own(array: Array) -> Array:
+    """Contiguous and writable, as torch wants its arrays."""
+    return np.require(array, requirements=["C", "W"])
+
+
+def _measured(samples: Array) -> Array:
+    """What sensors or columns say, as floats."""
+    if samples.dtype.kind not in "fiub" or not np.isfinite(samples).all():
+        raise DataError(
+            f"sequences and tables must hold finite numbers, but are {samples.dtype}"
+            + (" with nan or inf" if samples.dtype.kind == "f" else "")
+        )
+    return samples.astype(np.float32, copy=False)
+
+
+def _pixels(images: Array) -> Array:
+    if images.dtype.kind == "f":
+        if not np.isfinite(images).all():
+            raise DataError("float images must be finite, but hold nan or inf")
+        return images.astype(np.float32, copy=False)
+    if images.dtype.kind not in "iu":
+        raise DataError(f"images must be whole numbers or floats, but are {images.dtype}")
+    if images.size and (images.min() < 0 or images.max() > 255):
+        raise DataError("images of whole numbers must be from 0 to 255")
+    return images.astype(np.uint8, copy=False)
+
+
+def _class_names(classes: Sequence[str] | None, *labels: Array) -> tuple[str, ...]:
+    if classes is not None:
+        return tuple(map(str, classes))
+    highest = max((int(some.max()) for some in labels if some.size), default=0)
+    return tuple(map(str, range(highest + 1)))
+
+
+def _collected(dataset: Any) -> tuple[Array, Array]:
+    try:
+        count = len(dataset)
+    except (TypeError, NotImplementedError) as endless:
+        raise DataError("a torch Dataset needs a length; iterable ones do not serve") from endless
+    if count == 0:
+        raise DataError("a torch Dataset must not be empty")
+    labels = np.empty(count, dtype=np.int64)
+    images = np.empty(0)
+    for index in range(count):
+        array, label = _sample(dataset[index], index)
+        if index == 0:
+            images = np.empty((count, *array.shape), dtype=array.dtype)
+        if array.shape != images.shape[1:] or array.dtype != images.dtype:
+            raise DataError(
+                f"sample {index} differs in size or type from sample 0; make them alike"
+            )
+        images[index], labels[index] = array, label
+    return images, labels
+
+
+def _sample(sample: Any, index: int) -> tuple[Array, int]:
+    try:
+        image, label = sample
+        if hasattr(image, "convert") and image.mode != "L":
+            return np.asarray(image.convert("RGB")).transpose(2, 0, 1), int(label)
+        array = np.asarray(image)
+        return (array[None] if hasattr(image, "convert") else array), int(label)
+    except (TypeError, ValueError) as other:
+        raise DataError(f"sample {index} must be a pair of an image and a label") from other

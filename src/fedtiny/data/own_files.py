@@ -1,0 +1,247 @@
+"""Files of one's own: arrays (.npz), tables (.csv, .parquet) and images in Parquet files.
+
+A folder may hold them as train and test; of a file that has both together, a fifth is for testing.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+from zipfile import BadZipFile
+
+import numpy as np
+
+from fedtiny.data.arrays import ArrayLayout, from_arrays
+from fedtiny.data.cache import Cache
+from fedtiny.data.image_files import IMAGE_COLUMNS, parquet_columns, parquet_rows
+from fedtiny.data.images import SPLIT_SEED, TEST_SHARE, Array, DataSet, hold_out
+from fedtiny.data.partition import Partition
+from fedtiny.errors import DataError
+from fedtiny.randomness import generator
+
+SUFFIXES = (".npz", ".csv", ".parquet")
+NAMES = ("x_train", "y_train", "x_test", "y_test")
+ALONE = ("x", "y")
+LABEL = "label"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column of a table has the labels, and which says whose row it is, if any does."""
+
+    label: str | None = None
+    device: str | None = None
+
+
+def load_file(
+    root: Path, cache: Cache, layout: ArrayLayout | None = None, columns: Columns | None = None
+) -> DataSet:
+    """The data set of a file, or of the files train and test in a folder."""
+    columns = columns or Columns()
+    train, test = _files(root)
+    if train.suffix == ".npz":
+        if columns != Columns():
+            raise DataError(
+                "an .npz file has arrays and no columns; put who has which sample into its array "
+                "device_ids and leave --data.device-column and --data.label-column out"
+            )
+        return _arrays(train, layout)
+    if layout not in (None, "NF"):
+        raise DataError(f"{train} holds a table or images in bytes; leave --data.layout out")
+    if train.suffix == ".parquet" and set(IMAGE_COLUMNS) & set(parquet_columns(train)):
+        return _images(train, test, cache, columns)
+    tables = [_table(file, columns) for file in (train, test) if file]
+    return _of_tables(tables)
+
+
+def _files(root: Path) -> tuple[Path, Path | None]:
+    """The training file and, in a folder, the test file."""
+    if root.is_dir():
+        found = [root / f"train{suffix}" for suffix in SUFFIXES]
+        train = next((path for path in found if path.is_file()), None)
+        test = train and train.with_stem("test")
+        if train is None or test is None or not test.is_file():
+            raise DataError(f"{root} needs train.csv and test.csv, or train and test .parquet")
+        return train, test
+    if not root.is_file() or root.suffix not in SUFFIXES:
+        raise DataError(
+            f"{root} is no .npz, .csv or .parquet file that can be read; point --data.root at one"
+        )
+    return root, None
+
+
+def _arrays(file: Path, layout: ArrayLayout | None) -> DataSet:
+    """What an .npz file holds: x_train, y_train, x_test, y_test, or x and y.
+
+    It may hold classes, device_ids and a layout too.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as held:
+            found = {name: held[name] for name in held.files}
+    except (OSError, ValueError, EOFError, BadZipFile) as broken:
+        raise DataError(f"{file} is not a readable .npz file of plain arrays") from broken
+    named = tuple(map(str, found["classes"])) if "classes" in found else None
+    declared = layout or (str(found["layout"]) if "layout" in found else None)
+    if declared not in (None, *get_args(ArrayLayout)):
+        raise DataError(f"{file} declares the layout {declared!r}, which is none")
+    ids = found.get("device_ids")
+    if set(NAMES) <= set(found):
+        pairs = (found["x_train"], found["y_train"]), (found["x_test"], found["y_test"])
+    elif set(ALONE) <= set(found):
+        kept, held_out = _parts(found["y"])
+        pairs = (found["x"][kept], found["y"][kept]), (found["x"][held_out], found["y"][held_out])
+        ids = None if ids is None else _for_all(ids, found["y"])[kept]
+    else:
+        raise DataError(
+            f"{file} needs the arrays {', '.join(NAMES)}, or x and y, but has {', '.join(found)}"
+        )
+    return from_arrays(*pairs, named, file.stem, layout=declared, device_ids=ids)  # type: ignore[arg-type]
+
+
+def _for_all(ids: Array, labels: Array) -> Array:
+    if ids.shape != labels.shape:
+        raise DataError(f"device_ids have shape {list(ids.shape)}, labels {list(labels.shape)}")
+    return ids
+
+
+def _parts(labels: Array) -> tuple[Array, Array]:
+    """Which samples are trained on and which are for testing, the same in every run."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        return np.arange(len(labels)), np.arange(0)  # which is refused in words of its own
+    codes = np.unique(labels, return_inverse=True)[1]
+    return hold_out(codes, TEST_SHARE, generator(SPLIT_SEED, "file split"))
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Features by column name, labels, and whose row each is."""
+
+    file: Path
+    features: Mapping[str, Array]
+    labels: Sequence[str]
+    ids: Array | None
+
+
+def _of_tables(tables: Sequence[_Table]) -> DataSet:
+    first = tables[0]
+    if any(list(table.features) != list(first.features) for table in tables):
+        raise DataError(f"{tables[-1].file} has other columns than {first.file}")
+    if not first.features:
+        raise DataError(f"{first.file} has no columns beside its labels to learn from")
+    classes = sorted({label for table in tables for label in table.labels}, key=_in_order)
+    number = {label: position for position, label in enumerate(classes)}
+    pairs = [
+        (np.stack(list(table.features.values()), axis=1), [number[name] for name in table.labels])
+        for table in tables
+    ]
+    ids = first.ids
+    if len(tables) == 1:
+        rows, labels = pairs[0][0], np.array(pairs[0][1], dtype=np.int64)
+        kept, held_out = _parts(labels)
+        pairs = [(rows[part], labels[part]) for part in (kept, held_out)]  # type: ignore[misc]
+        ids = None if ids is None else ids[kept]
+    return from_arrays(pairs[0], pairs[1], classes, first.file.stem, layout="NF", device_ids=ids)
+
+
+def _in_order(label: str) -> tuple[int, str]:
+    """Numbers by their value, words by the alphabet."""
+    return (int(label), "") if label.isdecimal() else (2**63, label)
+
+
+def _table(file: Path, columns: Columns) -> _Table:
+    read = _csv_columns if file.suffix == ".csv" else _parquet_table
+    found = read(file)
+    label, device = columns.label or LABEL, columns.device
+    for column, flag in ((label, "label"), (device, "device")):
+        if column is not None and column not in found:
+            raise DataError(
+                f"{file} has no column {column!r} (it has {', '.join(found)}); name one with "
+                f"--data.{flag}-column"
+            )
+    features = {
+        name: _numbers(file, name, values)
+        for name, values in found.items()
+        if name not in (label, device)
+    }
+    ids = None if device is None else np.array([str(value) for value in found[device]])
+    return _Table(file, features, _label_names(file, label, found[label]), ids)
+
+
+def _label_names(file: Path, column: str, values: Sequence[Any]) -> list[str]:
+    try:
+        return [_label_name(value) for value in values]
+    except ValueError as fraction:
+        raise DataError(
+            f"column {column!r} of {file} holds {fraction}: regression targets are not supported; "
+            "name a column of classes with --data.label-column"
+        ) from fraction
+
+
+def _label_name(value: Any) -> str:
+    """A class by its name or its whole number; a fraction is none."""
+    text = str(value).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not number.is_integer():
+        raise ValueError(text)
+    return str(int(number))
+
+
+def _numbers(file: Path, name: str, values: Sequence[Any]) -> Array:
+    try:
+        return np.array(values, dtype=np.float32)
+    except (TypeError, ValueError) as other:
+        raise DataError(
+            f"column {name!r} of {file} holds something that is no number; code it as numbers, or "
+            "leave the column out"
+        ) from other
+
+
+def _csv_columns(file: Path) -> dict[str, list[str]]:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as text:
+            header, *rows = csv.reader(text)
+    except (OSError, ValueError, csv.Error) as broken:
+        raise DataError(f"{file} is not a readable CSV file with a header") from broken
+    rows = [row for row in rows if row]
+    for number, row in enumerate(rows):
+        if len(row) != len(header):
+            raise DataError(
+                f"row {number + 1} of {file} has {len(row)} values, its header {len(header)}"
+            )
+    if not rows or len(set(header)) != len(header):
+        raise DataError(f"{file} needs a header with different names, and rows below it")
+    return {name: [row[place] for row in rows] for place, name in enumerate(header)}
+
+
+def _parquet_table(file: Path) -> dict[str, list[Any]]:
+    return parquet_columns(file, values=True)
+
+
+def _images(train: Path, test: Path | None, cache: Cache, columns: Columns) -> DataSet:
+    """Images in Parquet files, which say by a column whose they are."""
+    label = columns.label
+    files = [file for file in (train, test) if file]
+    own = [parquet_columns(file, values=True, but=IMAGE_COLUMNS) for file in files]
+    named = [next((n for n in (label, LABEL, "fine_label") if n in found), None) for found in own]
+    if None in named:
+        raise DataError(f"{train} has no column of labels; name one with --data.label-column")
+    highest = max(max(found[name]) for found, name in zip(own, named, strict=True) if name)
+    n_classes = int(highest) + 1
+    sets = [
+        parquet_rows([file], file.name, n_classes, cache, label=name)
+        for file, name in zip(files, named, strict=True)
+    ]
+    device = columns.device
+    if device is not None and device not in own[0]:
+        raise DataError(f"{train} has no column {device!r}; name one with --data.device-column")
+    ids = None if device is None else np.array([str(value) for value in own[0][device]])
+    if test is None:
+        kept, held_out = _parts(sets[0].labels)
+        sets = [sets[0].subset(part) for part in (kept, held_out)]
+        ids = None if ids is None else ids[kept]
+    data = DataSet.measured(train.stem, sets[0], sets[1], flips=False, crop_padding=None)
+    return data if ids is None else replace(data, partition=Partition.by_ids(ids))
