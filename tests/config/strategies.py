@@ -95,6 +95,7 @@ def configs():
             lr_final=SHARES,
             lr_gamma=SHARES,
             proximal_mu=POSITIVE,
+            freeze_bn=SHARES,
             pretrain_epochs=st.integers(0, 5),
         )
         | st.builds(TrainConfig, lr_schedule=st.just("steps"), lr_milestones=maybe(st.just("1,7"))),

@@ -20,6 +20,7 @@ SETTINGS = {
     "rate": {"lr_schedule": "cosine", "lr_warmup": 1},
     "decay": {"decay_norms": False, "weight_decay": 0.3},
     "proximal": {"proximal_mu": 1.0},
+    "frozen": {"freeze_bn": 0.5},
     "all": {"lr_schedule": "steps", "decay_norms": False, "weight_decay": 0.3, "proximal_mu": 1.0},
 }
 ENGINES = {
@@ -148,3 +149,37 @@ def test_a_device_that_changed_its_mask_is_still_held_to_what_it_received(engine
     )
     assert found.mask == expected.mask != theta.mask
     assert distance(found, expected) < 0.02 * distance(expected, under(expected.mask, theta))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_frozen_batch_norm_keeps_the_statistics_that_were_received(engine):
+    bench = bench_of(freeze_bn=0.5)
+    theta, draw = bench.theta(), np.random.default_rng(3)
+    measured = {
+        n: draw.uniform(0.5, 2, bench.param_spec.dense[n]) for n in theta.param_spec.statistics
+    }
+    theta = theta.with_dense(measured)
+    made = ENGINES[engine](bench)
+    for round, stays in ((3, False), (4, True)):
+        made.load(theta)
+        made.train(bench.shards[0], bench.rng_key(0, round), epochs=1)
+        found = made.theta()
+        assert {np.array_equal(found.tensor(n), theta.tensor(n)) for n in measured} == {stays}
+
+
+@pytest.mark.parametrize("engine", ["native", "gpu"])
+def test_gradients_of_pruned_weights_see_frozen_batch_norm(engine):
+    bench = bench_of(freeze_bn=0.5)
+    positions = {n: np.arange(5) for n in bench.param_spec.prunable}
+    found = {}
+    for name in ("reference", engine):
+        made = ENGINES[name](bench)
+        for round in (3, 4):
+            made.load(bench.theta())
+            key = bench.rng_key(0, round)
+            found[name, round] = made.gradients_at(bench.shards[0], key, positions=positions)
+    for layer in positions:
+        for round in (3, 4):
+            expected = found["reference", round][layer]
+            np.testing.assert_allclose(found[engine, round][layer], expected, rtol=1e-3, atol=1e-5)
+        assert not np.allclose(found[engine, 3][layer], found[engine, 4][layer], rtol=0.05)

@@ -336,6 +336,7 @@ void run(Net& net) {
   pass.count = count;
   pass.seed = randomness();
   pass.epsilon = chance(0.5) ? 0.01 : odd(0);
+  pass.freeze_norms = chance(0.3) ? odd(1) : 0;
   pass.queries = chance(0.99) ? &query : nullptr;
   pass.query_count = chance(0.5) ? 0 : odd(1) == 1;
   pass.logits = chance(0.5) ? logits.data() : nullptr;

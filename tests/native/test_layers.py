@@ -217,3 +217,30 @@ def test_a_large_mean_costs_no_digits():
     _, var = twins.native.batch_statistics("0")
     expected = (images + np.float32(300)).astype(np.float64).var(axis=(0, 2, 3))
     np.testing.assert_allclose(var, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_frozen_batch_norm_agrees_with_torch_and_lets_a_bias_before_it_learn(recompute):
+    model = nn.Sequential(
+        nn.Conv2d(2, 5, 3, padding=1),
+        nn.BatchNorm2d(5),
+        nn.ReLU(),
+        nn.Conv2d(5, 4, 3, stride=2, bias=False),
+        nn.BatchNorm2d(4),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    )
+    wake_norms(model)
+    for norm in (model[1], model[4]):
+        norm.running_mean.uniform_(-0.5, 0.5)
+        norm.running_var.uniform_(0.5, 2)
+    kept = {"3.weight": random_mask(180, 0.4, np.random.default_rng(0))}
+    twins = Twins.make(model, (2, 9, 9), kept, **options(recompute=recompute))
+    images, labels = batch(np.random.default_rng(1), 7, (2, 9, 9), 3)
+    pairs = twins.gradients(images, labels, freeze_norms=True)
+    agree(pairs, 1e-4)
+    assert np.abs(pairs["0.bias"][1]).max() > 1e-3
+    agree(twins.states(), 1e-6)  # statistics stay
+    one = twins.gradients(images[:1], labels[:1], freeze_norms=True)
+    agree(one, 1e-4)

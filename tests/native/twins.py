@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+from fedtiny.devices.torch_layers import in_training
 from fedtiny.graph.trace import trace
 from fedtiny.native.library import Memory, NativeError, Options, Parameter, Rates
 from fedtiny.native.model import NativeModel, _Mode
@@ -110,13 +111,13 @@ class Twins:
         flat = tensor.detach().numpy().reshape(-1)
         return flat[self.kept[name]] if name in self.kept else flat
 
-    def gradients(self, images, labels):
+    def gradients(self, images, labels, *, freeze_norms=False):
         """Both sides' gradients of the mean loss, by name, after one pass in training mode."""
-        self.torch.train().zero_grad()
+        in_training(self.torch, freeze_bn=freeze_norms).zero_grad()
         inputs = torch.from_numpy(images).double().requires_grad_()
         loss = F.cross_entropy(self.torch(inputs), torch.from_numpy(labels))
         loss.backward()
-        score = self.native.train(images, labels, update=False)
+        score = self.native.train(images, labels, update=False, freeze_norms=freeze_norms)
         pairs = {
             name: (self.of_torch(name, p.grad), self.native.gradient(name))
             for name, p in self.torch.named_parameters()

@@ -50,7 +50,7 @@ RANGES: tuple[Range, ...] = (
     ("must be above 0", lambda value: value > 0, ABOVE_ZERO),
     ("must not be negative", lambda value: value >= 0, NOT_NEGATIVE),
     ("must be 0 or above and finite", lambda value: 0 <= value < inf, NOT_NEGATIVE_FINITE),
-    ("must lie in [0, 1]", lambda value: 0 <= value <= 1, ("train.lr_final",)),
+    ("must lie in [0, 1]", lambda value: 0 <= value <= 1, ("train.lr_final", "train.freeze_bn")),
     (SMALL, lambda value: 0 <= value < 1e6, ("pruning.gradient_epsilon", "selection.tolerance")),
 )
 """What is demanded of a value, whether it is met, and of which settings; None is not judged."""

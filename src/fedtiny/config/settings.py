@@ -114,6 +114,9 @@ class TrainConfig(Settings):
     """steps: what the rate is multiplied by at each milestone."""
     proximal_mu: float = 0.0
     """FedProx: mu of the proximal term mu/2 |w - w_received|^2; 0 is off."""
+    freeze_bn: float = 1.0
+    """FixBN: share of the rounds after which batch norm trains with the statistics that a device
+    received, and leaves them as they are; 1 is never."""
     pretrain_epochs: int = 3
     """Epochs on the public one-shot set before anything is pruned."""
 

@@ -162,7 +162,8 @@ class Workload:
     def averaged(self) -> CoarseRequest | None:
         """What devices are asked after the last round, of a final model that is an average."""
         param_spec = self.network.param_spec
-        if self.config.server.average == "none" or not param_spec.norms:
+        frozen = self.config.train.freeze_bn < 1
+        if self.config.server.average == "none" or frozen or not param_spec.norms:
             return None
         counts = np.array([list(self.mask.counts.values())], dtype=np.int32)
         program = (measuring(self.config.selection),)

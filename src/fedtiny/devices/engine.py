@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedtiny.aliases import old_names
 from fedtiny.config import TrainConfig
 from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.lr_schedule import freezes_bn, lr_factor
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.models.param_spec import Shape
@@ -169,6 +170,8 @@ class Adam:
     """Whether tensors of one dimension (batch norm, biases) decay too."""
     proximal_mu: float = 0.0
     """FedProx: mu (w - w_received) is added to the gradient."""
+    freeze_bn: bool = False
+    """FixBN: batch norm computes with its running statistics, which stay."""
 
 
 @dataclass(frozen=True)
@@ -180,16 +183,20 @@ class Sgd:
     momentum: float = 0.9
     decay_norms: bool = True
     proximal_mu: float = 0.0
+    freeze_bn: bool = False
 
 
 Rule = Adam | Sgd
 
 
-def optimizer(config: TrainConfig, factor: float = 1.0) -> Rule:
-    """The optimizer that a config names, with its rate times a factor.
+def rule_of_round(config: TrainConfig, round: int, rounds: int) -> Rule:
+    """How a device trains in a round; the optimizer starts anew."""
+    rule = optimizer(config, lr_factor(config, round, rounds))
+    return replace(rule, freeze_bn=freezes_bn(config, round, rounds))
 
-    Every local training starts it anew.
-    """
+
+def optimizer(config: TrainConfig, factor: float = 1.0) -> Rule:
+    """The optimizer that a config names, with its rate times a factor."""
     chosen: Rule = Sgd() if config.optimizer == "sgd" else Adam()
     lr = chosen.lr if config.lr is None else config.lr
     decay = chosen.weight_decay if config.weight_decay is None else config.weight_decay

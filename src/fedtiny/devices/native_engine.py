@@ -21,10 +21,10 @@ from fedtiny.devices.engine import (
     RngKey,
     Rule,
     finite,
-    optimizer,
+    rule_of_round,
     under,
 )
-from fedtiny.devices.lr_schedule import lr_factor
+from fedtiny.devices.lr_schedule import freezes_bn
 from fedtiny.errors import FedTinyError, ModelError
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.native.library import Options, Rates
@@ -115,13 +115,14 @@ class NativeEngine:
         sums = {name: np.zeros(size, dtype=np.float32) for name, size in sizes.items()}
         seed, losses = batches.dropout_seed(rng_key), []
         self._start(rng_key, received)
+        frozen = self._freezes_bn(rng_key)
         for step, (samples, draws) in enumerate(
             batches.training_batches(shard, rng_key, self.transform, epochs=epochs, most=self.batch)
         ):
             images = self.transform.augment(shard.data.images[samples], draws)
             labels = shard.data.labels[samples]
             key = (seed + step * STEP_KEY) % 2**64
-            score = self.model.train(images, labels, seed=key, dense=sums)
+            score = self.model.train(images, labels, seed=key, freeze_norms=frozen, dense=sums)
             losses.append(score.loss / len(labels))
         mean = float(np.mean(losses)) if losses else 0.0
         return {"loss": finite(mean, rng_key)}, {
@@ -131,7 +132,7 @@ class NativeEngine:
 
     def _start(self, rng_key: RngKey, received: Theta | None) -> None:
         """A fresh optimizer with this round's rate; FedProx holds it to what was received."""
-        rule = optimizer(self.config, lr_factor(self.config, rng_key.round, self.rounds))
+        rule = rule_of_round(self.config, rng_key.round, self.rounds)
         if received is None or not rule.proximal_mu:
             self.model.start(_rates(replace(rule, proximal_mu=0.0)))
             return
@@ -139,6 +140,9 @@ class NativeEngine:
         self.load(under(current.mask, received))
         self.model.start(_rates(rule))
         self.load(current)
+
+    def _freezes_bn(self, rng_key: RngKey) -> bool:
+        return freezes_bn(self.config, rng_key.round, self.rounds)
 
     def top_gradients(
         self,
@@ -154,7 +158,11 @@ class NativeEngine:
         self._reserve(top_count=most, complete=True)
         images, labels, seed = self._gradient_batch(shard, rng_key)
         found = self.model.top_gradients(
-            images, labels, counts, seed=seed, epsilon=epsilon, fisher=fisher
+            *(images, labels, counts),
+            seed=seed,
+            epsilon=epsilon,
+            freeze_norms=self._freezes_bn(rng_key),
+            fisher=fisher,
         )
         return {name: SparseVector(sizes[name], *pair) for name, pair in found.items()}
 
@@ -170,7 +178,11 @@ class NativeEngine:
         self._reserve(complete=True)
         images, labels, seed = self._gradient_batch(shard, rng_key)
         return self.model.gradients_at(
-            images, labels, positions, seed=seed, epsilon=epsilon, fisher=fisher
+            *(images, labels, positions),
+            seed=seed,
+            epsilon=epsilon,
+            freeze_norms=self._freezes_bn(rng_key),
+            fisher=fisher,
         )
 
     def _gradient_batch(

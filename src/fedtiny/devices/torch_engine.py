@@ -28,10 +28,10 @@ from fedtiny.devices.engine import (
     Rule,
     finite,
     is_decayed,
-    optimizer,
+    rule_of_round,
     under,
 )
-from fedtiny.devices.lr_schedule import highest_rate, lr_factor
+from fedtiny.devices.lr_schedule import freezes_bn, highest_rate
 from fedtiny.devices.torch_gradients import feed_gradients, tops_of
 from fedtiny.devices.torch_takers import GradientsAt
 from fedtiny.federation.verbs import BnStatistics
@@ -131,7 +131,7 @@ class TorchEngine:
         self._candidates.forget()
         images, labels = self._data(shard.data)
         self._make_grad_masks()
-        rule = optimizer(self.config, lr_factor(self.config, rng_key.round, self.rounds))
+        rule = rule_of_round(self.config, rng_key.round, self.rounds)
         stepping = _torch_optimizer(self.model, rule)
         anchors = self._values(received) if received and rule.proximal_mu else {}
         planned = batches.training_batches(
@@ -143,7 +143,7 @@ class TorchEngine:
         summed = self.prunable() if sum_dense_gradients else {}
         losses: list[Tensor] = []
         sums = {name: torch.zeros_like(weight) for name, weight in summed.items()}
-        self.model.train()
+        torch_layers.in_training(self.model, freeze_bn=rule.freeze_bn)
         with self._dropout(batches.dropout_seed(rng_key)):
             for samples, draws in planned:
                 batch = torch.from_numpy(samples).to(self.device)
@@ -265,7 +265,8 @@ class TorchEngine:
         (samples, draws), seed = batches.gradient_batch(shard, rng_key, self.transform, most=most)
         batch = torch.from_numpy(samples).to(self.device)
         inputs = self.transform.augment(images[batch], draws)
-        self.model.train()
+        freeze_bn = freezes_bn(self.config, rng_key.round, self.rounds)
+        torch_layers.in_training(self.model, freeze_bn=freeze_bn)
         with self._dropout(seed), torch_layers.least_epsilon(self.model, epsilon):
             yield inputs, labels[batch]
 
@@ -324,7 +325,7 @@ class TorchEngine:
 
 def _torch_optimizer(model: nn.Module, rule: Rule) -> torch.optim.Optimizer:
     options = asdict(rule)
-    del options["decay_norms"], options["proximal_mu"]
+    del options["decay_norms"], options["proximal_mu"], options["freeze_bn"]
     groups: list[dict[str, Any]] = [{"params": [*model.parameters()]}]
     if not rule.decay_norms:
         flat = [p for p in model.parameters() if not is_decayed(p.shape, rule)]

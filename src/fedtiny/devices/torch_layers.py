@@ -25,6 +25,15 @@ def norms(model: nn.Module) -> dict[str, _BatchNorm]:
     return {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
 
 
+def in_training(model: nn.Module, *, freeze_bn: bool) -> nn.Module:
+    """The model in training mode, but for batch norm if that is frozen (FixBN)."""
+    model.train()
+    if freeze_bn:
+        for norm in norms(model).values():
+            norm.eval()
+    return model
+
+
 @torch.no_grad()
 def measured_statistics(
     model: nn.Module, batches: Iterable[Tensor], passes: int

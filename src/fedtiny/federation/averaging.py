@@ -2,7 +2,8 @@
 
 Under a mask that changes, a dropped weight leaves the average, and one that is grown enters it with
 its value; after the last change it is the plain average of what each weight was. Batch-norm
-statistics are averaged like every value; at the end devices measure those of the averaged model.
+statistics are averaged like every value; at the end devices measure those of the averaged model,
+unless batch norm was frozen: then the statistics that it was trained with stay.
 """
 
 from typing import Any
@@ -58,7 +59,7 @@ def finish(server: Server) -> None:
         return
     final = Theta(server.theta.mask, server.arrays[AVERAGE])
     server.memory[MEASURED] = False
-    if final.param_spec.norms:
+    if final.param_spec.norms and server.config.train.freeze_bn == 1:
         how = bn_statistics.measuring(server.config.selection)
         counts = np.array([list(final.mask.counts.values())], dtype=np.int32)
         outcome = server.ask("average", (how,), theta=final, arrays=pool_arrays(counts))

@@ -113,6 +113,7 @@ class PassRecord(Structure):
         ("seed", c_uint64),
         ("epsilon", c_double),
         ("logits", c_void_p),
+        ("freeze_norms", c_int32),
     )
 
 

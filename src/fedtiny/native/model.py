@@ -139,15 +139,18 @@ class NativeModel:
         *,
         seed: int = 0,
         update: bool = True,
+        freeze_norms: bool = False,
         dense: Mapping[str, Floats] | None = None,
     ) -> Score:
         """One training step; `seed` keys dropout.
 
-        Each array of `dense` has the complete gradient of its layer added.
+        With `freeze_norms` batch norm computes with its running statistics, which stay. Each array
+        of `dense` has the complete gradient of its layer added.
         """
         records = [self._dense_record(name, sums) for name, sums in (dense or {}).items()]
         mode = _Mode.TRAIN if update else _Mode.GRADIENTS
-        return self._run(mode, images, labels, queries=_array(records), seed=seed)
+        settings = {"seed": seed, "freeze_norms": freeze_norms}
+        return self._run(mode, images, labels, queries=_array(records), **settings)
 
     def top_gradients(
         self,
@@ -157,6 +160,7 @@ class NativeModel:
         *,
         seed: int = 0,
         epsilon: float = 0.0,
+        freeze_norms: bool = False,
         fisher: bool = False,
     ) -> dict[str, tuple[Positions, Floats]]:
         """The largest gradients of each layer's pruned weights, by position; changes nothing.
@@ -170,7 +174,8 @@ class NativeModel:
         }
         factors = {name: self._fisher_room(name) for name in counts} if fisher else {}
         queries = _array([self._query(name, *own, factors) for name, own in found.items()])
-        self._run(_Mode.MEASURE, images, labels, queries=queries, seed=seed, epsilon=epsilon)
+        settings = {"seed": seed, "epsilon": epsilon, "freeze_norms": freeze_norms}
+        self._run(_Mode.MEASURE, images, labels, queries=queries, **settings)
         return {
             name: (indices[: record.count], values[: record.count])
             for (name, (indices, values)), record in zip(found.items(), queries, strict=True)
@@ -184,6 +189,7 @@ class NativeModel:
         *,
         seed: int = 0,
         epsilon: float = 0.0,
+        freeze_norms: bool = False,
         fisher: bool = False,
     ) -> dict[str, Floats]:
         """The gradients of these weights of each layer, as of `top_gradients`; changes nothing."""
@@ -199,7 +205,8 @@ class NativeModel:
                 for name, own in asked.items()
             ]
         )
-        self._run(_Mode.MEASURE, images, labels, queries=queries, seed=seed, epsilon=epsilon)
+        settings = {"seed": seed, "epsilon": epsilon, "freeze_norms": freeze_norms}
+        self._run(_Mode.MEASURE, images, labels, queries=queries, **settings)
         return found
 
     def _query(

@@ -10,7 +10,7 @@ from fedtiny.config import Config, ResolvedTrain, TrainConfig, resolve
 from fedtiny.data import ImageSet
 from fedtiny.data.transforms import Preparation
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.engine import Adam, RngKey, Sgd, optimizer
+from fedtiny.devices.engine import Adam, RngKey, Sgd, rule_of_round
 from fedtiny.devices.gpu.engine import GpuEngine, Shared
 from fedtiny.devices.gpu.image_store import Images, ImageStore
 from fedtiny.devices.gpu.layout import Layout
@@ -48,6 +48,7 @@ class Both:
     optimizer: str = "sgd"
     room: int = 3
     limit: int = EMULATED_SHARED
+    freeze_bn: float = 1.0
     data: ImageSet = field(init=False)
     graph: Graph = field(init=False)
     param_spec: ParamSpec = field(init=False)
@@ -68,7 +69,8 @@ class Both:
 
     @property
     def config(self) -> ResolvedTrain:
-        return resolve(Config(train=TrainConfig(optimizer=self.optimizer, **self.sizes))).train
+        settings = {"optimizer": self.optimizer, "freeze_bn": self.freeze_bn, **self.sizes}
+        return resolve(Config(train=TrainConfig(**settings))).train
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -76,7 +78,7 @@ class Both:
 
     @property
     def rule(self) -> Adam | Sgd:
-        return optimizer(self.config)
+        return rule_of_round(self.config, 0, 1)
 
     def mask(self, density: float | dict[str, float], seed: int = 0) -> Mask:
         """A mask that keeps about this share of every layer, or of each by name."""

@@ -189,7 +189,7 @@ def test_a_network_that_can_be_compiled_is_not_refused(monkeypatch):
 def test_a_mask_that_grows_round_after_round_can_be_compiled_to_the_end(monkeypatch):
     bench = lab(model=seeded(TinyNet))
     engine = engine_of(bench)
-    engine.shared.compiled_loss = compiled_loss(bench, monkeypatch)
+    engine.shared.compiled_losses = {False: compiled_loss(bench, monkeypatch)}
     rooms = set()
     for density in np.geomspace(0.02, 1, 15):
         engine.load(bench.theta(density))

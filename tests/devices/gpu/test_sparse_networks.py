@@ -128,6 +128,21 @@ def test_unequal_devices_train_as_on_the_dense_engine(name):
     bench.assert_same(bench.mask(0.3), 3, 1, 2)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_frozen_batch_norm_is_that_of_the_dense_engine(name):
+    network, shape, batch = NETWORKS[name]
+    bench = Both(seeded(network), shape, batch, freeze_bn=0.0)
+    draw, spec = np.random.default_rng(2), bench.param_spec
+    measured = {name: draw.uniform(0.5, 2, spec.dense[name]) for name in spec.statistics}
+    bench.theta = lambda mask: Both.theta(bench, mask).with_dense(measured)
+    mask = bench.mask(0.3)
+    bench.assert_same(mask, 3, 1, 2)
+    (found,) = bench.sparse(bench.theta(mask), bench.trainings(2))
+    for name, part in bench.theta(mask).places.items():
+        stays = np.array_equal(found.vector[part], bench.theta(mask).vector[part])
+        assert stays if name in measured else (not stays or not len(found.vector[part])), name
+
+
 def test_adam_takes_the_same_steps():
     bench = both("chain", "adam")
     bench.assert_same(bench.mask(0.3), 3, 1, near=1e-2)

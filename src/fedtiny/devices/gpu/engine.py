@@ -25,17 +25,19 @@ from fedtiny.devices.engine import (
     RngKey,
     finite,
     optimizer,
+    rule_of_round,
 )
 from fedtiny.devices.gpu.image_store import COLUMNS, Images, ImageStore
 from fedtiny.devices.gpu.kernels import CapturedGraph, on_stream, rounding
 from fedtiny.devices.gpu.network import Network, Placed, fetched
 from fedtiny.devices.gpu.stand_ins import only_keyed_draws
 from fedtiny.devices.gpu.step import Kind, Loss, Step
-from fedtiny.devices.lr_schedule import highest_rate, lr_factor
+from fedtiny.devices.lr_schedule import freezes_bn, highest_rate
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
 from fedtiny.devices.torch_gradients import feed_gradients, tops_of
 from fedtiny.devices.torch_layers import (
     frozen_statistics,
+    in_training,
     least_epsilon,
     measured_moments,
     measuring,
@@ -54,7 +56,8 @@ class Shared:
 
     image_store: ImageStore
     config: ResolvedTrain
-    compiled_loss: Loss | None = None
+    compiled_losses: Mapping[bool, Loss] = field(default_factory=dict)
+    """By whether batch norm is frozen."""
     rounds: int = 1
     """Of the run, which the learning rate may follow."""
     placing: Lock = field(default_factory=Lock)
@@ -127,9 +130,10 @@ class GpuEngine:
             if not usual:
                 self._steps = {k: s for k, s in self._steps.items() if k[0].batch == self.batch}
             own = network is self.network
-            compiled = self.shared.compiled_loss if usual and own else None
+            losses = self.shared.compiled_losses if usual and own else {}
             step = Step(
-                kind, network, rule, images, compiled, None if own else self._copy_in(tf32=True)
+                *(kind, network, rule, images, losses.get(kind.freeze_bn)),
+                None if own else self._copy_in(tf32=True),
             )
             if self.graphs and self.stream is not None and usual:
                 before = network.theta()
@@ -165,10 +169,10 @@ class GpuEngine:
         self.shared.pool = None  # selection is over
         size = batches.batch_size(shard, self.batch)
         network = self._in_fp32() if sum_dense_gradients else self.network
-        kind = Kind(size, sum_dense_gradients, extruded is not None)
-        step = self._step(kind, network, self.shared.image_store[shard.data])
         config, rounds = self.shared.config, self.shared.rounds
-        rule = optimizer(config, lr_factor(config, rng_key.round, rounds))
+        rule = rule_of_round(config, rng_key.round, rounds)
+        kind = Kind(size, sum_dense_gradients, extruded is not None, rule.freeze_bn)
+        step = self._step(kind, network, self.shared.image_store[shard.data])
         step.reset(batches.dropout_seed(rng_key), rule.lr, received)
         if step.extruded is not None and extruded is not None:
             steps = batches.training_steps(shard, epochs=epochs, most=self.batch)
@@ -249,7 +253,9 @@ class GpuEngine:
         exactly = rounding(self._copy_in(tf32=False))  # whatever other lanes do
         with exactly, network.computing() as module, least_epsilon(module, epsilon):
             inputs, labels = images.cut(plan)
-            feed_gradients(module.train(), inputs, labels, takers, fisher=fisher)
+            freeze_bn = freezes_bn(self.shared.config, rng_key.round, self.shared.rounds)
+            in_training(module, freeze_bn=freeze_bn)
+            feed_gradients(module, inputs, labels, takers, fisher=fisher)
 
     @property
     def exact(self) -> Network:

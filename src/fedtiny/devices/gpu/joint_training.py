@@ -5,10 +5,9 @@ from concurrent.futures import Executor
 
 from fedtiny.config import RunConfig
 from fedtiny.data import ImageSet
-from fedtiny.devices.engine import RngKey, Rule, optimizer
+from fedtiny.devices.engine import RngKey, rule_of_round
 from fedtiny.devices.gpu.sparse.choice import CROSSOVER, kept_share
 from fedtiny.devices.gpu.sparse.trainer import Trained, Trainer, Training
-from fedtiny.devices.lr_schedule import lr_factor
 from fedtiny.devices.workers import Task
 from fedtiny.federation.messages import Request
 from fedtiny.federation.verbs import Train
@@ -49,7 +48,8 @@ class JointTraining:
             return {}
         self.trainers = self.trainers or self._open_trainers()
         longest_first = sorted(numbers, key=lambda i: -len(tasks[i].shard))
-        count, rule = len(self.trainers), self._rule(tasks[numbers[0]].request.round)
+        config, number = self.config, tasks[numbers[0]].request.round
+        count, rule = len(self.trainers), rule_of_round(config.train, number, config.rounds)
         hands = [longest_first[k::count] for k in range(count)]
         futures = [
             threads.submit(trainer.train, theta, [self._training(tasks[i]) for i in hand], rule)
@@ -60,11 +60,6 @@ class JointTraining:
         for hand, future in zip(hands, futures, strict=False):
             found |= zip(hand, future.result(), strict=True)
         return found
-
-    def _rule(self, number: int) -> Rule:
-        """The optimizer of a round."""
-        config, rounds = self.config.train, self.config.rounds
-        return optimizer(config, lr_factor(config, number, rounds))
 
     def _fits(self, task: Task, theta: Theta) -> bool:
         own = task.request.theta

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -14,7 +15,7 @@ from fedtiny.devices.gpu.image_store import COLUMNS, Images
 from fedtiny.devices.gpu.kernels import CapturedGraph, fused, rounding
 from fedtiny.devices.gpu.network import Network, precision
 from fedtiny.devices.gpu.stand_ins import NEXT, playable
-from fedtiny.devices.torch_layers import frozen_statistics, norms
+from fedtiny.devices.torch_layers import frozen_statistics, in_training, norms
 from fedtiny.errors import ModelError
 from fedtiny.sparse.theta import Theta
 
@@ -70,8 +71,8 @@ class Update:
 class CompiledLoss:
     """The training loss as a function of a network's tensors, compiled once for all lanes."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        self.template = playable(model).train()
+    def __init__(self, model: nn.Module, dtype: torch.dtype, *, freeze_bn: bool = False) -> None:
+        self.template = in_training(playable(model), freeze_bn=freeze_bn)
         for norm in norms(self.template).values():
             norm.num_batches_tracked = None
         self.dtype = dtype
@@ -87,10 +88,12 @@ class CompiledLoss:
         return F.cross_entropy(logits.float(), labels)
 
 
-def plain_loss(network: Network, images: Tensor, labels: Tensor) -> Tensor:
+def plain_loss(
+    network: Network, images: Tensor, labels: Tensor, *, freeze_bn: bool = False
+) -> Tensor:
     """The training loss, operation by operation."""
     with network.computing() as module:
-        logits = module.train()(images)
+        logits = in_training(module, freeze_bn=freeze_bn)(images)
     return F.cross_entropy(logits.float(), labels)
 
 
@@ -113,12 +116,13 @@ def _compile_advice() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Kind:
-    """What sort of step: its batch size, whether full gradients are summed up (PruneFL), and
-    whether some weights are extruded (FedMef)."""
+    """What sort of step: its batch size, whether full gradients are summed up (PruneFL), whether
+    some weights are extruded (FedMef), and whether batch norm is frozen (FixBN)."""
 
     batch: int
     sums: bool = False
     extrudes: bool = False
+    freeze_bn: bool = False
 
 
 class Marks:
@@ -162,7 +166,7 @@ class Step:
     ) -> None:
         self.network = network
         self.tf32 = tf32
-        self.loss_of = compiled_loss or plain_loss
+        self.loss_of = compiled_loss or partial(plain_loss, freeze_bn=kind.freeze_bn)
         self.images = images
         device = network.device
         self.plan = torch.zeros(PLANNED, kind.batch, COLUMNS, dtype=torch.int32, device=device)

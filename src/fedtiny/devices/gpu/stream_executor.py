@@ -236,10 +236,13 @@ class Card:
             return Trainer(network, images, stream, self.gpu.graphs)
 
     def _shared(self) -> Shared:
+        train = self.spec.config.train
+        kinds = (False, True) if train.freeze_bn < 1 else (False,)
+        compiled = kinds if self.gpu.compile and self.cuda else ()
         return Shared(
             ImageStore(self.images, self.spec.preparation, self.device, self.gpu.channels_last),
-            self.spec.config.train,
-            CompiledLoss(self.model, self.dtype) if self.gpu.compile and self.cuda else None,
+            train,
+            {kind: CompiledLoss(self.model, self.dtype, freeze_bn=kind) for kind in compiled},
             self.spec.config.rounds,
         )
 

@@ -23,6 +23,12 @@ struct NormRun : Norm {
     double mean, var;
   };
 
+  // What a frozen channel is normalized by.
+  Moments frozen(Index channel) const {
+    return {static_cast<double>(running_mean[channel]) - bias_before(channel),
+            static_cast<double>(running_var[channel])};
+  }
+
   // Of one channel, from the sums of all pieces.
   Moments moments(Index channel, Index bands, Index band) const {
     double total = 0, square = 0;
@@ -55,14 +61,15 @@ Shape shape(Node& node) {
 
 void measure_batch(Run& run, int place, Index bands, Index band) {
   const NormRun n(run, place);
-  if (n.count < 2) refuse("batch norm cannot measure a single value a channel");
+  const bool frozen = run.pass.freeze_norms != 0;
+  if (n.count < 2 && !frozen) refuse("batch norm cannot measure a single value a channel");
   const auto move = [&](float& running, double to) {
     const auto momentum = static_cast<double>(n.node.momentum);
     running = static_cast<float>((1 - momentum) * static_cast<double>(running) + momentum * to);
   };
   for (Index c = 0; c < n.node.out.channels; ++c) {
-    const auto [mean, var] = n.moments(c, bands, band);
     const Index w = n.numbers[c];
+    const auto [mean, var] = frozen ? n.frozen(w) : n.moments(c, bands, band);
     n.mean[w] = mean + n.bias_before(w);
     n.var[w] = var;
     n.batch_mean[c] = static_cast<float>(mean);
@@ -70,7 +77,7 @@ void measure_batch(Run& run, int place, Index bands, Index band) {
     n.scale[c] = n.weight.values[w] * n.a[c];
     n.shift[c] = static_cast<float>(static_cast<double>(n.bias.values[w]) -
                                     mean * static_cast<double>(n.scale[c]));
-    if (!run.pass.learns()) continue;
+    if (!run.pass.learns() || frozen) continue;
     move(n.running_mean[w], n.mean[w]);
     move(n.running_var[w], var * n.count / (n.count - 1));
   }
@@ -89,10 +96,12 @@ void use_running_statistics(Run& run, int place) {
   }
 }
 
-// dz = a * (d - mean(d) - xhat * mean(d * xhat)) as a * d + k1 + k2 * (z - mean).
+// dz = a * (d - mean(d) - xhat * mean(d * xhat)) as a * d + k1 + k2 * (z - mean). Statistics that
+// are frozen do not depend on z: k1 and k2 are zero.
 void finish_norm_gradient(Run& run, int place) {
   const NormRun n(run, place);
   const double unscale = 1.0 / static_cast<double>(run.loss_scale);
+  const double measured = run.pass.freeze_norms != 0 ? 0.0 : 1.0;
   if (run.pass.learns()) {  // of what is left out, too
     std::fill_n(n.weight.gradient, n.node.whole_channels, 0.0F);
     std::fill_n(n.bias.gradient, n.node.whole_channels, 0.0F);
@@ -106,10 +115,10 @@ void finish_norm_gradient(Run& run, int place) {
       n.bias.gradient[w] = static_cast<float>(n.sum[c] * unscale);
     }
     const double a = static_cast<double>(n.weight.values[w]) * deviation;
-    const double k2 = -a * deviation * by_scale / n.count;
+    const double k2 = -a * deviation * by_scale / n.count * measured;
     n.a[c] = static_cast<float>(a);
     n.k2[c] = static_cast<float>(k2);
-    n.k1[c] = static_cast<float>(-a * n.sum[c] / n.count);
+    n.k1[c] = static_cast<float>(-a * n.sum[c] / n.count * measured);
   }
 }
 

@@ -74,7 +74,7 @@ struct Convolution : ConvolutionRun {
       for (Index i = chunk * pieces() / chunks; i < (chunk + 1) * pieces() / chunks; ++i) {
         const Piece piece(g, i);
         for (const Group& group : groups) {
-          load_gradients(piece, group.filter, group.filters, has_bias(), gradients(thread));
+          load_gradients(piece, group.filter, group.filters, learns_bias(), gradients(thread));
           if (op.in[0].grad.needed) input_grad(piece, group, gradients(thread));
           if (!run.pass.learns() || output_rows(piece) <= 0) continue;
           load_inputs(piece, group, false, inputs(thread));
@@ -98,7 +98,7 @@ struct Convolution : ConvolutionRun {
       if (!is_dense)
         run.kernels.weight_gradient({inputs(thread), g.in_pitch, d, g.out_pitch, rows, g.x.out,
                                      l.offsets + r.begin, r.count, sums + r.begin});
-      if (has_bias()) sums[l.kept + r.number] += run.kernels.sum(d, g.out_pitch, rows, g.x.out);
+      if (learns_bias()) sums[l.kept + r.number] += run.kernels.sum(d, g.out_pitch, rows, g.x.out);
     }
   }
 

@@ -18,8 +18,12 @@ struct ConvolutionRun : LayerRun {
   // Scratch has the input rows of a piece, the gradients of its outputs, and rows to be stored.
   float* inputs(Index thread) const { return run.scratch(thread); }
   float* gradients(Index thread) const { return inputs(thread) + rounded_up(g.in_floats); }
-  // A bias before batch norm is left out of what is stored; its gradient is zero.
+  // A bias before batch norm is left out of what is stored; its gradient is zero, unless
+  // statistics are frozen.
   bool has_bias() const { return l.bias.values != nullptr && run.output(op).norm < 0; }
+  bool learns_bias() const {
+    return l.bias.values != nullptr && (run.output(op).norm < 0 || run.pass.freeze_norms != 0);
+  }
 
   // The input rows that a band of outputs needs: of all channels of a group, or of those with kept
   // weights.

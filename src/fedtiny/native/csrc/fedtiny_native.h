@@ -155,9 +155,10 @@ typedef struct {
   const float* images;
   const int64_t* labels;
   int64_t count;
-  uint64_t seed;  /* keys dropout */
-  double epsilon; /* batch norm computes with this epsilon at least */
-  float* logits;  /* of a forward pass; may be left out */
+  uint64_t seed;        /* keys dropout */
+  double epsilon;       /* batch norm computes with this epsilon at least */
+  float* logits;        /* of a forward pass; may be left out */
+  int32_t freeze_norms; /* 1: batch norm has its running statistics in every mode; they stay */
 } fedtiny_pass;
 
 FEDTINY_API const char* fedtiny_last_error(void);

@@ -40,7 +40,7 @@ class Norm(Structure):
         *_fields(part=P, gradient_part=P, tiles=I, of=I, channels=I, first=I, which=I),
         *_fields(count=F, epsilon=F, momentum=F, theta=P, values=I),
         *_fields(scale=I, shift=I, mean=I, variance=I, bias=I),
-        *_fields(coef=P, gradient_coef=P, coefs=I, gradient=P, dense=I, plain=I),
+        *_fields(coef=P, gradient_coef=P, coefs=I, gradient=P, dense=I, plain=I, frozen=P),
     ]
 
 

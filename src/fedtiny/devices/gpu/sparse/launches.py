@@ -180,6 +180,7 @@ class Builder:
         places: Mapping[str, int],
         values: Tensor,
         gradient: Tensor,
+        freeze_bn: Tensor,
         batch: int,
         word: str,
     ) -> None:
@@ -189,6 +190,7 @@ class Builder:
         self.places = places
         self.values = values
         self.gradient = gradient
+        self.freeze_bn = freeze_bn
         self.batch = batch
         self.word = word
         size = forward.features.channels * prod(forward.features.buffer.size)
@@ -260,6 +262,7 @@ class Builder:
         args.count = float(self.batch * prod(value.buffer.size))
         args.theta, args.values = address(self.values), self.values.shape[1]
         args.gradient, args.dense = address(self.gradient), self.gradient.shape[1]
+        args.frozen = address(self.freeze_bn)
         args.bias = self.places.get(value.bias, -1)
         name = node.name if node else ""
         args.scale = self.places.get(f"{name}.weight", -1)

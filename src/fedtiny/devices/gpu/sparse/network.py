@@ -37,6 +37,7 @@ class SparseNetwork:
         self.next = self._zeros(1, dtype=torch.int32)
         self.exact = self._zeros(4, dtype=torch.float64)
         self.rates = self._zeros(RATES)
+        self.freeze_bn = self._zeros(1, dtype=torch.int32)
         self.activations = Activations(devices, plan.images, device)
 
     def _zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -103,7 +104,8 @@ class SparseNetwork:
 
     def _build(self) -> None:
         """The launches of a step, and the kernels that they need."""
-        plan, tensors = self.plan, (self.layout.starts, self.values, self.gradient)
+        plan = self.plan
+        tensors = (self.layout.starts, self.values, self.gradient, self.freeze_bn)
         builder = Builder(
             plan.forward, self.activations, self.works, *tensors, plan.batch, plan.word
         )
@@ -177,6 +179,7 @@ class SparseNetwork:
         norm_decay = rule.weight_decay if rule.decay_norms else 0.0
         rates = [rule.lr, rule.weight_decay, rule.proximal_mu, *rest, epsilon, 0.0, 1.0, norm_decay]
         self.rates.copy_(torch.tensor(rates))
+        self.freeze_bn.fill_(rule.freeze_bn)
         self.exact.copy_(torch.tensor([0.0, rule.lr, *betas], dtype=torch.float64))
 
     def set_keys(self, seeds: list[int]) -> None:

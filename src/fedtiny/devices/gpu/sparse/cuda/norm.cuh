@@ -11,8 +11,9 @@ struct Norm {
   float4* coef;           // [device][coefs], of this norm
   float4* gradient_coef;  // the same, for the gradient
   int coefs;
-  float* gradient;   // [device][dense]
-  int dense, plain;  // plain: no batch norm, a bias only
+  float* gradient;    // [device][dense]
+  int dense, plain;   // plain: no batch norm, a bias only
+  const int* frozen;  // whether batch norm has its running statistics for constants
 };
 
 template <int N, class V>
@@ -52,17 +53,22 @@ KERNEL(norm_forward, Norm, 1024, 1) {
           make_float4(1.f, n.bias < 0 ? 0.f : theta[n.bias + channel], 0.f, 1.f);
     return;
   }
+  const bool frozen = *n.frozen && n.mean >= 0;
   double sum[2];
   if (!summed<2>(n.part, n, sum)) return;
-  const double mean = sum[0] / n.count, found = sum[1] / n.count - mean * mean;
-  const double variance = found < 0.0 ? 0.0 : found;  // NaN stays
+  const float bias = n.bias < 0 ? 0.f : theta[n.bias + channel];
+  const double found = sum[1] / n.count - (sum[0] / n.count) * (sum[0] / n.count);
+  const double mean = frozen ? theta[n.mean + channel] - bias : sum[0] / n.count;
+  const double variance = frozen        ? theta[n.variance + channel]
+                          : found < 0.0 ? 0.0
+                                        : found;  // NaN stays
   const float inverse = (float)(1.0 / sqrt(variance + n.epsilon));
   const float scale = n.scale < 0 ? 1.f : theta[n.scale + channel];
   const float shift = n.shift < 0 ? 0.f : theta[n.shift + channel];
   n.coef[(size_t)device * n.coefs + channel] =
       make_float4(scale * inverse, shift - scale * inverse * (float)mean, (float)mean, inverse);
-  if (n.mean < 0) return;
-  const float seen = (float)mean + (n.bias < 0 ? 0.f : theta[n.bias + channel]);
+  if (n.mean < 0 || frozen) return;
+  const float seen = (float)mean + bias;
   const float spread = (float)(variance * n.count / (n.count - 1));
   theta[n.mean + channel] += n.momentum * (seen - theta[n.mean + channel]);
   theta[n.variance + channel] += n.momentum * (spread - theta[n.variance + channel]);
@@ -80,10 +86,12 @@ KERNEL(norm_backward, Norm, 1024, 1) {
   }
   const double along = n.which == 1 ? sum[1] : sum[2];
   const float4 k = n.coef[(size_t)device * n.coefs + channel];
+  const bool frozen = *n.frozen && n.mean >= 0;
   const float m1 = (float)(sum[0] / n.count), m2 = (float)(along / n.count), b = -k.x * m2 * k.w;
   n.gradient_coef[(size_t)device * n.coefs + channel] =
-      make_float4(k.x, b, -k.x * m1 - b * k.z, 0.f);
+      frozen ? make_float4(k.x, 0.f, 0.f, 0.f) : make_float4(k.x, b, -k.x * m1 - b * k.z, 0.f);
   if (n.scale >= 0) gradient[n.scale + channel] = (float)along;
   if (n.shift >= 0) gradient[n.shift + channel] = (float)sum[0];
-  if (n.bias >= 0) gradient[n.bias + channel] = 0.f;  // batch norm takes it out again
+  // Batch norm takes a bias out again, unless its statistics are constants.
+  if (n.bias >= 0) gradient[n.bias + channel] = frozen ? k.x * (float)sum[0] : 0.f;
 }
