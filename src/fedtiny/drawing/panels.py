@@ -30,15 +30,15 @@ class Abscissa:
     text: Callable[[float], str] = plots.number_text
     integers: bool = False
 
-    def axis(self, lines: Sequence[Series], width: float) -> Axis:
+    def axis(self, lines: Sequence[Series], log: bool, width: float) -> Axis:
         """As far as the longest line goes, with as many numbers as there is room for."""
-        ends = [line.points[-1][0] for line in lines]
-        low, high = 0.0, max(ends)
-        if log := min(ends) > 0 and high > WIDE * min(ends):
-            low = min(x for line in lines for x, _ in line.points)
-        count = 6 if self.integers else 5
-        every = plots.log_ticks(low, high) if log else plots.ticks(low, high, count, self.integers)
-        return plots.with_room(Axis(low, high, every, self.title, log, self.text), width - 60)
+        xs = [x for line in lines for x, _ in line.points]
+        low, high, title = min(xs) if log else 0.0, max(xs), self.title
+        if log:
+            numbers, title = plots.log_ticks(low, high), f"{title} (logarithmic)"
+        else:
+            numbers = plots.ticks(low, high, 6 if self.integers else 5, self.integers)
+        return plots.with_room(Axis(low, high, numbers, title, log, self.text), width - 60)
 
 
 def draw_shares(
@@ -47,15 +47,21 @@ def draw_shares(
     """Shares of 1 over x, in as many panels across as the canvas has room for."""
     across = max(1, int(canvas.width / WIDTH))
     width, lines = canvas.width / across, [line for panel in panels for line in panel.lines]
-    named = {line.name: line.key for line in lines if not line.hollow}
+    named = {line.name: _key(line) for line in lines if not line.hollow}
     top = plots.legend(canvas, [*named.values(), *keys], top)
     low, high = plots.padded([value for line in lines for _, value in line.points])
     y = plots.linear(max(0.0, low), min(1.0, high))
+    ends = [line.points[-1][0] for line in lines]
+    log = min(ends) > 0 and max(ends) > WIDE * min(ends)
     above = TITLE if any(panel.title for panel in panels) else 0.0
     for number, panel in enumerate(panels):
         row, column = divmod(number, across)
         left, under = column * width, top + row * (above + plots.HEIGHT + plots.BELOW + GAP)
         canvas.add(Text(left + width / 2, under + 14, panel.title, "middle", color="ink"))
-        axis = x.axis(panel.lines, width)
+        axis = x.axis(panel.lines, log, width)
         plot = Plot(canvas, axis, y, under + above, left=left, right=left + width)
         plots.draw_series(plot, panel.lines)
+
+
+def _key(line: Series) -> Key:
+    return Key(line.name, line.color, "dashed line" if line.dashed else "line, dot", line.form)

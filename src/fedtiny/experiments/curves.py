@@ -73,7 +73,7 @@ def _beside(place: Place, other: Place, axes: Sequence[str]) -> bool:
 
 
 def _lines(results: Results, axis: str, places: Sequence[Place]) -> list[Series]:
-    """The paper's values first, so that ours lie above them."""
+    """Our curves, and the paper's values as points at their ends."""
     order = [at.value for at in along(results.places, axis)]
     ours, papers = [], []
     for place in sorted(places, key=lambda place: place.at[axis].rank):
@@ -85,7 +85,7 @@ def _lines(results: Results, axis: str, places: Sequence[Place]) -> list[Series]
         if printed := results.printed(place, "accuracy"):
             end = ((points[-1][0], printed.number),)
             papers.append(Series(f"{name}, paper", color, end, True, True, form))
-    return [*papers, *ours]
+    return [*ours, *papers]
 
 
 def _curve(results: Results, place: Place) -> tuple[Point, ...]:
