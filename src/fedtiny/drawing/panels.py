@@ -29,6 +29,7 @@ class Abscissa:
     title: str
     text: Callable[[float], str] = plots.number_text
     integers: bool = False
+    """Whole numbers, never on a logarithmic axis."""
 
     def axis(self, lines: Sequence[Series], log: bool, width: float) -> Axis:
         """As far as the longest line goes, with as many numbers as there is room for."""
@@ -52,7 +53,7 @@ def draw_shares(
     low, high = plots.padded([value for line in lines for _, value in line.points])
     y = plots.linear(max(0.0, low), min(1.0, high))
     ends = [line.points[-1][0] for line in lines]
-    log = min(ends) > 0 and max(ends) > WIDE * min(ends)
+    log = not x.integers and min(ends) > 0 and max(ends) > WIDE * min(ends)
     above = TITLE if any(panel.title for panel in panels) else 0.0
     for number, panel in enumerate(panels):
         row, column = divmod(number, across)
