@@ -135,7 +135,9 @@ def test_the_front_is_what_no_other_run_beats():
     figure = front(group)
     (line,) = [shape for shape in shapes(figure, Line) if shape.dashed and shape.width == 1.4]
     assert len(line.points) == 2
-    assert "as: FedDST 0.1 (0.6000, 10 FLOPs), SynFlow 0.2 (0.7000, 20 FLOPs)." in figure.caption
+    assert figure.caption.endswith(
+        "better: FedDST 0.1 (0.6000, 10 FLOPs), SynFlow 0.2 (0.7000, 20 FLOPs)."
+    )
     assert len(tips(figure)) == 5
 
 

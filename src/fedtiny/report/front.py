@@ -42,7 +42,7 @@ def front(group: Group) -> Figure | None:
     )
     caption = (
         "Accuracy at the end, the mean over seeds, over the FLOPs of a round that adjusts nothing, "
-        f"for a device of mean size. None is more accurate at as few FLOPs as: {listed}."
+        f"for a device of mean size. On the front, where no run is as cheap and better: {listed}."
     )
     return Figure("front", "Accuracy over FLOPs of a round", caption, _draw(group, found, best))
 
@@ -80,7 +80,9 @@ def _draw(group: Group, found: Sequence[Reached], best: Sequence[Reached]) -> Ca
     for method in methods:
         color, form = look(group, method)
         keys.append(Key(label(method), color, "dot", form))
-    top = plots.legend(canvas, [*keys, Key("front", "muted", "dashed line")])
+    if len(best) > 1:
+        keys.append(Key("front", "muted", "dashed line"))
+    top = plots.legend(canvas, keys)
     plot = plots.Plot(canvas, _cost_axis(found, canvas.width), _accuracy_axis(found), top)
     line = tuple(plot.at(one.flops, one.accuracy.mean) for one in best)
     canvas.add(Line(line, "muted", 1.4, dashed=True))
