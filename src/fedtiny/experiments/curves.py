@@ -40,7 +40,9 @@ def draw(results: Results) -> Canvas | None:
     canvas = Canvas(min(MAX_ACROSS, len(shown)) * WIDTH, 0)
     canvas.add(
         Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
-        Text(4, 15 + plots.LINE_HEIGHT, f"accuracy, scale {results.scale.name}", size=SMALL),
+        Text(
+            4, 15 + plots.LINE_HEIGHT, f"accuracy by round, scale {results.scale.name}", size=SMALL
+        ),
     )
     known = any(line.hollow for panel in shown for line in panel.lines)
     draw_shares(canvas, shown, ROUNDS, [PAPER] if known else [], plots.LINE_HEIGHT + 22.0)
