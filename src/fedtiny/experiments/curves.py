@@ -38,7 +38,6 @@ def draw(results: Results) -> Canvas | None:
     if not shown:
         return None
     canvas = Canvas(min(MAX_ACROSS, len(shown)) * WIDTH, 0)
-    told = f"accuracy by round, scale {results.scale.name}"
     canvas.add(
         Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
         Text(
