@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from fedtiny.experiments import table
+from fedtiny.drawing.files import standalone
+from fedtiny.experiments import curves, table
 from fedtiny.experiments.suite import Suite
 from fedtiny.experiments.sweep import Sweep
 
@@ -28,10 +29,16 @@ def left_out(row):
 
 def made(names, folder, out, scale="mini", files=None):
     """The rows of the tables that the command makes from the files."""
-    suite = Suite.load(folder)
     files = files or tuple(FILES[name] for name in names)
+    found = results(names, folder, out, scale, files)
+    return [row for results in found for row in rows(table.page(results))]
+
+
+def results(names, folder, out, scale, files):
+    """What the command shows of the files."""
+    suite = Suite.load(folder)
     sweep = Sweep(suite, suite.scale(scale), suite.find(names), out, result_files=files)
-    return [row for e in sweep.experiments for row in rows(table.page(sweep.results(e)))]
+    return [sweep.results(experiment) for experiment in sweep.experiments]
 
 
 def test_every_file_is_shown():
@@ -47,6 +54,27 @@ def test_what_was_run_at_the_paper_s_scale_is_shown(tmp_path):
     found = at_full_scale(tmp_path)
     assert any("| FedTiny |" in row for row in found)
     assert {*found} <= {*rows(PAGE)}
+
+
+def test_every_result_at_the_paper_s_scale_has_a_curve_to_its_end():
+    for cell in json.loads(FULL.read_text())["cells"]:
+        assert cell["curve"][-1] == [300, cell["numbers"]["accuracy"]]
+
+
+def test_the_figure_is_what_the_command_draws(tmp_path):
+    """If not: give the command on the page, and copy curves.svg. Rules of color may differ."""
+    (found,) = results(["table1"], None, tmp_path, "paper", (FULL,))
+    drawn = standalone(curves.draw(found), "")
+    committed = (ROOT / "docs" / "figures" / "paper_scale.svg").read_text()
+    assert committed.partition("</style>")[2] == drawn.partition("</style>")[2]
+
+
+def test_curves_are_told_as_measured():
+    cells = {cell["name"]: cell for cell in json.loads(FULL.read_text())["cells"]}
+    for density in ("0.01", "0.001"):
+        curve = cells[f"fedtiny-cifar10-resnet18-d{density}-s0"]["curve"]
+        assert [done for done, _ in curve] == [10, 50, 100, 200, 300]
+        assert ", ".join(f"{accuracy:.3f}" for _, accuracy in curve) in PAGE
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Arguments:
     """Make the paper's tables and figures: run what is missing, show ours beside the paper's.
 
     Runs lie in OUT/SCALE/cells and are shared by all experiments; what is finished is not run
-    again, what was cut goes on from its checkpoint, here or on another machine. Tables, figure and
+    again, what was cut goes on from its checkpoint, here or on another machine. Tables, figures and
     results.json are written to OUT/SCALE/EXPERIMENT from all that is finished.
     """
 

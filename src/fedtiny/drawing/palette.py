@@ -10,6 +10,14 @@ METHODS = {
     "FedDST": ("#009e73", "#3ecf9f"),
     "LotteryFL": ("#9467bd", "#bd9bea"),
     "Small model": ("#a6761d", "#d3a44a"),
+    "fedtiny_flow": ("#d0108f", "#ff7ad9"),
+    "GraSP": ("#6b7a00", "#b6c733"),
+    "SET": ("#17868f", "#4fc3cf"),
+    "SSFL": ("#cc79a7", "#e8a5c8"),
+    "FedSGC": ("#2f3f9e", "#8c9bff"),
+    "FedMef": ("#d55e00", "#ff9350"),
+    "FedRTS": ("#4c9a2a", "#8fd16a"),
+    "Fedfit": ("#5b2a86", "#a97be0"),
 }
 """A method has the same color in every figure: on light, and on dark."""
 ROLES = {label: f"series{number}" for number, label in enumerate(METHODS)}

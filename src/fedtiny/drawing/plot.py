@@ -89,6 +89,20 @@ class Axis:
         return self.start + share * (self.end - self.start)
 
 
+def with_room(axis: Axis, width: float) -> Axis:
+    """The axis over so many pixels, without numbers that would touch the one before.
+
+    >>> with_room(Axis(1, 10, [1, 2, 5, 6, 10]), 100).numbers
+    [1, 5, 10]
+    """
+    over, shown = replace(axis, start=0.0, end=width), list[float]()
+    for number in axis.numbers:
+        room = text_width(axis.text(number), SMALL) + 6
+        if not shown or over.at(number) - over.at(shown[-1]) >= room:
+            shown.append(number)
+    return replace(axis, numbers=shown)
+
+
 def linear(low: float, high: float, title: str = "", integers: bool = False) -> Axis:
     """An axis with round numbers; of whole ones a few more."""
     return Axis(low, high, ticks(low, high, 6 if integers else 5, integers), title)

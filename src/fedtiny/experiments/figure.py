@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedtiny.drawing import files, palette
 from fedtiny.drawing import plot as plots
-from fedtiny.drawing.canvas import FORMS, SMALL, Canvas, Dot, Line, Text, shortened, text_width
+from fedtiny.drawing.canvas import FORMS, SMALL, Canvas, Dot, Line, Text, shortened
 from fedtiny.experiments.places import Coordinate, Place, along
 from fedtiny.experiments.quantities import QUANTITIES, axis_label, label, with_axis
 from fedtiny.experiments.results import Results, Value
@@ -228,13 +228,8 @@ def _numbers(axis: str, panel: Panel, width: float) -> plots.Axis:
     values = sorted({x for one in some for x in one.ours})
     log = values[0] > 0
     low, high = (values[0] / MARGIN, values[-1] * MARGIN) if log else plots.padded(values)
-    scale = plots.Axis(low, high, log=log, end=width - 60)
-    shown: list[float] = []
-    for number in plots.log_ticks(low, high) if axis == POOL else values:
-        room = text_width(f"{number:g}", SMALL) + 6
-        if not shown or scale.at(number) - scale.at(shown[-1]) >= room:
-            shown.append(number)
-    return plots.Axis(low, high, shown, axis_label(axis), log)
+    numbers = plots.log_ticks(low, high) if axis == POOL else values
+    return plots.with_room(plots.Axis(low, high, numbers, axis_label(axis), log), width - 60)
 
 
 def _y(quantities: tuple[str, ...], values: Sequence[float], bars: bool) -> plots.Axis:

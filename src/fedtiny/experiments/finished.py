@@ -49,6 +49,8 @@ PACKAGES = ("fedtiny", "torch", "numpy")
 CPU_INFO = Path("/proc/cpuinfo")
 
 Machine = dict[str, Any]
+Curve = tuple[tuple[int, float], ...]
+"""Accuracy after so many rounds, as far as it was measured."""
 Found = dict[str, list["Finished"]]
 """Finished runs by their name but for the seed."""
 Damaged = dict[str, str]
@@ -67,6 +69,8 @@ class Finished:
     kernels: tuple[str, ...] = ()
     """Of a GPU simulator: whether devices trained at all weights (dense) or at kept ones (sparse);
     nothing of older runs, which were dense."""
+    curve: Curve = ()
+    """Nothing of older results."""
 
 
 def in_folders(
@@ -86,11 +90,12 @@ def in_folders(
                 configs.load(folder.config)
                 numbers, machines = measure(cell.config, folder), machines_of(folder)
                 kernels = tuple(read_json(folder.result).get("kernels", ()))
+                curve = curve_of(metrics.read(folder))
             except (ConfigError, RunError) as error:
                 damaged[cell.name] = f"{error}; {way_anew(folder)}"
                 continue
             require_same(cell, folder)
-            run = Finished(cell.name, seed, settings, numbers, machines, kernels)
+            run = Finished(cell.name, seed, settings, numbers, machines, kernels, curve)
             found[place.stem].append(run)
     return found, damaged
 
@@ -182,6 +187,12 @@ def bytes_a_round(records: Sequence[Record]) -> float:
         (record["bytes_down"] + record["bytes_up"]) / max(1, len(record["answered"]))
         for record in records
     )
+
+
+def curve_of(records: Sequence[Record]) -> Curve:
+    """Accuracy to four digits after each round that was evaluated; rounds count from 1."""
+    found = ((record["round"] + 1, metrics.number(record, "accuracy")) for record in records)
+    return tuple((done, round(accuracy, 4)) for done, accuracy in found if accuracy is not None)
 
 
 def settings_of(config: Config) -> Flat:

@@ -3,6 +3,8 @@
 `results.json` has everything that tables and figures are made of, small enough to be committed.
 """
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,18 +16,27 @@ from fedtiny.config.aliases import current_settings
 from fedtiny.config.flat import flat
 from fedtiny.errors import RunError
 from fedtiny.experiments.experiment import Experiment
-from fedtiny.experiments.finished import Damaged, Finished, Found, Machine, differing, settings_of
+from fedtiny.experiments.finished import (
+    Curve,
+    Damaged,
+    Finished,
+    Found,
+    Machine,
+    differing,
+    settings_of,
+)
 from fedtiny.experiments.places import Place, in_order
 from fedtiny.experiments.quantities import QUANTITIES, label
 from fedtiny.experiments.scale import AS_IT_IS, POOL, Scale
 from fedtiny.experiments.suite import Paper, Printed, printed
-from fedtiny.files import read_json, write_json
+from fedtiny.files import plain, read_json, write_atomically
 
 MISSING = "-"
 FORMAT = 1
 ANOTHER = "give another copy of it, or leave it out"
 KINDS = {"name": str, "seed": int, "settings": dict, "numbers": dict, "machines": list}
 """What a cell of a result file holds."""
+CURVE = re.compile(r'"curve": \[[^"}]*\]')
 
 
 @dataclass(frozen=True)
@@ -137,7 +148,13 @@ def write_file(path: Path, experiment: Experiment, scale: str, command: str, fou
         "machines": machines,
         "cells": cells,
     }
-    write_json(path, document)
+    write_atomically(path, text_of(document).encode())
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """A result file as text: plain data with a line for each value, and one for a whole curve."""
+    text = json.dumps(plain(document), indent=1)
+    return CURVE.sub(lambda curve: re.sub(r"\n\s*", "", curve[0]), text) + "\n"
 
 
 def scale_of(paths: Sequence[Path]) -> str | None:
@@ -196,8 +213,20 @@ def _finished(cell: Any, machines: list[Machine]) -> Finished:
         raise TypeError("a number that is none")
     noted = tuple(machines[number] for number in cell["machines"])
     settings = current_settings(cell["settings"], warns=False)
-    kernels = tuple(map(str, cell.get("kernels", ())))
-    return Finished(cell["name"], cell["seed"], settings, cell["numbers"], noted, kernels)
+    kernels, curve = tuple(map(str, cell.get("kernels", ()))), _curve(cell.get("curve", []))
+    return Finished(cell["name"], cell["seed"], settings, cell["numbers"], noted, kernels, curve)
+
+
+def _curve(points: Any) -> Curve:
+    """Accuracies between 0 and 1 after a rising number of rounds."""
+    if not isinstance(points, list) or not all(isinstance(p, list) and len(p) == 2 for p in points):
+        raise TypeError("a curve of something else than pairs")
+    rounds = [done for done, _ in points]
+    if not all(type(done) is int and done > 0 for done in rounds) or rounds != sorted({*rounds}):
+        raise TypeError("rounds that do not rise")
+    if not all(isinstance(value, int | float) and 0 <= value <= 1 for _, value in points):
+        raise TypeError("an accuracy that is none")
+    return tuple((done, float(value)) for done, value in points)
 
 
 def _document(path: Path, way_out: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedtiny.config import Config
-from fedtiny.experiments import figure, finished, table
+from fedtiny.experiments import curves, figure, finished, table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Found
 from fedtiny.experiments.places import Cell, Filter, Place
@@ -91,7 +91,7 @@ class Sweep:
         return Results(experiment, places, found, self.scale, self.suite.paper, damaged)
 
     def write(self, results: Results, command: str) -> tuple[list[Path], str]:
-        """Write results, tables and figure; returns the paths, and why there is no PNG."""
+        """Write results, tables and figures; returns the paths, and why there is no PNG."""
         experiment, folder = results.experiment, self.folder(results.experiment)
         path, places = folder / RESULTS, {place.stem for place in results.places}
         before = self._told_before(experiment).items()
@@ -99,7 +99,7 @@ class Sweep:
         tables = table.write(results, folder)
         write_file(path, experiment, self.scale.name, command, results.found | no_longer)
         drawn, lacking = figure.write(results, folder)
-        return [*tables, path, *drawn], lacking
+        return [*tables, path, *drawn, *curves.write(results, folder)], lacking
 
     def _told(self, experiment: Experiment) -> list[Found]:
         """What result files tell of an experiment."""

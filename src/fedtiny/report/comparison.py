@@ -1,4 +1,4 @@
-"""Several runs side by side: accuracy over density, accuracy by round, and the paper's table."""
+"""Several runs side by side: which may be compared, their table, and accuracy over density."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,17 +6,16 @@ from statistics import fmean
 
 from fedtiny.config.flat import Flat, flat
 from fedtiny.drawing import palette
-from fedtiny.drawing.plot import Series
+from fedtiny.drawing.canvas import FORMS
 from fedtiny.errors import FedTinyError
 from fedtiny.experiments import compare, figure, finished
 from fedtiny.experiments.quantities import Numbers, label
 from fedtiny.experiments.results import Results
-from fedtiny.report.facts import Figure, over_rounds, points_of
+from fedtiny.report.facts import Figure
 from fedtiny.report.run import Run
 from fedtiny.runs.metrics import number
 
 VARIED = ("method", "density", "seed")
-MAX_LINES = 9
 
 
 @dataclass(frozen=True)
@@ -70,15 +69,16 @@ def table_results(group: Group) -> tuple[Results, list[str]]:
     left_out = [
         f"{run.name} repeats another run to the seed, and counts once" for run in group.repeats
     ]
-    for run in _ordered(group.runs):
+    for run in ordered(group.runs):
         try:
             measured.append((run, finished.measure(run.config, run.folder)))
         except (FedTinyError, LookupError, TypeError, ValueError) as error:
             left_out.append(f"{run.name} is not in the table: {error}")
-    return _side_by_side(measured), left_out
+    return side_by_side(measured), left_out
 
 
-def _side_by_side(runs: Sequence[tuple[Run, Numbers]]) -> Results:
+def side_by_side(runs: Sequence[tuple[Run, Numbers]]) -> Results:
+    """Runs with what is known of them, by method and density."""
     found: finished.Found = {}
     for run, numbers in runs:
         (place,) = compare.places([run.config])
@@ -88,20 +88,23 @@ def _side_by_side(runs: Sequence[tuple[Run, Numbers]]) -> Results:
     return Results(compare.COMPARISON, places, found)
 
 
-def _ordered(runs: Sequence[Run]) -> list[Run]:
+def ordered(runs: Sequence[Run]) -> list[Run]:
     """Finished runs, the densest first, methods in the order given."""
     return sorted((run for run in runs if run.finished), key=lambda run: -run.config.density)
 
 
-def comparison_figures(group: Group) -> list[Figure]:
-    """What can be drawn of several runs."""
-    return [f for f in (accuracy_over_density(group), accuracies_by_round(group)) if f]
+def look(group: Group, method: str) -> tuple[str, str]:
+    """The color and the marker of a method, the same in all figures."""
+    rest = (run for run in group.runs if not run.finished)
+    order = list(dict.fromkeys(run.config.method for run in (*ordered(group.runs), *rest)))
+    place = order.index(method)
+    return palette.series(label(method), place), FORMS[place % len(FORMS)]
 
 
 def accuracy_over_density(group: Group) -> Figure | None:
     """Accuracy of each method over density: lines through means over seeds."""
-    reached = ((run, number(run.result, "accuracy")) for run in _ordered(group.runs))
-    results = _side_by_side([(run, {"accuracy": a}) for run, a in reached if a is not None])
+    reached = ((run, number(run.result, "accuracy")) for run in ordered(group.runs))
+    results = side_by_side([(run, {"accuracy": a}) for run, a in reached if a is not None])
     dense = [place for place in results.places if place.dense]
     if len(results.places) - len(dense) < 2:
         return None
@@ -112,34 +115,3 @@ def accuracy_over_density(group: Group) -> Figure | None:
     caption = f"Accuracy at the end over the target density, the mean over seeds{seeds}.{level}"
     drawn = figure.draw(results, alone=False)
     return Figure("accuracy_over_density", "Accuracy over density", caption, drawn)
-
-
-def accuracies_by_round(group: Group) -> Figure | None:
-    """Learning curves, the mean over seeds; of many only those of the lowest density."""
-    kinds: dict[tuple[str, float], list[Run]] = {}
-    for run in group.runs:
-        kinds.setdefault((run.config.method, run.config.density), []).append(run)
-    lowest, many = min(density for _, density in kinds), len(kinds) > MAX_LINES
-    if many:
-        kinds = {kind: runs for kind, runs in kinds.items() if kind[1] in (lowest, 1.0)}
-    shown = list(kinds.items())[:MAX_LINES]
-    by_method = len({method for (method, _), _ in shown}) == len(shown)
-    series = [_curve(kind, runs, place, by_method) for place, (kind, runs) in enumerate(shown)]
-    series = [one for one in series if one.points]
-    if len(series) < 2:
-        return None
-    caption = "Test accuracy after each round, the mean over seeds" + (
-        f"; of the densities the lowest, {lowest:g}, and dense." if many else "."
-    )
-    drawn = over_rounds(series, 1.0)
-    return Figure("accuracies", "Accuracy by round", caption, drawn)
-
-
-def _curve(kind: tuple[str, float], runs: Sequence[Run], place: int, by_method: bool) -> Series:
-    """The mean over the runs of one method and density, in rounds that all of them measured."""
-    curves = [dict(points_of(run, "accuracy")) for run in runs]
-    rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
-    points = tuple((round, fmean(curve[round] for curve in curves)) for round in rounds)
-    name = label(kind[0])
-    color = palette.series(name if by_method else "", place)
-    return Series(f"{name} {kind[1]:g}", color, points)

@@ -259,6 +259,15 @@ def flops_text(count: float) -> str:
     return formatting.size(count).removesuffix("B").replace("k", "K") + "FLOPs"
 
 
+def flops_number(count: float) -> str:
+    """FLOPs on an axis that says so.
+
+    >>> flops_number(2_500_000)
+    '2.5 M'
+    """
+    return flops_text(count).removesuffix("FLOPs").strip()
+
+
 def cost(run: Run) -> Figure | None:
     """FLOPs, memory and bytes of a device, beside those of a dense run."""
     found = costs(run)

@@ -13,9 +13,17 @@ from fedtiny.drawing.files import inline
 from fedtiny.experiments import table as tables
 from fedtiny.experiments.table import BEST, Entry
 from fedtiny.files import make_folder, write_atomically
-from fedtiny.report.comparison import Group, apart, comparison_figures, groups, table_results
+from fedtiny.report.comparison import (
+    Group,
+    accuracy_over_density,
+    apart,
+    groups,
+    table_results,
+)
+from fedtiny.report.curves import accuracy_curves
 from fedtiny.report.facts import Figure, facts, task, title
 from fedtiny.report.figures import figures
+from fedtiny.report.front import front
 from fedtiny.report.run import Run, commands, read
 from fedtiny.runs import formatting
 from fedtiny.runs.folder import RunFolder
@@ -127,6 +135,12 @@ def _group(group: Group, groups: Sequence[Group]) -> Html:
     own = element("p", f"Here: {apart(group, groups)}.", class_="caption")
     run = group.runs[0]
     return _section(f"Comparison: {task(run)}, {formatting.fleet_line(run.config)}", own, *parts)
+
+
+def comparison_figures(group: Group) -> list[Figure]:
+    """What can be drawn of several runs."""
+    drawn = (accuracy_over_density(group), front(group), *accuracy_curves(group))
+    return [figure for figure in drawn if figure]
 
 
 def _entry(entry: Entry) -> str:

@@ -1,0 +1,183 @@
+"""Curves and the front of several runs show what the runs spent and reached."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedtiny import methods
+from fedtiny.config import Config, FleetConfig
+from fedtiny.drawing import palette
+from fedtiny.drawing.canvas import Canvas, Dot, Line, Text
+from fedtiny.drawing.panels import Abscissa, Panel, draw_shares
+from fedtiny.drawing.plot import Series
+from fedtiny.experiments.quantities import label
+from fedtiny.report.comparison import groups
+from fedtiny.report.curves import accuracy_curves, bytes_so_far, flops_so_far
+from fedtiny.report.front import front, pareto, reached
+from fedtiny.report.run import Run
+from fedtiny.report.write import comparison_figures
+from fedtiny.runs.folder import RunFolder
+
+
+def run_of(method="fedtiny", density=0.1, accuracies=(0.2, 0.6), flops=(10, 30), **more):
+    """A finished run of two devices with these accuracies; a round moves 60 bytes, 40 up."""
+    records = [
+        {"round": t, "accuracy": value, "flops": cost, "flops_plain": flops[0]}
+        | {"bytes_down": 20, "bytes_up": 40, "answered": [0, 1]}
+        for t, (value, cost) in enumerate(zip(accuracies, flops, strict=True))
+    ]
+    config = Config(
+        method=method, density=density, seed=more.pop("seed", 0), fleet=FleetConfig(devices=2)
+    )
+    result = {"accuracy": accuracies[-1]}
+    run = Run(RunFolder(Path("run")), config, records, result, {}, {}, {}, None)
+    return replace(run, **more)
+
+
+def group_of(*runs):
+    (group,) = groups(runs)
+    return group
+
+
+def by_name(group):
+    return {figure.name: figure for figure in comparison_figures(group)}
+
+
+def shapes(figure, kind):
+    return [shape for shape in figure.canvas.shapes if isinstance(shape, kind)]
+
+
+def tips(figure):
+    return [dot.tip for dot in shapes(figure, Dot) if dot.tip]
+
+
+def test_bytes_of_a_device_add_up_and_begin_with_its_selection():
+    assert bytes_so_far(run_of()) == [30, 60]
+    selection = {"bytes_down": 100, "bytes_up": 20}
+    assert bytes_so_far(run_of(selection=selection)) == [90, 120]
+    absent = run_of()
+    absent.records[1]["answered"] = [1]
+    assert bytes_so_far(absent) == [30, 90]
+    del absent.records[0]["bytes_up"]
+    assert bytes_so_far(absent) == []
+    assert bytes_so_far(run_of(selection={"bytes_down": None})) == []
+
+
+def test_flops_add_up():
+    assert flops_so_far(run_of()) == [10, 40]
+    unknown = run_of()
+    unknown.records[1]["flops"] = None
+    assert flops_so_far(unknown) == []
+
+
+def test_curves_go_over_rounds_bytes_and_flops():
+    group = group_of(run_of(), run_of("synflow", accuracies=(0.3, 0.5), flops=(10, 10)))
+    rounds, moved, computed = accuracy_curves(group)
+    assert tips(rounds) == [
+        *("FedTiny at 1: 0.2", "FedTiny at 2: 0.6", "SynFlow at 1: 0.3", "SynFlow at 2: 0.5"),
+    ]
+    assert tips(moved)[:2] == ["FedTiny at 30: 0.2", "FedTiny at 60: 0.6"]
+    assert tips(computed) == [
+        *("FedTiny at 10: 0.2", "FedTiny at 40: 0.6", "SynFlow at 10: 0.3", "SynFlow at 20: 0.5"),
+    ]
+
+
+def test_seeds_are_averaged_in_what_was_spent_and_in_what_was_reached():
+    other = run_of(accuracies=(0.4, 0.8), flops=(30, 50), seed=1)
+    group = group_of(run_of(), other, run_of("synflow"))
+    assert tips(accuracy_curves(group)[2])[:2] == ["FedTiny at 20: 0.3", "FedTiny at 60: 0.7"]
+
+
+def test_what_a_run_does_not_tell_leaves_it_out_of_that_figure_only():
+    silent = run_of("feddst")
+    for record in silent.records:
+        del record["flops"]
+    group = group_of(run_of(), run_of("synflow"), silent)
+    rounds, _, computed = accuracy_curves(group)
+    assert any(tip.startswith("FedDST") for tip in tips(rounds))
+    assert not any(tip.startswith("FedDST") for tip in tips(computed))
+
+
+def test_each_density_has_a_panel_and_of_many_the_lowest_three():
+    some = [run_of(m, d) for m in ("fedtiny", "synflow") for d in (0.1, 0.2, 0.3, 0.4)]
+    figure = accuracy_curves(group_of(run_of("fedavg", 1.0), *some))[0]
+    titles = [text.text for text in shapes(figure, Text) if text.text.startswith("density ")]
+    assert titles == ["density 0.3", "density 0.2", "density 0.1"]
+    assert "the 3 lowest" in figure.caption
+    dashed = [line for line in shapes(figure, Line) if line.dashed and len(line.points) == 2]
+    assert len({line.points for line in dashed if line.width == 2.2}) == 3, "in every panel"
+
+
+def test_one_method_at_several_densities_has_a_line_for_each():
+    figure = accuracy_curves(group_of(*(run_of(density=d) for d in (0.1, 0.2))))[0]
+    names = {tip.partition(" at ")[0] for tip in tips(figure)}
+    assert names == {"FedTiny 0.2", "FedTiny 0.1"}
+
+
+def test_a_single_line_is_no_comparison():
+    group = group_of(run_of(), run_of(seed=1))
+    assert accuracy_curves(group) == []
+    assert front(group) is None
+
+
+def test_the_front_is_what_no_other_run_beats():
+    runs = (
+        run_of("synflow", 0.1, (0.1, 0.5), (10, 10)),
+        run_of("feddst", 0.1, (0.1, 0.6), (10, 90)),
+        run_of("fedtiny", 0.2, (0.1, 0.55), (20, 20)),
+        run_of("synflow", 0.2, (0.1, 0.7), (20, 20)),
+        run_of("fedavg", 1.0, (0.1, 0.7), (400, 400)),
+    )
+    group = group_of(*runs)
+    best = [(one.name, one.flops, one.accuracy.mean) for one in pareto(reached(group))]
+    assert best == [("FedDST 0.1", 10, 0.6), ("SynFlow 0.2", 20, 0.7)]
+    figure = front(group)
+    (line,) = [shape for shape in shapes(figure, Line) if shape.dashed and shape.width == 1.4]
+    assert len(line.points) == 2
+    assert figure.caption.endswith(
+        "better: FedDST 0.1 (0.6000, 10 FLOPs), SynFlow 0.2 (0.7000, 20 FLOPs)."
+    )
+    assert len(tips(figure)) == 5
+
+
+def test_runs_that_do_not_tell_a_plain_round_are_not_on_the_front():
+    old = run_of("synflow")
+    for record in old.records:
+        del record["flops_plain"]
+    assert front(group_of(run_of(), old)) is None
+    unfinished = run_of("feddst", result={})
+    assert [one.name for one in reached(group_of(run_of(), old, unfinished))] == ["FedTiny 0.1"]
+
+
+def test_a_method_has_one_color_and_one_marker_in_every_figure():
+    sparse = ("fedtiny", "my_own", "another", "synflow")
+    runs = [run_of(m, d) for m in sparse for d in (0.1, 0.2)] + [run_of("fedavg", 1.0)]
+    figures = by_name(group_of(*runs, run_of("feddst", 0.2, result={})))
+    assert len(figures) == 5
+    looks = {}
+    for figure in figures.values():
+        for dot in shapes(figure, Dot):
+            name = dot.tip.replace(" ", ":").partition(":")[0]
+            if name:
+                looks.setdefault(name, set()).add((dot.color, dot.form))
+    assert {"FedTiny", "my_own", "another", "SynFlow"} <= looks.keys()
+    assert [name for name, found in looks.items() if len(found) > 1] == []
+
+
+def test_every_method_that_is_shipped_has_a_color_of_its_own():
+    names = [label(name) for name in methods.names()]
+    assert [name for name in names if name not in palette.METHODS] == []
+    for ground in (0, 1):
+        colors = [palette.METHODS[name][ground] for name in names]
+        assert len({*colors}) == len(colors)
+
+
+@pytest.mark.parametrize(("end", "integers", "log"), [(9, False, 0), (11, False, 1), (11, True, 0)])
+def test_lines_that_end_far_apart_are_drawn_on_a_logarithmic_axis(end, integers, log):
+    canvas = Canvas(height=0)
+    lines = [Series(str(x), "ink", ((0.5, 0.1), (x, 0.5))) for x in (1.0, float(end))]
+    draw_shares(canvas, [Panel("", lines)], Abscissa("cost", integers=integers))
+    written = [shape.text for shape in canvas.shapes if isinstance(shape, Text)]
+    assert ("cost (logarithmic)" in written) == log
+    assert ("0" in written) != log
