@@ -56,6 +56,18 @@ def test_a_round_by_hand():
     assert flops.never_computed(workload(), 0) == IMAGES * 576
 
 
+def test_the_products_of_attention_count_in_full_at_every_density():
+    network = models.build("vit_tiny", (3, 8, 8), 10, width=8)
+    inputs = {"model": network, "shape": (3, 8, 8), "classes": 10, "samples": 20}
+    sparse, dense = (Workload.of(config(density=d), **inputs) for d in (0.1, 1.0))
+    products = 2 * dense.network.profile.other_macs
+    assert products == 4 * 2 * 2 * 64 * 64 * 8, "four blocks of two products over 64 tokens"
+    for work in (sparse, dense):
+        layers = sum(layer.forward for layer in work.load.layers)
+        assert flops.of_round(work, 0)["forward"] == IMAGES * (layers + products)
+    assert sum(flops.of_round(dense, 0).values()) == flops.dense_round(dense)
+
+
 @pytest.mark.parametrize("method", ["fedavg", "lotteryfl"])
 def test_a_method_that_starts_dense_counts_as_dense(method):
     work = workload(method, density=0.1)

@@ -50,6 +50,32 @@ def test_the_activations_of_a_tiny_network_by_hand():
     assert found.parameters == 18 + 2 + 4 + 8 + 325 + 18
 
 
+def test_the_activations_of_a_depthwise_network_by_hand():
+    """Kept: the image (18), what each activation reads (36 twice) and what the depthwise and the
+    linear layer read (36 twice)."""
+    layers = (nn.Conv2d(2, 4, 1), nn.SiLU(), nn.Conv2d(4, 4, 3, padding=1, groups=4))
+    network = nn.Sequential(*layers, nn.Hardswish(), nn.Flatten(), nn.Linear(36, 3))
+    found = profile(network, (2, 3, 3))
+    assert found.activation_bytes == 4 * (18 + 4 * 36)
+    assert [layer.macs for layer in found.layers] == [8 * 9, 36 * 9, 108]
+
+
+def test_the_products_of_attention_by_hand():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.last = nn.Linear(6, 18), nn.Linear(24, 3)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).reshape(-1, 4, 3, 2, 3).permute(2, 0, 3, 1, 4).unbind(0)
+            shares = (q @ k.transpose(-2, -1)).softmax(-1)
+            return self.last((shares @ v).transpose(1, 2).flatten(1))
+
+    found = profile(Attention(), (4, 6))
+    assert found.other_macs == 2 * (2 * 4 * 4 * 3)
+    assert [layer.macs for layer in found.layers] == [4 * 6 * 18, 72]
+
+
 def test_a_layer_that_runs_twice_uses_its_weights_twice():
     class Twice(nn.Module):
         def __init__(self):

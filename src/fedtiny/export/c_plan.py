@@ -146,15 +146,15 @@ class _Placing:
 
         From then on, what lies in the buffer is needed until none of it is.
         """
-        whole, first = self.owner[step.gives], 0
+        joined, first = self.owner[step.gives], 0
         for value in step.reads:
             part = self.owner[value]
-            if part is not whole and part.shape == self.shapes[value]:
+            if part is not joined and part.shape == self.shapes[value]:
                 for other, channel in part.first.items():
-                    self._hold(other, whole, part.dies, first + channel)
-                whole.born = min(whole.born, part.born)
+                    self._hold(other, joined, part.dies, first + channel)
+                joined.born = min(joined.born, part.born)
             first += self.shapes[value][0]
-        self.last.update(dict.fromkeys(whole.first, max(self.last[v] for v in whole.first)))
+        self.last.update(dict.fromkeys(joined.first, max(self.last[v] for v in joined.first)))
 
     def _widen(self) -> None:
         """A convolution without a stride reads its input in place, with zeros around each plane."""

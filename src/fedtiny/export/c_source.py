@@ -23,7 +23,7 @@ from fedtiny.graph.arrays import Lowered
 from fedtiny.graph.ir import Kind
 
 BYTES_OF_KEPT, BYTES_OF_FLOAT = 8, 4
-MOST_BYTES = (1 << 31) - 1  # what an int counts
+MAX_BYTES = (1 << 31) - 1  # what an int counts
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class _Source:
         self.plan = plan(self.program)
         self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
         self.calls = Calls(self.program, self.plan, tables, model.net)
-        if self.ram_bytes > MOST_BYTES:
+        if self.ram_bytes > MAX_BYTES:
             raise ExportError(f"in C the model would take {self.ram_bytes} bytes of RAM")
         self.declarations = self.calls.declarations()
         self.parts = self._parts()
-        self.pixels = _pixels(model.normalisation)
+        self.pixels = _pixels(model.normalisation, raw=self.is_signal)
 
     @property
     def table_bytes(self) -> int:
@@ -193,10 +193,13 @@ def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple
     return kept, sums
 
 
-def _pixels(normalisation: Preparation) -> Declarations:
-    """What a byte of an image is multiplied by and shifted by."""
+def _pixels(normalisation: Preparation, *, raw: bool) -> Declarations:
+    """What a byte of an image is multiplied by and shifted by; the same of measured values."""
     mean, std = (np.asarray(v, dtype=np.float64) for v in (normalisation.mean, normalisation.std))
     made = Declarations()
     made.array("pixel_scale", (1 / (255 * std)).astype(np.float32))
     made.array("pixel_shift", (-mean / std).astype(np.float32))
+    if raw:
+        made.array("raw_mean", mean.astype(np.float32))
+        made.array("raw_scale", (1 / std).astype(np.float32))
     return made

@@ -41,7 +41,7 @@ def literal(number: float) -> str:
         held = np.float32(number)
     if not np.isfinite(held):
         raise ExportError(f"the model has a step with the number {number}; it cannot be exported")
-    return f"{held}f"
+    return f"{held!s}f"
 
 
 def _lines(text: str) -> str:

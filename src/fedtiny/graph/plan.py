@@ -26,13 +26,13 @@ def place(buffers: Sequence[Buffer]) -> int:
 
 
 TRIES = 20
-MOST_TRIED = 1000  # buffers; the time grows with the square of their number
+MAX_TRIED = 1000  # buffers; the time grows with the square of their number
 
 
 def place_tightly(buffers: Sequence[Buffer]) -> int:
     """Like `place`, in less room where that is found: what ends last comes first the next time."""
     order, best = _largest_first(buffers), (place(buffers), _largest_first(buffers))
-    for _ in range(TRIES if len(buffers) <= MOST_TRIED else 0):
+    for _ in range(TRIES if len(buffers) <= MAX_TRIED else 0):
         arena = _place_in_order(order)
         best = min(best, (arena, order), key=lambda found: found[0])
         last = max(order, key=lambda b: b.start + b.size)

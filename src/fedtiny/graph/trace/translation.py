@@ -85,13 +85,14 @@ class Translation:
 
     def _rewrite(self, node: fx.Node) -> None:
         """What shares its values with a tensor that was changed in place has changed too."""
-        before, after = (self.values.get(n) for n in (node.args[0], node))
+        changed = next(iter(node.all_input_nodes), node)
+        before, after = self.values[changed], self.values[node]
         if not isinstance(before, View) or not isinstance(after, View):
             return
         same = before.axes == after.axes and self.shapes[before.node] == self.shapes[after.node]
         for other, value in self.values.items():
             if isinstance(value, View) and value.node == before.node:
-                if not same and other is not node.args[0]:
+                if not same and other is not changed:
                     raise unsupported(f"'{node.target}' in place of a part of a tensor")
                 self.values[other] = replace(value, node=after.node) if same else after
 
