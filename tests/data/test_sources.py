@@ -50,7 +50,7 @@ def test_names_are_described_and_an_unknown_one_gets_a_guess() -> None:
     assert all(names().values())
     with pytest.raises(DataError, match=r"cifar10, .*folder, file; did you mean 'cifar10'\?"):
         load("cifar-10")
-    with pytest.raises(DataError, match=r"folder$"):
+    with pytest.raises(DataError, match=r"folder, file$"):
         load("qqqq")
 
 

@@ -204,7 +204,7 @@ class PruningConfig(Settings):
     """FedTiny: drop weights when others grow, or a round later, when these have trained; default:
     the method's own."""
     depthwise: bool = False
-    """Prune depthwise convolutions and squeeze-and-excite layers too; by default they stay dense."""
+    """Prune depthwise and squeeze-and-excite layers too; by default they stay dense."""
     redistribute: bool = False
     """FedTiny: compare weights and gradients over all layers of an adjustment, so that weights move
     between layers."""
