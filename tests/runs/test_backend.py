@@ -182,9 +182,7 @@ def test_native_devices_do_what_torch_devices_do(method, more, tmp_path):
 
 
 NAMED = {
-    "mobilenetv2": {
-        "train": {"lr": 1e-5}
-    },  # torch rounds in 53 layers
+    "mobilenetv2": {"train": {"lr": 1e-5}},  # torch rounds in 53 layers
     "mobilenetv3_small": {},
     "ds_cnn": {"width": 32, "density": 0.2},  # or it has few weights to swap
     "resnet18_gn": {},
