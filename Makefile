@@ -53,6 +53,7 @@ bench: $(READY)  ## Measure the simulator, the bytes of a round, native devices 
 	$(BIN)/python benchmarks/simulator_overhead.py
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/fedtiny bench device
+	$(BIN)/python benchmarks/grouped_convolutions.py
 	$(BIN)/python benchmarks/export.py
 
 fuzz: $(READY)  ## Call the native library 100,000 times with sense and nonsense, sanitized

@@ -181,6 +181,26 @@ def test_native_devices_do_what_torch_devices_do(method, more, tmp_path):
     assert_near_until_then(twins)
 
 
+NAMED = {
+    "mobilenetv2": {"train": {"lr": 1e-5}},  # torch rounds in 53 layers
+    "mobilenetv3_small": {},
+    "ds_cnn": {"width": 32, "density": 0.2},  # or it has few weights to swap
+    "resnet18_gn": {},
+    "squeezenet": {},
+    "lenet5": {},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", NAMED)
+def test_networks_of_devices_come_to_the_same_on_both_backends(model, tmp_path):
+    how = {"rounds": 1, "train": {"lr": 1e-4}, "fleet": {"devices": 2}, **NAMED[model]}
+    twins = both(quick(model=model, **how), tmp_path)
+    assert_the_same_candidate(twins)
+    assert_the_same_first_adjustment(twins)
+    assert_near_until_then(twins)
+
+
 @pytest.mark.slow
 def test_over_three_seeds_native_devices_learn_as_much(tmp_path):
     config = quick(
