@@ -94,6 +94,7 @@ class ReplyValidator:
         """Refuse a reply that this device, with at most so many samples, cannot honestly send."""
         if reply.device != device:
             raise ReplyError(f"it is signed by device {reply.device}")
+        self._check_request(reply)
         most = self.config.robustness.max_samples if self._open else max_samples
         if not 1 <= reply.samples <= most:
             raise ReplyError(f"it claims {reply.samples} samples, and 1 to {most} are possible")
@@ -102,6 +103,14 @@ class ReplyValidator:
         self._check_arrays(reply.arrays)
         self._check_metrics(reply.metrics)
         self._check_like_the_first(reply)
+
+    def _check_request(self, reply: Reply) -> None:
+        """Refuse what answers another request, as a replay of an earlier reply does."""
+        asked = self.request
+        if reply.round != asked.round:
+            raise ReplyError(f"it answers round {reply.round}, and this is round {asked.round}")
+        if reply.request != asked.id:
+            raise ReplyError(f"it answers another request than this one of round {asked.round}")
 
     def _check_theta(self, theta: Theta | None) -> None:
         if theta is None:

@@ -66,7 +66,7 @@ class Server:
             program=program,
             theta=self.theta if theta is None else theta,
             arrays=arrays or {},
-        )
+        ).identified(self.config.seed)
         outcome = self.transport.ask(self._sampled(action), request, reducer, top_weights)
         self.traffic += outcome.traffic
         self.failed |= outcome.failed
