@@ -84,27 +84,26 @@ def test_a_node_of_the_version_before_is_refused_in_one_sentence(monkeypatch, tm
     )
 
 
-def replaying(monkeypatch, tmp_path, kept, again):
-    """The run in which the node sends a reply of its own once more; `kept` and `again` say when."""
+def replaying(config, monkeypatch, tmp_path, again):
+    """The run in which the node sends its first reply of a kind once more, when `again` says."""
     real, old = wire.encode_reply, []
 
     def encode_reply(reply, mask):
         data = real(reply, mask)
-        if reply.device == HOSTILE and kept(reply) and not old:
-            old.append(data)
-        return old[0] if reply.device == HOSTILE and again(reply) else data
+        if reply.device != HOSTILE or not again(reply):
+            return data
+        old.append(data)
+        return old[0]
 
     monkeypatch.setattr(wire, "encode_reply", encode_reply)
-    path = federate(Grid(), CONFIG, tmp_path / "run")
-    assert old
+    path = federate(Grid(), config, tmp_path / "run")
+    assert len(old) == 2
     return path
 
 
 def test_the_reply_of_an_earlier_round_is_refused(monkeypatch, tmp_path):
-    def trained_in(round):
-        return lambda reply: reply.theta is not None and reply.round == round
-
-    path = replaying(monkeypatch, tmp_path, trained_in(0), trained_in(1))
+    config = tiny(rounds=2, pruning={"progressive": False})
+    path = replaying(config, monkeypatch, tmp_path, lambda reply: reply.theta is not None)
     first, second = lines(path)
     assert first["failed"] == {}
     assert second["failed"] == {
@@ -114,10 +113,8 @@ def test_the_reply_of_an_earlier_round_is_refused(monkeypatch, tmp_path):
 
 
 def test_the_reply_to_another_request_of_the_round_is_refused(monkeypatch, tmp_path):
-    def measured(what):
-        return lambda reply: any(name.endswith(what) for name in reply.arrays)
-
-    path = replaying(monkeypatch, tmp_path, measured("running_mean"), measured("losses"))
+    config = tiny(rounds=1, selection={"pool": "magnitude,erk", "pool_size": 4})
+    path = replaying(config, monkeypatch, tmp_path, lambda reply: "losses" in reply.arrays)
     selection = json.loads((path / "selection.json").read_text())
     assert selection["failed"] == {
         str(HOSTILE): "reply refused: it answers another request than this one of round 0"
