@@ -425,7 +425,8 @@ def huge(reply):
         ({"mean": "trimmed"}, 10),
         ({"clip_norm": 1.0}, 10),
         ({"mean": "trimmed", "clip_norm": 1.0}, 10),
-        ({}, None),
+        ({}, 10),
+        ({"bound": 0.0}, None),
     ],
 )
 def test_one_huge_reply_of_five(method, robustness, largest):

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedtiny.sparse.mean import RobustMean, median, trimmed
+from fedtiny.sparse.robust_mean import RobustMean, median, trimmed
 from fedtiny.sparse.vector import SparseVector
 
 from .strategies import sparse_vectors

@@ -23,8 +23,11 @@ from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.metrics import Record, about_record
 from fedtiny.runs.split import Split, load_split, save_split
-from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.theta import Theta, is_usable
 
+BEGINS_AGAIN = (
+    "the model of the checkpoint has values too large to compute with, so the run begins again"
+)
 PACKAGES = ("fedtiny", "torch", "numpy", "safetensors", "flwr")
 
 
@@ -133,6 +136,8 @@ class Saved:
     checkpoint: Checkpoint | None
     records: list[Record] = field(default_factory=list)
     selection: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    """What whoever continues the run should know, or nothing."""
 
     @classmethod
     def of(cls, folder: RunFolder) -> "Saved":
@@ -143,6 +148,8 @@ class Saved:
         if not folder.checkpoint.exists():
             return cls(config, split, None)
         checkpoint = read_checkpoint(folder)
+        if not is_usable(checkpoint.tensors["theta"]):
+            return cls(_with_kernels(folder), split, None, note=BEGINS_AGAIN)
         records = metrics.read_before(folder, checkpoint.round)
         return cls(config, split, checkpoint, records, read_json(folder.selection))
 
@@ -163,11 +170,25 @@ class Saved:
 
 
 def _begun_with(folder: RunFolder) -> Config:
+    """A run's config; what was begun before replies were bounded keeps to unbounded ones."""
+    config = _with_kernels(folder)
+    if "bound" in _section(folder, "robustness"):
+        return config
+    return replace(config, robustness=replace(config.robustness, bound=0.0, reject=0.0))
+
+
+def _with_kernels(folder: RunFolder) -> Config:
     """A run's config; what was begun before there were sparse kernels keeps to dense ones."""
     config = configs.load(folder.config)
-    if "kernels" in tomllib.loads(folder.config.read_text(encoding="utf-8")).get("gpu", {}):
+    if "kernels" in _section(folder, "gpu"):
         return config
     return replace(config, gpu=replace(config.gpu, kernels="dense"))
+
+
+def _section(folder: RunFolder, name: str) -> dict[str, Any]:
+    """The settings of a section that the config of a run names."""
+    found: dict[str, Any] = tomllib.loads(folder.config.read_text(encoding="utf-8")).get(name, {})
+    return found
 
 
 def _needed(folder: RunFolder) -> list[Path]:
