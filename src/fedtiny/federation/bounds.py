@@ -2,12 +2,12 @@
 
 Every part of a reply has a norm: the step of its weights and that of its batch-norm statistics away
 from what the device was sent, its gradients of a layer, each of its arrays. A part whose norm is
-more than `bound` times the median of the devices' norms is out of bounds. Its step or its gradients
-are scaled down to the median; its array is clipped, value by value, to the range of the devices
-that are within bounds. Of losses it is their level, which is a device's median, and what tells
-candidates apart: how its losses less their level differ from the median of the devices. Out
-of bounds, the devices' medians take their place. Where nothing is out of bounds nothing is changed,
-not by a bit.
+more than `bound` times the median of the devices' norms is out of bounds. A step or gradients are
+then scaled down to the median or, beyond twice the bound, left out; an array is clipped, value by
+value, to the range of the devices that are within bounds. Of losses two things are compared: their
+level, which is a device's median, and what tells candidates apart, which is how its losses less
+their level differ from the devices' median. Out of bounds, the devices' medians take their place.
+Where nothing is out of bounds nothing is changed, not by a bit.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,6 +31,7 @@ LOSSES, LEVEL = ("losses", ""), ("level of losses", "")
 METRIC = ("loss", "")
 LOOSER = {STATISTICS: 1.5, LOSSES: 1.5, METRIC: 4.0}
 """Parts in which honest devices differ more: by how much the bound is wider."""
+FAR = 2.0  # times the bound: beyond it a step or gradients are left out
 LEAST_METRIC = 1.0  # losses below it are not told apart
 Doubles = NDArray[np.float64]
 
@@ -98,6 +99,7 @@ class Bounds:
     """Which parts of which replies are out of bounds, and what they are brought to."""
 
     sent: Theta
+    bound: float
     out: dict[int, dict[Part, float]] = field(default_factory=dict)
     """By device and part, how many times the median it is."""
     largest: dict[int, float] = field(default_factory=dict)
@@ -111,7 +113,7 @@ class Bounds:
     @classmethod
     def among(cls, measured: Mapping[int, Measured], sent: Theta, bound: float) -> "Bounds":
         """What the norms of these devices say; of too few devices, or without a bound, nothing."""
-        found = cls(sent)
+        found = cls(sent, bound)
         if not bound or len(measured) < FEWEST:
             return found
         norms = {device: dict(own.norms) for device, own in measured.items()}
@@ -121,10 +123,10 @@ class Bounds:
             for device, own in of_losses.items():
                 norms[device] |= own
         for part in sorted({part for own in norms.values() for part in own}):
-            found._compare(part, {d: own[part] for d, own in norms.items() if part in own}, bound)
+            found._compare(part, {d: own[part] for d, own in norms.items() if part in own})
         return found
 
-    def _compare(self, part: Part, norms: Mapping[int, float], bound: float) -> None:
+    def _compare(self, part: Part, norms: Mapping[int, float]) -> None:
         """Find who is out of bounds in a part; who has nothing in it says nothing of the others."""
         some = [own for own in norms.values() if own > 0]
         if len(some) < FEWEST:
@@ -133,8 +135,14 @@ class Bounds:
         for device, own in norms.items():
             ratio = own / self.medians[part]
             self.largest[device] = max(ratio, self.largest.get(device, 0.0))
-            if ratio > bound * LOOSER.get(part, 1.0):
+            if ratio > self._limit(part):
                 self.out.setdefault(device, {})[part] = ratio
+
+    def _limit(self, part: Part) -> float:
+        return self.bound * LOOSER.get(part, 1.0)
+
+    def _is_far(self, part: Part, parts: Mapping[Part, float]) -> bool:
+        return parts.get(part, 0.0) > FAR * self._limit(part)
 
     def learn_ranges(self, replies: Iterable[Reply]) -> None:
         """Find the ranges to which arrays that are out of bounds are clipped."""
@@ -161,7 +169,9 @@ class Bounds:
             metrics={name: self._metric(name, v, parts) for name, v in reply.metrics.items()},
         )
 
-    def _theta(self, theta: Theta, parts: Mapping[Part, float]) -> Theta:
+    def _theta(self, theta: Theta, parts: Mapping[Part, float]) -> Theta | None:
+        if any(self._is_far(part, parts) for part in (WEIGHTS, STATISTICS)):
+            return None
         if not parts.keys() & {WEIGHTS, STATISTICS}:
             return theta
         before = self.sent if theta.mask == self.sent.mask else self.sent.remasked(theta.mask)
@@ -174,6 +184,8 @@ class Bounds:
     def _gradient(self, layer: str, own: SparseVector, parts: Mapping[Part, float]) -> SparseVector:
         if (GRADIENTS, layer) not in parts:
             return own
+        if self._is_far((GRADIENTS, layer), parts):
+            return SparseVector(own.size, own.indices[:0], own.values[:0])
         values = own.values.astype(np.float64) / parts[GRADIENTS, layer]
         return SparseVector(own.size, own.indices, values.astype(np.float32))
 
