@@ -2,7 +2,7 @@
 
 FedTiny on the digits with the small network, Dirichlet(0.5), three seeds. Each cell is the mean
 accuracy over the seeds; a star marks that every hostile device was named in every run. "absent"
-is what is lost with the hostile devices' data alone. In brackets: the share of images that a backdoor
+is what is lost with their data alone. In brackets: the share of test images that a backdoor
 turns, and of final weights where forged gradients wanted them. Before that, runs in which all are
 honest, with and without bounds. Results are kept in the JSON file; what is there is not run again.
 

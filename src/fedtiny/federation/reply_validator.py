@@ -150,6 +150,10 @@ class ReplyValidator:
             raise ReplyError(f"its mask has density {mask.density:.6g}, above {limit:.6g}")
         if not self._open and mask.counts != asked.counts:
             raise ReplyError("its mask keeps more or fewer weights of a layer than it was sent")
+        for layer in mask if not self._open else ():
+            grown = ~np.isin(mask.indices(layer), asked.indices(layer), assume_unique=True)
+            if np.count_nonzero(grown) > parts.swaps.get(layer, 0):
+                raise ReplyError(f"its mask swaps more weights of {layer} than was asked for")
 
     def _check_gradients(self, reply: Reply) -> None:
         requested, mask = self._parts.gradients, (reply.theta or self.request.theta).mask
