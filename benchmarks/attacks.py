@@ -4,7 +4,8 @@ FedTiny on the digits with the small network, Dirichlet(0.5), three seeds. Each 
 accuracy over the seeds; a star marks that every hostile device was named in every run. "absent"
 is what is lost with their data alone. In brackets: the share of test images that a backdoor
 turns, and of final weights where forged gradients wanted them. Before that, runs in which all are
-honest, with and without bounds. Results are kept in the JSON file; what is there is not run again.
+honest, with and without bounds. "ends" is a run that no device can go on with. Results are kept in
+the JSON file; what is there is not run again.
 
     python benchmarks/attacks.py [--json benchmarks/results/attacks.json] [--seeds 3] [--rounds 16]
 """
@@ -212,7 +213,10 @@ def played(
     prepare(assembly.server, assembly.method)
     selection, records, versions = selection_record(assembly), [], []
     while assembly.server.round < assembly.config.rounds:
-        records.append(accepted_round(assembly, records, time.perf_counter()))
+        try:
+            records.append(accepted_round(assembly, records, time.perf_counter()))
+        except FedTinyError:
+            return {"ended": assembly.server.round}
         versions.append(f"{assembly.server.theta.version:016x}")
     return {
         "accuracy": records[-1]["accuracy"],
@@ -315,6 +319,9 @@ def attack_table(results: Results, seeds: int, rounds: int, count: int) -> Itera
                 )
                 for seed in range(seeds)
             ]
+            if any("ended" in run for run in runs):
+                cells.append("ends")
+                continue
             star = "*" if all(run["named"] for run in runs) else ""
             shown = {"backdoor": "backdoor", "gradients": "placed"}.get(attack)
             beside = f" ({_mean(runs, shown):.0%})" if shown else ""

@@ -12,9 +12,12 @@ from fedtiny.devices.simulator import Simulator
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.transport import Outcome
 from fedtiny.files import digest_of, with_text
+from fedtiny.report.run import read
+from fedtiny.report.write import one_run
 from fedtiny.runs import acceptance
 from fedtiny.runs.acceptance import suspected
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.formatting import round_line
 from fedtiny.runs.recorder import BEGINS_AGAIN
 from fedtiny.runs.reporter import Silent
 from fedtiny.sparse.theta import Theta
@@ -148,3 +151,40 @@ def test_a_run_from_before_bounds_keeps_to_its_arithmetic(tmp_path):
     found = fedtiny.resume(folder.path, reporter=Silent()).config.robustness
     assert (found.bound, found.reject) == (0, 0)
     assert json.loads(folder.result.read_text())["rounds"] == 3
+
+
+# What is told
+
+
+RECORD = {
+    **{"round": 1, "accuracy": None, "density": 0.3, "mask_change": 0, "bytes_down": 0},
+    **{"bytes_up": 0, "seconds": 0.1, "failed": {}, "counted": True},
+}
+
+
+def test_the_line_of_a_round_names_who_was_out_of_bounds():
+    line = round_line({**RECORD, "bounded": {"3": "update 97 times the median norm"}}, 3)
+    assert line.endswith("(devices out of bounds: 3 update 97 times the median norm)")
+
+
+@pytest.mark.parametrize(
+    ("rejected", "told"),
+    [
+        (
+            {"why": "the loss is not finite", "without": [3], "then": "accepted"},
+            "(not accepted: the loss is not finite; played again without 3)",
+        ),
+        (
+            {"why": "a", "without": [], "then": "b"},
+            "(not accepted: a; played again without anybody suspected: b)",
+        ),
+    ],
+)
+def test_the_line_of_a_round_says_that_it_was_played_again(rejected, told):
+    assert round_line({**RECORD, "rejected": rejected}, 3).endswith(told)
+
+
+def test_the_report_names_them_too(hostile, tmp_path):
+    hostile(filled(3e38))
+    path = train(CONFIG, tmp_path / "run").path
+    assert "Devices out of bounds" in one_run(read(RunFolder(path)))
