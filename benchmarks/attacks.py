@@ -298,16 +298,18 @@ def honest_table(results: Results, seeds: int, rounds: int) -> Iterator[str]:
         )
 
 
-def attack_table(results: Results, seeds: int, rounds: int, count: int) -> Iterator[str]:
+def attack_table(
+    results: Results, seeds: int, rounds: int, count: int, defences: Sequence[str]
+) -> Iterator[str]:
     """Attacks of so many devices, by defence."""
-    yield f"| {count} of {DEVICES} hostile | {' | '.join(DEFENCES)} |"
-    yield "|---|" + "---|" * len(DEFENCES)
-    honest = [_honest(results, seeds, rounds, name) for name in DEFENCES]
+    yield f"| {count} of {DEVICES} hostile | {' | '.join(defences)} |"
+    yield "|---|" + "---|" * len(defences)
+    honest = [_honest(results, seeds, rounds, name) for name in defences]
     accuracies = [f"{_mean(runs, 'accuracy'):.3f}" for runs in honest]
     yield f"| nobody | {' | '.join(accuracies)} |"
     for attack in ATTACKS:
         cells = []
-        for name in DEFENCES:
+        for name in defences:
             runs = [
                 results.of(
                     f"{attack}, {count}, {name}, seed {seed}",
@@ -349,12 +351,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--hostile", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--defences", nargs="+", default=[*DEFENCES], choices=[*DEFENCES])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results = Results(arguments.json)
     print("\n".join(honest_table(results, arguments.seeds, arguments.rounds)), flush=True)
     for count in arguments.hostile:
-        table = attack_table(results, arguments.seeds, arguments.rounds, count)
+        table = attack_table(results, arguments.seeds, arguments.rounds, count, arguments.defences)
         print("\n" + "\n".join(table), flush=True)
 
 

@@ -3,8 +3,8 @@
 FedAvg on the digits, the 16-wide ResNet18, ten devices. A round of fedtiny (messages, bytes
 counted, averaging, evaluation, metrics line, checkpoint) and a round of the plain loop (copy the
 weights, train, add up, divide, evaluate) alternate; the ratio is the median over the pairs. So does
-a round of fedtiny without bounds among devices, for what these cost (docs/robustness.md). Seconds are
-those of CPU, so that other work on the machine does not show.
+a round of fedtiny without bounds among devices, for what these cost (docs/robustness.md). Seconds
+are those of CPU, so that other work on the machine does not show.
 
     python benchmarks/simulator_overhead.py [--pairs 9] [--threads 1] [--json PATH]
 """

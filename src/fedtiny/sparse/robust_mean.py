@@ -135,13 +135,13 @@ class _HeldMean:
 
     def __init__(self, holders_only: bool = False) -> None:
         self.holders_only = holders_only
-        self._given: list[Mapping[str, Value]] = []
+        self._held: list[Mapping[str, Value]] = []
         self._shapes: dict[str, object] | None = None
 
     def add(self, values: Mapping[str, Value], weight: float) -> None:
         """Keep one device's values."""
         self._shapes = checked_shapes(values, self._shapes)
-        self._given.append(dict(values))
+        self._held.append(dict(values))
 
     def dense(self) -> dict[str, NDArray[np.float32]]:
         """The means of arrays."""
@@ -155,27 +155,27 @@ class _HeldMean:
 
     @cached_property
     def _found(self) -> dict[str, Value]:
-        return self._reduced() if self._given and self._given[0] else {}
+        return self._reduced() if self._held and self._held[0] else {}
 
     def _reduced(self) -> dict[str, Value]:
         raise NotImplementedError
 
     def _rows(self, name: str, missing: np.float32) -> NDArray[np.float64]:
         """One row a device of the values of a name."""
-        given = [values[name] for values in self._given]
-        vectors = [value for value in given if isinstance(value, SparseVector)]
+        held = [values[name] for values in self._held]
+        vectors = [value for value in held if isinstance(value, SparseVector)]
         if vectors:
             return rows_of(vectors, missing)[1].astype(np.float64)
-        return np.stack([np.asarray(value, np.float64).reshape(-1) for value in given])
+        return np.stack([np.asarray(value, np.float64).reshape(-1) for value in held])
 
     def _shaped(self, name: str, values: NDArray[np.float64]) -> Value:
         """Values in place of those of one device."""
-        given = [own[name] for own in self._given]
-        vectors = [value for value in given if isinstance(value, SparseVector)]
+        held = [own[name] for own in self._held]
+        vectors = [value for value in held if isinstance(value, SparseVector)]
         if vectors:
             indices, _ = rows_of(vectors, np.float32(0))
             return SparseVector(vectors[0].size, indices, values.astype(np.float32))
-        return values.reshape(np.shape(given[0])).astype(np.float32)
+        return values.reshape(np.shape(held[0])).astype(np.float32)
 
 
 class CenteredMean(_HeldMean):
@@ -193,7 +193,7 @@ class CenteredMean(_HeldMean):
 
     def _reduced(self) -> dict[str, Value]:
         missing = np.float32(np.nan if self.holders_only else 0)
-        rows = {name: self._rows(name, missing) for name in self._given[0]}
+        rows = {name: self._rows(name, missing) for name in self._held[0]}
         centers = {name: np.nanmedian(own, axis=0) for name, own in rows.items()}
         for _ in range(STEPS):
             steps = {name: np.nan_to_num(own - centers[name]) for name, own in rows.items()}
@@ -220,15 +220,15 @@ class KrumMean(_HeldMean):
     def _reduced(self) -> dict[str, Value]:
         mean = WeightedMean(self.holders_only)
         for device in self.chosen():
-            mean.add(self._given[device], 1)
+            mean.add(self._held[device], 1)
         return mean.result()
 
     def chosen(self) -> list[int]:
         """The devices that count, in order."""
-        count = len(self._given)
+        count = len(self._held)
         far = self.left_out(count)
         products = np.zeros((count, count))
-        for name in self._given[0]:
+        for name in self._held[0]:
             rows = self._rows(name, np.float32(0))
             rows -= np.median(rows, axis=0)
             products += rows @ rows.T
@@ -252,10 +252,10 @@ class BucketMean(_HeldMean):
         self.mean, self.size, self.draw = mean, size, draw
 
     def _reduced(self) -> dict[str, Value]:
-        mixed = self.draw.permutation(len(self._given)).tolist()
+        mixed = self.draw.permutation(len(self._held)).tolist()
         for start in range(0, len(mixed), self.size):
             bucket = WeightedMean(self.holders_only)
             for device in sorted(mixed[start : start + self.size]):
-                bucket.add(self._given[device], 1)
+                bucket.add(self._held[device], 1)
             self.mean.add(bucket.result(), 1)
         return {**self.mean.dense(), **self.mean.sparse()}
