@@ -66,7 +66,7 @@ def norm(values: NDArray[np.generic], before: NDArray[np.float32] | None = None)
         own = flat[chunk].astype(np.float64)
         if before is not None:
             own -= before[chunk]
-        squares[chunk.start] = float(own @ own)
+        squares[chunk.start] = float(np.square(own, out=own).sum())  # no BLAS: its threads spin
 
     in_chunks(flat.size, add)
     return sqrt(fsum(squares.values()))
@@ -197,7 +197,7 @@ class Bounds:
             return self.losses.astype(np.float32)
         if (ARRAY, name) not in parts:
             return array
-        clipped: NDArray[np.generic] = np.clip(array, *self.ranges[name])  # type: ignore[call-overload]
+        clipped: NDArray[np.generic] = np.clip(array, *self.ranges[name])
         return clipped
 
     def _metric(self, name: str, value: float, parts: Mapping[Part, float]) -> float:

@@ -175,7 +175,7 @@ class _HeldMean:
         if vectors:
             indices, _ = rows_of(vectors, np.float32(0))
             return SparseVector(vectors[0].size, indices, values.astype(np.float32))
-        return values.reshape(np.shape(held[0])).astype(np.float32)
+        return values.reshape(np.asarray(held[0]).shape).astype(np.float32)
 
 
 class CenteredMean(_HeldMean):
