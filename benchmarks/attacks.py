@@ -225,7 +225,7 @@ def played(
         "rejected": sum("rejected" in record for record in records),
         "backdoor": _backdoor(assembly),
         "placed": _placed(assembly, executor),
-        "versions": versions,
+        "versions": [] if hostile else versions,
     }
 
 
