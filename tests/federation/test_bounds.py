@@ -241,3 +241,17 @@ def test_held_replies_come_back_as_they_were(in_memory):
         ]
     held.close()
     assert list(held) == []
+
+
+def test_a_device_of_more_samples_may_step_further():
+    steps = [theta(1, 0, 0), theta(2, 0, 0), theta(8, 0, 0)]
+    for samples, out in ((10, [2]), (20, []), (5, [2])):
+        replies = [
+            Reply(k, n, own)
+            for k, (n, own) in enumerate(zip((10, 10, samples), steps, strict=True))
+        ]
+        assert list(bounded(replies)[1].out) == out
+    huge = [
+        Reply(k, 1000 if k == 2 else 10, own) for k, own in enumerate([*steps[:2], theta(40, 0, 0)])
+    ]
+    assert bounded(huge)[0][2].theta is None

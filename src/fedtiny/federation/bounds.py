@@ -2,9 +2,10 @@
 
 Every part of a reply has a norm: the step of its weights and that of its batch-norm statistics away
 from what the device was sent, its gradients of a layer, each of its arrays. A part whose norm is
-more than `bound` times the median of the devices' norms is out of bounds. A step or gradients are
-then scaled down to the median or, beyond twice the bound, left out; an array is clipped, value by
-value, to the range of the devices that are within bounds. Of losses two things are compared: their
+more than `bound` times the median of the devices' norms is out of bounds; of a step, where a device
+has more samples than the median and so trains longer, up to three times more. A step or gradients
+are then scaled down to the median or, beyond twice the bound, left out; an array is clipped, value
+by value, to the range of the devices that are within bounds. Of losses two things are compared: their
 level, which is a device's median, and what tells candidates apart, which is how its losses less
 their level differ from the devices' median. Out of bounds, the devices' medians take their place.
 Where nothing is out of bounds nothing is changed, not by a bit.
@@ -31,6 +32,7 @@ LOSSES, LEVEL = ("losses", ""), ("level of losses", "")
 METRIC = ("loss", "")
 LOOSER = {STATISTICS: 1.5, LOSSES: 1.5, METRIC: 4.0}
 """Parts in which honest devices differ more: by how much the bound is wider."""
+LONGEST = 3.0  # by how much the bound of a step is wider for a device of many samples, at most
 FAR = 2.0  # times the bound: beyond it a step or gradients are left out
 LEAST_METRIC = 1.0  # losses below it are not told apart
 Doubles = NDArray[np.float64]
@@ -42,6 +44,7 @@ class Measured:
 
     norms: Mapping[Part, float]
     losses: Doubles | None = None
+    samples: int = 1
 
     @classmethod
     def of(cls, reply: Reply, sent: Theta, has_losses: bool) -> "Measured":
@@ -54,7 +57,8 @@ class Measured:
         norms |= {(ARRAY, n): norm(np.asarray(array)) for n, array in arrays.items()}
         if "loss" in reply.metrics:
             norms[METRIC] = max(abs(reply.metrics["loss"]), LEAST_METRIC)
-        return cls(norms, reply.arrays["losses"].astype(np.float64) if has_losses else None)
+        losses = reply.arrays["losses"].astype(np.float64) if has_losses else None
+        return cls(norms, losses, reply.samples)
 
 
 def norm(values: NDArray[np.generic], before: NDArray[np.float32] | None = None) -> float:
@@ -100,6 +104,8 @@ class Bounds:
 
     sent: Theta
     bound: float
+    longer: dict[int, float] = field(default_factory=dict)
+    """By device, how many times the median's samples it has, as far as that counts."""
     out: dict[int, dict[Part, float]] = field(default_factory=dict)
     """By device and part, how many times the median it is."""
     largest: dict[int, float] = field(default_factory=dict)
@@ -116,6 +122,9 @@ class Bounds:
         found = cls(sent, bound)
         if not bound or len(measured) < FEWEST:
             return found
+        usual = float(np.median([own.samples for own in measured.values()]))
+        for device, own in measured.items():
+            found.longer[device] = min(LONGEST, max(1.0, own.samples / usual))
         norms = {device: dict(own.norms) for device, own in measured.items()}
         losses = {device: own.losses for device, own in measured.items() if own.losses is not None}
         if losses:
@@ -135,14 +144,15 @@ class Bounds:
         for device, own in norms.items():
             ratio = own / self.medians[part]
             self.largest[device] = max(ratio, self.largest.get(device, 0.0))
-            if ratio > self._limit(part):
+            if ratio > self._limit(part, device):
                 self.out.setdefault(device, {})[part] = ratio
 
-    def _limit(self, part: Part) -> float:
-        return self.bound * LOOSER.get(part, 1.0)
+    def _limit(self, part: Part, device: int) -> float:
+        longer = self.longer[device] if part in (WEIGHTS, STATISTICS) else 1.0
+        return self.bound * LOOSER.get(part, 1.0) * longer
 
-    def _is_far(self, part: Part, parts: Mapping[Part, float]) -> bool:
-        return parts.get(part, 0.0) > FAR * self._limit(part)
+    def _is_far(self, part: Part, device: int) -> bool:
+        return self.out[device].get(part, 0.0) > FAR * self._limit(part, device)
 
     def learn_ranges(self, replies: Iterable[Reply]) -> None:
         """Find the ranges to which arrays that are out of bounds are clipped."""
@@ -160,8 +170,10 @@ class Bounds:
             return reply
         return replace(
             reply,
-            theta=self._theta(reply.theta, parts) if reply.theta is not None else None,
-            gradients={n: self._gradient(n, own, parts) for n, own in reply.gradients.items()},
+            theta=self._theta(reply.device, reply.theta) if reply.theta is not None else None,
+            gradients={
+                n: self._gradient(reply.device, n, own) for n, own in reply.gradients.items()
+            },
             arrays={
                 name: self._array(name, np.asarray(array), parts)
                 for name, array in reply.arrays.items()
@@ -169,8 +181,9 @@ class Bounds:
             metrics={name: self._metric(name, v, parts) for name, v in reply.metrics.items()},
         )
 
-    def _theta(self, theta: Theta, parts: Mapping[Part, float]) -> Theta | None:
-        if any(self._is_far(part, parts) for part in (WEIGHTS, STATISTICS)):
+    def _theta(self, device: int, theta: Theta) -> Theta | None:
+        parts = self.out[device]
+        if any(self._is_far(part, device) for part in (WEIGHTS, STATISTICS)):
             return None
         if not parts.keys() & {WEIGHTS, STATISTICS}:
             return theta
@@ -181,12 +194,13 @@ class Bounds:
         moved = np.where(shares < 1, before.vector + step * shares, theta.vector)
         return Theta(theta.mask, moved.astype(np.float32))
 
-    def _gradient(self, layer: str, own: SparseVector, parts: Mapping[Part, float]) -> SparseVector:
-        if (GRADIENTS, layer) not in parts:
+    def _gradient(self, device: int, layer: str, own: SparseVector) -> SparseVector:
+        part, parts = (GRADIENTS, layer), self.out[device]
+        if part not in parts:
             return own
-        if self._is_far((GRADIENTS, layer), parts):
+        if self._is_far(part, device):
             return SparseVector(own.size, own.indices[:0], own.values[:0])
-        values = own.values.astype(np.float64) / parts[GRADIENTS, layer]
+        values = own.values.astype(np.float64) / parts[part]
         return SparseVector(own.size, own.indices, values.astype(np.float32))
 
     def _array(
