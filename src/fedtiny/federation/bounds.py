@@ -5,10 +5,10 @@ from what the device was sent, its gradients of a layer, each of its arrays. A p
 more than `bound` times the median of the devices' norms is out of bounds; of a step, where a device
 has more samples than the median and so trains longer, up to three times more. A step or gradients
 are then scaled down to the median or, beyond twice the bound, left out; an array is clipped, value
-by value, to the range of the devices that are within bounds. Of losses two things are compared: their
-level, which is a device's median, and what tells candidates apart, which is how its losses less
-their level differ from the devices' median. Out of bounds, the devices' medians take their place.
-Where nothing is out of bounds nothing is changed, not by a bit.
+by value, to the range of the devices that are within bounds. Of losses two things are compared:
+their level, which is a device's median, and what tells candidates apart, which is how its losses
+less their level differ from the devices' median. Out of bounds, the devices' medians take their
+place. Where nothing is out of bounds nothing is changed, not by a bit.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,8 +30,8 @@ WEIGHTS, STATISTICS = ("update", ""), ("batch-norm statistics", "")
 GRADIENTS, ARRAY = "gradients", "array"
 LOSSES, LEVEL = ("losses", ""), ("level of losses", "")
 METRIC = ("loss", "")
-LOOSER = {STATISTICS: 1.5, LOSSES: 1.5, METRIC: 4.0}
-"""Parts in which honest devices differ more: by how much the bound is wider."""
+LOOSER = {STATISTICS[0]: 1.5, ARRAY: 1.5, LOSSES[0]: 1.5, METRIC[0]: 4.0}
+"""Kinds of parts in which honest devices differ more: by how much the bound is wider."""
 LONGEST = 3.0  # by how much the bound of a step is wider for a device of many samples, at most
 FAR = 2.0  # times the bound: beyond it a step or gradients are left out
 LEAST_METRIC = 1.0  # losses below it are not told apart
@@ -149,7 +149,7 @@ class Bounds:
 
     def _limit(self, part: Part, device: int) -> float:
         longer = self.longer[device] if part in (WEIGHTS, STATISTICS) else 1.0
-        return self.bound * LOOSER.get(part, 1.0) * longer
+        return self.bound * LOOSER.get(part[0], 1.0) * longer
 
     def _is_far(self, part: Part, device: int) -> bool:
         return self.out[device].get(part, 0.0) > FAR * self._limit(part, device)
