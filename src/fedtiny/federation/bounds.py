@@ -123,8 +123,8 @@ class Bounds:
         if not bound or len(measured) < FEWEST:
             return found
         usual = float(np.median([own.samples for own in measured.values()]))
-        for device, own in measured.items():
-            found.longer[device] = min(LONGEST, max(1.0, own.samples / usual))
+        for device, one in measured.items():
+            found.longer[device] = min(LONGEST, max(1.0, one.samples / usual))
         norms = {device: dict(own.norms) for device, own in measured.items()}
         losses = {device: own.losses for device, own in measured.items() if own.losses is not None}
         if losses:
