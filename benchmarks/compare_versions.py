@@ -43,7 +43,7 @@ FILES: dict[str, str] = {}  # of a run folder
 FIELDS: dict[str, str] = {}  # of metrics.jsonl, selection.json and result.json
 ARRAYS: dict[str, str] = {}  # of the checkpoint and the packed model
 
-LEFT_OUT = ["seconds"]  # fields that begin so
+LEFT_OUT = ["seconds", "bounded"]  # fields that begin so
 
 METHODS = (
     *("fedavg", "fl_pqsu", "snip", "synflow", "grasp"),

@@ -91,7 +91,8 @@ def quick_nodes(param_spec: ParamSpec) -> ClientApp:
                 )
         trained = request.theta.vector * np.float32(1 + 0.01 * draw.random())
         theta = Theta(request.theta.mask, trained)
-        reply = Reply(question.device, 100, theta, gradients, {}, {"loss": 1.0})
+        answered = (request.round, request.id)
+        reply = Reply(question.device, 100, theta, gradients, {}, {"loss": 1.0}, *answered)
         data = encode_reply(reply, request.theta.mask)
         return Message(Answer(DONE, reply=data).records(), reply_to=message)
 

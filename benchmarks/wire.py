@@ -67,6 +67,8 @@ class Untrained:
             },
             {name: draw.random(shape, np.float32) for name, shape in parts.arrays.items()},
             dict.fromkeys(parts.metrics, traffic.TYPICAL_LOSS),
+            request.round,
+            request.id,
         )
 
     def account(self) -> dict[str, Any]:

@@ -167,6 +167,8 @@ LIES = {
     "absurd samples": lambda reply: replace(reply, samples=10**15),
     "one sample too many": lambda reply: replace(reply, samples=reply.samples + 1),
     "another's name": lambda reply: replace(reply, device=0),
+    "another round": lambda reply: replace(reply, round=0),
+    "another request": lambda reply: replace(reply, request=reply.request ^ 1),
     "a metric that is NaN": lambda reply: replace(reply, metrics={"loss": NAN}),
     "a metric that is infinite": lambda reply: replace(reply, metrics={"loss": -INF}),
     "a metric missing": lambda reply: replace(reply, metrics={}),
@@ -239,7 +241,7 @@ def sealed(content):
 
 def blown_up(data):
     """A text whose length field says four gigabytes."""
-    return sealed(data[:26] + struct.pack("<I", 2**32 - 1) + data[30:-4])
+    return sealed(data[:38] + struct.pack("<I", 2**32 - 1) + data[42:-4])
 
 
 TAMPERINGS = {
@@ -423,7 +425,8 @@ def huge(reply):
         ({"mean": "trimmed"}, 10),
         ({"clip_norm": 1.0}, 10),
         ({"mean": "trimmed", "clip_norm": 1.0}, 10),
-        ({}, None),
+        ({}, 10),
+        ({"bound": 0.0}, None),
     ],
 )
 def test_one_huge_reply_of_five(method, robustness, largest):

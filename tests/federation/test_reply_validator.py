@@ -37,6 +37,7 @@ CONFIG = from_dict({"density": 0.5})
 THETA = theta_of(HALF, 0.5)
 DEVICE, SAMPLES = 3, 20
 OWN = Mask(ANATOMY, {"a.weight": [1, 2], "b.weight": [0, 3], "c.weight": [1]})
+SWAPS = {"a.weight": 1, "b.weight": 1, "c.weight": 1}
 POOL = np.array([[2, 2, 1], [1, 2, 1], [2, 1, 1]], np.int32)
 HOLDERS = "mean over holders"
 NAN, INF = math.nan, math.inf
@@ -88,7 +89,7 @@ HONEST = {
         Reply(DEVICE, SAMPLES, THETA, arrays={"a.weight": np.ones(2, "f4")}, metrics={"loss": 0.2}),
     ),
     "prune_and_grow": (
-        validator(train(1), prune_and_grow({"a.weight": 1}), train(1), reducer=HOLDERS),
+        validator(train(1), prune_and_grow(SWAPS), train(1), reducer=HOLDERS),
         Reply(DEVICE, SAMPLES, theta_of(OWN), metrics={"loss": 0.25}),
     ),
     "dense gradients": (
@@ -182,6 +183,7 @@ BAD = {
             "theta": theta_of(OWN.replace({"a.weight": [0, 1, 2], "b.weight": [0]}))
         },
         "fewer weights of a layer": {"theta": theta_of(OWN.replace({"a.weight": []}))},
+        "swaps more weights of a.weight": {"theta": theta_of(OWN.replace({"a.weight": [1, 3]}))},
         "theta holds NaN": {"theta": with_values(theta_of(OWN), a__weight=NAN)},
     },
     "dense gradients": {

@@ -160,8 +160,9 @@ def test_votes_travel_without_values():
 
 
 REQUEST_BYTES = (
-    "46544e590201fae0fc3e"  # magic, format 2, request, fingerprint
+    "46544e590301fae0fc3e"  # magic, format 3, request, fingerprint
     "07000000"  # round 7
+    "6300000000000000"  # id 99
     "24000000"  # 36 bytes of text: action, method, program
     "5b22616374222c226d222c5b5b22747261696e222c7b2265706f636873223a327d5d5d5d"
     "0382a7ee2d73864211"  # theta: mask and values, mask version
@@ -173,7 +174,7 @@ REQUEST_BYTES = (
     "0302"  # int64, two dimensions
     "0200000001000000"  # 2 by 1
     "01000000000000000200000000000000"  # 1 and 2
-    "e5718fd5"  # checksum
+    "a48ca690"  # checksum
 )
 
 
@@ -183,7 +184,7 @@ def test_the_format_does_not_change_by_accident():
         anatomy_of(3, 12, 4, dense=[(1,)]), {"layer0": None, "layer1": [1, 11], "layer2": []}
     )
     theta = Theta(mask, np.arange(6, dtype=np.float32))
-    request = Request("act", "m", 7, (train(2),), theta, {"x": np.array([[1], [2]], np.int64)})
+    request = Request("act", "m", 7, (train(2),), theta, {"x": np.array([[1], [2]], np.int64)}, 99)
     assert wire.encode_request(request, NOTHING_KNOWN).hex() == REQUEST_BYTES
 
 

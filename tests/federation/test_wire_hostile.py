@@ -57,12 +57,12 @@ def head(kind, param_spec=SMALL):
 
 def request_with(text=b'["a","m",[]]', body=b"", param_spec=SMALL, claimed=None):
     length = struct.pack("<I", len(text) if claimed is None else claimed)
-    return sealed(head(wire.REQUEST, param_spec) + bytes(4) + length + text + body)
+    return sealed(head(wire.REQUEST, param_spec) + bytes(12) + length + text + body)
 
 
 def reply_with(text=b"{}", body=b"", param_spec=SMALL):
     length = struct.pack("<I", len(text))
-    return sealed(head(wire.REPLY, param_spec) + bytes(16) + length + text + body)
+    return sealed(head(wire.REPLY, param_spec) + bytes(28) + length + text + body)
 
 
 @pytest.mark.parametrize("message", [REQUEST, REPLY], ids=["request", "reply"])
@@ -128,8 +128,8 @@ def test_mutations_behind_a_right_checksum(message):
     [
         (b"", "ends inside its head"),
         (b"PK\x03\x04" + bytes(40), "not a fedtiny message"),
-        (b"FTNY\x09" + bytes(40), "format 9; this fedtiny speaks 2"),
-        (b"FTNY\x01" + REQUEST[5:], "format 1; this fedtiny speaks 2: install the same"),
+        (b"FTNY\x09" + bytes(40), "format 9; this fedtiny speaks 3"),
+        (b"FTNY\x01" + REQUEST[5:], "format 1; this fedtiny speaks 3: install the same"),
         (sealed(head(wire.REPLY)), "expected a request, got reply"),
         (sealed(head(77)), "expected a request, got kind 77"),
         (request_with(param_spec=anatomy_of(4)), "is for model"),

@@ -32,11 +32,11 @@ def message(kind, numbers, text, body, param_spec):
 
 
 def request_with(param_spec, text=b'["a","m",[]]', body=b""):
-    return message(wire.REQUEST, bytes(4), text, body, param_spec)
+    return message(wire.REQUEST, bytes(12), text, body, param_spec)
 
 
 def reply_with(param_spec, body):
-    return message(wire.REPLY, bytes(16), b"{}", body, param_spec)
+    return message(wire.REPLY, bytes(28), b"{}", body, param_spec)
 
 
 def peak_memory(decode_it, *arguments):

@@ -1,5 +1,7 @@
 """A hostile node changes nothing: the model is, bit for bit, what it is without the node."""
 
+import json
+
 import pytest
 from flwr.app import Error
 
@@ -77,9 +79,47 @@ def test_bytes_that_are_no_reply_change_nothing(change, without, monkeypatch, tm
 def test_a_node_of_the_version_before_is_refused_in_one_sentence(monkeypatch, tmp_path):
     path = betrayed(monkeypatch, tmp_path, lambda reply: reply, lambda d: d[:4] + b"\x01" + d[5:])
     assert lines(path)[0]["failed"][str(HOSTILE)] == (
-        "reply refused: the message has format 1; this fedtiny speaks 2: install the same fedtiny "
+        "reply refused: the message has format 1; this fedtiny speaks 3: install the same fedtiny "
         "on both sides"
     )
+
+
+def replaying(config, monkeypatch, tmp_path, again):
+    """The run in which the node sends its first reply of a kind once more, when `again` says."""
+    real, old = wire.encode_reply, []
+
+    def encode_reply(reply, mask):
+        data = real(reply, mask)
+        if reply.device != HOSTILE or not again(reply):
+            return data
+        old.append(data)
+        return old[0]
+
+    monkeypatch.setattr(wire, "encode_reply", encode_reply)
+    path = federate(Grid(), config, tmp_path / "run")
+    assert len(old) == 2
+    return path
+
+
+def test_the_reply_of_an_earlier_round_is_refused(monkeypatch, tmp_path):
+    config = tiny(rounds=2, pruning={"progressive": False})
+    path = replaying(config, monkeypatch, tmp_path, lambda reply: reply.theta is not None)
+    first, second = lines(path)
+    assert first["failed"] == {}
+    assert second["failed"] == {
+        str(HOSTILE): "reply refused: it answers round 0, and this is round 1"
+    }
+    assert second["answered"] == [0, 2]
+
+
+def test_the_reply_to_another_request_of_the_round_is_refused(monkeypatch, tmp_path):
+    config = tiny(rounds=1, selection={"pool": "magnitude,erk", "pool_size": 4})
+    path = replaying(config, monkeypatch, tmp_path, lambda reply: "losses" in reply.arrays)
+    selection = json.loads((path / "selection.json").read_text())
+    assert selection["failed"] == {
+        str(HOSTILE): "reply refused: it answers another request than this one of round 0"
+    }
+    assert lines(path)[0]["failed"] == {}
 
 
 @pytest.mark.parametrize("samples", [10**6, 2**39])

@@ -27,7 +27,7 @@ from .tiny import FILES, TINY, differences, lines, own_data, tiny, train
 
 KEYS = {
     *("round", "accuracy", "loss", "train_loss", "density", "densities", "mask_change"),
-    *("bytes_down", "bytes_up", "seconds", "answered", "failed", "counted"),
+    *("bytes_down", "bytes_up", "seconds", "answered", "failed", "bounded", "counted"),
     *("bytes_evaluation", "adjusted", "flops", "memory_paper", "memory_device"),
     *("effective_density", "effective_densities", "grown", "dropped"),
     *("flops_plain", "memory_arena"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedtiny.sparse import mean as means
-from fedtiny.sparse.mean import RobustMean, WeightedMean, median
+from fedtiny.sparse.robust_mean import RobustMean, WeightedMean, median
 
 
 @pytest.fixture(params=[1, 3])

@@ -6,7 +6,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedtiny.sparse.mean import RobustMean, median, trimmed
+from fedtiny.sparse.robust_mean import (
+    BucketMean,
+    CenteredMean,
+    KrumMean,
+    RobustMean,
+    median,
+    trimmed,
+)
 from fedtiny.sparse.vector import SparseVector
 
 from .strategies import sparse_vectors
@@ -140,3 +147,70 @@ def test_every_device_gives_the_same_shapes_and_a_refused_one_leaves_no_trace():
         with pytest.raises(ValueError, match="the same values in the same shapes"):
             mean.add(other, 1)
     assert mean.dense()["x"].tolist() == [1, 1]
+
+
+# Whole devices: centered clipping, multi-Krum, buckets
+
+
+def reduced(mean, rows):
+    for row in rows:
+        mean.add({"x": np.float32(row)}, 1)
+    return mean.dense()["x"]
+
+
+def test_krum_leaves_out_who_is_far_from_the_others():
+    rows = [[0, 0], [1, 0], [0, 1], [1, 1], [100, 100]]
+    mean = KrumMean(trimmed(0.2))
+    assert reduced(mean, rows).tolist() == [0.5, 0.5]
+    assert mean.chosen() == [0, 1, 2, 3]
+
+
+def test_krum_without_liars_is_the_mean_of_nearly_all():
+    rows = [[1.0], [2.0], [3.0]]
+    assert reduced(KrumMean(lambda count: 0), rows).tolist() == [2]
+
+
+def test_krum_stands_values_that_overflow_when_squared():
+    assert reduced(KrumMean(trimmed(0.3)), [[1], [2], [3], [3e38]]).tolist() == [2]
+
+
+def test_centered_clipping_of_devices_alike_is_their_mean():
+    np.testing.assert_allclose(reduced(CenteredMean(), [[1, 5]] * 4), [1, 5])
+
+
+def test_centered_clipping_by_hand():
+    """From the median 1 the steps -1, 0, 9 are clipped to their median norm 1: -1, 0, 1."""
+    assert reduced(CenteredMean(), [[0], [1], [10]]).tolist() == [1]
+
+
+@pytest.mark.parametrize("mean", [CenteredMean(), KrumMean(trimmed(0.3)), RobustMean(median)])
+def test_two_liars_of_seven_do_not_move_it_far(mean):
+    rows = [[value] for value in (1, 1.1, 0.9, 1.05, 0.95, 1e30, -3e38)]
+    assert 0.5 < reduced(mean, rows)[0] < 1.5
+
+
+@pytest.mark.parametrize("kind", [CenteredMean, lambda holders: KrumMean(median, holders)])
+def test_sparse_vectors_over_holders(kind):
+    mean = kind(True)
+    for values in ({0: 1.0, 1: 4.0}, {0: 1.0}, {0: 1.0, 1: 4.0}):
+        mean.add({"x": sparse(values)}, 1)
+    found = mean.sparse()["x"]
+    assert found.indices.tolist() == [0, 1]
+    assert found.values.tolist() == [1, 4]
+    assert mean.dense() == {}
+
+
+def test_buckets_are_means_of_devices_drawn_at_random():
+    rows = [[float(k)] for k in range(6)]
+    draw = np.random.default_rng(3)
+    order = np.random.default_rng(3).permutation(6)
+    expected = np.median([order[start : start + 2].mean() for start in (0, 2, 4)])
+    mean = BucketMean(RobustMean(median), 2, draw)
+    assert reduced(mean, rows).tolist() == [expected]
+
+
+def test_nothing_given_gives_nothing():
+    for mean in (CenteredMean(), KrumMean(median), BucketMean(CenteredMean(), 2, None)):
+        assert mean.dense() == mean.sparse() == {}
+        mean.add({}, 1)
+        assert mean.dense() == {}

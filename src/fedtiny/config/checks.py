@@ -24,7 +24,7 @@ AT_LEAST_ONE = (
     *("fleet.devices", "fleet.shards_per_device", "fleet.min_replies"),
     *("train.local_epochs", "selection.passes"),
     *("pruning.delta_r", "pruning.r_stop", "pruning.iterations"),
-    *("gpu.lanes", "gpu.cards", "robustness.max_samples"),
+    *("gpu.lanes", "gpu.cards", "robustness.max_samples", "robustness.bucket"),
 )
 AT_LEAST_TWO = ("train.batch_size", "fleet.min_samples", "selection.batch_size")
 SHARES = (
@@ -38,6 +38,7 @@ RATES = (
 ABOVE_ZERO = ("fleet.alpha", "selection.pool_size", "train.lr", "server.lr", "server.tau")
 NOT_NEGATIVE = ("train.pretrain_epochs", "train.lr_warmup", "server.average_start", "data.cutout")
 NOT_NEGATIVE_FINITE = ("robustness.clip_norm", "pruning.flow_beta", "train.proximal_mu")
+FACTORS = ("robustness.bound", "robustness.reject")
 POOL_KINDS = ("magnitude", "erk", "flow", "random")
 SMALL = "must be a small number that is not negative"
 RANGES: tuple[Range, ...] = (
@@ -45,6 +46,7 @@ RANGES: tuple[Range, ...] = (
     ("must be at least 2", lambda value: value >= 2, AT_LEAST_TWO),
     ("must lie in (0, 1]", lambda value: 0 < value <= 1, SHARES),
     ("must lie in [0, 1)", lambda value: 0 <= value < 1, RATES),
+    ("must be 0, or 1 or above", lambda value: value == 0 or 1 <= value < inf, FACTORS),
     ("must lie in (0, 0.5)", lambda value: 0 < value < 0.5, ("robustness.trim",)),
     ("must lie in [0, 2^63)", lambda value: 0 <= value < 2**63, ("seed",)),
     ("must be above 0", lambda value: value > 0, ABOVE_ZERO),

@@ -259,11 +259,20 @@ class GpuConfig(Settings):
 class RobustnessConfig(Settings):
     """How far devices are trusted; every reply is checked in any case."""
 
-    mean: Literal["weighted", "median", "trimmed"] = "weighted"
-    """How replies become one: weighted by samples, or value by value the median or the mean without
-    extremes, where every device counts the same."""
+    bound: float = 3.0
+    """A part of a reply (update, statistics, gradients, losses) whose norm is more than so many
+    times the median of the devices' is brought back to theirs; 0 is off."""
+    reject: float = 3.0
+    """A round whose loss is more than so many times the last one's and chance's, or not finite, is
+    played again without the devices that are suspected; 0 is off."""
+    mean: Literal["weighted", "median", "trimmed", "centered", "krum"] = "weighted"
+    """How replies become one: weighted by samples; or every device counts the same: value by value
+    the median or the mean without extremes, centered clipping, or multi-Krum."""
     trim: float = 0.1
-    """Share of the devices, rounded up, whose values `trimmed` leaves out at each end."""
+    """Share of the devices, rounded up, whose values `trimmed` leaves out at each end, and that
+    `krum` leaves out."""
+    bucket: int = 1
+    """Devices, drawn at random, whose mean counts as one in a robust mean, for non-iid data."""
     clip_norm: float = 0.0
     """Largest norm of a device's update, theta_k - theta; a larger one is scaled down; 0 is off."""
     max_samples: int = 1_000_000

@@ -92,7 +92,8 @@ def answer(engine: Engine, request: Request, shard: DeviceData, seed: int) -> Re
     engine.load(request.theta)
     for verb in request.program:
         do(verb, work)
-    return Reply(shard.device, work.samples, work.theta, work.gradients, work.arrays, work.metrics)
+    found = (work.theta, work.gradients, work.arrays, work.metrics)
+    return Reply(shard.device, work.samples, *found, request.round, request.id)
 
 
 @singledispatch

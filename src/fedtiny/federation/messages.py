@@ -1,7 +1,9 @@
 """What the server and a device say to each other: plain records that may cross a network."""
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +40,7 @@ HOPELESS_LOSS = 1e38
 
 @dataclass(frozen=True)
 class Request:
-    """What the server asks of a device."""
+    """What the server asks of a device; a reply names the round and the `id` of what it answers."""
 
     action: str
     method: str
@@ -46,9 +48,23 @@ class Request:
     program: verbs.Program
     theta: Theta
     arrays: Arrays = field(default_factory=dict)
+    id: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "program", tuple(map(verbs.typed, self.program)))
+
+    def identified(self, seed: int) -> "Request":
+        """The request with an id that follows from all that it asks, so it stays when resumed.
+
+        Requests of one id ask the same of the same model, and an honest device answers them alike.
+        """
+        told = [seed, self.action, self.method, self.round, self.theta.version]
+        verbs = [[verb.name, dict(verb.options)] for verb in self.program]
+        digest = hashlib.blake2b(json.dumps([told, verbs], default=str).encode(), digest_size=8)
+        for name, array in self.arrays.items():
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return replace(self, id=int.from_bytes(digest.digest(), "little"))
 
     @property
     def candidates(self) -> int:
@@ -70,6 +86,9 @@ class Reply:
     gradients: Mapping[str, SparseVector] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    round: int = 0
+    request: int = 0
+    """The id of the request that it answers."""
 
 
 def pool_arrays(

@@ -26,6 +26,8 @@ class ReplySpec:
 
     theta: bool = False
     own_mask: bool = False
+    swaps: dict[str, int] = field(default_factory=dict)
+    """Most weights by layer that a mask of the device's own has in place of others."""
     gradients: dict[str, int] = field(default_factory=dict)
     """Most entries by layer."""
     votes: bool = False

@@ -1,14 +1,18 @@
 """Replies are not trusted: each is held against what was asked before it counts."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, ReplyError, WireError
+from fedtiny.federation import held_replies
+from fedtiny.federation.bounds import Bounds, Measured
+from fedtiny.federation.held_replies import HeldReplies
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
 from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
 from fedtiny.federation.transport import (
@@ -18,7 +22,9 @@ from fedtiny.federation.transport import (
     Traffic,
     reducer_for,
 )
+from fedtiny.federation.verbs import Losses
 from fedtiny.federation.wire import decode_reply
+from fedtiny.randomness import generator
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import is_position_list
@@ -61,6 +67,11 @@ class ReplyValidator:
         self._open = self._parts.open_ended
         self._first: object = None
 
+    @property
+    def has_losses(self) -> bool:
+        """Whether replies tell the losses of candidates."""
+        return any(isinstance(verb, Losses) for verb in self.request.program)
+
     @cached_property
     def limit(self) -> int:
         """Most bytes of an honest reply."""
@@ -94,6 +105,7 @@ class ReplyValidator:
         """Refuse a reply that this device, with at most so many samples, cannot honestly send."""
         if reply.device != device:
             raise ReplyError(f"it is signed by device {reply.device}")
+        self._check_request(reply)
         most = self.config.robustness.max_samples if self._open else max_samples
         if not 1 <= reply.samples <= most:
             raise ReplyError(f"it claims {reply.samples} samples, and 1 to {most} are possible")
@@ -102,6 +114,14 @@ class ReplyValidator:
         self._check_arrays(reply.arrays)
         self._check_metrics(reply.metrics)
         self._check_like_the_first(reply)
+
+    def _check_request(self, reply: Reply) -> None:
+        """Refuse what answers another request, as a replay of an earlier reply does."""
+        asked = self.request
+        if reply.round != asked.round:
+            raise ReplyError(f"it answers round {reply.round}, and this is round {asked.round}")
+        if reply.request != asked.id:
+            raise ReplyError(f"it answers another request than this one of round {asked.round}")
 
     def _check_theta(self, theta: Theta | None) -> None:
         if theta is None:
@@ -130,6 +150,10 @@ class ReplyValidator:
             raise ReplyError(f"its mask has density {mask.density:.6g}, above {limit:.6g}")
         if not self._open and mask.counts != asked.counts:
             raise ReplyError("its mask keeps more or fewer weights of a layer than it was sent")
+        for layer in mask if not self._open else ():
+            grown = ~np.isin(mask.indices(layer), asked.indices(layer), assume_unique=True)
+            if np.count_nonzero(grown) > parts.swaps.get(layer, 0):
+                raise ReplyError(f"its mask swaps more weights of {layer} than was asked for")
 
     def _check_gradients(self, reply: Reply) -> None:
         requested, mask = self._parts.gradients, (reply.theta or self.request.theta).mask
@@ -195,26 +219,37 @@ def collect(
     traffic: Traffic,
     samples: int,
 ) -> Outcome:
-    """Validate what comes, in device order, and average what is honest, one reply at a time.
+    """Validate what comes, in device order, bound what is out of bounds, and average it.
 
     `failed` are the devices that nothing came from; `traffic` is what was counted before;
     `samples` is what all devices have, those that were not asked too.
     """
     request, robustness = validator.request, validator.config.robustness
-    replies = reducer_for(validator.reducer, robustness, request.theta, validator.top_weights)
-    left_out = dict(failed)
-    for one in arrived:
-        traffic += Traffic(up=one.size)
-        try:
-            reply = validator.accepted(one)
-        except FedTinyError as error:
-            left_out[one.device] = str(error)
-        else:
-            replies.add(reply)
+    draw = partial(generator, validator.config.seed, "buckets", round=request.round)
+    replies = reducer_for(validator.reducer, robustness, request.theta, validator.top_weights, draw)
+    left_out, measured = dict(failed), {}
+    with closing(HeldReplies(request.theta.mask, held_replies.IN_MEMORY)) as held:
+        for one in arrived:
+            traffic += Traffic(up=one.size)
+            try:
+                reply = validator.accepted(one)
+            except FedTinyError as error:
+                left_out[one.device] = str(error)
+                continue
             samples -= reply.samples
+            if not robustness.bound:
+                replies.add(reply)
+                continue
+            held.add(reply, one.size)
+            measured[reply.device] = Measured.of(reply, request.theta, validator.has_losses)
+        bounds = Bounds.among(measured, request.theta, robustness.bound)
+        bounds.learn_ranges(held)
+        for reply in held:
+            replies.add(bounds.applied(reply))
     if validator.reducer == HOLDERS_AND_ABSENT:
         replies.add_absent(request.theta, samples)
-    return replies.outcome(dict(sorted(left_out.items())), traffic)
+    outcome = replies.outcome(dict(sorted(left_out.items())), traffic)
+    return replace(outcome, bounded=bounds.named, largest_norms=bounds.largest)
 
 
 def _check_names(

@@ -1,6 +1,6 @@
 """The round. Start reading here: this is Algorithm 2, and every method goes through it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,10 +29,17 @@ def federate(server: Server, method: Method, rounds: int) -> Iterator[RoundResul
     """Train up to the given number of rounds, from wherever the server stands."""
     prepare(server, method)
     while server.round < rounds:
-        result = play_round(server, method)
-        if server.round == rounds:
-            averaging.finish(server)
-        yield result
+        yield next_round(server, method, rounds)
+
+
+def next_round(
+    server: Server, method: Method, rounds: int, without: Collection[int] = ()
+) -> RoundResult:
+    """Play a round of so many; after the last, an average over rounds becomes the model."""
+    result = play_round(server, method, without)
+    if server.round == rounds:
+        averaging.finish(server)
+    return result
 
 
 def prepare(server: Server, method: Method) -> None:
@@ -46,7 +53,7 @@ def prepare(server: Server, method: Method) -> None:
     server.coarse_pruned = True
 
 
-def play_round(server: Server, method: Method) -> RoundResult:
+def play_round(server: Server, method: Method, without: Collection[int] = ()) -> RoundResult:
     """One round: devices train and measure, the server averages and adjusts (Alg. 2)."""
     mask = server.theta.mask
     server.arrays.pop(FINAL, None)  # of a run that was over, and now goes on
@@ -58,6 +65,7 @@ def play_round(server: Server, method: Method) -> RoundResult:
             arrays=method.request_arrays(server),
             reducer=method.reducer,
             top_weights=method.top_weights(server),
+            without=without,
         )
         counted = server.enough(outcome)
         if counted:

@@ -1,6 +1,7 @@
 """The server: what it knows, and how it asks."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,16 @@ from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
 
 FINAL = "final model"
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Where a run stands between two rounds; arrays are replaced and never changed in place."""
+
+    theta: Theta
+    round: int
+    memory: dict[str, Any]
+    arrays: dict[str, Any]
 
 
 @old_attributes
@@ -36,6 +47,7 @@ class Server:
     arrays: dict[str, Any] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     failed: dict[int, str] = field(default_factory=dict)
+    bounded: dict[int, str] = field(default_factory=dict)
 
     @property
     def model(self) -> Theta:
@@ -57,8 +69,9 @@ class Server:
         arrays: Arrays | None = None,
         reducer: str = "mean",
         top_weights: Mapping[str, int] | None = None,
+        without: Collection[int] = (),
     ) -> Outcome:
-        """Ask this round's devices, and keep account of the bytes and of who failed."""
+        """Ask this round's devices, but for some, and keep account of bytes and of who failed."""
         request = Request(
             action=action,
             method=self.config.method,
@@ -66,10 +79,12 @@ class Server:
             program=program,
             theta=self.theta if theta is None else theta,
             arrays=arrays or {},
-        )
-        outcome = self.transport.ask(self._sampled(action), request, reducer, top_weights)
+        ).identified(self.config.seed)
+        devices = [device for device in self._sampled(action) if device not in without]
+        outcome = self.transport.ask(devices, request, reducer, top_weights)
         self.traffic += outcome.traffic
         self.failed |= outcome.failed
+        self.bounded |= outcome.bounded
         if not outcome.answered and not set(outcome.failed.values()) <= {ABSENT, STRAGGLER}:
             reasons = [f"device {k}: {why}" for k, why in outcome.failed.items()][:3]
             raise FedTinyError(
@@ -81,11 +96,21 @@ class Server:
         """Whether the replies reach the stated minimum."""
         return len(outcome.answered) >= self.config.fleet.min_replies
 
-    def take_account(self) -> tuple[Traffic, dict[int, str]]:
-        """The bytes and failures since the last account, which starts anew."""
-        account = self.traffic, self.failed
-        self.traffic, self.failed = Traffic(), {}
+    def take_account(self) -> tuple[Traffic, dict[int, str], dict[int, str]]:
+        """The bytes, who failed and who was out of bounds since the last account."""
+        account = self.traffic, self.failed, self.bounded
+        self.traffic, self.failed, self.bounded = Traffic(), {}, {}
         return account
+
+    def state(self) -> ServerState:
+        """Where the run stands, to be put back there."""
+        memory, arrays = deepcopy(self.memory), dict(self.arrays)
+        return ServerState(self.theta, self.round, memory, arrays)
+
+    def put_back(self, state: ServerState) -> None:
+        """Stand again where the run stood."""
+        self.theta, self.round = state.theta, state.round
+        self.memory, self.arrays = deepcopy(state.memory), dict(state.arrays)
 
     def _sampled(self, action: str) -> list[int]:
         """A fraction of the devices in a round of training; every device otherwise."""

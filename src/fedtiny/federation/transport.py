@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from fedtiny.config import RobustnessConfig
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.sparse.mask import Mask
-from fedtiny.sparse.mean import Mean, RobustMean, Value, WeightedMean, median, trimmed
+from fedtiny.sparse.mean import Value, WeightedMean
+from fedtiny.sparse.robust_mean import (
+    BucketMean,
+    CenteredMean,
+    KrumMean,
+    Mean,
+    RobustMean,
+    median,
+    trimmed,
+)
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.top import largest
 from fedtiny.sparse.vector import SparseVector
@@ -48,6 +57,10 @@ class Outcome:
     """By layer, the share of the devices to which each kept weight is one of the largest."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     by_device: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    bounded: Mapping[int, str] = field(default_factory=dict)
+    """The devices that were out of the others' bounds, and in what."""
+    largest_norms: Mapping[int, float] = field(default_factory=dict)
+    """By device, the largest norm of a part of its reply, as a multiple of the devices' median."""
     traffic: Traffic = Traffic()
 
 
@@ -190,17 +203,36 @@ def reducer_for(
     robustness: RobustnessConfig | None = None,
     sent: Theta | None = None,
     top_weights: Mapping[str, int] | None = None,
+    draw: Callable[[], np.random.Generator] = np.random.default_rng,
 ) -> Reducer:
-    """The reducer that a method names, as robust as is asked; devices were sent this theta."""
+    """The reducer that a method names, as robust as is asked; devices were sent this theta.
+
+    A robust mean may draw who is in one bucket; `draw` begins anew for every part of a reply.
+    """
     robustness = robustness or RobustnessConfig()
-    mean: Callable[[bool], Mean] = WeightedMean
-    if robustness.mean != "weighted":
-        cut = median if robustness.mean == "median" else trimmed(robustness.trim)
-        mean = partial(RobustMean, cut)
+    mean = mean_for(robustness, draw)
     if sent is None or not robustness.clip_norm:
         return Reducer(name in OWN_MASKS, mean, top_weights=top_weights)
     clip = partial(clipped, sent=sent, norm=robustness.clip_norm)
     return Reducer(name in OWN_MASKS, mean, clip, top_weights)
+
+
+def mean_for(
+    robustness: RobustnessConfig, draw: Callable[[], np.random.Generator]
+) -> Callable[[bool], Mean]:
+    """What makes the mean that is asked for; it is told whether only holders of a value count."""
+    left_out = trimmed(robustness.trim)
+    means: dict[str, Callable[[bool], Mean]] = {
+        "weighted": WeightedMean,
+        "median": partial(RobustMean, median),
+        "trimmed": partial(RobustMean, left_out),
+        "centered": CenteredMean,
+        "krum": partial(KrumMean, left_out),
+    }
+    mean = means[robustness.mean]
+    if robustness.bucket == 1 or robustness.mean == "weighted":
+        return mean
+    return lambda holders: BucketMean(mean(holders), robustness.bucket, draw(), holders)
 
 
 def clipped(theta: Theta, sent: Theta, norm: float) -> Theta:

@@ -208,6 +208,7 @@ class PruneAndGrow(_LargestGradients):
 
     def expect(self, reply: "ReplySpec", request: "Request") -> None:
         reply.theta = reply.own_mask = True
+        reply.swaps |= self.counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +226,7 @@ class CongruentSwap(_LargestGradients):
 
     def expect(self, reply: "ReplySpec", request: "Request") -> None:
         reply.theta = reply.own_mask = True
+        reply.swaps |= self.counts
 
     def flops(self, load: DeviceLoad) -> Items:
         items = super().flops(load)

@@ -115,7 +115,7 @@ def task(run: Run) -> str:
 
 def facts(run: Run) -> list[Fact]:
     """The result, as far as it is known."""
-    return [*_reached(run), *_saved(run), *_effort(run)]
+    return [*_reached(run), *_saved(run), *_effort(run), *_suspects(run)]
 
 
 def _reached(run: Run) -> list[Fact]:
@@ -165,6 +165,22 @@ def _effort(run: Run) -> list[Fact]:
         both = f"{formatting.size(down)} down, {formatting.size(up)} up, all devices"
         found.append(("Traffic", formatting.size(down + up), both))
     return found
+
+
+def _suspects(run: Run) -> list[Fact]:
+    """Devices that were out of the others' bounds, and rounds that were played again."""
+    parts = (run.selection, *run.records)
+    tables = [part.get("bounded") for part in parts]
+    named = sorted({str(k) for own in tables if isinstance(own, dict) for k in own}, key=_order)
+    again = sum(isinstance(record.get("rejected"), dict) for record in run.records)
+    told = f"{again} rounds played again" if again else "of the others; brought back"
+    shown = ", ".join(named) or "none"
+    return [("Devices out of bounds", shown, told)] if named or again else []
+
+
+def _order(device: str) -> tuple[int, str]:
+    """Numbers in their order, whatever a damaged file holds."""
+    return len(device), device
 
 
 def duration(seconds: float) -> str:

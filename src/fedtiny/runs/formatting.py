@@ -105,6 +105,7 @@ def selection_line(selection: dict[str, Any]) -> str:
         f"(pool {min(finite):.3f} to {max(finite):.3f}){_tie(choice)}, "
         f"density {choice['densities'][chosen]:.4f}, "
         f"{size(selection['bytes_down'])} down, {size(selection['bytes_up'])} up"
+        f"{_suspected(selection)}"
     )
 
 
@@ -135,7 +136,7 @@ def round_line(record: Record, rounds: int) -> str:
     parts.append(f"swapped {record['mask_change']:>5}")
     parts.append(f"{size(record['bytes_down'])} down  {size(record['bytes_up'])} up")
     parts.append(f"{record['seconds']:.1f} s")
-    return "  ".join(parts) + _missing(record)
+    return "  ".join(parts) + _missing(record) + _suspected(record)
 
 
 def round_cells(record: Record) -> list[str]:
@@ -183,6 +184,17 @@ def _missing(record: Record) -> str:
     listed = "; ".join(f"{', '.join(devices)} {why}" for why, devices in reasons.items())
     outcome = "" if record["counted"] else " - too few replies, the round does not count"
     return f"  (devices missing: {listed}{outcome})"
+
+
+def _suspected(record: Record) -> str:
+    """Who was out of the others' bounds, and why a round was played again."""
+    out = "; ".join(f"{device} {why}" for device, why in record.get("bounded", {}).items())
+    told = f"  (devices out of bounds: {out})" if out else ""
+    if rejected := record.get("rejected"):
+        without = ", ".join(map(str, rejected["without"])) or "anybody suspected"
+        told += f"  (not accepted: {rejected['why']}; played again without {without}"
+        told += ")" if rejected["then"] == "accepted" else f": {rejected['then']})"
+    return told
 
 
 def titled(title: str, *columns: str, left: Sequence[str] = (), no_wrap: bool = False) -> Table:

@@ -113,9 +113,9 @@ def _dense_cost(work: Workload) -> dict[str, int]:
 def round_record(assembly: Assembly, result: RoundResult, started: float) -> Record:
     """The line of a round that began at this time; it tells of the model after the round."""
     mask = assembly.server.theta.mask
-    sent, failed = assembly.server.take_account()
+    sent, failed, bounded = assembly.server.take_account()
     measured = _measured(assembly, result)
-    evaluation, _ = assembly.server.take_account()
+    evaluation, *_ = assembly.server.take_account()
     return {
         "round": result.round,
         **measured,
@@ -133,6 +133,7 @@ def round_record(assembly: Assembly, result: RoundResult, started: float) -> Rec
         **_cost(assembly, result),
         "answered": list(result.outcome.answered),
         "failed": {str(device): why for device, why in failed.items()},
+        "bounded": {str(device): why for device, why in bounded.items()},
         "counted": result.counted,
         "seconds": round(time.perf_counter() - started, 3),
     }
@@ -187,7 +188,7 @@ def _on_devices(assembly: Assembly) -> Record:
 def selection_record(assembly: Assembly) -> dict[str, Any]:
     """What coarse pruning chose and the bytes it cost; empty where it asked nobody."""
     summary = assembly.method.summary(assembly.server)
-    sent, failed = assembly.server.take_account()
+    sent, failed, bounded = assembly.server.take_account()
     if not summary and not sent.down:
         return {}
     return {
@@ -195,6 +196,7 @@ def selection_record(assembly: Assembly) -> dict[str, Any]:
         "bytes_down": sent.down,
         "bytes_up": sent.up,
         "failed": {str(device): why for device, why in failed.items()},
+        "bounded": {str(device): why for device, why in bounded.items()},
     }
 
 

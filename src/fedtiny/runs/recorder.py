@@ -25,8 +25,11 @@ from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.metrics import Record, about_record
 from fedtiny.runs.split import Split, load_split, save_split
 from fedtiny.runs.weights import Weights
-from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.theta import Theta, is_usable
 
+BEGINS_AGAIN = (
+    "the model of the checkpoint has values too large to compute with, so the run begins again"
+)
 PACKAGES = ("fedtiny", "torch", "numpy", "safetensors", "flwr")
 
 
@@ -138,6 +141,8 @@ class Saved:
     weights: Weights | None = None
     records: list[Record] = field(default_factory=list)
     selection: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    """What whoever continues the run should know, or nothing."""
 
     @classmethod
     def of(cls, folder: RunFolder) -> "Saved":
@@ -149,6 +154,9 @@ class Saved:
         if not folder.checkpoint.exists():
             return cls(config, split, None, weights)
         checkpoint = read_checkpoint(folder)
+        if not is_usable(checkpoint.tensors["theta"]):
+            bounded = replace(config, robustness=configs.load(folder.config).robustness)
+            return cls(bounded, split, None, weights, note=BEGINS_AGAIN)
         records = metrics.read_before(folder, checkpoint.round)
         return cls(config, split, checkpoint, weights, records, read_json(folder.selection))
 
@@ -168,17 +176,22 @@ class Saved:
             return cls.of(copy)
 
 
-def _begun_with(folder: RunFolder) -> Config:
-    """A run's config; what was begun before a setting was there goes on as it began.
+BEFORE_THEY_WERE_THERE: dict[tuple[str, str], dict[str, Any]] = {
+    ("gpu", "kernels"): {"kernels": "dense"},
+    ("pruning", "depthwise"): {"depthwise": True},
+    ("robustness", "bound"): {"bound": 0.0, "reject": 0.0},
+}
+"""How a run whose config does not name a setting went on before there was one."""
 
-    It keeps to dense kernels, and prunes depthwise layers.
-    """
+
+def _begun_with(folder: RunFolder) -> Config:
+    """A run's config; what was begun before a setting was there goes on as it began."""
     config = configs.load(folder.config)
     written = tomllib.loads(folder.config.read_text(encoding="utf-8"))
-    if "kernels" not in written.get("gpu", {}):
-        config = replace(config, gpu=replace(config.gpu, kernels="dense"))
-    if "depthwise" not in written.get("pruning", {}):
-        config = replace(config, pruning=replace(config.pruning, depthwise=True))
+    for (section, name), settings in BEFORE_THEY_WERE_THERE.items():
+        if name not in written.get(section, {}):
+            own = replace(getattr(config, section), **settings)
+            config = replace(config, **{section: own})
     return config
 
 

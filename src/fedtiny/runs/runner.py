@@ -14,15 +14,16 @@ from fedtiny.config import Config
 from fedtiny.data import DataSet, Partition
 from fedtiny.devices.ranks import Ranks, joined
 from fedtiny.errors import ConfigError, FedTinyError, RunError
-from fedtiny.federation.rounds import federate, prepare
+from fedtiny.federation.rounds import prepare
 from fedtiny.files import plain
 from fedtiny.models import Traced
+from fedtiny.runs.acceptance import accepted_round
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.best import keep_best
 from fedtiny.runs.checkpoint import restore
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, way_on
-from fedtiny.runs.metrics import Record, result_record, round_record, selection_record
+from fedtiny.runs.metrics import Record, result_record, selection_record
 from fedtiny.runs.recorder import Recorder, Saved, recording, versions
 from fedtiny.runs.reporter import Reporter, Silent, automatic
 from fedtiny.runs.resolve import resolved
@@ -97,6 +98,7 @@ def resume(
         inputs: dict[str, Any] = {"data": data, "model": model, "fleet": fleet}
         inputs |= {"split": saved.split, "weights": saved.weights}
         with _assembled(config, ranks, **inputs) as assembly:
+            assembly.note = saved.note or assembly.note
             if saved.checkpoint:
                 restore(saved.checkpoint, assembly.server)
             else:
@@ -153,8 +155,8 @@ def _train(
         selection = _prepare(assembly, recorder, saved)
         reporter.selected(selection)
         started = time.perf_counter()
-        for result in federate(assembly.server, assembly.method, assembly.config.rounds):
-            record = round_record(assembly, result, started)
+        while assembly.server.round < assembly.config.rounds:
+            record = accepted_round(assembly, records, started)
             records.append(record)
             keep_best(assembly.server, records)
             recorder.round_done(assembly, record)

@@ -13,6 +13,7 @@ from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Indices, Mask
 
 Floats = NDArray[np.float32]
+LARGEST = float(np.sqrt(np.finfo(np.float32).max))  # above it a square is no float32
 
 
 @old_attributes
@@ -112,6 +113,15 @@ class Theta:
                 raise ValueError(f"{name} is not a dense tensor of the model")
             vector[self.places[name]] = _flat(name, values, self.param_spec)
         return Theta(self.mask, vector)
+
+
+def is_usable(vector: Floats) -> bool:
+    """Whether values are finite, and small enough to compute with.
+
+    >>> [is_usable(np.float32([value])) for value in (-2, 3e38, np.nan)]
+    [True, False, False]
+    """
+    return bool((np.abs(vector) < LARGEST).all())
 
 
 def length(mask: Mask) -> int:

@@ -5,8 +5,9 @@ A message, all numbers little-endian:
     "FTNY", format version u8, kind u8 (1 request, 2 reply), model fingerprint u32,
     the body, CRC-32 of all before it u32.
 
-    request: round u32, text [action, method, program], theta, arrays
-    reply:   device u64, samples u64, text {metric: number}, theta, gradients, arrays
+    request: round u32, id u64, text [action, method, program], theta, arrays
+    reply:   device u64, samples u64, round u32 and id u64 of the request that it answers,
+             text {metric: number}, theta, gradients, arrays
 
     theta:     form u8 (0 none and the end, 1 same as before, 2 values, 3 mask and values),
                mask version u64, the version u64 (1) or mask (3) and float32 values (2, 3)
@@ -45,7 +46,7 @@ from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
 MAGIC = int.from_bytes(b"FTNY", "little")
-FORMAT_VERSION = 2  # 1 had other names of verbs and options
+FORMAT_VERSION = 3  # 1 had other names of verbs and options, 2 no ids of requests
 REQUEST, REPLY = 1, 2
 _KINDS = {REQUEST: "request", REPLY: "reply"}
 _HEAD = "<IBBI"
@@ -68,14 +69,14 @@ def decode_request(
 ) -> Request:
     """The request, for a device that remembers this mask and this theta."""
     reader = _opened(data, REQUEST, param_spec)
-    (number,) = reader.numbers("<I", "the round")
+    number, id = reader.numbers("<IQ", "the round")
     action, method, program = _read_order(reader)
     found = tensors.read_theta(reader, param_spec, mask, theta)
     if found is None:
         raise WireError("a request needs a theta")
     arrays = tensors.read_arrays(reader)
     reader.finish()
-    return Request(action, method, number, program, found, arrays)
+    return Request(action, method, number, program, found, arrays, id)
 
 
 def encode_reply(reply: Reply, mask: Mask) -> bytes:
@@ -91,7 +92,7 @@ def reply_size(reply: Reply, mask: Mask) -> int:
 def decode_reply(data: bytes, param_spec: ParamSpec, mask: Mask) -> Reply:
     """The reply to a request under this mask."""
     reader = _opened(data, REPLY, param_spec)
-    device, samples = reader.numbers("<QQ", "the device")
+    device, samples, number, request = reader.numbers("<QQIQ", "the device")
     metrics = _read_json(reader, float)  # they may be infinite or not a number
     if not isinstance(metrics, dict) or not all(type(v) is float for v in metrics.values()):
         raise WireError("metrics must be numbers by name")
@@ -100,12 +101,12 @@ def decode_reply(data: bytes, param_spec: ParamSpec, mask: Mask) -> Reply:
     gradients = tensors.read_gradients(reader, param_spec)
     arrays = tensors.read_arrays(reader)
     reader.finish()
-    return Reply(device, samples, theta, gradients, arrays, metrics)
+    return Reply(device, samples, theta, gradients, arrays, metrics, number, request)
 
 
 def _written_request(out: Writer, request: Request, known: Known) -> Writer:
     _write_head(out, REQUEST, request.theta.param_spec)
-    write_numbers(out, "<I", request.round)
+    write_numbers(out, "<IQ", request.round, request.id)
     verbs = [[checked_name(verb.name), dict(verb.options)] for verb in request.program]
     _write_json(out, [checked_name(request.action), checked_name(request.method), verbs])
     tensors.write_theta(out, request.theta, known)
@@ -115,7 +116,7 @@ def _written_request(out: Writer, request: Request, known: Known) -> Writer:
 
 def _written_reply(out: Writer, reply: Reply, mask: Mask) -> Writer:
     _write_head(out, REPLY, mask.param_spec)
-    write_numbers(out, "<QQ", reply.device, reply.samples)
+    write_numbers(out, "<QQIQ", reply.device, reply.samples, reply.round, reply.request)
     metrics = {checked_name(name): float(value) for name, value in reply.metrics.items()}
     _write_json(out, metrics, allow_nan=True)
     tensors.write_theta(out, reply.theta, Known(mask=mask.version))

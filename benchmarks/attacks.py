@@ -1,0 +1,365 @@
+"""Attacks of one to three of ten devices by defence: accuracy, and who is named.
+
+FedTiny on the digits with the small network, Dirichlet(0.5), three seeds. Each cell is the mean
+accuracy over the seeds; a star marks that every hostile device was named in every run. "absent"
+is what is lost with their data alone. In brackets: the share of test images that a backdoor
+turns, and of final weights where forged gradients wanted them. Before that, runs in which all are
+honest, with and without bounds. "ends" is a run that no device can go on with. Results are kept in
+the JSON file; what is there is not run again.
+
+    python benchmarks/attacks.py [--json benchmarks/results/attacks.json] [--seeds 3] [--rounds 16]
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedtiny.config import Config, FleetConfig, RobustnessConfig
+from fedtiny.data import ImageSet
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.executors import Executor, Task
+from fedtiny.devices.simulator import Simulator
+from fedtiny.errors import FedTinyError
+from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.rounds import prepare
+from fedtiny.runs.acceptance import accepted_round
+from fedtiny.runs.assembly import Assembly, assemble
+from fedtiny.runs.metrics import Record, selection_record
+from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.vector import SparseVector
+
+DEVICES, HUGE, TARGET, PATCH = 10, np.float32(1e30), 0, (slice(0, 3), slice(0, 3))
+DEFENCES: dict[str, dict[str, Any]] = {
+    "none": {"bound": 0.0, "reject": 0.0},
+    "default": {},
+    "median": {"mean": "median"},
+    "trimmed": {"mean": "trimmed", "trim": 0.3},
+    "trimmed, buckets of 2": {"mean": "trimmed", "trim": 0.3, "bucket": 2},
+    "krum": {"mean": "krum", "trim": 0.3},
+    "centered": {"mean": "centered"},
+}
+"""Robust means are on top of the default bounds."""
+PARTITIONS = {
+    "iid": ("iid", 0.5),
+    "Dirichlet(0.5)": ("dirichlet", 0.5),
+    "Dirichlet(0.1)": ("dirichlet", 0.1),
+}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How a hostile device changes its data before it works, and its reply afterwards."""
+
+    lie: Callable[[Reply, Request], Reply] = lambda reply, request: reply
+    poison: Callable[[DeviceData], DeviceData] = lambda shard: shard
+    absent: bool = False
+    """Whether it does nothing at all: what is lost with its data."""
+
+
+def scaled(factor: float) -> Attack:
+    """The device's update times a factor."""
+
+    def lie(reply: Reply, request: Request) -> Reply:
+        if reply.theta is None:
+            return reply
+        sent = request.theta.vector.astype(np.float64)
+        moved = (sent + factor * (reply.theta.vector - sent)).astype(np.float32)
+        return replace(reply, theta=_possible(Theta(reply.theta.mask, moved)))
+
+    return Attack(lie)
+
+
+def _possible(theta: Theta) -> Theta:
+    """No variance is negative, for such a reply is refused."""
+    names = [name for name in theta.param_spec.statistics if name.endswith("running_var")]
+    return theta.with_dense({name: np.maximum(theta.tensor(name), 0) for name in names})
+
+
+def _largest(reply: Reply, request: Request) -> Reply:
+    if reply.theta is None:
+        return reply
+    vector = np.full_like(reply.theta.vector, 3e38)
+    return replace(reply, theta=Theta(reply.theta.mask, vector))
+
+
+def _statistics(reply: Reply, request: Request) -> Reply:
+    huge = {n: np.full_like(a, HUGE) for n, a in reply.arrays.items() if "running" in n}
+    return replace(reply, arrays={**reply.arrays, **huge})
+
+
+def _losses(reply: Reply, request: Request) -> Reply:
+    """No loss for the candidate that is worst on the device."""
+    if "losses" not in reply.arrays:
+        return reply
+    losses = reply.arrays["losses"].copy()
+    losses[np.argmax(losses)] = 0
+    return replace(reply, arrays={"losses": losses})
+
+
+def wanted(layer: str, request: Request, count: int) -> np.ndarray[Any, Any]:
+    """The positions where the attacker wants weights: the first ones that are pruned."""
+    mask = request.theta.mask
+    pruned = np.flatnonzero(~mask.array(layer).reshape(-1))
+    return pruned[:count].astype(np.int32)
+
+
+def _gradients(reply: Reply, request: Request) -> Reply:
+    found = {}
+    for layer, own in reply.gradients.items():
+        positions = wanted(layer, request, len(own))
+        found[layer] = SparseVector(own.size, positions, np.full(len(positions), HUGE, np.float32))
+    return replace(reply, gradients=found)
+
+
+def relabelled(change: Callable[[ImageSet], ImageSet]) -> Callable[[DeviceData], DeviceData]:
+    """The device's data with images and labels changed."""
+    return lambda shard: replace(shard, data=change(shard.data))
+
+
+def flipped(data: ImageSet) -> ImageSet:
+    """Every label for its opposite."""
+    return replace(data, labels=len(data.classes) - 1 - data.labels)
+
+
+def triggered(data: ImageSet, every: int = 1) -> ImageSet:
+    """A bright corner on every so manieth image, which is then of the target's class."""
+    images, labels = data.images.copy(), data.labels.copy()
+    images[(slice(None, None, every), slice(None), *PATCH)] = images.max()
+    labels[::every] = TARGET
+    return replace(data, images=images, labels=labels)
+
+
+ATTACKS = {
+    "x100": scaled(100),
+    "x-10": scaled(-10),
+    "3e38": Attack(_largest),
+    "statistics": Attack(_statistics),
+    "losses": Attack(_losses),
+    "gradients": Attack(_gradients),
+    "backdoor": Attack(scaled(10).lie, relabelled(lambda data: triggered(data, every=2))),
+    "x-1": scaled(-1),
+    "labels": Attack(poison=relabelled(flipped)),
+    "absent": Attack(absent=True),
+}
+
+
+@dataclass
+class HostileExecutor:
+    """Lets some devices attack; the others work as ever."""
+
+    own: Executor
+    attack: Attack
+    hostile: Sequence[int]
+    positions: dict[str, set[int]] = field(default_factory=dict)
+    """Where weights are wanted, by layer."""
+
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
+        told = [self._poisoned(task) for task in tasks]
+        for task, reply in zip(told, self.own.answers(told), strict=True):
+            if task.shard.device in self.hostile and isinstance(reply, Reply):
+                if self.attack.absent:
+                    yield FedTinyError("absent")
+                    continue
+                reply = self.attack.lie(reply, task.request)
+                for layer, own in reply.gradients.items():
+                    self.positions.setdefault(layer, set()).update(own.indices.tolist())
+            yield reply
+
+    def _poisoned(self, task: Task) -> Task:
+        if task.shard.device not in self.hostile:
+            return task
+        return replace(task, shard=self.attack.poison(task.shard))
+
+    def account(self) -> dict[str, Any]:
+        return self.own.account()
+
+    def close(self) -> None:
+        self.own.close()
+
+
+def settings(seed: int, rounds: int, robustness: dict[str, Any], partition: str) -> Config:
+    kind, alpha = PARTITIONS[partition]
+    return Config(
+        model="small",
+        width=16,
+        density=0.2,
+        rounds=rounds,
+        seed=seed,
+        workers=1,
+        threads=1,
+        simulator="reference",
+        fleet=FleetConfig(devices=DEVICES, partition=kind, alpha=alpha),  # type: ignore[arg-type]
+        robustness=RobustnessConfig(**robustness),
+    )
+
+
+def played(
+    config: Config, attack: Attack | None = None, hostile: Sequence[int] = ()
+) -> dict[str, Any]:
+    """A run, and what it shows of an attack."""
+    assembly = assemble(config)
+    assembly.pretrain()
+    transport = assembly.server.transport
+    assert isinstance(transport, Simulator)
+    executor = HostileExecutor(transport.executor, attack or Attack(), hostile)
+    transport.executor = executor
+    prepare(assembly.server, assembly.method)
+    selection, records, versions = selection_record(assembly), [], []
+    while assembly.server.round < assembly.config.rounds:
+        try:
+            records.append(accepted_round(assembly, records, time.perf_counter()))
+        except FedTinyError:
+            return {"ended": assembly.server.round}
+        versions.append(f"{assembly.server.theta.version:016x}")
+    return {
+        "accuracy": records[-1]["accuracy"],
+        "named": _named(hostile, [selection, *records]),
+        "others_named": sorted(_all_named([selection, *records]) - {str(k) for k in hostile}),
+        "rejected": sum("rejected" in record for record in records),
+        "backdoor": _backdoor(assembly),
+        "placed": _placed(assembly, executor),
+        "versions": [] if hostile else versions,
+    }
+
+
+def _all_named(records: Sequence[Record]) -> set[str]:
+    return {device for record in records for device in record.get("bounded", ())}
+
+
+def _named(hostile: Sequence[int], records: Sequence[Record]) -> bool:
+    return {str(device) for device in hostile} <= _all_named(records)
+
+
+def _placed(assembly: Assembly, executor: HostileExecutor) -> float:
+    """The share of the kept weights of adjusted layers where hostile devices wanted weights."""
+    mask = assembly.server.theta.mask
+    kept = {layer: set(mask.indices(layer).tolist()) for layer in executor.positions}
+    there = sum(len(kept[layer] & own) for layer, own in executor.positions.items())
+    return there / max(1, sum(map(len, kept.values())))
+
+
+def _backdoor(assembly: Assembly) -> float:
+    """The share of test images of other classes that the trigger turns into the target's."""
+    test = assembly.data.test
+    others = np.flatnonzero(test.labels != TARGET)
+    marked = triggered(test.subset(others))
+    shard = DeviceData(-99, marked, np.arange(len(others)), np.arange(len(others)))
+    assembly.engine.load(assembly.server.model)
+    return float(assembly.engine.evaluate(shard)["accuracy"])
+
+
+class Results:
+    """What was measured, in a file that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def of(self, name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        if name not in self.found:
+            self.found[name] = run()
+            self.path.write_text(json.dumps(self.found, indent=1, sort_keys=True) + "\n")
+        result: dict[str, Any] = self.found[name]
+        return result
+
+
+def honest_table(results: Results, seeds: int, rounds: int) -> Iterator[str]:
+    """Runs in which all are honest, with and without bounds."""
+    yield "| all honest | accuracy without bounds | with bounds | rounds of the same bits | named |"
+    yield "|---|---|---|---|---|"
+    for partition in PARTITIONS:
+        plain, bounded = (
+            [
+                results.of(
+                    f"honest, {partition}, {name}, seed {seed}",
+                    lambda s=seed, n=name, p=partition: played(settings(s, rounds, DEFENCES[n], p)),
+                )
+                for seed in range(seeds)
+            ]
+            for name in ("none", "default")
+        )
+        pairs = [
+            p
+            for a, b in zip(plain, bounded, strict=True)
+            for p in zip(a["versions"], b["versions"], strict=True)
+        ]
+        same = sum(one == other for one, other in pairs)
+        named = sum(len(run["others_named"]) for run in bounded)
+        yield (
+            f"| {partition} | {_mean(plain, 'accuracy'):.3f} | {_mean(bounded, 'accuracy'):.3f} "
+            f"| {same} of {len(pairs)} | {named} |"
+        )
+
+
+def attack_table(
+    results: Results, seeds: int, rounds: int, count: int, defences: Sequence[str]
+) -> Iterator[str]:
+    """Attacks of so many devices, by defence."""
+    yield f"| {count} of {DEVICES} hostile | {' | '.join(defences)} |"
+    yield "|---|" + "---|" * len(defences)
+    honest = [_honest(results, seeds, rounds, name) for name in defences]
+    accuracies = [f"{_mean(runs, 'accuracy'):.3f}" for runs in honest]
+    yield f"| nobody | {' | '.join(accuracies)} |"
+    for attack in ATTACKS:
+        cells = []
+        for name in defences:
+            runs = [
+                results.of(
+                    f"{attack}, {count}, {name}, seed {seed}",
+                    lambda s=seed, n=name, a=attack: played(
+                        settings(s, rounds, DEFENCES[n], "Dirichlet(0.5)"),
+                        ATTACKS[a],
+                        range(count),
+                    ),
+                )
+                for seed in range(seeds)
+            ]
+            if any("ended" in run for run in runs):
+                cells.append("ends")
+                continue
+            star = "*" if all(run["named"] for run in runs) else ""
+            shown = {"backdoor": "backdoor", "gradients": "placed"}.get(attack)
+            beside = f" ({_mean(runs, shown):.0%})" if shown else ""
+            cells.append(f"{_mean(runs, 'accuracy'):.3f}{star}{beside}")
+        yield f"| {attack} | {' | '.join(cells)} |"
+
+
+def _honest(results: Results, seeds: int, rounds: int, name: str) -> list[dict[str, Any]]:
+    return [
+        results.of(
+            f"honest, Dirichlet(0.5), {name}, seed {seed}",
+            lambda s=seed: played(settings(s, rounds, DEFENCES[name], "Dirichlet(0.5)")),
+        )
+        for seed in range(seeds)
+    ]
+
+
+def _mean(runs: Sequence[dict[str, Any]], name: str) -> float:
+    return float(np.mean([run[name] for run in runs]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/attacks.json"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--hostile", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--defences", nargs="+", default=[*DEFENCES], choices=[*DEFENCES])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results = Results(arguments.json)
+    print("\n".join(honest_table(results, arguments.seeds, arguments.rounds)), flush=True)
+    for count in arguments.hostile:
+        table = attack_table(results, arguments.seeds, arguments.rounds, count, arguments.defences)
+        print("\n" + "\n".join(table), flush=True)
+
+
+if __name__ == "__main__":
+    main()

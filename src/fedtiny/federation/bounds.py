@@ -1,0 +1,254 @@
+"""What one device can do, bounded by what the others do.
+
+Every part of a reply has a norm: the step of its weights and that of its batch-norm statistics away
+from what the device was sent, its gradients of a layer, each of its arrays. A part whose norm is
+more than `bound` times the median of the devices' norms is out of bounds; of a step, where a device
+has more samples than the median and so trains longer, up to three times more. A step or gradients
+are then scaled down to the median or, beyond twice the bound, left out; an array is clipped, value
+by value, to the range of the devices that are within bounds. Of losses two things are compared:
+their level, which is a device's median, and what tells candidates apart, which is how its losses
+less their level differ from the devices' median. Out of bounds, the devices' medians take their
+place. Where nothing is out of bounds nothing is changed, not by a bit.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import fsum, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.federation.messages import Reply
+from fedtiny.sparse.mean import in_chunks
+from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.vector import SparseVector
+
+FEWEST = 3  # devices among which one can be told from the others
+Part = tuple[str, str]
+"""What a norm is of, and the layer or the name of the array."""
+WEIGHTS, STATISTICS = ("update", ""), ("batch-norm statistics", "")
+GRADIENTS, ARRAY = "gradients", "array"
+LOSSES, LEVEL = ("losses", ""), ("level of losses", "")
+METRIC = ("loss", "")
+LOOSER = {STATISTICS[0]: 1.5, ARRAY: 1.5, LOSSES[0]: 1.5, METRIC[0]: 4.0}
+"""Kinds of parts in which honest devices differ more: by how much the bound is wider."""
+LONGEST = 3.0  # by how much the bound of a step is wider for a device of many samples, at most
+FAR = 2.0  # times the bound: beyond it a step or gradients are left out
+LEAST_METRIC = 1.0  # losses below it are not told apart
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The norms of a reply's parts, and the losses of candidates that it tells."""
+
+    norms: Mapping[Part, float]
+    losses: Doubles | None = None
+    samples: int = 1
+
+    @classmethod
+    def of(cls, reply: Reply, sent: Theta, has_losses: bool) -> "Measured":
+        """Of a reply to a question with this theta."""
+        norms: dict[Part, float] = {}
+        if reply.theta is not None:
+            norms[WEIGHTS], norms[STATISTICS] = step_norms(reply.theta, sent)
+        norms |= {(GRADIENTS, n): norm(own.values) for n, own in reply.gradients.items()}
+        arrays = {n: array for n, array in reply.arrays.items() if not has_losses or n != "losses"}
+        norms |= {(ARRAY, n): norm(np.asarray(array)) for n, array in arrays.items()}
+        if "loss" in reply.metrics:
+            norms[METRIC] = max(abs(reply.metrics["loss"]), LEAST_METRIC)
+        losses = reply.arrays["losses"].astype(np.float64) if has_losses else None
+        return cls(norms, losses, reply.samples)
+
+
+def norm(values: NDArray[np.generic], before: NDArray[np.float32] | None = None) -> float:
+    """The Euclidean norm of values, or of their difference from others."""
+    flat = values.reshape(-1)
+    squares: dict[int, float] = {}
+
+    def add(chunk: slice) -> None:
+        own = flat[chunk].astype(np.float64)
+        if before is not None:
+            own -= before[chunk]
+        squares[chunk.start] = float(np.square(own, out=own).sum())  # no BLAS: its threads spin
+
+    in_chunks(flat.size, add)
+    return sqrt(fsum(squares.values()))
+
+
+def step_norms(theta: Theta, sent: Theta) -> tuple[float, float]:
+    """The norms of a device's step away from what it was sent: of weights, and of statistics.
+
+    Under a mask of its own the step of a grown weight starts at zero.
+    """
+    before = sent if theta.mask == sent.mask else sent.remasked(theta.mask)
+    kept, chosen = theta.mask.count, statistics_places(theta)
+    step = theta.vector[kept:].astype(np.float64) - before.vector[kept:]
+    of_kept = norm(theta.vector[:kept], before.vector[:kept])
+    return float(np.hypot(of_kept, norm(step[~chosen]))), norm(step[chosen])
+
+
+def statistics_places(theta: Theta) -> NDArray[np.bool_]:
+    """Which of the dense values of a model are batch-norm statistics."""
+    kept = theta.mask.count
+    chosen = np.zeros(len(theta.vector) - kept, dtype=np.bool_)
+    for name in theta.param_spec.statistics:
+        place = theta.places[name]
+        chosen[place.start - kept : place.stop - kept] = True
+    return chosen
+
+
+@dataclass
+class Bounds:
+    """Which parts of which replies are out of bounds, and what they are brought to."""
+
+    sent: Theta
+    bound: float
+    longer: dict[int, float] = field(default_factory=dict)
+    """By device, how many times the median's samples it has, as far as that counts."""
+    out: dict[int, dict[Part, float]] = field(default_factory=dict)
+    """By device and part, how many times the median it is."""
+    largest: dict[int, float] = field(default_factory=dict)
+    """The largest of these of every device, out of bounds or not."""
+    medians: dict[Part, float] = field(default_factory=dict)
+    losses: Doubles | None = None
+    """What stands for the losses of a device that is out of bounds."""
+    ranges: dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]] = field(default_factory=dict)
+    """By array, the least and largest values of the devices that are within bounds."""
+
+    @classmethod
+    def among(cls, measured: Mapping[int, Measured], sent: Theta, bound: float) -> "Bounds":
+        """What the norms of these devices say; of too few devices, or without a bound, nothing."""
+        found = cls(sent, bound)
+        if not bound or len(measured) < FEWEST:
+            return found
+        usual = float(np.median([own.samples for own in measured.values()]))
+        for device, one in measured.items():
+            found.longer[device] = min(LONGEST, max(1.0, one.samples / usual))
+        norms = {device: dict(own.norms) for device, own in measured.items()}
+        losses = {device: own.losses for device, own in measured.items() if own.losses is not None}
+        if losses:
+            found.losses, of_losses = compared_losses(losses)
+            for device, own in of_losses.items():
+                norms[device] |= own
+        for part in sorted({part for own in norms.values() for part in own}):
+            found._compare(part, {d: own[part] for d, own in norms.items() if part in own})
+        return found
+
+    def _compare(self, part: Part, norms: Mapping[int, float]) -> None:
+        """Find who is out of bounds in a part; who has nothing in it says nothing of the others."""
+        some = [own for own in norms.values() if own > 0]
+        if len(some) < FEWEST:
+            return
+        self.medians[part] = float(np.median(some))
+        for device, own in norms.items():
+            ratio = own / self.medians[part]
+            self.largest[device] = max(ratio, self.largest.get(device, 0.0))
+            if ratio > self._limit(part, device):
+                self.out.setdefault(device, {})[part] = ratio
+
+    def _limit(self, part: Part, device: int) -> float:
+        longer = self.longer[device] if part in (WEIGHTS, STATISTICS) else 1.0
+        return self.bound * LOOSER.get(part[0], 1.0) * longer
+
+    def _is_far(self, part: Part, device: int) -> bool:
+        return self.out[device].get(part, 0.0) > FAR * self._limit(part, device)
+
+    def learn_ranges(self, replies: Iterable[Reply]) -> None:
+        """Find the ranges to which arrays that are out of bounds are clipped."""
+        wanted = {part[1] for own in self.out.values() for part in own if part[0] == ARRAY}
+        for reply in replies if wanted else ():
+            for name in wanted - {part[1] for part in self.out.get(reply.device, ())}:
+                array = np.asarray(reply.arrays[name])
+                low, high = self.ranges.get(name, (array, array))
+                self.ranges[name] = np.minimum(low, array), np.maximum(high, array)
+
+    def applied(self, reply: Reply) -> Reply:
+        """The reply with what is out of bounds brought back; else the reply itself."""
+        parts = self.out.get(reply.device)
+        if not parts:
+            return reply
+        return replace(
+            reply,
+            theta=self._theta(reply.device, reply.theta) if reply.theta is not None else None,
+            gradients={
+                n: self._gradient(reply.device, n, own) for n, own in reply.gradients.items()
+            },
+            arrays={
+                name: self._array(name, np.asarray(array), parts)
+                for name, array in reply.arrays.items()
+            },
+            metrics={name: self._metric(name, v, parts) for name, v in reply.metrics.items()},
+        )
+
+    def _theta(self, device: int, theta: Theta) -> Theta | None:
+        parts = self.out[device]
+        if any(self._is_far(part, device) for part in (WEIGHTS, STATISTICS)):
+            return None
+        if not parts.keys() & {WEIGHTS, STATISTICS}:
+            return theta
+        before = self.sent if theta.mask == self.sent.mask else self.sent.remasked(theta.mask)
+        shares = np.full(len(theta.vector), 1 / parts.get(WEIGHTS, 1.0))
+        shares[theta.mask.count :][statistics_places(theta)] = 1 / parts.get(STATISTICS, 1.0)
+        step = theta.vector.astype(np.float64) - before.vector
+        moved = np.where(shares < 1, before.vector + step * shares, theta.vector)
+        return Theta(theta.mask, moved.astype(np.float32))
+
+    def _gradient(self, device: int, layer: str, own: SparseVector) -> SparseVector:
+        part, parts = (GRADIENTS, layer), self.out[device]
+        if part not in parts:
+            return own
+        if self._is_far(part, device):
+            return SparseVector(own.size, own.indices[:0], own.values[:0])
+        values = own.values.astype(np.float64) / parts[part]
+        return SparseVector(own.size, own.indices, values.astype(np.float32))
+
+    def _array(
+        self, name: str, array: NDArray[np.generic], parts: Mapping[Part, float]
+    ) -> NDArray[np.generic]:
+        if name == "losses" and parts.keys() & {LOSSES, LEVEL}:
+            assert self.losses is not None
+            return self.losses.astype(np.float32)
+        if (ARRAY, name) not in parts:
+            return array
+        clipped: NDArray[np.generic] = np.clip(array, *self.ranges[name])
+        return clipped
+
+    def _metric(self, name: str, value: float, parts: Mapping[Part, float]) -> float:
+        return value / parts[METRIC] if name == "loss" and METRIC in parts else value
+
+    @property
+    def named(self) -> dict[int, str]:
+        """Why devices are out of bounds, in words."""
+        return {device: _told(parts) for device, parts in sorted(self.out.items())}
+
+
+def _told(parts: Mapping[Part, float]) -> str:
+    """The part that is furthest out, and how many others there are.
+
+    >>> _told({("update", ""): 97.3, ("gradients", "conv1.weight"): 4.0})
+    'update 97.3 times the median norm, and 1 more'
+    """
+    (what, name), ratio = max(parts.items(), key=lambda found: found[1])
+    part = {GRADIENTS: f"gradients of {name}", ARRAY: name}.get(what, what)
+    more = f", and {len(parts) - 1} more" if len(parts) > 1 else ""
+    return f"{part} {ratio:.3g} times the median norm{more}"
+
+
+def compared_losses(
+    losses: Mapping[int, Doubles],
+) -> tuple[Doubles, dict[int, dict[Part, float]]]:
+    """The losses of a typical device, and by device its level and how far it is from typical.
+
+    >>> typical, parts = compared_losses({k: np.array([k, k + 1.0, k + 2]) for k in (1, 5, 9)})
+    >>> typical.tolist(), parts[9]
+    ([5.0, 6.0, 7.0], {('level of losses', ''): 10.0, ('losses', ''): 0.0})
+    """
+    levels = {device: float(np.median(own)) for device, own in losses.items()}
+    middle = np.median(np.stack([own - levels[k] for k, own in losses.items()]), axis=0)
+    typical = np.maximum(np.median([*levels.values()]) + middle, 0)
+    parts = {
+        k: {LEVEL: levels[k], LOSSES: float(np.linalg.norm(own - levels[k] - middle))}
+        for k, own in losses.items()
+    }
+    return typical, parts

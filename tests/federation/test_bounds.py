@@ -1,0 +1,257 @@
+"""What is out of bounds among devices, with numbers that can be checked by hand."""
+
+import numpy as np
+import pytest
+
+from fedtiny.config import from_dict
+from fedtiny.federation import held_replies
+from fedtiny.federation.bounds import (
+    LOSSES,
+    STATISTICS,
+    WEIGHTS,
+    Bounds,
+    Measured,
+    norm,
+    step_norms,
+)
+from fedtiny.federation.held_replies import HeldReplies
+from fedtiny.federation.messages import HOPELESS_LOSS, Reply, Request, losses, pool_arrays, train
+from fedtiny.federation.reply_validator import Arrived, ReplyValidator, collect
+from fedtiny.federation.transport import Traffic
+from fedtiny.models.param_spec import ParamSpec
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.vector import SparseVector
+
+NORM = {"norm.running_mean": (1,), "norm.running_var": (1,)}
+SPEC = ParamSpec({"w": (3,)}, NORM, (("w",),), ("norm",), "w", "w")
+FULL = Mask.full(SPEC)
+SENT = Theta(FULL, np.float32([1, 1, 1, 0, 5]))
+
+
+def theta(*steps, var=1.0):
+    """Three weights and a variance, as steps away from what was sent."""
+    return Theta(FULL, SENT.vector + np.float32([*steps, 0, var]))
+
+
+def gradient(*values):
+    return {"w": SparseVector(3, np.arange(3, dtype=np.int32), np.float32(values))}
+
+
+def bounded(replies, bound=3.0, has_losses=False):
+    """The replies as they count, and who is named."""
+    measured = {reply.device: Measured.of(reply, SENT, has_losses) for reply in replies}
+    bounds = Bounds.among(measured, SENT, bound)
+    bounds.learn_ranges(replies)
+    return [bounds.applied(reply) for reply in replies], bounds
+
+
+def thetas(*own):
+    return [Reply(device, 1, one) for device, one in enumerate(own)]
+
+
+def test_norms_of_a_step_and_of_its_statistics():
+    assert step_norms(theta(3, 0, 4, var=-2), SENT) == (5.0, 2.0)
+
+
+def test_under_a_mask_of_its_own_a_grown_weight_steps_away_from_zero():
+    sent = Theta(Mask(SPEC, {"w": [0]}), np.float32([7, 0, 5]))
+    own = Theta(Mask(SPEC, {"w": [2]}), np.float32([4, 0, 5]))
+    assert step_norms(own, sent) == (4.0, 0.0)
+
+
+def test_a_norm_is_that_of_numpy_however_it_is_cut():
+    values = np.random.default_rng(0).standard_normal(100_001).astype(np.float32)
+    assert norm(values) == pytest.approx(np.linalg.norm(values.astype(np.float64)), rel=1e-14)
+    assert norm(np.float32([3e38, 3e38])) == pytest.approx(3e38 * 2**0.5)
+
+
+def test_within_bounds_a_reply_is_the_very_same():
+    replies = thetas(theta(1, 0, 0), theta(0, 2, 0), theta(0, 0, 6))
+    found, bounds = bounded(replies)
+    assert all(one is other for one, other in zip(found, replies, strict=True))
+    assert bounds.named == {}
+    assert bounds.largest == {0: 1.0, 1: 1.0, 2: 3.0}  # of statistics, 1, 1 and 1
+
+
+def test_an_update_out_of_bounds_is_scaled_down_to_the_median():
+    found, bounds = bounded(thetas(theta(1, 0, 0), theta(0, 2, 0), theta(0, 0, 8)))
+    np.testing.assert_allclose(found[2].theta.vector, theta(0, 0, 2).vector)
+    assert bounds.named == {2: "update 4 times the median norm"}
+
+
+def test_one_beyond_twice_the_bound_is_left_out():
+    found, bounds = bounded(thetas(theta(1, 0, 0), theta(0, 2, 0), theta(0, 0, 3e38)))
+    assert found[2].theta is None
+    assert bounds.out[2].keys() == {WEIGHTS}
+
+
+def test_statistics_are_held_against_statistics_and_by_a_wider_bound():
+    found, bounds = bounded(thetas(theta(9, 0, 0), theta(9, 0, 0, var=4.5), theta(9, 0, 0, var=5)))
+    assert bounds.out == {}
+    found, bounds = bounded(
+        thetas(*[theta(9, 0, 0)] * 2, theta(9, 0, 0, var=5), theta(9, 0, 0, var=-1))
+    )
+    assert bounds.out[2].keys() == {STATISTICS}
+    np.testing.assert_allclose(found[2].theta.vector, theta(9, 0, 0, var=1).vector)
+
+
+def test_gradients_out_of_bounds_are_scaled_or_left_out_layer_by_layer():
+    replies = [
+        Reply(device, 1, None, gradient(*own))
+        for device, own in enumerate(([0, 3, 4], [5, 0, 0], [0, 0, 20], [0, 0, 1e30]))
+    ]
+    found, bounds = bounded(replies, bound=1.5)
+    assert found[2].gradients["w"].values.tolist() == [0, 0, 12.5]
+    assert len(found[3].gradients["w"]) == 0
+    assert bounds.named[2] == "gradients of w 1.6 times the median norm"
+
+
+def test_an_array_is_clipped_to_the_range_of_the_others():
+    own = {0: [1, 2], 1: [2, 1], 2: [1, 1], 3: [1e30, -1e30]}
+    replies = [Reply(k, 1, arrays={"x": np.float32(values)}) for k, values in own.items()]
+    found, bounds = bounded(replies)
+    assert found[3].arrays["x"].tolist() == [2, 1]
+    assert found[0] is replies[0]
+    assert bounds.named[3].startswith("x ")
+
+
+def told(*rows):
+    return [Reply(k, 1, arrays={"losses": np.float32(row)}) for k, row in enumerate(rows)]
+
+
+def test_who_claims_no_loss_for_one_candidate_counts_as_a_typical_device():
+    replies = told([2, 2.1, 2.3], [1, 1.1, 1.2], [3, 3.1, 3.3], [2, 2.1, 0])
+    found, bounds = bounded(replies, has_losses=True)
+    assert bounds.out.keys() == {3}
+    assert LOSSES in bounds.out[3]
+    np.testing.assert_allclose(found[3].arrays["losses"], [1.9, 2.0, 2.15], rtol=0.05)
+    assert found[0] is replies[0]
+
+
+@pytest.mark.parametrize("claim", [[1e30] * 3, [1e37, 1e37, 0]])
+def test_who_claims_enormous_losses_counts_as_a_typical_device(claim):
+    found, bounds = bounded(
+        told([2, 2.1, 2.3], [1, 1.1, 1.2], [3, 3.1, 3.3], claim), has_losses=True
+    )
+    assert bounds.out.keys() == {3}
+    assert found[3].arrays["losses"].max() < 4
+
+
+def test_a_candidate_that_is_hopeless_to_all_stays_so():
+    replies = told(*([2 + k / 10, HOPELESS_LOSS, 2.5] for k in range(4)))
+    found, bounds = bounded(replies, has_losses=True)
+    assert bounds.out == {}
+    assert all(reply.arrays["losses"][1] == np.float32(HOPELESS_LOSS) for reply in found)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_of_fewer_than_three_devices_none_can_be_told_from_the_others(count):
+    replies = thetas(theta(1, 0, 0), theta(1e30, 0, 0))[:count]
+    assert bounded(replies)[0] == replies
+
+
+def test_who_has_nothing_in_a_part_says_nothing_of_the_others():
+    replies = [Reply(k, 1, None, gradient(0, 0, k)) for k in (0, 0, 0, 1, 1, 2)]
+    assert bounded([Reply(n, 1, None, r.gradients) for n, r in enumerate(replies)])[1].out == {}
+
+
+# As replies are folded
+
+
+def request_with(*program, arrays=None):
+    return Request("train", "fedavg", 0, program, SENT, arrays or {})
+
+
+def folded(replies, bound=3.0, request=None):
+    config = from_dict({"robustness": {"bound": bound}})
+    validator = ReplyValidator(request or request_with(train(1)), "mean", config)
+    arrived = (Arrived(reply.device, 10, reply, 70) for reply in replies)
+    return collect(arrived, validator, {}, Traffic(), 10)
+
+
+def trained(*own):
+    return [Reply(k, 1, one, metrics={"loss": 2.0}) for k, one in enumerate(own)]
+
+
+@pytest.mark.parametrize("in_memory", [0, 100, 10**6])
+def test_one_huge_update_is_left_out_and_its_device_named(in_memory, monkeypatch):
+    monkeypatch.setattr(held_replies, "IN_MEMORY", in_memory)
+    replies = trained(theta(1, 0, 0), theta(0, 2, 0), theta(3, 0, 0), theta(3e38, 3e38, 0))
+    outcome = folded(replies)
+    honest = folded(replies[:3])
+    assert outcome.theta.version == honest.theta.version
+    assert outcome.answered == (0, 1, 2, 3)
+    assert outcome.bounded.keys() == {3}
+    assert honest.bounded == {}
+
+
+def test_without_a_bound_it_counts_as_it_is():
+    replies = trained(theta(1, 0, 0), theta(0, 2, 0), theta(3, 0, 0), theta(3e38, 0, 0))
+    outcome = folded(replies, bound=0.0)
+    assert outcome.theta.vector[0] > 1e37
+    assert outcome.bounded == outcome.largest_norms == {}
+
+
+def test_where_all_are_honest_the_bound_changes_no_bit():
+    draw = np.random.default_rng(0)
+    replies = trained(*(theta(*draw.standard_normal(3), var=abs(draw.normal())) for _ in range(9)))
+    assert folded(replies).theta.version == folded(replies, bound=0.0).theta.version
+
+
+def test_one_device_does_not_choose_the_candidate():
+    counts = np.int32([[1], [2], [3]])
+    request = request_with(losses(), arrays=pool_arrays(counts))
+    honest = [[2.0, 2.5, 3.0], [1.5, 2.1, 2.4], [2.2, 2.6, 3.3], [1.9, 2.2, 2.7]]
+    for claim in ([9, 9, 0], [2.0, 2.5, 0], [1e37, 1e37, 0]):
+        outcome = folded(told(*honest, claim), request=request)
+        assert np.argmin(outcome.arrays["losses"]) == 0
+        assert outcome.bounded.keys() == {4}
+
+
+def test_a_claimed_training_loss_is_bounded_too():
+    replies = trained(*[theta(1, 0, 0)] * 3)
+    liar = Reply(3, 1, theta(1, 0, 0), metrics={"loss": 1e37})
+    assert folded([*replies, liar]).metrics["loss"] == pytest.approx(2)
+
+
+# Replies that wait
+
+
+@pytest.mark.parametrize("in_memory", [0, 100, 10**6])
+def test_held_replies_come_back_as_they_were(in_memory):
+    held = HeldReplies(FULL, in_memory)
+    replies = [
+        Reply(
+            k, 7, theta(k, 0, 0), gradient(1, k, 0), {"x": np.float32([k])}, {"loss": 0.1 * k}, 5, 9
+        )
+        for k in range(3)
+    ]
+    for reply in replies:
+        held.add(reply, 60)
+    for _ in range(2):
+        found = list(held)
+        assert [one.theta.version for one in found] == [one.theta.version for one in replies]
+        assert [one.metrics for one in found] == [one.metrics for one in replies]
+        assert [(one.device, one.round, one.request) for one in found] == [
+            (k, 5, 9) for k in range(3)
+        ]
+        assert [one.gradients["w"].values.tolist() for one in found] == [
+            [1, k, 0] for k in range(3)
+        ]
+    held.close()
+    assert list(held) == []
+
+
+def test_a_device_of_more_samples_may_step_further():
+    steps = [theta(1, 0, 0), theta(2, 0, 0), theta(8, 0, 0)]
+    for samples, out in ((10, [2]), (20, []), (5, [2])):
+        replies = [
+            Reply(k, n, own)
+            for k, (n, own) in enumerate(zip((10, 10, samples), steps, strict=True))
+        ]
+        assert list(bounded(replies)[1].out) == out
+    huge = [
+        Reply(k, 1000 if k == 2 else 10, own) for k, own in enumerate([*steps[:2], theta(40, 0, 0)])
+    ]
+    assert bounded(huge)[0][2].theta is None

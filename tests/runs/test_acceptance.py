@@ -1,0 +1,190 @@
+"""A round that spoils the model is played again without those who are suspected."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save
+
+import fedtiny
+from fedtiny.devices.simulator import Simulator
+from fedtiny.federation.messages import Reply
+from fedtiny.federation.transport import Outcome
+from fedtiny.files import digest_of, with_text
+from fedtiny.report.run import read
+from fedtiny.report.write import one_run
+from fedtiny.runs import acceptance
+from fedtiny.runs.acceptance import suspected
+from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.formatting import round_line
+from fedtiny.runs.recorder import BEGINS_AGAIN
+from fedtiny.runs.reporter import Silent
+from fedtiny.sparse.theta import Theta
+
+from .tiny import differences, lines, stop, tiny, train
+
+HOSTILE = 1
+CONFIG = tiny(method="fedavg", fleet={"devices": 4, "partition": "iid"})
+UNBOUNDED = replace(CONFIG, robustness=replace(CONFIG.robustness, bound=0.0))
+
+
+@pytest.fixture
+def hostile(monkeypatch):
+    """Lets the hostile device lie in a round of training, every time that it is asked then."""
+
+    def begin(lie, round=1):
+        plain = Simulator._arrived
+
+        def arrived(self, tasks, request):
+            for one in plain(self, tasks, request):
+                is_lie = one.device == HOSTILE and request.action == "train"
+                if is_lie and request.round == round and isinstance(one.content, Reply):
+                    one = replace(one, content=lie(one.content))
+                yield one
+
+        monkeypatch.setattr(Simulator, "_arrived", arrived)
+
+    return begin
+
+
+def filled(value):
+    return lambda reply: replace(
+        reply, theta=Theta(reply.theta.mask, np.full_like(reply.theta.vector, value))
+    )
+
+
+def test_values_too_large_are_never_accepted(hostile, tmp_path):
+    hostile(filled(3e38))
+    result = train(UNBOUNDED, tmp_path / "run")
+    spoiled = lines(tmp_path / "run")[1]
+    assert spoiled["rejected"] == {
+        "why": acceptance.UNUSABLE,
+        "without": [],
+        "then": acceptance.UNUSABLE,
+    }
+    assert not spoiled["counted"]
+    assert np.isfinite(result.loss)
+    theta = load_file(tmp_path / "run" / "checkpoint.safetensors")["theta"]
+    assert np.abs(theta).max() < 100
+
+
+def test_the_round_is_played_again_without_the_suspects(hostile, tmp_path, monkeypatch):
+    hostile(filled(1e6))
+    monkeypatch.setattr(acceptance, "suspected", lambda outcome: (HOSTILE,))
+    train(UNBOUNDED, tmp_path / "run")
+    first, second, third = lines(tmp_path / "run")
+    assert "rejected" not in first
+    assert "rejected" not in third
+    assert second["rejected"]["without"] == [HOSTILE]
+    assert second["rejected"]["then"] == "accepted"
+    assert second["answered"] == [0, 2, 3]
+    assert second["counted"]
+    assert second["bytes_up"] > first["bytes_up"]  # both plays are counted
+    assert second["loss"] < 3 * first["loss"]
+
+
+def test_by_default_the_device_is_left_out_and_named_and_nothing_is_rejected(hostile, tmp_path):
+    hostile(filled(3e38))
+    train(CONFIG, tmp_path / "run")
+    records = lines(tmp_path / "run")
+    assert all("rejected" not in record for record in records)
+    assert [list(record["bounded"]) for record in records] == [[], [str(HOSTILE)], []]
+
+
+def test_a_rejected_round_resumes_to_the_same_bytes(hostile, tmp_path, monkeypatch):
+    hostile(filled(1e6))
+    monkeypatch.setattr(acceptance, "suspected", lambda outcome: (HOSTILE,))
+    whole = train(UNBOUNDED, tmp_path / "whole").path
+    for rounds in (1, 2):
+        path = stop(UNBOUNDED, tmp_path / f"stopped{rounds}", rounds)
+        fedtiny.resume(path, reporter=Silent())
+        assert differences(path, whole) == []
+
+
+def test_switched_off_everything_is_accepted(hostile, tmp_path):
+    hostile(filled(1e6))
+    off = replace(UNBOUNDED, robustness=replace(UNBOUNDED.robustness, reject=0.0))
+    train(off, tmp_path / "run")
+    assert all("rejected" not in record for record in lines(tmp_path / "run"))
+
+
+def test_suspects_are_those_out_of_bounds_or_else_the_one_of_the_largest_norm():
+    assert suspected(Outcome((0, 1), bounded={1: "far"}, largest_norms={0: 9.0})) == (1,)
+    assert suspected(Outcome((0, 1), largest_norms={0: 1.0, 1: 2.0})) == (1,)
+    assert suspected(Outcome((0, 1))) == ()
+
+
+# A checkpoint that was poisoned before
+
+
+def poisoned(path):
+    """A run whose checkpoint has values that nobody can compute with."""
+    file = RunFolder(path).checkpoint
+    tensors, signed = with_text(file.read_bytes(), "fedtiny")
+    tensors["theta"] = np.full_like(tensors["theta"], 3e37)
+    text = json.loads(signed)["state"]
+    again = json.dumps({"state": text, "digest": digest_of(tensors, text)})
+    file.write_bytes(save(tensors, {"fedtiny": again}))
+    return path
+
+
+class Listening(Silent):
+    def started(self, assembly, folder, records):
+        self.note, self.rounds = assembly.note, len(records)
+
+
+def test_a_poisoned_checkpoint_begins_the_run_again(tmp_path):
+    whole = train(CONFIG, tmp_path / "whole").path
+    path = poisoned(stop(CONFIG, tmp_path / "stopped", 2))
+    reporter = Listening()
+    fedtiny.resume(path, reporter=reporter)
+    assert (reporter.note, reporter.rounds) == (BEGINS_AGAIN, 0)
+    assert differences(path, whole) == []
+
+
+def test_a_run_from_before_bounds_keeps_to_its_arithmetic(tmp_path):
+    folder = RunFolder(stop(CONFIG, tmp_path / "run", 1))
+    text = folder.config.read_text()
+    known = [line for line in text.splitlines() if not line.startswith(("bound", "reject"))]
+    folder.config.write_text("\n".join(known) + "\n")
+    found = fedtiny.resume(folder.path, reporter=Silent()).config.robustness
+    assert (found.bound, found.reject) == (0, 0)
+    assert json.loads(folder.result.read_text())["rounds"] == 3
+
+
+# What is told
+
+
+RECORD = {
+    **{"round": 1, "accuracy": None, "density": 0.3, "mask_change": 0, "bytes_down": 0},
+    **{"bytes_up": 0, "seconds": 0.1, "failed": {}, "counted": True},
+}
+
+
+def test_the_line_of_a_round_names_who_was_out_of_bounds():
+    line = round_line({**RECORD, "bounded": {"3": "update 97 times the median norm"}}, 3)
+    assert line.endswith("(devices out of bounds: 3 update 97 times the median norm)")
+
+
+@pytest.mark.parametrize(
+    ("rejected", "told"),
+    [
+        (
+            {"why": "the loss is not finite", "without": [3], "then": "accepted"},
+            "(not accepted: the loss is not finite; played again without 3)",
+        ),
+        (
+            {"why": "a", "without": [], "then": "b"},
+            "(not accepted: a; played again without anybody suspected: b)",
+        ),
+    ],
+)
+def test_the_line_of_a_round_says_that_it_was_played_again(rejected, told):
+    assert round_line({**RECORD, "rejected": rejected}, 3).endswith(told)
+
+
+def test_the_report_names_them_too(hostile, tmp_path):
+    hostile(filled(3e38))
+    path = train(CONFIG, tmp_path / "run").path
+    assert "Devices out of bounds" in one_run(read(RunFolder(path)))

@@ -1,0 +1,49 @@
+"""Each attack of the benchmark, for a few rounds: who lies is named, and the run goes on."""
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+PLACE = Path(__file__).parents[2] / "benchmarks" / "attacks.py"
+
+
+@pytest.fixture(scope="module")
+def attacks():
+    spec = importlib.util.spec_from_file_location("attacks", PLACE)
+    module = sys.modules["attacks"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["attacks"]
+
+
+def config(attacks, defence="default"):
+    found = attacks.settings(0, 3, attacks.DEFENCES[defence], "Dirichlet(0.5)")
+    return replace(found, width=8, data=replace(found.data, limit_train=400, limit_test=100))
+
+
+@pytest.fixture(scope="module")
+def honest(attacks):
+    return attacks.played(config(attacks))
+
+
+def test_where_all_are_honest_bounds_change_no_bit(attacks, honest):
+    assert honest["versions"] == attacks.played(config(attacks, "none"))["versions"]
+    assert honest["others_named"] == []
+
+
+@pytest.mark.parametrize(
+    "attack", ["x100", "x-10", "3e38", "statistics", "losses", "gradients", "backdoor"]
+)
+def test_who_attacks_is_named_and_the_model_is_about_as_good(attack, attacks, honest):
+    found = attacks.played(config(attacks), attacks.ATTACKS[attack], [1])
+    assert found["named"]
+    assert found["accuracy"] > honest["accuracy"] - 0.1
+    assert found["placed"] < 0.15
+
+
+def test_without_bounds_the_run_ends_or_is_spoiled(attacks):
+    found = attacks.played(config(attacks, "none"), attacks.ATTACKS["3e38"], [1])
+    assert found == {"ended": 1}
