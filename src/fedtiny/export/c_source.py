@@ -14,7 +14,7 @@ from fedtiny.errors import ExportError
 from fedtiny.export.c_calls import Calls, Declarations, Table, comment, string, table
 from fedtiny.export.c_program import OVERREAD, Plan, Program, plan, program
 from fedtiny.export.network import TinyModel, Values
-from fedtiny.files import make_folder, write_atomically
+from fedtiny.files import make_own_folder, write_atomically
 
 # The parts of the runtime that a step needs, in the order in which they come.
 PARTS = {
@@ -56,7 +56,7 @@ def write_c(model: TinyModel, out: Path, *, values: Values = "int8") -> CReport:
         raise ExportError("C code holds weights as int8 or fp32, not as fp16")
     source = _Source(model, values)
     texts = {"model.c": source.model(), "model.h": source.header(), "main.c": _runtime("main.c")}
-    make_folder(out)
+    make_own_folder(out)
     for name, text in texts.items():
         write_atomically(out / name, text.encode("ascii"))
     return CReport(source.table_bytes, source.ram_bytes, tuple(out / name for name in texts))

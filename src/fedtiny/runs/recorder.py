@@ -11,18 +11,20 @@ from typing import Any, Protocol
 
 from fedtiny import config as configs
 from fedtiny.config import Config
+from fedtiny.config.flat import Flat, flat, nested
 from fedtiny.devices.distributed import of_first, packed, unpacked
 from fedtiny.devices.ranks import Ranks
+from fedtiny.errors import ConfigError, RunError
 from fedtiny.extras import own_code, require, version_of
-from fedtiny.files import read_json, write_atomically, write_json
-from fedtiny.runs import metrics
+from fedtiny.files import MAX_TENSORS, read_file, write_atomically, write_json
+from fedtiny.runs import metrics, reading
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.best import best_model
 from fedtiny.runs.checkpoint import Checkpoint, read_checkpoint, require_complete, save_checkpoint
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.metrics import Record, about_record
-from fedtiny.runs.split import Split, load_split, save_split
+from fedtiny.runs.split import NOT_OURS, Split, read_split, save_split
 from fedtiny.sparse.theta import Theta
 
 PACKAGES = ("fedtiny", "torch", "numpy", "safetensors", "flwr")
@@ -62,7 +64,7 @@ class FolderRecorder:
         write_atomically(folder.config, configs.dumps(assembly.asked).encode())
         write_json(folder.versions, versions())
         write_json(folder.about, about_record(assembly))
-        save_split(folder, assembly.split)
+        save_split(folder, assembly.split, _lasting(assembly.asked))
 
     def started(self, records: list[Record]) -> None:
         metrics.write(self.folder, records)
@@ -75,17 +77,21 @@ class FolderRecorder:
         server, config = assembly.server, assembly.config
         metrics.append(self.folder, record)
         if server.round % config.checkpoint_every == 0 or server.round == config.rounds:
-            save_checkpoint(self.folder, server)
+            save_checkpoint(self.folder, server, record)
 
     def finished(self, assembly: Assembly, result: dict[str, Any]) -> dict[str, Any]:
         best = best_model(assembly.server)
         if best is not None:
             _save_model(assembly, best, self.folder.best)
         _save_model(assembly, assembly.server.model, self.folder.model)
-        known = read_json(self.folder.result) if self.folder.result.exists() else {}
+        try:
+            known = reading.result(self.folder)
+        except RunError:  # there is none, or a damaged one
+            known = {}
         if known.get("rounds") != result["rounds"]:
             write_json(self.folder.result, result)
-        return read_json(self.folder.result)
+            return result
+        return known
 
 
 def _save_model(assembly: Assembly, theta: Theta, path: Path) -> None:
@@ -139,12 +145,17 @@ class Saved:
         """What a run folder holds."""
         require_complete(folder)
         config = _begun_with(folder)
-        split = load_split(folder) if folder.partition.exists() else None
+        if not folder.partition.exists():
+            return cls(config, None, None)
+        split, settings = read_split(folder)
+        _require_unchanged(folder, config, split, settings)
         if not folder.checkpoint.exists():
             return cls(config, split, None)
         checkpoint = read_checkpoint(folder)
-        records = metrics.read_before(folder, checkpoint.round)
-        return cls(config, split, checkpoint, records, read_json(folder.selection))
+        records = metrics.read_before(folder, checkpoint.round, checkpoint.state.get("record"))
+        if not all(map(reading.WHOLE_RECORD, records)):
+            raise RunError(f"{folder.metrics} is damaged: a round lacks some of its figures")
+        return cls(config, split, checkpoint, records, reading.selection(folder))
 
     @classmethod
     def of_first(cls, folder: RunFolder, ranks: Ranks) -> "Saved":
@@ -154,7 +165,7 @@ class Saved:
             of_first(ranks, lambda: packed([_content(path) for path in _needed(folder)]))
             return saved
         contents = unpacked(of_first(ranks, bytes))
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
             copy = RunFolder(Path(place))
             for path, content in zip(_needed(copy), contents, strict=True):
                 if content:
@@ -164,10 +175,45 @@ class Saved:
 
 def _begun_with(folder: RunFolder) -> Config:
     """A run's config; what was begun before there were sparse kernels keeps to dense ones."""
-    config = configs.load(folder.config)
-    if "kernels" in tomllib.loads(folder.config.read_text(encoding="utf-8")).get("gpu", {}):
+    config = reading.config(folder)
+    if "kernels" in tomllib.loads(read_file(folder.config).decode()).get("gpu", {}):
         return config
     return replace(config, gpu=replace(config.gpu, kernels="dense"))
+
+
+MAY_CHANGE = (
+    *("rounds", "workers", "eval_every", "eval_devices", "checkpoint_every", "save_best"),
+    *("data.root", "device.python", "gpu.lanes", "gpu.cards"),
+)
+"""Settings of a stopped run that may be edited: how far it goes, what it keeps, where it runs."""
+
+
+def _lasting(config: Config) -> Flat:
+    """The settings that hold for a run as long as it lasts."""
+    return {name: value for name, value in flat(config).items() if name not in MAY_CHANGE}
+
+
+def _require_unchanged(
+    folder: RunFolder, config: Config, split: Split, settings: Flat | None
+) -> None:
+    """Refuse a config that was edited after the run was begun."""
+    now = _lasting(config)
+    try:
+        begun = now if settings is None else _lasting(configs.from_dict(nested(settings)))
+    except (ConfigError, *NOT_OURS) as error:
+        raise RunError(f"{folder.partition} is damaged") from error
+    if settings is None:
+        begun = {**now, "fleet.devices": len(split.devices)}
+    changed = [
+        f"{name} was {begun.get(name, 'left out')} and is {now.get(name, 'left out')}"
+        for name in sorted(begun.keys() | now.keys())
+        if begun.get(name) != now.get(name)
+    ]
+    if changed:
+        raise RunError(
+            f"{folder.config} was edited after the run was begun: {'; '.join(changed)}; "
+            "put it back, or begin another run with the new settings"
+        )
 
 
 def _needed(folder: RunFolder) -> list[Path]:
@@ -176,7 +222,7 @@ def _needed(folder: RunFolder) -> list[Path]:
 
 
 def _content(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
+    return read_file(path, MAX_TENSORS) if path.exists() else b""
 
 
 def versions() -> dict[str, str]:

@@ -74,6 +74,7 @@ def resume(
     *,
     root: Path | str | None = None,
     workers: int | None = None,
+    device_python: Path | str | None = None,
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
     reporter: Reporter | None = None,
@@ -81,11 +82,12 @@ def resume(
 ) -> Result:
     """Continue a run from its last checkpoint, to the same end as if it had never stopped.
 
-    On another machine the data may lie elsewhere, and there may be more workers or ranks.
+    On another machine the data may lie elsewhere, and there may be more workers or ranks. A Python
+    that played the devices is given again: no program is started because a folder names it.
     """
     with joined() as ranks, recording(ranks, lambda: _known_folder(path, fleet)) as recorder:
         saved = Saved.of_first(recorder.folder, ranks)
-        config = saved.config
+        config = _with_program(saved.config, device_python, recorder.folder)
         if root is not None:
             config = replace(config, data=replace(config.data, root=str(root)))
         workers = config.workers if workers is None else workers
@@ -200,6 +202,18 @@ def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
     data, model = (name.rpartition(":")[2] for name in (config.data.name, config.model))
     stem = f"{config.method}-{data}-{model}-d{config.density:g}-s{config.seed}"
     return RunFolder.create_below(Path("runs"), stem)
+
+
+def _with_program(config: Config, given: Path | str | None, folder: RunFolder) -> Config:
+    """The config with the Python that was given for the devices; one that it names is not taken."""
+    if given is None and config.device.python is not None:
+        raise ConfigError(
+            f"{folder.config} names a program that would play the devices (device.python); "
+            "programs are taken from flags only: if you trust it, give it again with "
+            "--device.python, or take it out of the file"
+        )
+    python = None if given is None else str(given)
+    return replace(config, device=replace(config.device, python=python))
 
 
 def _known_folder(path: Path | str, fleet: Fleet | None) -> RunFolder:
