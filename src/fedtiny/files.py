@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from fedtiny.errors import RunError
+from fedtiny.errors import RunError, printable
 
 MAX_PLAIN = 1 << 26  # bytes of a file of plain data
 MAX_LINES = 1 << 30  # bytes of a file of lines
@@ -75,7 +75,7 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise RunError(f"{path} is missing or damaged") from error
+        raise RunError(f"{path} is missing") from error
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror or error}") from error
     except MemoryError as error:
@@ -192,15 +192,6 @@ def _tidy(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return printable(value)
     return None if isinstance(value, float) and not isfinite(value) else value
-
-
-def printable(text: str) -> str:
-    r"""Text that does nothing to a terminal.
-
-    >>> printable("a\tb\x1b[2J")
-    'a?b?[2J'
-    """
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def append_line(path: Path, line: str) -> None:

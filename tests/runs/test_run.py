@@ -94,7 +94,7 @@ def test_the_saved_partition_gives_each_image_to_one_holder(finished):
 
 def test_a_split_survives_its_file(finished, tmp_path):
     split = load_split(RunFolder(finished.path))
-    save_split(RunFolder(tmp_path), split)
+    save_split(RunFolder(tmp_path), split, {"seed": 0})
     saved = (tmp_path / "partition.safetensors").read_bytes()
     assert saved == (finished.path / "partition.safetensors").read_bytes()
     assert split.table.shape == (3, 10)

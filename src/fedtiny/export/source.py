@@ -147,7 +147,7 @@ def trained(
     own = copy.deepcopy(model)
     config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
     images = data.shape, len(data.classes)
-    network = own if own and config.model == asked.model else build_model(config, *images)
+    network = own if own and config.model == asked.model else build_model(config, *images, copies=1)
     graph = graph or models.traced(network, data.shape)
     return Trained(folder, config, data, network, graph, best)
 

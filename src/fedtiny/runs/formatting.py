@@ -244,6 +244,9 @@ def _unused(config: Config) -> Iterator[str]:
             else "prunes no layer"
         )
         yield f"without effect: --pruning.budgets {budgets} ({config.method} {why})"
+    if not gpu and (config.workers or 1) > config.fleet.devices:
+        most = config.fleet.devices
+        yield f"without effect: --workers above {most} (there is no more to do for a process each)"
     for start, (in_vain, why) in reasons.items():
         flags = [f"--{name.replace('_', '-')}" for name in changed if name.startswith(start)]
         if in_vain and flags:
