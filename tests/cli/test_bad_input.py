@@ -153,7 +153,9 @@ def test_a_flipped_bit_of_a_checkpoint_says_what_to_do(fedtiny, stopped):
 def test_a_config_that_was_edited_is_named_with_the_difference(fedtiny, stopped):
     text = (stopped / "config.toml").read_text()
     (stopped / "config.toml").write_text(text.replace("width = 2", "width = 3"))
-    assert_one_sentence(fedtiny("resume", stopped), "config.toml was edited", "width was 2 and is 3")
+    assert_one_sentence(
+        fedtiny("resume", stopped), "config.toml was edited", "width was 2 and is 3"
+    )
 
 
 @pytest.mark.parametrize("limit", [0, 10**6])

@@ -54,9 +54,9 @@ def test_a_seat_that_must_be_given_away_is_told(tmp_path, capsys):
     assert told in capsys.readouterr().out
 
 
-def test_free_seats_are_given_to_the_next_and_the_log_says_so(tmp_path, capsys):
+def test_seats_to_reassign_are_given_to_the_next_and_the_log_says_so(tmp_path, capsys):
     grid = Grid(trouble=with_a_thief)
-    path = federate(grid, tiny(rounds=3), tmp_path / "run", seats="free")
+    path = federate(grid, tiny(rounds=3), tmp_path / "run", reassign=True)
     assert [line["answered"] for line in lines(path)] == [[0, 1, 2]] * 3
     assert seats(path) == [NODES[0], THIEF, NODES[2]]
     assert "device 1 of laptop-1" in capsys.readouterr().out
@@ -146,6 +146,9 @@ def test_a_spool_is_not_kept_in_somebody_else_s_folder(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "0.reply").write_text("my work")
     (tmp_path / ".spool").symlink_to(tmp_path / "mine")
-    with pytest.raises(FedTinyError, match="cannot keep replies"), Spool.within(tmp_path / ".spool"):
+    with (
+        pytest.raises(FedTinyError, match="cannot keep replies"),
+        Spool.within(tmp_path / ".spool"),
+    ):
         raise AssertionError("it is kept there")
     assert (tmp_path / "mine" / "0.reply").read_text() == "my work"

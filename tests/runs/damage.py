@@ -1,5 +1,6 @@
 """Ways to damage a run folder: bits, types, links, pipes, and lies under a checksum that fits."""
 
+import copy
 import json
 import os
 import random
@@ -104,7 +105,7 @@ def changed(value: Any, draw: random.Random) -> str:
         key = draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
         where.append(str(key))
         if not isinstance(value[key], dict | list) or not value[key] or draw.random() < 0.2:
-            odd = draw.choice(ODD)
+            odd = copy.deepcopy(draw.choice(ODD))
             if draw.random() < 0.2:
                 del value[key]
                 return f"{'.'.join(where)} deleted"
@@ -112,7 +113,7 @@ def changed(value: Any, draw: random.Random) -> str:
             return f"{'.'.join(where)} = {odd!r:.40}"
         value = value[key]
     if isinstance(value, dict):
-        value["more"] = draw.choice(ODD)
+        value["more"] = copy.deepcopy(draw.choice(ODD))
     return f"{'.'.join(where)} nothing"
 
 
@@ -186,7 +187,9 @@ DAMAGES: dict[str, tuple[Damage, float]] = {
 def damage(folder: Path, draw: random.Random) -> str:
     """Do something to a file of a run folder; says what and to which."""
     usual = [file for file in sorted(folder.iterdir()) if stat.S_ISREG(file.lstat().st_mode)]
-    known = [f for f in usual if f.name not in (".lock", "report.html") and f.stat().st_size < LARGE]
+    known = [
+        f for f in usual if f.name not in (".lock", "report.html") and f.stat().st_size < LARGE
+    ]
     file = draw.choice(known)
     kinds, weights = zip(*DAMAGES.values(), strict=True)
     kind = draw.choices(kinds, weights)[0]

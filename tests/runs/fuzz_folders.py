@@ -33,7 +33,7 @@ from PIL import Image
 from fedtiny.cli.main import dispatch
 
 from .damage import damage
-from .tiny import FLAGS, tiny, stop
+from .tiny import FLAGS, stop, tiny
 
 PATIENCE = 30  # seconds that a command may take
 SPARE_MEMORY = 8 << 30
@@ -189,8 +189,10 @@ def run(mutations: int, seed: int, seconds: float | None = None, place: Path | N
             warnings.simplefilter("error")
             workshop = Workshop(place)
             before = workshop.state()
-            while sum(counts.values()) < mutations if seconds is None else (
-                time.monotonic() < started + seconds
+            while (
+                sum(counts.values()) < mutations
+                if seconds is None
+                else (time.monotonic() < started + seconds)
             ):
                 command, told, trouble = trial(workshop, draw, codes)
                 if workshop.state() != before:

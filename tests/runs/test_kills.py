@@ -1,11 +1,8 @@
 """A kill at any moment leaves a run that resumes to the same end, bit for bit."""
 
-import json
-import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 

@@ -15,7 +15,7 @@ from fedtiny.flower.exchange import Exchange, failure
 from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, NodeSpec, Question
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.reading import seats
+from fedtiny.runs.reading import assignments
 
 LATE = "it did not answer in time"
 LOOK = 1.0  # seconds between two looks for nodes
@@ -32,7 +32,7 @@ class Assignment:
     samples: int
 
 
-class SeatKeptError(FedTinyError):
+class DeviceKeptError(FedTinyError):
     """A device whose node is away, and that is kept for it."""
 
     def __init__(self, device: int, owner: Assignment) -> None:
@@ -67,7 +67,7 @@ class NodeRegistry:
         self.size = spec.config.fleet.devices
         self.assigned: dict[int, Assignment] = {}
         self.turned_away: dict[int, str] = {}
-        self._recalled = {device: Assignment(**own) for device, own in seats(folder).items()}
+        self._recalled = {device: Assignment(**own) for device, own in assignments(folder).items()}
         self._waiting: dict[int, Arrival] = {}
         self.traffic = Traffic()
         self._invitations: list[Exchange] = []
@@ -170,9 +170,9 @@ class NodeRegistry:
                     f"it says that it has {arrival.samples} images, more than the {most} that "
                     "robustness.max_samples allows"
                 )
-            device = self._device(node, arrival, online, keep and self.settings.seats == "kept")
+            device = self._device(node, arrival, online, keep and not self.settings.reassign)
         except FedTinyError as error:
-            if isinstance(error, SeatKeptError) and isinstance(arrival, Arrival):
+            if isinstance(error, DeviceKeptError) and isinstance(arrival, Arrival):
                 self._waiting[node] = arrival
             self.turned_away[node] = str(error)
             self.say(f"node {node} takes no part: {error}")
@@ -209,7 +209,7 @@ class NodeRegistry:
         owner = owners.get(device)
         if owner is not None and owner.node != node:
             if keep:
-                raise SeatKeptError(device, owner)
+                raise DeviceKeptError(device, owner)
             self.say(
                 f"device {device} of {owner.name} (node {owner.node}), which is away, is given to "
                 f"{arrival.name} (node {node})"

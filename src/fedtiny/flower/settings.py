@@ -96,8 +96,8 @@ class FlowerSettings:
     """Seconds to wait for nodes to appear."""
     timeout: float = 600.0
     """Seconds that a question may take; who is later is left out of it."""
-    seats: Literal["kept", "free"] = "kept"
-    """Whether a device whose node is away is kept for that node's key, or free for the next node."""
+    reassign: bool = False
+    """Give a device whose node is away to the next node; else it is kept for that node's key."""
 
     def __post_init__(self) -> None:
         for name, value in (("wait", self.wait), ("timeout", self.timeout)):

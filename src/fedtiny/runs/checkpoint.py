@@ -33,8 +33,8 @@ FORMAT = 1
 METHOD_ARRAY = "method."
 STATE = reading.fields(
     {
-        "anatomy": reading.whole(1 << 64),
-        "round": reading.whole(reading.MAX_ROUNDS),
+        "anatomy": reading.integer(1 << 64),
+        "round": reading.integer(reading.MAX_ROUNDS),
         "coarse_pruned": reading.is_flag,
         "memory": reading.is_table,
         "door": reading.is_table,
@@ -161,9 +161,7 @@ def read_checkpoint(folder: RunFolder) -> Checkpoint:
     except (SafetensorError, *NOT_OURS) as error:
         raise IncompleteRunError(f"{path} is damaged", folder) from error
     if state["format"] != FORMAT:
-        raise RunError(
-            f"{path} has format {state['format']!r:.20}; this version reads {FORMAT}"
-        )
+        raise RunError(f"{path} has format {state['format']!r:.20}; this version reads {FORMAT}")
     return Checkpoint(str(path), tensors, state)
 
 

@@ -67,9 +67,7 @@ def fitting(data: DataSet, config: Config) -> DataSet:
     return data.resized(smallest) if min(data.shape[1:]) < smallest else data
 
 
-def build_model(
-    config: Config, shape: Shape, classes: int, copies: int = COPIES
-) -> "nn.Module":
+def build_model(config: Config, shape: Shape, classes: int, copies: int = COPIES) -> "nn.Module":
     """The network that a config names, for images of such a shape and so many classes.
 
     So many copies of its parameters must fit the memory that is free.

@@ -23,7 +23,7 @@ MAX_ROUNDS = 1 << 31
 MACHINES = "machines.json"
 
 
-def whole(most: int = MAX_COUNT) -> Check:
+def integer(most: int = MAX_COUNT) -> Check:
     """A whole number that is not negative."""
     return lambda value: type(value) is int and 0 <= value < most
 
@@ -84,7 +84,7 @@ def _is_choice(value: Any) -> bool:
     return value["losses"][chosen] is not None and ("tied" not in value or "rule" in value)
 
 
-COUNT, SHARE, REAL, SIZE = whole(), real(0, 1), real(), real(0)
+COUNT, SHARE, REAL, SIZE = integer(), real(0, 1), real(), real(0)
 LOSS = maybe(REAL)
 FAILED = table(is_text)
 
@@ -98,7 +98,7 @@ MEASURED: dict[str, Check] = {
     "failed": FAILED,
     "counted": is_flag,
 }
-ROUND = {"round": whole(MAX_ROUNDS)}
+ROUND = {"round": integer(MAX_ROUNDS)}
 RECORD = fields(
     ROUND,
     {
@@ -165,12 +165,12 @@ ABOUT = fields(
     },
 )
 VERSIONS = table(is_text)
-SEAT = fields({"node": whole(1 << 64), "name": is_text, "samples": COUNT})
+ASSIGNMENT = fields({"node": integer(1 << 64), "name": is_text, "samples": COUNT})
 NODES = fields(
-    {"devices": table(SEAT)}, {"turned_away": table(is_text), "bytes_joining": COUNT}
+    {"devices": table(ASSIGNMENT)}, {"turned_away": table(is_text), "bytes_joining": COUNT}
 )
 MACHINE_LIST = fields({"machines": listed(is_table)})
-TRACKED = table(fields({"key": is_text, "rounds": whole(MAX_ROUNDS)}))
+TRACKED = table(fields({"key": is_text, "rounds": integer(MAX_ROUNDS)}))
 
 
 def config(folder: RunFolder) -> Config:
@@ -201,14 +201,17 @@ def versions(folder: RunFolder) -> Plain:
     return plain(folder.versions, VERSIONS)
 
 
-def seats(folder: RunFolder) -> dict[int, Plain]:
+def assignments(folder: RunFolder) -> dict[int, Plain]:
     """Who plays which device, if the devices are real."""
     if not folder.nodes.exists():
         return {}
     found = plain(folder.nodes, NODES)["devices"]
     if not all(name.isascii() and name.isdigit() and len(name) < 10 for name in found):
         raise RunError(f"{folder.nodes} is damaged")
-    return {int(name): {key: own[key] for key in ("node", "name", "samples")} for name, own in found.items()}
+    return {
+        int(name): {key: own[key] for key in ("node", "name", "samples")}
+        for name, own in found.items()
+    }
 
 
 def machines(folder: RunFolder) -> tuple[Plain, ...]:

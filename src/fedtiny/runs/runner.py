@@ -204,16 +204,16 @@ def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
     return RunFolder.create_below(Path("runs"), stem)
 
 
-def _with_program(config: Config, given: Path | str | None, folder: RunFolder) -> Config:
+def _with_program(config: Config, python: Path | str | None, folder: RunFolder) -> Config:
     """The config with the Python that was given for the devices; one that it names is not taken."""
-    if given is None and config.device.python is not None:
+    if python is None and config.device.python is not None:
         raise ConfigError(
             f"{folder.config} names a program that would play the devices (device.python); "
             "programs are taken from flags only: if you trust it, give it again with "
             "--device.python, or take it out of the file"
         )
-    python = None if given is None else str(given)
-    return replace(config, device=replace(config.device, python=python))
+    device = replace(config.device, python=None if python is None else str(python))
+    return replace(config, device=device)
 
 
 def _known_folder(path: Path | str, fleet: Fleet | None) -> RunFolder:

@@ -30,6 +30,7 @@ from fedtiny.runs.folder import RunFolder
 METADATA = "fedtiny"
 Tensors = dict[str, NDArray[Any]]
 
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """The training set, shared out: the server's public images, and each device's own.
@@ -156,8 +157,8 @@ def _split_of(tensors: Tensors) -> Split:
     devices = Partition.from_flat(tensors["indices"], tensors["offsets"])
     if len(table) != len(devices) or min(table.min(initial=0), public.min(initial=0)) < 0:
         raise ValueError("the table does not fit the devices, or a number is negative")
-    seal = tensors.get("seal", np.empty(0, np.uint8)).tobytes()
-    return Split(public, devices, table, seal)
+    checksum = tensors.get("seal", np.empty(0, np.uint8)).tobytes()
+    return Split(public, devices, table, checksum)
 
 
 def _signed_settings(data: bytes, tensors: Tensors) -> Flat | None:
