@@ -18,8 +18,8 @@ from fedtiny.runs.reading import machines
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.runner import resume
 
-from ..runs.test_kills import KILLED, Mortal
-from ..runs.tiny import differences, locked_elsewhere
+from ..runs.test_kills import KILLED
+from ..runs.tiny import Mortal, differences, locked_elsewhere
 from .own import make, sweep
 
 NO_TIME = 1e-9
