@@ -2,8 +2,11 @@
 
 import errno
 import os
+import shutil
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from .tiny import FLAGS, differences
 
@@ -53,3 +56,29 @@ def test_each_operation_fails(fedtiny, whole, tmp_path):
         told = fails(fedtiny, whole, tmp_path / str(call), call, CODES[call % 3])
         in_vain, failed = 0 if told else in_vain + 1, failed + told
     assert failed > 80
+
+
+READERS = {
+    "inspect": ["inspect", "RUN"],
+    "report": ["report", "RUN"],
+    "export": ["export", "RUN", "--values", "int8"],
+    "torch": ["export", "RUN", "--format", "torch"],
+    "c": ["export", "RUN", "--format", "c"],
+    "predict": ["predict", "RUN", "RUN/image.png"],
+    "resume": ["resume", "RUN"],
+    "cost": ["cost", "RUN/config.toml"],
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_command_ends_in_one_sentence(fedtiny, whole, tmp_path, name):
+    path = shutil.copytree(whole, tmp_path / "run")
+    Image.fromarray(np.full((8, 8), 90, dtype=np.uint8)).save(path / "image.png")
+    order = [word.replace("RUN", str(path)) for word in READERS[name]]
+    for call in (1, 2, 3, 8, 21):
+        code = CODES[call % 3]
+        ended = fedtiny(*order, failing=code, call=call, folder=str(path))
+        where = f"operation {call} fails with {os.strerror(code)}:\n{ended['output']}"
+        assert ended["code"] in (0, 1), where
+        assert "Traceback" not in ended["output"], where
+        assert ended["output"].count("fedtiny: error: ") == ended["code"], where
