@@ -72,7 +72,8 @@ class Checkpoint:
 def save_checkpoint(folder: RunFolder, server: Server, last: Record | None = None) -> None:
     """Write all of the server's state; a kill leaves the last checkpoint whole.
 
-    It has the last round's line of metrics too, so that a run goes on if that was cut.
+    It has the last round's line of metrics too, so that a run goes on if that was cut, but not how
+    long the round took: the same run always has the same checkpoint.
     """
     tensors = _tensors(server)
     state = {
@@ -82,7 +83,7 @@ def save_checkpoint(folder: RunFolder, server: Server, last: Record | None = Non
         "coarse_pruned": server.coarse_pruned,
         "memory": server.memory,
         "door": server.transport.state(),
-        **({"record": plain(last)} if last else {}),
+        **({"record": plain({**last, "seconds": 0.0})} if last else {}),
     }
     text = json.dumps(state)
     signed = json.dumps({"state": text, "digest": digest_of(tensors, text)})
