@@ -31,6 +31,8 @@ from fedtiny.sparse.theta import Theta
 
 FORMAT = 1
 METHOD_ARRAY = "method."
+ARRAYS = {"theta": np.float32, "mask.counts": np.int64, "mask.indices": np.int32}
+"""The arrays of a model and its mask."""
 STATE = reading.fields(
     {
         "anatomy": reading.integer(1 << 64),
@@ -157,13 +159,18 @@ def read_checkpoint(folder: RunFolder) -> Checkpoint:
         state = json.loads(text)
         if digest != digest_of(tensors, text):
             raise ValueError("the digest is that of something else")
-        if state["format"] == FORMAT and not STATE(state):
-            raise ValueError("a field is missing or of another type")
+        if state["format"] == FORMAT and not (STATE(state) and _has_arrays(tensors)):
+            raise ValueError("a field or an array is missing or of another type")
     except (SafetensorError, *NOT_OURS) as error:
         raise IncompleteRunError(f"{path} is damaged", folder) from error
     if state["format"] != FORMAT:
         raise RunError(f"{path} has format {state['format']!r:.20}; this version reads {FORMAT}")
     return Checkpoint(str(path), tensors, state)
+
+
+def _has_arrays(tensors: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether the arrays of a model are there, of the kinds they should be."""
+    return all(name in tensors and tensors[name].dtype == kind for name, kind in ARRAYS.items())
 
 
 def require_complete(folder: RunFolder) -> None:

@@ -112,6 +112,8 @@ RECORD = fields(
         **dict.fromkeys(("bytes_evaluation", "memory_paper", "memory_device"), COUNT),
         **dict.fromkeys(("flops", "flops_plain"), SIZE),
         "memory_arena": maybe(COUNT),
+        "bounded": FAILED,
+        "rejected": fields({"why": is_text, "without": listed(COUNT), "then": is_text}),
     },
 )
 """A line of metrics.jsonl, as far as it tells."""
@@ -152,7 +154,7 @@ SELECTION = fields(
     {
         "selection": lambda value: CHOICE(value) and _is_choice(value),
         **dict.fromkeys(("bytes_down", "bytes_up"), COUNT),
-        "failed": FAILED,
+        **dict.fromkeys(("failed", "bounded"), FAILED),
     },
 )
 ABOUT = fields(
@@ -162,6 +164,7 @@ ABOUT = fields(
         "shape": listed(COUNT),
         "layers": table(COUNT),
         "dense": table(SIZE),
+        "layout": is_text,
     },
 )
 VERSIONS = table(is_text)

@@ -148,7 +148,7 @@ class Saved:
         if not folder.partition.exists():
             return cls(config, None, None)
         split, settings = read_split(folder)
-        _require_unchanged(folder, config, split, settings)
+        _require_unchanged(folder, split, settings)
         if not folder.checkpoint.exists():
             return cls(config, split, None)
         checkpoint = read_checkpoint(folder)
@@ -193,11 +193,9 @@ def _lasting(config: Config) -> Flat:
     return {name: value for name, value in flat(config).items() if name not in MAY_CHANGE}
 
 
-def _require_unchanged(
-    folder: RunFolder, config: Config, split: Split, settings: Flat | None
-) -> None:
+def _require_unchanged(folder: RunFolder, split: Split, settings: Flat | None) -> None:
     """Refuse a config that was edited after the run was begun."""
-    now = _lasting(config)
+    now = _lasting(reading.config(folder))
     try:
         begun = now if settings is None else _lasting(configs.from_dict(nested(settings)))
     except (ConfigError, *NOT_OURS) as error:
