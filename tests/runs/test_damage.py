@@ -1,14 +1,21 @@
 """A run folder from elsewhere runs no code, writes nowhere else and ends in a sentence."""
 
+import contextlib
+import copy
+import json
 import os
 import shutil
 
 import pytest
+from rich.console import Console
 
 import fedtiny
+from fedtiny.cli.inspect import show
 from fedtiny.cli.main import dispatch
-from fedtiny.errors import RunError
+from fedtiny.errors import FedTinyError, RunError
 from fedtiny.files import append_line, read_file, read_json, write_atomically, write_new
+from fedtiny.report.run import read
+from fedtiny.report.write import one_run
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
 
@@ -25,6 +32,45 @@ def test_damaged_folders_end_in_a_sentence(tmp_path):
     assert found["wrong"] == []
     assert found["trials"] == MUTATIONS
     assert min(found["codes"].values()) > MUTATIONS / 10, "some are refused, some do no harm"
+
+
+def places(value, at=()):
+    """Where a value lies within plain data."""
+    if isinstance(value, dict | list) and len(at) < 4:
+        keys = list(value) if isinstance(value, dict) else range(min(2, len(value)))
+        for key in keys:
+            yield (*at, key)
+            yield from places(value[key], (*at, key))
+
+
+def without(value, place, other):
+    """The same data with another value there, or with none."""
+    changed = inner = copy.deepcopy(value)
+    for key in place[:-1]:
+        inner = inner[key]
+    if other is None:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = other
+    return changed
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json", "selection.json", "about.json"])
+@pytest.mark.parametrize("other", [None, 0, "x"], ids=["missing", "zero", "text"])
+def test_every_field_may_be_missing_or_odd(finished, tmp_path, capsys, name, other):
+    folder = RunFolder(shutil.copytree(finished.path, tmp_path / "run"))
+    *before, last = (
+        (folder.path / name).read_text().splitlines()
+        if "jsonl" in name
+        else ((folder.path / name).read_text(),)
+    )
+    value = json.loads(last)
+    for place in places(value):
+        lines = [*before, json.dumps(without(value, place, other))]
+        (folder.path / name).write_text("\n".join([*lines, ""]))
+        one_run(read(folder))
+        with contextlib.suppress(FedTinyError):
+            show(folder, Console())
 
 
 @pytest.fixture

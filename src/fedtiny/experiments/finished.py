@@ -165,7 +165,10 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
 def _flow_of(config: Config, record: Record, **inputs: Unpack[CostInputs]) -> LayerFlow:
     """Layer budgets as the run had them, so that they need not be measured again."""
     flow = layer_flow_of(config, **inputs)
-    counts = [round(record["densities"][layer] * n) for layer, n in flow.param_spec.sizes.items()]
+    densities, sizes = record.get("densities", {}), flow.param_spec.sizes
+    if not sizes.keys() <= densities.keys():
+        raise RunError("its first round does not tell the density of each layer")
+    counts = [round(densities[layer] * n) for layer, n in sizes.items()]
     pruning = config.pruning
     return flow.knowing(config.density, pruning.flow_beta, pruning.iterations, counts)
 
