@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedtiny.native.compile import SANITIZED, SOURCES, build, compiler
 
-BATCH = 5000  # calls of a process, if time counts
+BATCH = 2000  # calls of a process, if time counts
 DRIVER = Path(__file__).with_name("fuzz.cpp")
 
 
