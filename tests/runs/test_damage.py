@@ -8,19 +8,28 @@ import shutil
 
 import pytest
 from rich.console import Console
+from safetensors.numpy import save
 
 import fedtiny
 from fedtiny.cli.inspect import show
 from fedtiny.cli.main import dispatch
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.files import append_line, read_file, read_json, write_atomically, write_new
+from fedtiny.files import (
+    append_line,
+    digest_of,
+    read_file,
+    read_json,
+    with_text,
+    write_atomically,
+    write_new,
+)
 from fedtiny.report.run import read
 from fedtiny.report.write import one_run
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
 
 from . import fuzz_folders
-from .tiny import FLAGS, TINY, assert_one_sentence, differences, stop
+from .tiny import FLAGS, TINY, assert_one_sentence, differences, stop, tiny
 
 MUTATIONS = 60
 
@@ -32,6 +41,19 @@ def test_damaged_folders_end_in_a_sentence(tmp_path):
     assert found["wrong"] == []
     assert found["trials"] == MUTATIONS
     assert min(found["codes"].values()) > MUTATIONS / 10, "some are refused, some do no harm"
+
+
+def test_a_best_model_that_is_none_is_refused_before_training(tmp_path, capsys):
+    """Under a checksum that fits."""
+    path = stop(tiny(save_best=True), tmp_path / "run", 2)
+    file = path / "checkpoint.safetensors"
+    tensors, text = with_text(file.read_bytes(), "fedtiny")
+    tensors["method.best.mask.indices"] = tensors["method.best.mask.indices"][::-1].copy()
+    state = json.loads(text)["state"]
+    signed = json.dumps({"state": state, "digest": digest_of(tensors, state)})
+    file.write_bytes(save(tensors, {"fedtiny": signed}))
+    code = dispatch(["resume", str(path)])
+    assert_one_sentence(code, capsys.readouterr().err, "checkpoint.safetensors is damaged")
 
 
 def places(value, at=()):

@@ -15,17 +15,19 @@ from fedtiny.data import DataSet
 from fedtiny.devices.ranks import Ranks, joined
 from fedtiny.errors import ConfigError, FedTinyError, RunError
 from fedtiny.federation.rounds import federate, prepare
+from fedtiny.federation.server import Server
 from fedtiny.files import plain
 from fedtiny.models import Traced
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
-from fedtiny.runs.best import keep_best
-from fedtiny.runs.checkpoint import restore
+from fedtiny.runs.best import best_model, keep_best
+from fedtiny.runs.checkpoint import Checkpoint, restore
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.metrics import Record, result_record, round_record, selection_record
 from fedtiny.runs.recorder import Recorder, Saved, recording, versions
 from fedtiny.runs.reporter import Reporter, Silent, automatic
 from fedtiny.runs.resolve import resolved
+from fedtiny.runs.split import NOT_OURS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -95,7 +97,7 @@ def resume(
         inputs = {"data": data, "model": model, "split": saved.split, "fleet": fleet}
         with _assembled(config, ranks, **inputs) as assembly:
             if saved.checkpoint:
-                restore(saved.checkpoint, assembly.server)
+                _restore(saved.checkpoint, assembly.server)
             else:
                 recorder.described(assembly, fleet)
             return _train(assembly, recorder, _reporter(ranks, reporter), saved)
@@ -202,6 +204,16 @@ def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
     data, model = (name.rpartition(":")[2] for name in (config.data.name, config.model))
     stem = f"{config.method}-{data}-{model}-d{config.density:g}-s{config.seed}"
     return RunFolder.create_below(Path("runs"), stem)
+
+
+def _restore(checkpoint: Checkpoint, server: Server) -> None:
+    """Put a server where a checkpoint was taken, with models in it that can be used."""
+    restore(checkpoint, server)
+    try:
+        best_model(server)
+        len(server.model.vector)
+    except NOT_OURS as error:
+        raise RunError(f"{checkpoint.name} is damaged") from error
 
 
 def _with_program(config: Config, python: Path | str | None, folder: RunFolder) -> Config:
