@@ -56,8 +56,10 @@ bench: $(READY)  ## Measure the simulator, the bytes of a round, native devices 
 	$(BIN)/python benchmarks/grouped_convolutions.py
 	$(BIN)/python benchmarks/export.py
 
-fuzz: $(READY)  ## Call the native library 100,000 times with sense and nonsense, sanitized
-	$(BIN)/python tests/native/fuzz.py --calls 100000
+FUZZ_SECONDS ?= 240
+
+fuzz: $(READY)  ## Give damaged messages, files, run folders and native calls FUZZ_SECONDS of time
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 clean:  ## Remove the virtual environment, the built site and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build/docs

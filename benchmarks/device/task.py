@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny import models
+from fedtiny.config.checks import MOST
 from fedtiny.errors import ConfigError
 
 SHAPE, CLASSES = (3, 32, 32), 10
@@ -41,6 +42,9 @@ class Settings:
             if value is not None and value < least:
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag} must be at least {least}, got {value}")
+            if value is not None and value > MOST.get(name, value):
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} must be at most {MOST[name]:,}, got {value:,}")
         if not self.density:
             raise ConfigError("--density needs at least one density")
         for density in self.density:

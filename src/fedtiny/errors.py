@@ -66,6 +66,15 @@ def can_retry(error: BaseException | None) -> bool:
     return not isinstance(error, FedTinyError) or error.retryable
 
 
+def printable(text: str) -> str:
+    r"""Text that does nothing to a terminal.
+
+    >>> printable("a\tb\x1b[2J")
+    'a?b?[2J'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, prefix: str = "") -> str:
     """How a sentence about an unknown name ends: the closest known one, or nothing.
 

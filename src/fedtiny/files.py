@@ -1,9 +1,18 @@
-"""Files that are complete at any moment, and plain data or tensors in them."""
+"""Files that are complete at any moment, read and written without trust in what lies there.
+
+Reading takes regular files of a bounded size, so that neither a pipe nor a device can hold it up.
+Writing follows no symbolic link: a file is made under a random name that was free, and renamed into
+its place. Only the folder that a user names may be reached through links.
+"""
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from errno import EFBIG, EINVAL, EISDIR, ELOOP
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any
@@ -12,7 +21,75 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from fedtiny.errors import RunError
+from fedtiny.errors import RunError, printable
+
+MAX_PLAIN = 1 << 26  # bytes of a file of plain data
+MAX_LINES = 1 << 30  # bytes of a file of lines
+MAX_TENSORS = 1 << 36  # bytes of a file of tensors
+MAX_DEPTH = 20  # of plain data: tables within tables
+MAX_WHOLE = 1 << 64
+LINK = "it is a symbolic link, and nothing is written through one; remove it"
+
+
+def _flags(*names: str) -> int:
+    """Flags of `os.open`, those that this system has."""
+    return sum(getattr(os, name, 0) for name in names)
+
+
+READING = os.O_RDONLY | _flags("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
+WRITING = os.O_CREAT | _flags("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
+
+
+def read_file(path: Path, most: int = MAX_PLAIN) -> bytes:
+    """The bytes of a regular file; an OSError says what is wrong with any other.
+
+    >>> read_file(Path("/dev/zero"))
+    Traceback (most recent call last):
+    OSError: [Errno 22] it is not a regular file: '/dev/zero'
+    """
+    descriptor = os.open(path, READING)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(EINVAL, "it is not a regular file", str(path))
+        if found.st_size > most:
+            raise OSError(EFBIG, f"it is larger than {most:,} bytes", str(path))
+        return _read(descriptor, found.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    parts = []
+    while size > 0 and (part := os.read(descriptor, size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Say in one sentence what is wrong with a file that is read meanwhile."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise RunError(f"{path} is missing") from error
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise RunError(f"cannot read {path}: there is not enough memory") from error
+
+
+@contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Say in one sentence why a file or folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        why = LINK if error.errno == ELOOP else error.strerror or error
+        raise RunError(f"cannot write {path}: {why}") from error
 
 
 def make_folder(path: Path) -> None:
@@ -25,18 +102,46 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
+def make_own_folder(path: Path) -> None:
+    """Make a folder that belongs to fedtiny alone; a link to some other folder is refused."""
+    if path.is_symlink():
+        raise RunError(f"cannot write {path}: {LINK}")
+    make_folder(path)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that at any moment there is the old one or the new one, whole."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            sync(file)
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        with writable(path):
+            write_new(temporary, data)
+            temporary.replace(path)
+            sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_new(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a file where there is none, not even a link; it is on disk when this returns."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_EXCL | WRITING, mode)
+    try:
+        _write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+    os.fsync(descriptor)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a write that was killed left this behind."""
+    return path.name.startswith(".") and path.suffix == ".tmp"
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -55,23 +160,50 @@ def plain(value: Any) -> Any:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read what `write_json` wrote."""
+    with readable(path):
+        data = read_file(path)
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is missing or damaged") from error
+        value = parse_json(data)
+    except ValueError as error:
+        raise RunError(f"{path} is damaged") from error
     if not isinstance(value, dict):
         raise RunError(f"{path} is damaged")
     return value
 
 
+def parse_json(data: bytes | str) -> Any:
+    """Plain data of somebody else's; a ValueError if it is none, too deep or its numbers too large.
+
+    Texts are made printable; a number that is not finite becomes None.
+    """
+    try:
+        return _tidy(json.loads(data), MAX_DEPTH)
+    except RecursionError as error:
+        raise ValueError("it is too deep") from error
+
+
+def _tidy(value: Any, depth: int) -> Any:
+    if depth < 0 or (isinstance(value, int) and abs(value) >= MAX_WHOLE):
+        raise ValueError("it is too deep, or a number is too large")
+    if isinstance(value, dict):
+        return {printable(name): _tidy(item, depth - 1) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_tidy(item, depth - 1) for item in value]
+    if isinstance(value, str):
+        return printable(value)
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
 def append_line(path: Path, line: str) -> None:
     """Add a line that is on disk when this returns."""
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            sync(file)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+    with writable(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | WRITING, 0o666)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(EINVAL, "it is not a regular file")
+            _write(descriptor, f"{line}\n".encode())
+        finally:
+            os.close(descriptor)
 
 
 def sync(file: IO[Any]) -> None:
@@ -84,7 +216,7 @@ def sync_folder(folder: Path) -> None:
     """Make the names in a folder outlast a power cut, if the system lets a folder be synced."""
     if not hasattr(os, "O_DIRECTORY"):
         return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _flags("O_CLOEXEC"))
     try:
         os.fsync(descriptor)
     finally:
@@ -107,5 +239,11 @@ def with_text(data: bytes, key: str) -> tuple[dict[str, NDArray[Any]], Any]:
     TypeError, ValueError or RecursionError.
     """
     tensors = load(data)
+    return tensors, metadata_of(data)[key]
+
+
+def metadata_of(data: bytes) -> dict[str, str]:
+    """What stands beside the tensors of a safetensors file, if anything does."""
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return tensors, header["__metadata__"][key]
+    found: dict[str, str] = header.get("__metadata__", {})
+    return found

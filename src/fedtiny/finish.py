@@ -6,11 +6,10 @@ from functools import partial
 from fedtiny.errors import FedTinyError
 from fedtiny.export import packed
 from fedtiny.export.source import pack_run
-from fedtiny.files import read_json
 from fedtiny.process import launch
 from fedtiny.report.run import read
 from fedtiny.report.write import write_page
-from fedtiny.runs import formatting
+from fedtiny.runs import formatting, reading
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.runner import Result
 from fedtiny.runs.tracking import seen_with
@@ -45,9 +44,7 @@ def _packed_model(result: Result) -> str:
     """The model as one small file."""
     path = pack_run(result.path, graph=result.graph)
     size, dense = path.stat().st_size, packed.read(path).dense_bytes
-    about = RunFolder(result.path).about
-    reads_images = read_json(about).get("layout", "NCHW") == "NCHW"
-    use = (
-        f"fedtiny predict {quoted(path)} IMAGE" if reads_images else f"fedtiny.load({str(path)!r})"
-    )
+    layout = reading.about(RunFolder(result.path)).get("layout", "NCHW")
+    images = f"fedtiny predict {quoted(path)} IMAGE"
+    use = images if layout == "NCHW" else f"fedtiny.load({str(path)!r})"
     return f"{path} ({formatting.size(size)}, {size / dense:.2%} of dense); classify with: {use}"

@@ -1,9 +1,14 @@
-"""What this process may use, what it has used, and which one of several it is."""
+"""What this process may use, what it has used, which one of several it is, and what stops it."""
 
 import os
+import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
+MEMORY_INFO = Path("/proc/meminfo")
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 LAUNCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -43,3 +48,48 @@ def peak_resident_bytes() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def free_memory() -> int | None:
+    """Bytes that this process may still take, by the system and by its container, if they tell."""
+    found = [_field(MEMORY_INFO, "MemAvailable:", 1024)]
+    most, used = (_number(CONTROL_GROUP / f"memory.{name}") for name in ("max", "current"))
+    if most is not None and used is not None:
+        cached = _field(CONTROL_GROUP / "memory.stat", "inactive_file ", 1)
+        found.append(most - used + (cached or 0))
+    known = [count for count in found if count is not None]
+    return max(0, min(known)) if known else None
+
+
+def _field(path: Path, name: str, unit: int) -> int | None:
+    with suppress(OSError, ValueError, IndexError):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith(name):
+                return int(line.removeprefix(name).split()[0]) * unit
+    return None
+
+
+def _number(path: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(path.read_text(encoding="utf-8"))
+    return None
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal that ends this process as Ctrl-C does: what is under way says how to go on."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+def stop_on_signals() -> None:
+    """Take SIGTERM and SIGHUP like Ctrl-C, unless whoever started this process chose otherwise."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)

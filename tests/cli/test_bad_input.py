@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedtiny.native.library import available
+
 from ..runs.tiny import FLAGS, lines, locked_elsewhere
 
 
@@ -113,14 +115,14 @@ def test_a_read_only_place_is_named(fedtiny, monkeypatch):
     ids=["permission denied", "read-only file system"],
 )
 def test_a_read_only_run_is_named(fedtiny, stopped, monkeypatch, error):
-    really_open = Path.open
+    really_open = os.open
 
-    def open_to_read(path, mode="r", *arguments, **named):
-        if mode[0] in "wa":
+    def open_to_read(path, flags, *arguments, **named):
+        if flags & (os.O_WRONLY | os.O_RDWR):
             raise error
-        return really_open(path, mode, *arguments, **named)
+        return really_open(path, flags, *arguments, **named)
 
-    monkeypatch.setattr(Path, "open", open_to_read)
+    monkeypatch.setattr(os, "open", open_to_read)
     said = fedtiny("resume", stopped)
     assert_one_sentence(said, f"cannot write to the run folder {stopped}")
 
@@ -148,10 +150,79 @@ def test_a_flipped_bit_of_a_checkpoint_says_what_to_do(fedtiny, stopped):
     assert_one_sentence(fedtiny("resume", stopped), f"{path} is damaged", "fedtiny run")
 
 
-def test_a_checkpoint_of_another_model_is_named(fedtiny, stopped):
+def test_a_config_that_was_edited_is_named_with_the_difference(fedtiny, stopped):
     text = (stopped / "config.toml").read_text()
     (stopped / "config.toml").write_text(text.replace("width = 2", "width = 3"))
-    assert_one_sentence(fedtiny("resume", stopped), "checkpoint.safetensors", "another model")
+    assert_one_sentence(
+        fedtiny("resume", stopped), "config.toml was edited", "width was 2 and is 3"
+    )
+
+
+@pytest.mark.parametrize("limit", [0, 10**6])
+def test_memory_that_is_not_there_is_said_before_training(fedtiny, monkeypatch, limit):
+    monkeypatch.setattr("fedtiny.runs.inputs.free_memory", lambda: limit)
+    said = fedtiny("run", *FLAGS, "--width", "64", "--out", "run")
+    assert_one_sentence(said, "a network of 372,682 parameters needs 6 MB", "lower --width")
+    assert not Path("run").exists()
+
+
+def test_memory_that_the_system_refuses_is_told(fedtiny, monkeypatch):
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8")):
+        monkeypatch.setattr("fedtiny.cli.run.run", lambda *_, e=error, **__: throw(e))
+        assert_one_sentence(fedtiny("run", *FLAGS), "there is not enough memory")
+
+
+def throw(error):
+    raise error
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_system_that_fails_anywhere_is_told(fedtiny, monkeypatch, code):
+    """Where nobody expects it."""
+    error = OSError(code, os.strerror(code), "somewhere")
+    monkeypatch.setattr("fedtiny.cli.list.Console", lambda *_: throw(error))
+    said = fedtiny("list", "methods")
+    assert_one_sentence(said, f"the system refuses: somewhere: {os.strerror(code)}")
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs Linux's /dev/full")
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "methods"]])
+def test_an_output_that_is_full_ends_in_one_sentence(arguments):
+    with FULL.open("w") as full:
+        command = [sys.executable, "-m", "fedtiny", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "No space left on device" in done.stderr
+
+
+NATIVE = (*FLAGS, "--device-backend", "native")
+
+
+@pytest.mark.skipif(not available(), reason="needs the native library")
+def test_a_program_comes_from_flags_only(fedtiny, tmp_path):
+    Path("my.toml").write_text('[device]\npython = "./evil"\n')
+    said = fedtiny("run", "my.toml", *FLAGS)
+    assert_one_sentence(said, "my.toml names a program", "--device.python")
+    said = fedtiny("compare", "my.toml", "--methods", "fedavg", *FLAGS)
+    assert_one_sentence(said, "names a program", "--device.python")
+    said = fedtiny("run", "my.toml", *NATIVE, "--device.python", "/nowhere/python")
+    assert_one_sentence(said, "cannot start the Python '/nowhere/python'")
+
+
+def test_a_run_folder_starts_no_program(fedtiny, stopped, tmp_path):
+    evil = tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    evil.chmod(0o755)
+    path, text = stopped / "config.toml", (stopped / "config.toml").read_text()
+    path.write_text(text.replace("[device]", f'[device]\npython = "{evil}"'))
+    said = fedtiny("resume", stopped)
+    assert_one_sentence(said, "config.toml names a program", "give it again with --device.python")
+    for command in ("inspect", "report"):
+        assert fedtiny(command, stopped).code == 0
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("command", ["resume", "inspect"])

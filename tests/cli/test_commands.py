@@ -149,7 +149,7 @@ def test_a_damaged_file_is_told_with_the_way_out_and_not_with_one_that_fails(
 ):
     (stopped / name).write_bytes(b"{")
     resumed, shown = fedtiny("resume", stopped), fedtiny("inspect", stopped)
-    trouble = f"{stopped / name} is missing or damaged"
+    trouble = f"{stopped / name} is damaged"
     advice = f"put back a copy of it, or run its config again with: fedtiny run {stopped}"
     assert (resumed.code, resumed.out) == (1, "")
     assert resumed.err == f"fedtiny: error: {trouble}; {advice}/config.toml\n"

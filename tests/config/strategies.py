@@ -14,6 +14,7 @@ from fedtiny.config import (
 )
 
 COUNTS = st.integers(1, 2**40)
+FEW = st.integers(1, 1024)
 SHARES = st.floats(0, 1, exclude_min=True)
 RATES = st.floats(0, 1, exclude_max=True)
 POSITIVE = st.floats(0, 1e9, exclude_min=True)
@@ -68,16 +69,16 @@ def configs():
         lambda **given: Config(**given | sized(given)),
         method=TEXTS,
         model=TEXTS | st.just("small"),
-        width=maybe(COUNTS),
-        parameters=maybe(COUNTS),
+        width=maybe(FEW),
+        parameters=maybe(FEW),
         density=SHARES,
         memory_budget=maybe(TEXTS),
         memory_model=st.sampled_from(["paper", "device"]),
         flops_budget=maybe(TEXTS),
         rounds=maybe(COUNTS),
         seed=st.integers(0, 2**63 - 1),
-        workers=maybe(COUNTS),
-        threads=maybe(COUNTS),
+        workers=maybe(FEW),
+        threads=maybe(FEW),
         eval_every=COUNTS,
         eval_devices=st.booleans(),
         checkpoint_every=COUNTS,
@@ -113,7 +114,7 @@ def configs():
         selection=st.builds(
             lambda **given: SelectionConfig(**given | one_pass(given)),
             kind=st.sampled_from(["adaptive_bn", "vanilla", "none"]),
-            pool_size=maybe(COUNTS | st.just("auto")),
+            pool_size=maybe(FEW | st.just("auto")),
             development_ratio=SHARES,
             batch_size=st.integers(2, 512),
             passes=COUNTS,

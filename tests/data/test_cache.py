@@ -141,6 +141,20 @@ def other_shape(entry: Path) -> None:
     np.save(entry / "images.npy", IMAGES.reshape(10, 3, 2, 8))
 
 
+def flip(name: str):
+    def damage(entry: Path) -> None:
+        data = bytearray((entry / name).read_bytes())
+        data[-1] ^= 1
+        (entry / name).write_bytes(data)
+
+    return damage
+
+
+def other_class(entry: Path) -> None:
+    text = (entry / "manifest.json").read_text()
+    (entry / "manifest.json").write_text(text.replace("cat", "cut"))
+
+
 def become_a_file(entry: Path) -> None:
     for path in entry.iterdir():
         path.unlink()
@@ -150,14 +164,18 @@ def become_a_file(entry: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [truncate, lose_labels, lose_manifest, cut_manifest, age_format, other_shape, become_a_file],
+    [
+        *(truncate, lose_labels, lose_manifest, cut_manifest, age_format, other_shape),
+        *(flip("images.npy"), flip("labels.npy"), other_class, become_a_file),
+    ],
 )
-def test_a_damaged_entry_is_decoded_anew(tmp_path: Path, damage) -> None:
+def test_a_damaged_entry_is_decoded_anew(tmp_path: Path, damage, capsys) -> None:
     cache = Cache(tmp_path)
     cache.get("key", decoding)
     damage(tmp_path / "key")
     with pytest.raises(AssertionError, match="decoded although"):
         cache.get("key", must_not_decode)
+    assert f"the cache entry {tmp_path / 'key'} is damaged" in capsys.readouterr().err
     cache.get("key", decoding)
     check_whole(cache)
     assert [path.name for path in tmp_path.iterdir()] == ["key"]

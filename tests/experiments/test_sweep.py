@@ -10,15 +10,16 @@ from rich.console import Console
 
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.experiments import runner
-from fedtiny.experiments.finished import machines_of, note_machine
+from fedtiny.experiments.finished import note_machine
 from fedtiny.experiments.places import Filter
 from fedtiny.experiments.runner import Runner
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.reading import machines
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.runner import resume
 
-from ..runs.test_kills import KILLED, Mortal
-from ..runs.tiny import differences, locked_elsewhere
+from ..runs.test_kills import KILLED
+from ..runs.tiny import Mortal, differences, locked_elsewhere
 from .own import make, sweep
 
 NO_TIME = 1e-9
@@ -131,13 +132,13 @@ def test_the_machines_that_worked_on_a_run_are_noted(suite, tmp_path):
     make(order, NO_TIME)
     cell = order.cells()[0]
     folder = RunFolder(order.cells_folder / cell.name)
-    (first,) = machines_of(folder)
+    (first,) = machines(folder)
     assert first["command"] == "fedtiny reproduce"
     assert first["cpu"]
     assert {"python", "torch", "fedtiny", "cores", "gpu"} <= first.keys()
     note_machine(folder, first)
     note_machine(folder, first | {"cpu": "another"})
-    assert [found["cpu"] for found in machines_of(folder)] == [first["cpu"], "another"]
+    assert [found["cpu"] for found in machines(folder)] == [first["cpu"], "another"]
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(suite, tmp_path):

@@ -1,6 +1,6 @@
 """Decode mutated payloads in a process that may use little time and memory.
 
-    python -m tests.federation.fuzz_wire [--payloads 10000] [--seed 0]
+    python -m tests.federation.fuzz_wire [--payloads 10000] [--seconds S] [--seed 0]
 
 Real requests and replies of FedTiny and FedDST are changed (bits flipped, ends cut off, bytes put
 in, length fields blown up), most of them with a right checksum, and decoded as by their receiver.
@@ -8,9 +8,11 @@ Prints what came of them as JSON; anything but the project's own errors ends the
 """
 
 import argparse
+import itertools
 import json
 import random
 import resource
+import time
 import tracemalloc
 import zlib
 from collections import Counter
@@ -177,37 +179,44 @@ def outcome(decode: Decode, data: bytes) -> tuple[str, int]:
         decode(data)
         told = "read"
     except (WireError, ReplyError) as error:
-        _check_sentence(error)
+        check_sentence(error)
         told = type(error).__name__
     return told, tracemalloc.get_traced_memory()[1] - before
 
 
-def _check_sentence(error: FedTinyError) -> None:
+def check_sentence(error: FedTinyError) -> None:
+    """Refuse a sentence that is too long, too short or not printable."""
     sentence = str(error)
     assert sentence.isprintable(), sentence
     assert 10 < len(sentence) < 400, sentence
 
 
-def confine() -> None:
+def confine(seconds: int | None = None) -> None:
     """Little more memory than now, and little time: who hangs or hoards is ended."""
+    seconds = seconds or CPU_SECONDS
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + SPARE_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--payloads", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     messages, rng, outcomes = list(corpus()), random.Random(arguments.seed), Counter()
     fullest = 0.0
-    confine()
+    seconds = arguments.seconds
+    confine(None if seconds is None else int(2 * seconds) + 60)
+    end = None if seconds is None else time.monotonic() + seconds
     tracemalloc.start()
     for data, decode in messages:
         assert outcome(decode, data)[0] == "read", "an honest message was refused"
-    for number in range(arguments.payloads):
+    for number in itertools.count():
+        if number >= arguments.payloads if end is None else time.monotonic() >= end:
+            break
         message, decode = messages[number % len(messages)]
         data = mutated(message, rng)
         told, memory = outcome(decode, data)

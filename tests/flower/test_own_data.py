@@ -88,14 +88,18 @@ def test_the_development_set_of_a_node_stays(tmp_path, monkeypatch):
     assert isinstance(seen[0].data.images, np.memmap)
 
 
-def test_a_node_whose_data_does_not_fit_is_told_why(tmp_path, capsys):
+def test_a_node_whose_data_does_not_fit_is_told_why_in_its_own_log(tmp_path, capsys, caplog):
     good = {"data": str(write_folder(tmp_path / "good"))}
     odd = write_folder(tmp_path / "odd", classes=("cat", "fox"))
     _, run = own_run(tmp_path, good=good, odd={"data": str(odd)}, bare={})
     away = json.loads((run / "nodes.json").read_text())["turned_away"]
-    assert "has a class 'fox'; known are cat, dog, owl" in away["101"]
+    assert away["101"].startswith("data: its images or labels cannot be read, or do not fit")
+    assert f"{odd} has a class 'fox'; known are cat, dog, owl" in caplog.text
     assert "start them with --node-config 'data=" in away["102"]
-    assert f"node 101 takes no part: {odd} has a class 'fox'" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "node 101 takes no part: data: " in said
+    assert str(odd) not in said
+    assert "fox" not in said
 
 
 def test_back_under_another_id_a_node_may_play_a_smaller_ones_device(tmp_path):

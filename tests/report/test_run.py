@@ -85,20 +85,23 @@ def test_a_run_that_has_only_just_begun_has_a_report(finished):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "lost"),
     [
-        {"layer_counts": [[1], [2, 3]]},
-        {"layer_counts": "many"},
-        {"layers": ["another"]},
-        {"chosen": 99},
-        {"layer_counts": [["1", None]]},
+        ({"layer_counts": [[1], [2, 3]]}, {"pool_layers"}),
+        ({"layers": ["another"]}, {"pool_layers"}),
+        ({"layer_counts": "many"}, {"pool", "pool_layers"}),
+        ({"chosen": 99}, {"pool", "pool_layers"}),
+        ({"layer_counts": [["1", None]]}, {"pool", "pool_layers"}),
     ],
 )
-def test_a_pool_that_makes_no_sense_has_no_picture_by_layer(finished, change):
+def test_a_pool_that_makes_no_sense_has_no_picture(finished, change, lost):
     found = json.loads((finished / "selection.json").read_text())
     found["selection"] |= change
     (finished / "selection.json").write_text(json.dumps(found))
-    assert names(finished) == EVERY_FIGURE - {"pool_layers"}
+    assert names(finished) == EVERY_FIGURE - lost
+    assert any(
+        "selection.json is damaged" in told for told in read(RunFolder(finished)).missing
+    ) == ("pool" in lost)
 
 
 def test_wrong_types_are_no_numbers():

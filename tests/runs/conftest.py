@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from .tiny import TINY, stop, train
+from .tiny import TINY, Mortal, stop, train
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +22,11 @@ def _stopped_once(tmp_path_factory):
 def stopped(_stopped_once, tmp_path):
     """The folder of the tiny run, stopped after two of three rounds; a copy to play with."""
     return shutil.copytree(_stopped_once, tmp_path / "stopped")
+
+
+@pytest.fixture(scope="session")
+def fedtiny():
+    """The command, in a process that can be killed or made to fail."""
+    mortal = Mortal()
+    yield mortal
+    mortal.close()

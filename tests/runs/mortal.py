@@ -6,6 +6,8 @@ once, computes nothing itself, and forks a child for each order, a JSON line on 
     {"arguments": [...]}                                     to the end
     {"arguments": [...], "after": 0.1}                       killed after so many seconds
     {"arguments": [...], "at": "torn write", "call": 3}      killed at that very call
+    {"arguments": [...], "failing": 28, "call": 3, "folder": "..."}
+                                                the third file operation there fails with ENOSPC
 
 It answers each with a JSON line: the exit code (-9 for killed), the seconds, the output.
 """
@@ -24,7 +26,12 @@ from pathlib import Path
 import torch._dynamo  # what torch.optim imports when it is first used
 
 from fedtiny.cli.main import COMMANDS, dispatch
+from fedtiny.process import stop_on_signals
 
+OPERATIONS = (
+    *("open", "read", "write", "fsync", "close", "replace", "mkdir", "unlink", "rmdir"),
+    *("listdir", "scandir", "fstat"),
+)
 TORN = 20  # bytes that a kill in the middle of writing leaves out
 
 
@@ -60,8 +67,11 @@ def live(order: dict, output: int) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop_on_signals()
         if "at" in order:
             TRAPS[order["at"]](order["call"])
+        if "failing" in order:
+            failing(order["folder"], order["failing"], order["call"])
         code = dispatch(order["arguments"])
     finally:
         sys.stdout.flush()
@@ -73,8 +83,39 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+def interrupt(number: int = signal.SIGINT) -> None:
+    os.kill(os.getpid(), number)
+
+
+def failing(folder: str, code: int, call: int) -> None:
+    """Let the so-manieth operation on a folder and the files in it fail, from 1."""
+    process, descriptors, calls = os.getpid(), set(), 0
+
+    def concerned(place) -> bool:
+        if isinstance(place, int):
+            return place in descriptors
+        return isinstance(place, str | os.PathLike) and os.fspath(place).startswith(folder)
+
+    def replaced(name: str):
+        real = getattr(os, name)
+
+        def counted(place=".", *arguments, **named):
+            nonlocal calls
+            ours = os.getpid() == process and concerned(place)
+            calls += ours
+            if ours and calls == call:
+                raise OSError(code, os.strerror(code), str(place))
+            result = real(place, *arguments, **named)
+            if ours and name == "open":
+                descriptors.add(result)
+            if ours and name == "close":
+                descriptors.discard(place)
+            return result
+
+        return counted
+
+    for name in OPERATIONS:
+        setattr(os, name, replaced(name))
 
 
 def torn_write(call: int) -> None:
@@ -111,6 +152,8 @@ TRAPS = {
     "renamed": lambda n: at_call(Path, "replace", n, after=die),
     "worker at work": lambda n: at_call(Connection, "recv_bytes", n, before=lambda *_: die()),
     "ctrl-c": lambda n: at_call(os, "fsync", n, before=lambda *_: interrupt()),
+    "sigterm": lambda n: at_call(os, "fsync", n, before=lambda *_: interrupt(signal.SIGTERM)),
+    "sighup": lambda n: at_call(os, "fsync", n, before=lambda *_: interrupt(signal.SIGHUP)),
 }
 
 

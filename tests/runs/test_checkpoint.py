@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 from fedtiny.errors import RunError
 from fedtiny.runs import checkpoint
 from fedtiny.runs.assembly import assemble
-from fedtiny.runs.checkpoint import load_checkpoint, save_checkpoint
+from fedtiny.runs.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 from fedtiny.runs.folder import RunFolder
 
 from .tiny import TINY
@@ -54,7 +54,7 @@ def test_a_checkpoint_gives_everything_back(folder, tmp_path):
 def test_what_is_loaded_is_saved_to_the_same_bytes(folder, fresh, tmp_path):
     load_checkpoint(folder, fresh)
     copy = RunFolder.create(tmp_path / "copy")
-    save_checkpoint(copy, fresh)
+    save_checkpoint(copy, fresh, read_checkpoint(folder).state["record"])
     assert copy.checkpoint.read_bytes() == folder.checkpoint.read_bytes()
 
 

@@ -28,10 +28,13 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_write_left_is_used_up_by_the_next(tmp_path):
-    (tmp_path / ".file.tmp").write_bytes(b"torn and longer than what comes")
-    write_atomically(tmp_path / "file", b"new")
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"file": b"new"}
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
+    for name in (".file.tmp", ".file.0123.tmp"):
+        (tmp_path / name).write_bytes(b"torn")
+    (tmp_path / ".spool").mkdir()
+    (tmp_path / ".spool" / "0.reply").write_bytes(b"a device's reply")
+    with RunFolder(tmp_path).locked():
+        assert [file.name for file in tmp_path.iterdir()] == [".lock"]
 
 
 def test_plain_data_survives_and_what_is_none_is_named(tmp_path):
@@ -176,14 +179,14 @@ def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch, code):
 
 
 def refuse_to_write(monkeypatch, error):
-    really_open = Path.open
+    really_open = os.open
 
-    def open_or_fail(path, mode="r", *arguments, **named):
-        if mode[0] in "wa":
+    def open_or_fail(path, flags, *arguments, **named):
+        if flags & (os.O_WRONLY | os.O_RDWR):
             raise error
-        return really_open(path, mode, *arguments, **named)
+        return really_open(path, flags, *arguments, **named)
 
-    monkeypatch.setattr(Path, "open", open_or_fail)
+    monkeypatch.setattr(os, "open", open_or_fail)
 
 
 @pytest.mark.parametrize(

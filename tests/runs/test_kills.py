@@ -1,11 +1,8 @@
 """A kill at any moment leaves a run that resumes to the same end, bit for bit."""
 
-import json
-import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,42 +10,6 @@ from .tiny import FILES_OF_COMMAND, FLAGS, differences
 
 KILLED = -9
 COMMAND = ["run", *FLAGS, "--rounds", "2"]
-
-
-class Mortal:
-    """A `fedtiny` that can be killed at will."""
-
-    def __init__(self):
-        script = Path(__file__).with_name("mortal.py")
-        self.process = subprocess.Popen(
-            [sys.executable, str(script)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_WAIT_POLICY": "passive"},
-        )
-
-    def __call__(self, *arguments, **trap):
-        self.process.stdin.write(json.dumps({"arguments": arguments, **trap}) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def to_the_end(self, *arguments):
-        ended = self(*arguments)
-        assert ended["code"] == 0, ended["output"]
-        return ended
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait()
-
-
-@pytest.fixture(scope="module")
-def fedtiny():
-    mortal = Mortal()
-    yield mortal
-    mortal.close()
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +79,11 @@ def test_a_kill_in_the_middle_of_every_kind_of_write(fedtiny, whole, tmp_path):
         assert packed(path) == packed(whole[0]), what
 
 
-def test_ctrl_c_at_a_write_resumes_as_well(fedtiny, whole, tmp_path):
+@pytest.mark.parametrize(("stop", "code"), [("ctrl-c", 130), ("sigterm", 143), ("sighup", 129)])
+def test_a_signal_at_a_write_resumes_as_well(fedtiny, whole, tmp_path, stop, code):
     path = tmp_path / "run"
-    ended = fedtiny(*COMMAND, "--out", str(path), at="ctrl-c", call=14)
-    assert ended["code"] == 130
+    ended = fedtiny(*COMMAND, "--out", str(path), at=stop, call=14)
+    assert ended["code"] == code
     assert ended["output"].endswith(f"continue with: fedtiny resume {path}\n")
     assert "Traceback" not in ended["output"]
     fedtiny.to_the_end("resume", str(path))
@@ -132,7 +94,8 @@ def test_a_kill_before_the_config_is_written_is_no_dead_end(fedtiny, whole, tmp_
     path = tmp_path / "run"
     start = [*COMMAND, "--out", str(path)]
     assert fedtiny(*start, at="torn write", call=1)["code"] == KILLED
-    assert {file.name for file in path.iterdir()} == {".lock", ".config.toml.tmp"}
+    left = {file.name.partition(".toml")[0] for file in path.iterdir()}
+    assert left == {".lock", ".config"}
     assert "is not a run folder" in fedtiny("resume", str(path))["output"]
     fedtiny.to_the_end(*start)
     assert differences(whole[0], path) == []

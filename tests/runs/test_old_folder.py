@@ -102,7 +102,7 @@ OLD_CONFIG = FIXTURES / "config_0_1.toml"
 
 def test_a_config_with_every_key_is_read():
     asked = tomllib.loads(OLD_CONFIG.read_text())
-    read = config.to_dict(config.load(OLD_CONFIG))
+    read = config.to_dict(config.load(OLD_CONFIG, programs=True))
     known, now, usual = (
         flattened(asked),
         flattened(read),

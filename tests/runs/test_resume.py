@@ -1,5 +1,8 @@
 """A run that stopped goes on to the same end."""
 
+import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -199,7 +202,6 @@ def test_a_run_that_another_process_works_on_is_left_alone(stopped):
         ("metrics.jsonl", lambda data: b"\xff\xfe\n" + data),
         ("metrics.jsonl", lambda data: b"{}\n" + data),
         ("metrics.jsonl", lambda data: data.partition(b"\n")[2]),
-        ("metrics.jsonl", lambda data: data[:-9]),
         ("metrics.jsonl", None),
     ],
 )
@@ -254,9 +256,102 @@ def test_a_partition_of_images_that_do_not_exist_is_refused_clearly(stopped, nam
         resume(stopped)
 
 
-def test_a_checkpoint_of_another_model_is_refused(stopped):
-    text = (stopped / "config.toml").read_text()
-    (stopped / "config.toml").write_text(text.replace("width = 2", "width = 4"))
+@pytest.mark.parametrize("cut", [1, 9, 300])
+def test_a_cut_last_line_of_metrics_is_no_obstacle(finished, stopped, cut):
+    path = stopped / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-cut])
+    resume(stopped)
+    assert differences(finished.path, stopped) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"{}", b'{"accuracy": "high"}', b"[1]"])
+def test_a_damaged_result_is_made_again(finished, tmp_path, damage):
+    path = shutil.copytree(finished.path, tmp_path / "run")
+    (path / "result.json").write_bytes(damage)
+    resume(path)
+    assert differences(finished.path, path) == []
+
+
+def edited(path, old, new):
+    text = (path / "config.toml").read_text()
+    assert old in text
+    (path / "config.toml").write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('method = "fedtiny"', 'method = "fedavg"', "method was fedtiny and is fedavg"),
+        ("devices = 3", "devices = 2", r"fleet\.devices was 3 and is 2"),
+        ("seed = 0", "seed = 1", "seed was 0 and is 1"),
+        ("width = 2", "width = 4", "width was 2 and is 4"),
+        ("width = 2\n", "width = 2\nflops_budget = '3%'\n", "flops_budget was left out and is 3%"),
+        ("local_epochs = 1", "local_epochs = 2", r"train\.local_epochs was 1 and is 2"),
+    ],
+)
+def test_a_config_edited_in_a_stopped_run_is_refused(stopped, old, new, told):
+    edited(stopped, old, new)
+    with pytest.raises(RunError, match=f"was edited after the run was begun: {told}; put it back"):
+        resume(stopped)
+    edited(stopped, new, old)
+    assert len(resume(stopped).metrics) == 3
+
+
+def test_an_edited_config_is_refused_before_the_first_checkpoint_too(stopped):
+    for name in ("checkpoint.safetensors", "metrics.jsonl", "selection.json"):
+        (stopped / name).unlink()
+    edited(stopped, "seed = 0", "seed = 1")
+    with pytest.raises(RunError, match="seed was 0 and is 1"):
+        resume(stopped)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("rounds = 3", "rounds = 4"),
+        ("workers = 1", "workers = 2"),
+        ("eval_every = 1", "eval_every = 3"),
+        ("eval_devices = false", "eval_devices = true"),
+        ("checkpoint_every = 1", "checkpoint_every = 2"),
+        ("save_best = false", "save_best = true"),
+    ],
+)
+def test_what_a_run_does_not_depend_on_may_be_edited(finished, stopped, old, new):
+    edited(stopped, old, new)
+    resume(stopped)
+    assert ("model" in differences(finished.path, stopped)) == ("rounds" in old)
+
+
+def test_an_older_folder_does_not_tell_its_settings_but_its_devices(stopped):
+    split = load_file(stopped / "partition.safetensors")
+    save_file(split, stopped / "partition.safetensors")  # without what is written beside it now
+    assert len(resume(stopped).metrics) == 3
+    edited(stopped, "devices = 3", "devices = 4")
+    with pytest.raises(RunError, match=r"fleet\.devices was 3 and is 4"):
+        resume(stopped)
+
+
+@pytest.mark.parametrize("name", ["public", "indices", "offsets", "table", "seal"])
+def test_a_flipped_bit_of_the_partition_is_noticed(stopped, name):
+    path = stopped / "partition.safetensors"
+    data = bytearray(path.read_bytes())
+    header = int.from_bytes(data[:8], "little")
+    first, last = json.loads(data[8 : 8 + header])[name]["data_offsets"]
+    data[8 + header + (first + last) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(RunError, match=r"partition\.safetensors is damaged; put back a copy"):
+        resume(stopped)
+
+
+def test_a_partition_that_is_lost_is_not_drawn_again(stopped):
+    (stopped / "partition.safetensors").unlink()
+    with pytest.raises(RunError, match=r"partition\.safetensors is missing"):
+        resume(stopped)
+
+
+def test_a_checkpoint_of_another_model_is_refused(stopped, tmp_path):
+    other = stop(tiny(width=4), tmp_path / "other", 2)
+    shutil.copy(other / "checkpoint.safetensors", stopped)
     with pytest.raises(RunError, match="belongs to another model than its config names"):
         resume(stopped)
 
@@ -279,16 +374,16 @@ def test_a_full_disk_stops_a_run_in_one_sentence_and_resumes(finished, tmp_path,
 
 def fail_at(monkeypatch, name, error, call):
     """Fail at the so-manieth opening of a file whose name begins like this."""
-    really_open, calls = Path.open, []
+    really_open, calls = os.open, []
 
     def open_or_fail(path, *arguments, **named):
-        if path.name.startswith(name):
+        if Path(path).name.startswith(name):
             calls.append(path)
             if len(calls) == call:
                 raise error
         return really_open(path, *arguments, **named)
 
-    monkeypatch.setattr(Path, "open", open_or_fail)
+    monkeypatch.setattr(os, "open", open_or_fail)
 
 
 def test_a_folder_that_was_moved_goes_on_as_well(finished, stopped):

@@ -21,7 +21,7 @@ from fedtiny.runs.checkpoint import load_checkpoint
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.resolve import resolved
-from fedtiny.runs.split import load_split, save_split
+from fedtiny.runs.split import read_split, save_split
 
 from .tiny import FILES, TINY, differences, lines, own_data, tiny, train
 
@@ -93,8 +93,8 @@ def test_the_saved_partition_gives_each_image_to_one_holder(finished):
 
 
 def test_a_split_survives_its_file(finished, tmp_path):
-    split = load_split(RunFolder(finished.path))
-    save_split(RunFolder(tmp_path), split)
+    split, settings = read_split(RunFolder(finished.path))
+    save_split(RunFolder(tmp_path), split, settings)
     saved = (tmp_path / "partition.safetensors").read_bytes()
     assert saved == (finished.path / "partition.safetensors").read_bytes()
     assert split.table.shape == (3, 10)

@@ -1,6 +1,7 @@
 """Runs of a quarter of a second, and what to compare of them."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,6 +115,35 @@ with RunFolder(Path(sys.argv[1])).locked():
     print("locked", flush=True)
     sys.stdin.read()
 """
+
+
+class Mortal:
+    """A `fedtiny` that can be killed at will."""
+
+    def __init__(self):
+        script = Path(__file__).with_name("mortal.py")
+        self.process = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+        )
+
+    def __call__(self, *arguments, **trap):
+        self.process.stdin.write(json.dumps({"arguments": arguments, **trap}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def to_the_end(self, *arguments):
+        ended = self(*arguments)
+        assert ended["code"] == 0, ended["output"]
+        return ended
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def command(arguments: list[str]) -> int:
     base, densities = PAPER_CONFIG, PAPER_DENSITIES
     file, flags = config_file_first(arguments)
     if file:
-        base = configs.load(file)
+        base = configs.load(file, programs=True)
         densities = (base.density,)
     parsed = tyro.cli(Arguments, prog=PROG, args=flags)
     if parsed.samples < 2:

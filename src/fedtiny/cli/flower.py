@@ -3,7 +3,6 @@
 import contextlib
 import shlex
 import shutil
-import signal
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from fedtiny.config.flat import Flat
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.flower import settings as apps
+from fedtiny.process import stop_on_signals
 from fedtiny.runs.folder import quoted
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Up:
         changes = self._checked_changes(self.app) if self.app else {}
         console = Console(highlight=False, soft_wrap=True)
         home = Path(tempfile.mkdtemp(prefix="fedtiny-flower-")) / "flower"
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        stop_on_signals()
         console.print(f"Flower's telemetry is off; logs and keys are in {home}")
         failed = True
         try:
@@ -117,7 +117,7 @@ class Up:
             raise
         finally:
             if not failed:
-                shutil.rmtree(home.parent)
+                shutil.rmtree(home.parent, ignore_errors=True)
             console.print(f"all stopped; see the logs in {home}/logs" if failed else "all stopped")
         return int(failed)
 

@@ -7,14 +7,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.errors import ExportError, FedTinyError, RunError
 from fedtiny.export import packed
 from fedtiny.export.network import TinyModel
 from fedtiny.export.packed import layer_bytes
-from fedtiny.files import read_json
-from fedtiny.runs import formatting, metrics
+from fedtiny.runs import formatting, metrics, reading
 from fedtiny.runs.checkpoint import require_complete
 from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.metrics import Record
@@ -49,7 +47,7 @@ def show(folder: RunFolder, console: Console) -> None:
 
     What is damaged is reported after all the rest.
     """
-    config, records = configs.load(folder.config), metrics.read(folder)
+    config, records = reading.config(folder), metrics.read(folder)
     console.print(formatting.headline(config), style="bold", markup=False)
     console.print(_state(folder, config, records), markup=False, soft_wrap=True)
     damaged: list[FedTinyError] = []
@@ -76,14 +74,14 @@ def _show_partition(folder: RunFolder, console: Console) -> None:
 
 def _show_selection(folder: RunFolder, console: Console) -> None:
     if folder.selection.exists():
-        selection = read_json(folder.selection)
+        selection = reading.selection(folder)
         if "selection" in selection:
             console.print(formatting.selection_line(selection), markup=False)
 
 
 def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
     if folder.result.exists():
-        result = read_json(folder.result)
+        result = reading.result(folder)
         model = formatting.size(folder.model.stat().st_size) if folder.model.exists() else "missing"
         return (
             f"finished: accuracy {result['accuracy']:.4f} at density {result['density']:.4f}"

@@ -5,11 +5,12 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from fedtiny.errors import ConfigError, FedTinyError, did_you_mean
-from fedtiny.process import launch
+from fedtiny.errors import ConfigError, FedTinyError, did_you_mean, printable
+from fedtiny.process import Stopped, launch, stop_on_signals
 
 COMMANDS = {  # each is the function `command` of the module of its name
     "run": "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]",
@@ -37,16 +38,40 @@ COMMANDS = {  # each is the function `command` of the module of its name
     "data": "fetch a data set: fedtiny data get NAME",
 }
 DISTRIBUTED = ("run", "resume")  # commands that torchrun may start as several processes
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # PyTorch's own words
 GO_ON = ("compare", "reproduce")  # commands that take up where they were stopped
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code."""
-    sys.exit(dispatch(list(sys.argv[1:] if arguments is None else arguments)))
+    stop_on_signals()
+    code = dispatch(list(sys.argv[1:] if arguments is None else arguments))
+    try:
+        sys.stdout.flush()
+    except OSError as error:  # nobody reads it any more, or it goes to a disk that is full
+        code = code or fail(told(error))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Find the command and run it; a FedTinyError is reported in one sentence."""
+    """Find the command and run it; whatever a user can mend is reported in one sentence."""
+    try:
+        return _carried_out(arguments)
+    except KeyboardInterrupt as stopped:
+        if arguments[0] in GO_ON:
+            command = shlex.join(["fedtiny", *arguments])
+            print(f"stopped; go on with: {command}", file=sys.stderr)
+        return stopped.code if isinstance(stopped, Stopped) else 130
+    except BrokenPipeError:
+        return 1
+    except (FedTinyError, OSError, MemoryError, RuntimeError) as error:
+        if "FEDTINY_TRACEBACK" in os.environ or not told(error):
+            raise
+        return 1 if getattr(error, "reported", False) else fail(told(error))
+
+
+def _carried_out(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
@@ -57,23 +82,27 @@ def dispatch(arguments: list[str]) -> int:
         return _unknown(name)
     from fedtiny.config.aliases import current_flags
 
-    try:
-        _check_launch(name)
-        result: int = importlib.import_module(f"fedtiny.cli.{name}").command(current_flags(rest))
-    except FedTinyError as error:
-        if "FEDTINY_TRACEBACK" in os.environ:
-            raise
-        if not error.reported:
-            print(f"fedtiny: error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        if name in GO_ON:
-            command = shlex.join(["fedtiny", *arguments])
-            print(f"stopped; go on with: {command}", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        return 1
-    return result
+    _check_launch(name)
+    code: int = importlib.import_module(f"fedtiny.cli.{name}").command(current_flags(rest))
+    return code
+
+
+def told(error: Exception) -> str:
+    """What a user is told of an error; nothing if it is a mistake of ours."""
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"the system refuses: {where}{error.strerror or error}"
+    if isinstance(error, MemoryError) or NO_MEMORY in str(error):
+        return "there is not enough memory; take a smaller network, fewer --workers or less data"
+    return str(error) if isinstance(error, FedTinyError) else ""
+
+
+def fail(sentence: str) -> int:
+    """Report an error, if anybody can hear it, and give the exit code."""
+    lines = (printable(line) for line in sentence.splitlines())
+    with suppress(OSError):
+        print("fedtiny: error:", "\n".join(lines), file=sys.stderr, flush=True)
+    return 1
 
 
 def _check_launch(name: str) -> None:

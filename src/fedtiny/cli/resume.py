@@ -21,6 +21,8 @@ class Arguments:
     """Where the data lies now; default: where it lay."""
     workers: int | None = None
     """Processes that play the devices; default: as many as before."""
+    python: Annotated[str | None, tyro.conf.arg(name="device.python")] = None
+    """Another Python that plays the devices; one that the run folder names is never started."""
     track: tuple[str, ...] = ()
     """Where each round's figures go too: tensorboard, trackio, wandb."""
     report: bool = True
@@ -31,6 +33,12 @@ def command(arguments: list[str]) -> int:
     """Parse and resume."""
     parsed = tyro.cli(Arguments, prog="fedtiny resume", args=arguments)
     reporter = reporting(parsed.track)
-    result = resume(parsed.path, root=parsed.root, workers=parsed.workers, reporter=reporter)
+    result = resume(
+        parsed.path,
+        root=parsed.root,
+        workers=parsed.workers,
+        device_python=parsed.python,
+        reporter=reporter,
+    )
     finish(result, report=parsed.report, track=parsed.track)
     return 0

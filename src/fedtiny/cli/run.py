@@ -1,6 +1,6 @@
 """fedtiny run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -37,8 +37,11 @@ class Arguments:
 def command(arguments: list[str]) -> int:
     """Parse and run."""
     file, flags = config_file_first(arguments)
-    default = configs.load(file) if file else Config()
+    named = configs.load(file, programs=True) if file else Config()
+    default = replace(named, device=replace(named.device, python=None))
     parsed = tyro.cli(Arguments, prog=PROG, args=flags, default=Arguments(config=default))
+    if parsed.config.device.python is None:
+        configs.refuse_program(named, str(file))
     result = run(parsed.config, out=parsed.out, reporter=reporting(parsed.track))
     finish(result, report=parsed.report, track=parsed.track)
     return 0

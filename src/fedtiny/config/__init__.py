@@ -1,7 +1,7 @@
 """The settings of a run: what there is, what is allowed, what is meant by default."""
 
 from fedtiny.aliases import old_names
-from fedtiny.config.flat import dumps, from_dict, load, parse, to_dict
+from fedtiny.config.flat import dumps, from_dict, load, parse, refuse_program, to_dict
 from fedtiny.config.presets import (
     ResolvedConfig,
     ResolvedPruning,
@@ -47,6 +47,7 @@ __all__ = [
     "parse",
     "parse_flops",
     "parse_size",
+    "refuse_program",
     "resolve",
     "resolve_run",
     "to_dict",

@@ -26,6 +26,14 @@ AT_LEAST_ONE = (
     *("pruning.delta_r", "pruning.r_stop", "pruning.iterations"),
     *("gpu.lanes", "gpu.cards", "robustness.max_samples", "robustness.bucket"),
 )
+MOST: dict[str, int] = {
+    "threads": 1024,
+    "workers": 1024,
+    "width": 8192,
+    "parameters": 10**10,
+    "selection.pool_size": 10**6,
+}
+"""Settings with a ceiling: beyond it no machine would do what was asked for."""
 AT_LEAST_TWO = ("train.batch_size", "fleet.min_samples", "selection.batch_size")
 SHARES = (
     *("density", "fleet.fraction", "selection.development_ratio"),
@@ -66,6 +74,10 @@ def complaints(config: "Config") -> Iterator[str]:
             if isinstance(value, int | float) and not is_met(value):
                 shown = f"{value:g}" if isinstance(value, float) else value
                 yield f"--{name.replace('_', '-')} {demand}, got {shown}"
+    for name, most in MOST.items():
+        value = attrgetter(name)(config)
+        if isinstance(value, int) and value > most:
+            yield f"--{name.replace('_', '-')} must be at most {most:,}, got {value:,}"
     fleet, selection = config.fleet, config.selection
     if config.parameters is not None and config.model != "small":
         yield (

@@ -10,8 +10,10 @@ from fedtiny.config.aliases import current_settings
 from fedtiny.config.checks import check_value, choices_of
 from fedtiny.config.settings import Config
 from fedtiny.errors import ConfigError, did_you_mean
+from fedtiny.files import read_file
 
 T = TypeVar("T")
+MAX_CONFIG = 1 << 20  # bytes of a config file
 Flat = dict[str, Any]
 """Settings by their full name, as in `pruning.delta_r`."""
 
@@ -62,16 +64,33 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def load(path: Path) -> Config:
-    """Read a TOML file; keys left out keep their defaults."""
+def load(path: Path, *, programs: bool = False) -> Config:
+    """Read a TOML file; keys left out keep their defaults.
+
+    A file may not name a program to start, unless `programs` are asked for: whoever asks does not
+    start them.
+    """
     try:
-        return from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
+        config = from_dict(tomllib.loads(read_file(path, MAX_CONFIG).decode()))
     except FileNotFoundError as missing:
         raise ConfigError(f"there is no config file {path}") from missing
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read config file {path}: {error}") from error
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot read config file {path}: {why}") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    if not programs:
+        refuse_program(config, str(path))
+    return config
+
+
+def refuse_program(config: Config, where: str) -> None:
+    """Refuse settings out of a file that would start a program."""
+    if config.device.python is not None:
+        raise ConfigError(
+            f"{where} names a program that would play the devices (device.python); programs are "
+            "taken from flags only: if you trust it, give it with --device.python"
+        )
 
 
 def dumps(config: Config) -> str:

@@ -1,8 +1,9 @@
 """Decoded images, memory-mapped from a folder that is either complete or not there.
 
-An entry holds images and labels as ``.npy``, and a manifest that is written last. It is written
-into a hidden folder beside its place and renamed once it is on disk, so a process that dies
-half-way leaves nothing that could be taken for a complete entry.
+An entry holds images and labels as ``.npy``, and a manifest with their checksum that is written
+last. It is written into a hidden folder beside its place and renamed once it is on disk, so a
+process that dies half-way leaves nothing that could be taken for a complete entry. What has changed
+since is decoded again.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ import numpy as np
 
 from fedtiny.data.images import Array, ImageSet
 from fedtiny.errors import DataError
-from fedtiny.files import sync, sync_folder
+from fedtiny.files import parse_json, read_file, sync, sync_folder
 
 FORMAT = 1
 IMAGES = "images.npy"
@@ -73,6 +74,12 @@ class Cache:
         entry = self.folder / key
         if (found := read_entry(entry)) is not None:
             return found
+        if entry.exists():
+            print(
+                f"fedtiny: the cache entry {entry} is damaged or of an older version; its images "
+                "are decoded again",
+                file=sys.stderr,
+            )
         decoding = decode()
         try:
             with self._staging(key) as staging:
@@ -142,7 +149,9 @@ def write_entry(folder: Path, decoding: Decoding) -> None:
 def read_entry(folder: Path) -> ImageSet | None:
     """The images of a complete entry, memory-mapped copy-on-write; None for anything else."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = parse_json(read_file(folder / MANIFEST))
+        if not all((folder / name).is_file() for name in (IMAGES, LABELS)):
+            return None
         images = np.load(folder / IMAGES, mmap_mode="c", allow_pickle=False)
         if manifest != _manifest(folder, images.shape, tuple(manifest["classes"])):
             return None
@@ -174,6 +183,7 @@ def _manifest(folder: Path, shape: tuple[int, ...], classes: tuple[str, ...]) ->
         "shape": list(shape),
         "classes": list(classes),
         "bytes": {name: (folder / name).stat().st_size for name in (IMAGES, LABELS)},
+        "digest": content_key(repr((shape, classes)), ((n, folder / n) for n in (IMAGES, LABELS))),
     }
 
 

@@ -20,7 +20,7 @@ from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.node import answer
-from fedtiny.devices.workers import PARENT_ENDS, Channel, Worker, serve
+from fedtiny.devices.workers import PARENT_ENDS, Channel, Worker, ignore_terminal, serve
 from fedtiny.devices.workers import Task as Task
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
@@ -108,7 +108,7 @@ class ForkExecutor(_ReferenceExecutor):
         self, engine: Engine, spec: DeviceSpec, shards: Sequence[DeviceData], count: int
     ) -> None:
         super().__init__()
-        for _ in range(count):
+        for _ in range(max(1, min(count, len(shards)))):
             self._workers.append(_ForkWorker(engine, spec, shards))
 
     def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
@@ -136,7 +136,7 @@ class _ForkWorker(Worker):
 
 def _work(pipe: Connection, engine: Engine, spec: DeviceSpec, shards: Sequence[DeviceData]) -> None:
     """A child's life, apart from its parent's."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_terminal()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for parents_end in PARENT_ENDS:
         parents_end.close()

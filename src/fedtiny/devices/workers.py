@@ -172,6 +172,13 @@ def trouble(error: Exception) -> bytes:
     return BROKEN + "".join(traceback.format_exception(error)).encode()
 
 
+def ignore_terminal() -> None:
+    """Leave Ctrl-C and a terminal that goes away to the parent, which ends its children."""
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
 def main() -> None:
     """The life of a device in a process of its own, without torch (see `SubprocessExecutor`).
 
@@ -180,7 +187,7 @@ def main() -> None:
     """
     from fedtiny.devices.native_engine import NativeEngine
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_terminal()
     channel = _own_streams()
     with contextlib.suppress(*GONE):
         channel.send_bytes(DONE + __version__.encode())

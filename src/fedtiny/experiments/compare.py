@@ -102,6 +102,8 @@ def load(path: Path) -> Grid:
                 lists[key] = tuple(found) if isinstance(found, list) else (found,)
                 if not lists[key] or not all(type(item) in kinds for item in lists[key]):
                     raise ConfigError(f"'{key}' must be a list of {kinds[-1].__name__}")
-        return Grid(**lists, base=configs.from_dict(values))
+        base = configs.from_dict(values)
+        configs.refuse_program(base, "it")
+        return Grid(**lists, base=base)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

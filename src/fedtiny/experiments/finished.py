@@ -18,8 +18,8 @@ from fedtiny.errors import ConfigError, RunError
 from fedtiny.experiments.places import Cell, Place
 from fedtiny.experiments.quantities import Numbers
 from fedtiny.extras import own_code, require, version_of
-from fedtiny.files import read_json, write_json
-from fedtiny.runs import metrics
+from fedtiny.files import write_json
+from fedtiny.runs import metrics, reading
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.metrics import Record
@@ -44,7 +44,6 @@ COSTS = (
     *("selection_bytes_down", "selection_bytes_paper", "dense_model_bytes", "pool_size"),
 )
 """What is known of a run from its result, and from the cost model."""
-MACHINES = "machines.json"
 PACKAGES = ("fedtiny", "torch", "numpy")
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -87,9 +86,9 @@ def in_folders(
             cell = place.cell(seed)
             folder, settings = RunFolder(cells / cell.name), settings_of(cell.config)
             try:
-                configs.load(folder.config)
-                numbers, machines = measure(cell.config, folder), machines_of(folder)
-                kernels = tuple(read_json(folder.result).get("kernels", ()))
+                reading.config(folder)
+                numbers, machines = measure(cell.config, folder), reading.machines(folder)
+                kernels = tuple(reading.result(folder).get("kernels", ()))
                 curve = curve_of(metrics.read(folder))
             except (ConfigError, RunError) as error:
                 damaged[cell.name] = f"{error}; {way_anew(folder)}"
@@ -146,16 +145,17 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
     of a device of mean size by the cost model; FLOPs and memory are of the costliest round. The
     data itself is read only if its images are not known.
     """
-    result, table = read_json(folder.result), load_split(folder).table
-    records, selection, rounds = metrics.read(folder), read_json(folder.selection), result["rounds"]
-    if len(records) != rounds:
+    result, table = reading.result(folder), load_split(folder).table
+    records, selection = metrics.read(folder), reading.selection(folder)
+    rounds = result["rounds"]
+    if len(records) != rounds or not all(map(reading.WHOLE_RECORD, records)):
         raise RunError(f"{folder.metrics} is missing or tells {len(records)} of {rounds} rounds")
     known = IMAGES.get(config.data.name)
     shape = known[0] if known else load_data(configs.resolve(config)).shape
     samples = int(table.sum()) // len(table)
     inputs: CostInputs = {"shape": shape, "classes": table.shape[1], "samples": samples}
     if config.memory_budget or config.flops_budget:
-        config = configs.load(folder.config)
+        config = reading.config(folder)
     if config.pruning.budgets == "flow" and methods.find(config.method).budgets:
         inputs["flow"] = _flow_of(config, records[0], **inputs)
     moved = selection["bytes_down"] + selection["bytes_up"] if selection else 0
@@ -170,7 +170,10 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
 def _flow_of(config: Config, record: Record, **inputs: Unpack[CostInputs]) -> LayerFlow:
     """Layer budgets as the run had them, so that they need not be measured again."""
     flow = layer_flow_of(config, **inputs)
-    counts = [round(record["densities"][layer] * n) for layer, n in flow.param_spec.sizes.items()]
+    densities, sizes = record.get("densities", {}), flow.param_spec.sizes
+    if not sizes.keys() <= densities.keys():
+        raise RunError("its first round does not tell the density of each layer")
+    counts = [round(densities[layer] * n) for layer, n in sizes.items()]
     pruning = config.pruning
     return flow.knowing(config.density, pruning.flow_beta, pruning.iterations, counts)
 
@@ -220,7 +223,7 @@ def unlike(config: Config, there: Config) -> list[str]:
 
 def require_same(cell: Cell, folder: RunFolder) -> None:
     """A folder with other settings must not pass for this run's."""
-    found = unlike(cell.config, configs.load(folder.config))
+    found = unlike(cell.config, reading.config(folder))
     if found:
         raise RunError(
             f"{folder.path} holds a run with other settings ({', '.join(found)}); choose "
@@ -258,12 +261,6 @@ def _cpu() -> str:
 
 def note_machine(folder: RunFolder, machine: Machine) -> None:
     """Add a machine to those that worked on a run."""
-    known = machines_of(folder)
+    known = reading.machines(folder)
     if machine not in known:
-        write_json(folder.path / MACHINES, {"machines": [*known, machine]})
-
-
-def machines_of(folder: RunFolder) -> tuple[Machine, ...]:
-    """The machines that worked on a run, in order."""
-    path = folder.path / MACHINES
-    return tuple(read_json(path)["machines"]) if path.exists() else ()
+        write_json(folder.path / reading.MACHINES, {"machines": [*known, machine]})

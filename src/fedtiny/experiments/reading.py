@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtiny.errors import ConfigError, did_you_mean
+from fedtiny.files import read_file
 
 KINDS = {str: "text", int: "a number", dict: "a table", list: "a list", bool: "true/false"}
 
@@ -13,8 +14,8 @@ KINDS = {str: "text", int: "a number", dict: "a table", list: "a list", bool: "t
 def read(path: Path) -> dict[str, Any]:
     """A TOML file as plain data."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return tomllib.loads(read_file(path).decode())
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
 
 

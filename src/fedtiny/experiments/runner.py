@@ -14,10 +14,9 @@ from fedtiny import config as configs
 from fedtiny import methods
 from fedtiny.config import Config, DataConfig
 from fedtiny.cost.network import layer_flow, named
-from fedtiny.errors import ConfigError, DataError, FedTinyError, RunError, can_retry
+from fedtiny.errors import ConfigError, DataError, FedTinyError, can_retry
 from fedtiny.experiments.finished import note_machine, require_same, this_machine, way_anew
 from fedtiny.experiments.places import Cell
-from fedtiny.files import read_json
 from fedtiny.models.param_spec import Shape
 from fedtiny.runs import formatting
 from fedtiny.runs.assembly import Assembly
@@ -26,6 +25,7 @@ from fedtiny.runs.folder import LockedError, RunFolder
 from fedtiny.runs.formatting import unused_settings
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.reading import is_finished
 from fedtiny.runs.reporter import Reporter, Silent
 from fedtiny.runs.resolve import has_gpu
 from fedtiny.runs.runner import resume, run
@@ -197,12 +197,12 @@ def complete(cell: Cell, folder: RunFolder, reporter: Reporter) -> bool:
     """
     if folder.config.exists() or folder.result.exists():
         require_same(cell, folder)
-    if folder.result.exists():
+    if is_finished(folder):
         return False
     config = cell.config
     if folder.config.exists():
-        root, workers = config.data.root, config.workers
-        resume(folder.path, root=root, workers=workers, reporter=reporter)
+        root, workers, python = config.data.root, config.workers, config.device.python
+        resume(folder.path, root=root, workers=workers, device_python=python, reporter=reporter)
     else:
         run(config, out=folder.path, reporter=reporter)
     return True
@@ -210,14 +210,7 @@ def complete(cell: Cell, folder: RunFolder, reporter: Reporter) -> bool:
 
 def unfinished(cells: Sequence[Cell], folder: Path) -> list[Cell]:
     """The cells that have no result in their folders."""
-    return [cell for cell in cells if not _has_result(RunFolder(folder / cell.name))]
-
-
-def _has_result(place: RunFolder) -> bool:
-    try:
-        return bool(read_json(place.result))
-    except RunError:
-        return False
+    return [cell for cell in cells if not is_finished(RunFolder(folder / cell.name))]
 
 
 def usable(cells: Sequence[Cell], account: Account) -> list[Cell]:

@@ -42,7 +42,9 @@ class Scale:
             every["density"] = 1.0
         every[POOL] = _pool(every)
         values = {name: value for name, value in every.items() if value is not None}
-        return configs.resolve(configs.from_dict(nested(values)))
+        config = configs.from_dict(nested(values))
+        configs.refuse_program(config, "an experiment")
+        return configs.resolve(config)
 
     def stem(self, config: Config) -> str:
         """A name by content: what is run, and all that differs from the scale's own settings."""

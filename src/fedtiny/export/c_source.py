@@ -18,7 +18,7 @@ from fedtiny.export.c_steps import Program
 from fedtiny.export.c_tables import Table, table, turned_weights
 from fedtiny.export.c_text import Declarations, comment, string
 from fedtiny.export.network import TinyModel, Values
-from fedtiny.files import make_folder, write_atomically
+from fedtiny.files import make_own_folder, write_atomically
 from fedtiny.graph.arrays import Lowered
 from fedtiny.graph.ir import Kind
 
@@ -48,7 +48,7 @@ def write_c(model: TinyModel, out: Path, *, values: Values = "int8") -> CReport:
         "model.h": source.header(),
         "main.c": c_runtime.text("main.c"),
     }
-    make_folder(out)
+    make_own_folder(out)
     for name, text in texts.items():
         write_atomically(out / name, text.encode("ascii"))
     return CReport(source.table_bytes, source.ram_bytes, tuple(out / name for name in texts))

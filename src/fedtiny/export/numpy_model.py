@@ -4,6 +4,7 @@
 >>> model(images).argmax(axis=1)  # doctest: +SKIP
 """
 
+import io
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fedtiny.errors import DataError, ExportError
 from fedtiny.export.network import TinyModel, as_images
 from fedtiny.export.packed import shipped
 from fedtiny.extras import require
+from fedtiny.files import read_file
 from fedtiny.graph.arithmetic import FORMS
 from fedtiny.graph.arrays import Floats
 from fedtiny.graph.ir import UNTRUSTED
@@ -69,6 +71,7 @@ class NumpyModel:
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 MAX_PIXELS = 1 << 26
+MAX_BYTES = 1 << 30  # of an image file
 WITHOUT_A_RANGE = ("I", "F")  # whole numbers of 32 bits, and floats
 DEEP_AS_INTEGERS = ("PNG", "PPM")  # whose 16 bits some versions of Pillow hold in 32
 
@@ -80,7 +83,7 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
         raise ExportError(f"the model takes images of {channels} channels, which no image file has")
     pillow = require("PIL.Image", extra="data")
     try:
-        with pillow.open(path) as file:
+        with pillow.open(io.BytesIO(read_file(path, MAX_BYTES))) as file:
             if file.width * file.height > MAX_PIXELS:
                 raise DataError(f"{path} has more than {MAX_PIXELS} pixels")
             image = _in_bytes(file, path).convert(MODES[channels])

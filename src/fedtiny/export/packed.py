@@ -21,7 +21,7 @@ from fedtiny.errors import ExportError, FedTinyError, ModelError
 from fedtiny.export.network import TinyModel, Values, quantise
 from fedtiny.extras import require
 from fedtiny.federation.wire.indices import Reader, coded, read_positions
-from fedtiny.files import digest_of, with_text
+from fedtiny.files import MAX_TENSORS, digest_of, read_file, with_text
 from fedtiny.graph.arrays import Floats, Lowered, Norm, Weights
 from fedtiny.graph.ir import UNTRUSTED, Graph, Kind, Node
 from fedtiny.graph.node import NORMS
@@ -80,7 +80,7 @@ def _check(graph: Graph) -> None:
 def read(path: Path | str) -> TinyModel:
     """The model of a packed file."""
     try:
-        data = Path(path).read_bytes()
+        data = read_file(Path(path), MAX_TENSORS)
     except OSError as error:
         raise ExportError(f"cannot read {path}: {error.strerror}") from error
     return unpacked(data, str(path))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load
 
 from fedtiny import __version__, methods, models
 from fedtiny import config as configs
@@ -20,11 +20,13 @@ from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, RunError
 from fedtiny.export import packed
 from fedtiny.export.network import TinyModel, lower
-from fedtiny.files import read_json, write_atomically
+from fedtiny.files import MAX_TENSORS, read_file, write_atomically
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
+from fedtiny.runs import reading
 from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.inputs import build_model, check_inputs, load_data, own_inputs, parameters
+from fedtiny.runs.split import NOT_OURS
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta
 
@@ -59,8 +61,8 @@ class Trained:
     def state(self) -> dict[str, Floats]:
         """The trained values, by name."""
         try:
-            return dict(load_file(self.file))
-        except (OSError, SafetensorError) as error:
+            return dict(load(read_file(self.file, MAX_TENSORS)))
+        except (OSError, SafetensorError, MemoryError, *NOT_OURS) as error:
             again = self.folder.checkpoint.exists()
             way = f"; make it again with: {way_on(self.folder)}" if again else ""
             raise RunError(f"{self.file} is missing or damaged{way}") from error
@@ -70,8 +72,11 @@ class Trained:
         pruned = self.config.pruning.depthwise
         shape = self.data.input_shape
         param_spec = models.analyze(self.network, shape, self.graph, depthwise=pruned)
-        if any(self.state.get(n, np.empty(0)).shape != s for n, s in param_spec.prunable.items()):
+        needed = {**param_spec.prunable, **param_spec.dense}
+        if any(self.state.get(name, np.empty(0)).shape != s for name, s in needed.items()):
             raise RunError(f"{self.file} belongs to another model than its config names")
+        if not all(np.isfinite(self.state[name]).all() for name in needed):
+            raise RunError(f"{self.file} holds NaN or infinity")
         mask = Mask(param_spec, {n: np.flatnonzero(self.state[n]) for n in param_spec.prunable})
         return Theta.from_tensors(self.state, mask)
 
@@ -90,7 +95,7 @@ class Trained:
 
     def card(self, theta: Theta) -> dict[str, Any]:
         """Where the model comes from; the same for a run that was stopped and resumed."""
-        result = read_json(self.folder.result)
+        result = reading.result(self.folder)
         result = result["best"] if self.best else result
         return {
             "fedtiny": __version__,
@@ -135,9 +140,9 @@ def trained(
     folder = RunFolder.open(Path(path))
     if not folder.result.exists():
         raise RunError(f"{path} is not finished; continue it with: {way_on(folder)}")
-    if best and "best" not in read_json(folder.result):
+    if best and "best" not in reading.result(folder):
         raise RunError(f"{path} has kept no best model; it was run without --save-best")
-    asked = configs.resolve(configs.load(folder.config))
+    asked = configs.resolve(reading.config(folder))
     data = data or _known_data(folder)
     inputs = {"data": data, "model": model}
     if any(inputs[name] is None for name in own_inputs(asked)):
@@ -149,7 +154,7 @@ def trained(
     own = copy.deepcopy(model)
     config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
     images = data.input_shape, len(data.classes)
-    network = own if own and config.model == asked.model else build_model(config, *images)
+    network = own if own and config.model == asked.model else build_model(config, *images, copies=1)
     graph = graph or models.traced(network, data.input_shape)
     return Trained(folder, config, data, network, graph, best)
 
@@ -163,7 +168,7 @@ def _known_data(folder: RunFolder) -> DataSet | None:
     blank = np.zeros((1, *known.shape), dtype=np.uint8)
     images = ImageSet(blank, np.zeros(1, dtype=np.int64), known.classes)
     name, normal = str(known.card.get("data", "")), known.normalisation
-    about = read_json(folder.about) if folder.about.exists() else {}
+    about = reading.about(folder) if folder.about.exists() else {}
     data = DataSet(name, images, images, normal.mean, normal.std, flips=False, crop_padding=0)
     return replace(data, layout=about.get("layout", data.layout))
 

@@ -14,11 +14,12 @@ from fedtiny.data import ImageSet, load_own
 from fedtiny.data.images import resize
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.devices.node import Receiver, answer
-from fedtiny.errors import DataError, FedTinyError
+from fedtiny.errors import DataError
 from fedtiny.federation import wire
 from fedtiny.federation.messages import Request
 from fedtiny.flower import messages
 from fedtiny.flower.messages import DONE, FAILED, LACKS, Answer, Arrival, NodeSpec, Question, key_of
+from fedtiny.flower.node_log import NodeError, told_to_server
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.split import Split, share_out
 from fedtiny.sparse.theta import Theta
@@ -32,7 +33,7 @@ def shard_of(spec: NodeSpec, device: int, node: NodeConfig) -> DeviceData:
     """The device's data; its development set is the same for every message of a run."""
     if spec.own_data:
         if "data" not in node:
-            raise DataError(
+            raise NodeError(
                 "this run takes nodes with data of their own: start them with "
                 "--node-config 'data=\"PATH\"'"
             )
@@ -56,7 +57,7 @@ def _part(spec: NodeSpec, node: NodeConfig) -> int:
     part, devices = claim(node), spec.config.fleet.devices
     parts = node.get("num-partitions", devices)
     if part is None or parts != devices or part >= devices:
-        raise DataError(
+        raise NodeError(
             f"this run shares {spec.config.data.name} among {devices} nodes: start each with "
             f"--node-config 'partition-id=K num-partitions={devices}', K from 0 to {devices - 1}"
         )
@@ -149,17 +150,19 @@ _engine = lru_cache(maxsize=1)(NodeSpec.engine)  # a process of many nodes has o
 def _handler(
     act: Callable[[Question, Memory, NodeConfig], Answer | Arrival],
 ) -> Callable[[Message, Context], Message]:
-    """Let a node act on a message; a trouble that a user can understand is an answer too."""
+    """Let a node act on a message; a trouble is an answer too, but for what would tell of the node.
+
+    Flower itself would send the text of an error, with the paths in it.
+    """
 
     def handle(message: Message, context: Context) -> Message:
-        memory, question = Memory(context.state), Question.read(message.content)
         node = {"name": f"node {context.node_id}", **context.node_config}
         try:
-            found = act(question, memory, node)
+            found = act(Question.read(message.content), Memory(context.state), node)
         except wire.MissingVersion:
             found = Answer(LACKS, messages.THETA)
-        except FedTinyError as error:
-            found = Answer(FAILED, str(error))
+        except Exception as error:
+            found = Answer(FAILED, told_to_server(error))
         return Message(found.records(), reply_to=message)
 
     return handle

@@ -1,5 +1,6 @@
 """Messages to many nodes, a few at a time, and their replies, on disk until they are averaged."""
 
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from flwr.serverapp import Grid
 
 from fedtiny.errors import RunError
 from fedtiny.federation.transport import ABSENT, STRAGGLER
+from fedtiny.files import WRITING
 from fedtiny.flower.messages import told
 
 AT_ONCE = 16  # messages in memory at a time, whatever the number of nodes
@@ -88,10 +90,13 @@ class Spool:
     @classmethod
     @contextmanager
     def within(cls, folder: Path) -> Iterator["Spool"]:
-        """An empty spool, gone in the end; what a killed server left there goes too."""
+        """An empty spool that nobody else can look into, gone in the end.
+
+        What a killed server left there goes too.
+        """
         shutil.rmtree(folder, ignore_errors=True)
         with _told(folder):
-            folder.mkdir(parents=True)
+            folder.mkdir(mode=0o700, parents=True)
         try:
             yield cls(folder)
         finally:
@@ -100,13 +105,17 @@ class Spool:
     def put(self, device: int, reply: bytes) -> None:
         """Keep the reply of a device."""
         with _told(self._folder):
-            self._place(device).write_bytes(reply)
+            descriptor = os.open(self._place(device), os.O_WRONLY | os.O_EXCL | WRITING, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(reply)
         self._devices.add(device)
 
     def in_order(self) -> Iterator[tuple[int, bytes]]:
         """Every reply in the order of devices, one in memory at a time."""
         for device in sorted(self._devices):
-            yield device, self._place(device).read_bytes()
+            with _told(self._folder):
+                reply = self._place(device).read_bytes()
+            yield device, reply
 
     def _place(self, device: int) -> Path:
         return self._folder / f"{device}.reply"

@@ -21,10 +21,11 @@ from fedtiny.data.images import input_shape
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.native_engine import NativeEngine
-from fedtiny.errors import FedTinyError, WireError
+from fedtiny.errors import WireError
 from fedtiny.extras import require
 from fedtiny.federation.messages import Request
 from fedtiny.federation.verbs import KNOWN
+from fedtiny.flower.node_log import NodeError
 from fedtiny.models.param_spec import Shape
 from fedtiny.runs.inputs import build_model
 
@@ -212,7 +213,7 @@ class NodeSpec:
         """The spec that such JSON says, if it is one of this version."""
         plain: Mapping[str, Any] = json.loads(text)
         if plain["fedtiny"] != __version__:
-            raise FedTinyError(
+            raise NodeError(
                 f"this node has fedtiny {__version__}, the server {plain['fedtiny']}; "
                 "install the same on both"
             )

@@ -10,11 +10,12 @@ from flwr.serverapp import Grid
 
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Traffic
-from fedtiny.files import read_json, write_json
+from fedtiny.files import write_json
 from fedtiny.flower.exchange import Exchange, failure
 from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, NodeSpec, Question
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.reading import assignments
 
 LATE = "it did not answer in time"
 LOOK = 1.0  # seconds between two looks for nodes
@@ -31,12 +32,21 @@ class Assignment:
     samples: int
 
 
+class DeviceKeptError(FedTinyError):
+    """A device whose node is away, and that is kept for it."""
+
+    def __init__(self, device: int, owner: Assignment) -> None:
+        super().__init__(f"device {device} belongs to {owner.name}, which is away; it is kept")
+
+
 class NodeRegistry:
     """Gives every new node the spec of the run and a device to play.
 
-    A node keeps its device as long as the run lasts; another one may take the device over when
-    the first is gone. Who played what before the server was started anew is recalled from the run
-    folder; `shares` is how many images each device has, where that is known.
+    A device belongs to its node, which Flower knows by its key, as long as the run lasts, also when
+    the server is started anew: who played what is recalled from the run folder. While the node is
+    away no other one takes the device, unless the run cannot go on without (`present`), the whole
+    fleet is a new one, or the settings say that devices are free; then the log tells. `shares` is
+    how many images each device has, where that is known.
     """
 
     def __init__(
@@ -57,8 +67,8 @@ class NodeRegistry:
         self.size = spec.config.fleet.devices
         self.assigned: dict[int, Assignment] = {}
         self.turned_away: dict[int, str] = {}
-        known = read_json(folder.nodes)["devices"] if folder.nodes.exists() else {}
-        self._recalled = {int(device): Assignment(**own) for device, own in known.items()}
+        self._recalled = {device: Assignment(**own) for device, own in assignments(folder).items()}
+        self._waiting: dict[int, Arrival] = {}
         self.traffic = Traffic()
         self._invitations: list[Exchange] = []
         self._noted: dict[str, Any] = {}
@@ -66,7 +76,8 @@ class NodeRegistry:
     def present(self, expected: int, least: int) -> dict[int, int]:
         """The devices that are there and their nodes, new ones let in.
 
-        As long as fewer than expected are there this waits; when the time is up, `least` will do.
+        As long as fewer than expected are there this waits; when the time is up, `least` will do,
+        and if there are fewer, devices are taken from nodes that are away.
         """
         until = time.monotonic() + self.settings.wait
         there = self._look()
@@ -75,6 +86,8 @@ class NodeRegistry:
         while len(there) < expected and time.monotonic() < until:
             time.sleep(LOOK)
             there = self._look()
+        if len(there) < least and self._waiting:
+            there = self._give_away(list(self.grid.get_node_ids()))
         if len(there) < least:
             raise FedTinyError(self._too_few(len(there), least))
         return there
@@ -95,9 +108,18 @@ class NodeRegistry:
         online = list(self.grid.get_node_ids())
         # Who was turned away and has left is a stranger when it comes back, perhaps mended.
         self.turned_away = {k: why for k, why in self.turned_away.items() if k in set(online)}
+        self._waiting = {k: arrival for k, arrival in self._waiting.items() if k in set(online)}
         if len(self._seated(online)) < self.size:
             self._invite(online)
         self._welcome(online)
+        if len(self._waiting) >= self.size and not self._seated(online):
+            return self._give_away(online)
+        return self._seated(online)
+
+    def _give_away(self, online: list[int]) -> dict[int, int]:
+        """Let those who wait play devices whose nodes are away."""
+        for node, arrival in sorted(self._waiting.items()):
+            self._assign(node, arrival, online, keep=False)
         return self._seated(online)
 
     def _invite(self, online: list[int]) -> None:
@@ -135,7 +157,10 @@ class NodeRegistry:
         except FedTinyError as error:
             return str(error)
 
-    def _assign(self, node: int, arrival: Arrival | str, online: list[int]) -> None:
+    def _assign(
+        self, node: int, arrival: Arrival | str, online: list[int], keep: bool = True
+    ) -> None:
+        self._waiting.pop(node, None)
         try:
             if isinstance(arrival, str):
                 raise FedTinyError(arrival)
@@ -145,8 +170,10 @@ class NodeRegistry:
                     f"it says that it has {arrival.samples} images, more than the {most} that "
                     "robustness.max_samples allows"
                 )
-            device = self._device(node, arrival, online)
+            device = self._device(node, arrival, online, keep and not self.settings.reassign)
         except FedTinyError as error:
+            if isinstance(error, DeviceKeptError) and isinstance(arrival, Arrival):
+                self._waiting[node] = arrival
             self.turned_away[node] = str(error)
             self.say(f"node {node} takes no part: {error}")
         else:
@@ -166,9 +193,9 @@ class NodeRegistry:
         there, assigned = set(online), sorted(self.assigned.items())
         return {device: own.node for device, own in assigned if own.node in there}
 
-    def _device(self, node: int, arrival: Arrival, online: Iterable[int]) -> int:
+    def _device(self, node: int, arrival: Arrival, online: Iterable[int], keep: bool) -> int:
         """Give a node the device it claims, or the one it had, or the first that is free."""
-        taken = self._seated(online)
+        taken, owners = self._seated(online), self._recalled | self.assigned
         device = arrival.claim if arrival.claim is not None else self._free(node, taken)
         if device is None or device >= self.size:
             raise FedTinyError(f"the run has {self.size} devices, and each has its node")
@@ -178,6 +205,14 @@ class NodeRegistry:
             raise FedTinyError(
                 f"it says that it has {arrival.samples} images, but the part of device {device} "
                 f"has {self.shares[device]}; give it the data set that the server has"
+            )
+        owner = owners.get(device)
+        if owner is not None and owner.node != node:
+            if keep:
+                raise DeviceKeptError(device, owner)
+            self.say(
+                f"device {device} of {owner.name} (node {owner.node}), which is away, is given to "
+                f"{arrival.name} (node {node})"
             )
         self.turned_away.pop(node, None)
         self.assigned[device] = Assignment(node, arrival.name, arrival.samples)

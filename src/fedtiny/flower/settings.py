@@ -15,6 +15,7 @@ from fedtiny.config import Config
 from fedtiny.config.aliases import current
 from fedtiny.config.flat import Flat, flattened, joined, nested
 from fedtiny.errors import ConfigError, RunError
+from fedtiny.files import read_file, write_new
 from fedtiny.runs.folder import quoted
 
 SECTION = "flower"
@@ -95,6 +96,8 @@ class FlowerSettings:
     """Seconds to wait for nodes to appear."""
     timeout: float = 600.0
     """Seconds that a question may take; who is later is left out of it."""
+    reassign: bool = False
+    """Give a device whose node is away to the next node; else it is kept for that node's key."""
 
     def __post_init__(self) -> None:
         for name, value in (("wait", self.wait), ("timeout", self.timeout)):
@@ -186,7 +189,7 @@ def write_app(folder: Path, config: Config, settings: FlowerSettings) -> None:
         if taken:
             raise RunError(f"{folder / taken[0]} is there already; choose another folder")
         for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            write_new(folder / name, text.encode())
     except OSError as error:
         raise RunError(f"cannot write an app into {folder}: {error.strerror}") from error
 
@@ -195,11 +198,11 @@ def read_app(folder: Path) -> Flat:
     """The settings of an app, by the names that it gives them."""
     project = folder / "pyproject.toml"
     try:
-        told = tomllib.loads(project.read_text(encoding="utf-8"))
+        told = tomllib.loads(read_file(project).decode())
         return joined(told["tool"]["flwr"]["app"]["config"])
     except (OSError, LookupError, TypeError, AttributeError) as error:
         raise RunError(f"{folder} is no app; make one with: fedtiny flower init DIR") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"cannot read {project}: {error}") from error
 
 

@@ -228,11 +228,14 @@ def _densities(run: Run, names: list[str]) -> NDArray[np.float64] | None:
     sizes, selection = numbers(run.about, "layers"), run.selection.get("selection")
     counts = selection.get("layer_counts") if isinstance(selection, dict) else None
     try:
-        densities = np.array(counts, dtype=np.float64) / [sizes[name] for name in names]
+        kept = np.array(counts, dtype=np.float64)
+        full = np.array([sizes[name] for name in names])
     except (KeyError, TypeError, ValueError):
         return None
-    usable = densities.ndim == 2 and bool((densities > 0).any()) and np.isfinite(densities).all()
-    return densities if usable else None
+    if kept.ndim != 2 or kept.shape[1] != len(full) or not full.all():
+        return None
+    densities: NDArray[np.float64] = kept / full
+    return densities if (densities > 0).any() and np.isfinite(densities).all() else None
 
 
 def _draw_layers(names: Sequence[str], by_layer: NDArray[np.float64], chosen: int) -> Canvas:

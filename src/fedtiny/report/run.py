@@ -16,8 +16,7 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.config.flat import flat, nested
 from fedtiny.errors import RunError
-from fedtiny.files import read_json
-from fedtiny.runs import metrics
+from fedtiny.runs import metrics, reading
 from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.inputs import as_arguments, own_inputs
 from fedtiny.runs.metrics import Record
@@ -81,17 +80,17 @@ def read(folder: RunFolder) -> Run:
             missing.append(f"{error}; what it would show is left out.")
             return otherwise
 
-    def plain(path: Path) -> dict[str, Any]:
-        return tried(lambda: read_json(path), {}) if path.exists() else {}
+    def plain(path: Path, load: Callable[[RunFolder], dict[str, Any]]) -> dict[str, Any]:
+        return tried(lambda: load(folder), {}) if path.exists() else {}
 
     run = Run(
         folder,
-        configs.load(folder.config),
+        reading.config(folder),
         tried(lambda: metrics.read(folder), []),
-        plain(folder.result),
-        plain(folder.selection),
-        plain(folder.about),
-        plain(folder.versions),
+        plain(folder.result, reading.result),
+        plain(folder.selection, reading.selection),
+        plain(folder.about, reading.about),
+        plain(folder.versions, reading.versions),
         tried(lambda: load_split(folder).table, None) if folder.partition.exists() else None,
     )
     return replace(run, missing=(*missing, *_gaps(run)))

@@ -12,7 +12,7 @@ from fedtiny.drawing import files, palette
 from fedtiny.drawing.files import inline
 from fedtiny.experiments import table as tables
 from fedtiny.experiments.table import BEST, Entry
-from fedtiny.files import make_folder, write_atomically
+from fedtiny.files import make_folder, make_own_folder, write_atomically
 from fedtiny.report.comparison import (
     Group,
     accuracy_over_density,
@@ -231,7 +231,9 @@ def write_report(folders: Sequence[RunFolder], out: Path | None = None) -> Writt
     place = out or _default(folders)
     beside = place.with_name(f"{place.stem}_figures")
     named = _named(runs)
-    make_folder(beside if named else place.parent)
+    make_folder(place.parent)
+    if named:
+        make_own_folder(beside)
     write_page(runs, place)
     lacking = ""
     for name, figure in named.items():

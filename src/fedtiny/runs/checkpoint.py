@@ -12,16 +12,38 @@ from safetensors.numpy import save
 
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.federation.server import Server
-from fedtiny.files import digest_of, read_json, with_text, write_atomically
+from fedtiny.files import (
+    MAX_TENSORS,
+    digest_of,
+    plain,
+    read_file,
+    readable,
+    with_text,
+    write_atomically,
+)
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.runs import metrics
+from fedtiny.runs import metrics, reading
 from fedtiny.runs.folder import RunFolder, quoted
-from fedtiny.runs.split import load_split
+from fedtiny.runs.metrics import Record
+from fedtiny.runs.split import NOT_OURS, load_split
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 
 FORMAT = 1
 METHOD_ARRAY = "method."
+ARRAYS = {"theta": np.float32, "mask.counts": np.int64, "mask.indices": np.int32}
+"""The arrays of a model and its mask."""
+STATE = reading.fields(
+    {
+        "anatomy": reading.integer(1 << 64),
+        "round": reading.integer(reading.MAX_ROUNDS),
+        "coarse_pruned": reading.is_flag,
+        "memory": reading.is_table,
+        "door": reading.is_table,
+    },
+    {"record": reading.RECORD},
+)
+"""What a checkpoint says beside its tensors."""
 
 
 class IncompleteRunError(RunError):
@@ -49,8 +71,12 @@ class Checkpoint:
         return int(self.state["round"])
 
 
-def save_checkpoint(folder: RunFolder, server: Server) -> None:
-    """Write all of the server's state; a kill leaves the last checkpoint whole."""
+def save_checkpoint(folder: RunFolder, server: Server, last: Record | None = None) -> None:
+    """Write all of the server's state; a kill leaves the last checkpoint whole.
+
+    It has the last round's line of metrics too, so that a run goes on if that was cut, but not how
+    long the round took: the same run always has the same checkpoint.
+    """
     tensors = _tensors(server)
     state = {
         "format": FORMAT,
@@ -59,6 +85,7 @@ def save_checkpoint(folder: RunFolder, server: Server) -> None:
         "coarse_pruned": server.coarse_pruned,
         "memory": server.memory,
         "door": server.transport.state(),
+        **({"record": plain({**last, "seconds": 0.0})} if last else {}),
     }
     text = json.dumps(state)
     signed = json.dumps({"state": text, "digest": digest_of(tensors, text)})
@@ -75,7 +102,11 @@ def restore(checkpoint: Checkpoint, server: Server) -> None:
     tensors, state = checkpoint.tensors, checkpoint.state
     if state["anatomy"] != server.param_spec.fingerprint:
         raise RunError(f"{checkpoint.name} belongs to another model than its config names")
-    server.theta = theta_from(server.param_spec, tensors)
+    try:
+        server.theta = theta_from(server.param_spec, tensors)
+        server.transport.restore(state["door"], server.theta)
+    except NOT_OURS as error:
+        raise RunError(f"{checkpoint.name} is damaged") from error
     server.round = state["round"]
     server.coarse_pruned = state["coarse_pruned"]
     server.memory = state["memory"]
@@ -84,7 +115,6 @@ def restore(checkpoint: Checkpoint, server: Server) -> None:
         for name, array in tensors.items()
         if name.startswith(METHOD_ARRAY)
     }
-    server.transport.restore(state["door"], server.theta)
 
 
 def _tensors(server: Server) -> dict[str, NDArray[Any]]:
@@ -119,32 +149,37 @@ def _mask(param_spec: ParamSpec, counts: NDArray[Any], indices: NDArray[Any]) ->
 
 def read_checkpoint(folder: RunFolder) -> Checkpoint:
     """The last checkpoint of a run."""
+    path = folder.checkpoint
+    with readable(path):
+        data = read_file(path, MAX_TENSORS)
     try:
-        data = folder.checkpoint.read_bytes()
         tensors, signed_text = with_text(data, "fedtiny")
         signed = json.loads(signed_text)
         text, digest = signed["state"], signed["digest"]
         state = json.loads(text)
         if digest != digest_of(tensors, text):
             raise ValueError("the digest is that of something else")
-    except OSError as error:
-        raise RunError(f"cannot read {folder.checkpoint}: {error.strerror}") from error
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise IncompleteRunError(f"{folder.checkpoint} is damaged", folder) from error
+        if state["format"] == FORMAT and not (STATE(state) and _has_arrays(tensors)):
+            raise ValueError("a field or an array is missing or of another type")
+    except (SafetensorError, *NOT_OURS) as error:
+        raise IncompleteRunError(f"{path} is damaged", folder) from error
     if state["format"] != FORMAT:
-        raise RunError(
-            f"{folder.checkpoint} has format {state['format']}; this version reads {FORMAT}"
-        )
-    return Checkpoint(str(folder.checkpoint), tensors, state)
+        raise RunError(f"{path} has format {state['format']!r:.20}; this version reads {FORMAT}")
+    return Checkpoint(str(path), tensors, state)
+
+
+def _has_arrays(tensors: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether the arrays of a model are there, of the kinds they should be."""
+    return all(name in tensors and tensors[name].dtype == kind for name, kind in ARRAYS.items())
 
 
 def require_complete(folder: RunFolder) -> None:
     """Refuse a run that has lost a file without which it cannot go on."""
     try:
-        if folder.partition.exists():
+        if folder.partition.exists() or folder.checkpoint.exists():
             load_split(folder)
         if folder.checkpoint.exists():
-            read_json(folder.selection)
+            reading.selection(folder)
         elif rounds := len(metrics.read(folder)):
             raise RunError(
                 f"{folder.checkpoint} is missing, and with it what {rounds} rounds have trained"

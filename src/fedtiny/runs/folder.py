@@ -1,13 +1,18 @@
 """The files of a run, each name in one place."""
 
 import contextlib
+import errno
 import json
+import os
 import shlex
+import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedtiny import config as configs
 from fedtiny.errors import FedTinyError, RunError
+from fedtiny.files import LINK, WRITING, is_temporary
 from fedtiny.runs.inputs import as_arguments, own_inputs
 
 
@@ -85,34 +90,45 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others from writing to the same run."""
+        """Keep others from writing to the same run; what a killed process left there is removed."""
         path = self.path.resolve()
         if path in _LOCKED_HERE:
             raise LockedError(self.path)
         try:
-            lock = self.lock.open("w")
+            lock = os.open(self.lock, os.O_RDWR | WRITING, 0o666)
         except OSError as error:
-            raise RunError(
-                f"cannot write to the run folder {self.path}: {error.strerror}"
-            ) from error
-        with lock:
-            if not _lock(lock.fileno()):
+            why = f"{self.lock.name}: {LINK}" if error.errno == errno.ELOOP else error.strerror
+            raise RunError(f"cannot write to the run folder {self.path}: {why}") from error
+        try:
+            if not _lock(lock):
                 raise LockedError(self.path)
             _LOCKED_HERE.add(path)
-            try:
-                yield
-            finally:
-                _LOCKED_HERE.discard(path)
+            self._remove_leftovers()
+            yield
+        finally:
+            _LOCKED_HERE.discard(path)
+            os.close(lock)
+
+    def _remove_leftovers(self) -> None:
+        """Torn writes, and replies of devices that were not averaged."""
+        shutil.rmtree(self.spool, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            for entry in self.path.iterdir():
+                if is_temporary(entry) and stat.S_ISREG(entry.lstat().st_mode):
+                    entry.unlink(missing_ok=True)
 
     def is_locked(self) -> bool:
         """Whether somebody is working on the run."""
         if self.path.resolve() in _LOCKED_HERE:
             return True
         try:
-            with self.lock.open("r+") as lock:
-                return not _lock(lock.fileno())
+            lock = os.open(self.lock, os.O_RDWR | (WRITING & ~os.O_CREAT))
         except OSError:
             return False
+        try:
+            return not _lock(lock)
+        finally:
+            os.close(lock)
 
 
 def _lock(descriptor: int) -> bool:
@@ -133,7 +149,7 @@ def _lock(descriptor: int) -> bool:
 
 def _is_leftover(entry: Path) -> bool:
     """Whether a killed run left this behind before it had written anything of use."""
-    return entry.name == ".lock" or (entry.name.startswith(".") and entry.suffix == ".tmp")
+    return entry.name == ".lock" or is_temporary(entry)
 
 
 def quoted(path: Path) -> str:
@@ -150,7 +166,7 @@ def way_on(folder: RunFolder) -> str:
         run = json.dumps(str(folder.path.absolute()), ensure_ascii=False)
         return f"flwr run APP --run-config {shlex.quote(f'flower.run={run} flower.resume=true')}"
     with contextlib.suppress(FedTinyError):
-        own = own_inputs(configs.load(folder.config))
+        own = own_inputs(configs.load(folder.config, programs=True))
         if own:
             return f"fedtiny.resume({str(folder.path)!r}, {as_arguments(own)})  # in Python"
     return f"fedtiny resume {quoted(folder.path)}"

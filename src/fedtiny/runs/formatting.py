@@ -222,13 +222,13 @@ def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> 
 def layer_table(record: Record) -> Table:
     """Density by layer, drawn as bars, with what of it can reach the output; then of the model."""
     shown = titled("Density by layer", "layer", "density", "effective", "", left=("layer", ""))
-    effective = record.get("effective_densities") or {}
-    most = max(record["densities"].values(), default=1.0)
-    for layer, density in record["densities"].items():
+    effective, densities = record.get("effective_densities") or {}, record.get("densities", {})
+    most = max(densities.values(), default=1.0) or 1.0
+    for layer, density in densities.items():
         name, useful = layer.removesuffix(".weight"), _share(effective.get(layer))
         shown.add_row(name, f"{density:.4f}", useful, bar(density / most))
     shown.add_section()
-    shown.add_row("all", f"{record['density']:.4f}", _share(record.get("effective_density")))
+    shown.add_row("all", _share(record.get("density")), _share(record.get("effective_density")))
     return shown
 
 
@@ -271,6 +271,9 @@ def _unused(config: Config) -> Iterator[str]:
             else "prunes no layer"
         )
         yield f"without effect: --pruning.budgets {budgets} ({config.method} {why})"
+    if not gpu and (config.workers or 1) > config.fleet.devices:
+        most = config.fleet.devices
+        yield f"without effect: --workers above {most} (there is no more to do for a process each)"
     for start, (in_vain, why) in reasons.items():
         flags = [f"--{name.replace('_', '-')}" for name in changed if name.startswith(start)]
         if in_vain and flags:

@@ -12,9 +12,13 @@ from fedtiny.data import DataSet, Partition
 from fedtiny.errors import ConfigError, DataError, ModelError
 from fedtiny.extras import require
 from fedtiny.models.param_spec import Shape
+from fedtiny.process import free_memory
+from fedtiny.sparse.vector import VALUE_BYTES
 
 if TYPE_CHECKING:
     from torch import nn
+
+COPIES = 4  # of all parameters while the server trains on the public set: Adam has two moments
 
 
 def own_inputs(config: Config) -> dict[str, str]:
@@ -77,12 +81,29 @@ def fitting(data: DataSet, config: Config) -> DataSet:
     return data.resized(smallest) if min(data.shape[1:]) < smallest else data
 
 
-def build_model(config: Config, shape: Shape, classes: int) -> "nn.Module":
-    """The network that a config names, for images of such a shape and so many classes."""
+def build_model(config: Config, shape: Shape, classes: int, copies: int = COPIES) -> "nn.Module":
+    """The network that a config names, for images of such a shape and so many classes.
+
+    So many copies of its parameters must fit the memory that is free.
+    """
     if "model" in own_inputs(config):
         raise _not_given(config)
     width = model_width(config, shape, classes)
+    with require("torch", extra="torch").device("meta"):
+        check_memory(models.build(config.model, shape, classes, width=width), copies)
     return models.build(config.model, shape, classes, width=width, seed=config.seed)
+
+
+def check_memory(network: "nn.Module", copies: int) -> None:
+    """Refuse a network that does not fit this machine, before any of its weights is made."""
+    count = sum(parameter.numel() for parameter in network.parameters())
+    needed, free = copies * VALUE_BYTES * count, free_memory()
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"a network of {count:,} parameters needs {needed / 1e6:,.0f} MB of memory, and "
+            f"{free / 1e6:,.0f} MB are free here; lower --width or --parameters, or take a "
+            "larger machine"
+        )
 
 
 def model_width(config: Config, shape: Shape, classes: int) -> int | None:

@@ -11,9 +11,18 @@ from fedtiny.errors import RunError
 from fedtiny.federation import averaging
 from fedtiny.federation.rounds import RoundResult
 from fedtiny.federation.verbs import Evaluate
-from fedtiny.files import append_line, plain, write_atomically
+from fedtiny.files import (
+    MAX_LINES,
+    append_line,
+    parse_json,
+    plain,
+    read_file,
+    readable,
+    write_atomically,
+)
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.reading import RECORD
 from fedtiny.sparse.vector import VALUE_BYTES
 
 Record = dict[str, Any]
@@ -28,14 +37,15 @@ def read(folder: RunFolder) -> list[Record]:
     """Every whole line; a last line that a kill cut off is left out."""
     if not folder.metrics.exists():
         return []
+    with readable(folder.metrics):
+        lines = read_file(folder.metrics, MAX_LINES).splitlines()
     records: list[Record] = []
-    lines = folder.metrics.read_bytes().splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError:
             record = None
-        if isinstance(record, dict) and isinstance(record.get("round"), int):
+        if RECORD(record):
             records.append(record)
         elif number < len(lines):
             raise RunError(f"line {number} of {folder.metrics} is damaged")
@@ -48,9 +58,14 @@ def write(folder: RunFolder, records: list[Record]) -> None:
     write_atomically(folder.metrics, text.encode())
 
 
-def read_before(folder: RunFolder, round: int) -> list[Record]:
-    """The lines that the checkpoint knows of: no round may stand twice."""
+def read_before(folder: RunFolder, round: int, last: Record | None = None) -> list[Record]:
+    """The lines that the checkpoint knows of: no round may stand twice.
+
+    If the last of them is lost, it is the checkpoint's own.
+    """
     records = [record for record in read(folder) if record["round"] < round]
+    if last and [record["round"] for record in records] == list(range(round - 1)):
+        records.append(last)
     if [record["round"] for record in records] != list(range(round)):
         raise RunError(
             f"{folder.metrics} lacks some of the {round} rounds that the checkpoint has seen; "

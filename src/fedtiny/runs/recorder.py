@@ -2,7 +2,6 @@
 
 import platform
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,15 +14,15 @@ from fedtiny.devices.distributed import of_first, packed, unpacked
 from fedtiny.devices.ranks import Ranks
 from fedtiny.errors import RunError
 from fedtiny.extras import own_code, require, version_of
-from fedtiny.files import read_json, write_atomically, write_json
-from fedtiny.runs import metrics
+from fedtiny.files import MAX_TENSORS, read_file, write_atomically, write_json
+from fedtiny.runs import begun, metrics, reading
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.best import best_model
 from fedtiny.runs.checkpoint import Checkpoint, read_checkpoint, require_complete, save_checkpoint
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.metrics import Record, about_record
-from fedtiny.runs.split import Split, load_split, save_split
+from fedtiny.runs.split import Split, read_split, save_split
 from fedtiny.runs.weights import Weights
 from fedtiny.sparse.theta import Theta, is_usable
 
@@ -67,7 +66,7 @@ class FolderRecorder:
         write_atomically(folder.config, configs.dumps(assembly.asked).encode())
         write_json(folder.versions, versions())
         write_json(folder.about, about_record(assembly))
-        save_split(folder, assembly.split)
+        save_split(folder, assembly.split, begun.lasting(assembly.asked))
         if assembly.weights:
             write_atomically(folder.weights, assembly.weights.content)
 
@@ -82,17 +81,21 @@ class FolderRecorder:
         server, config = assembly.server, assembly.config
         metrics.append(self.folder, record)
         if server.round % config.checkpoint_every == 0 or server.round == config.rounds:
-            save_checkpoint(self.folder, server)
+            save_checkpoint(self.folder, server, record)
 
     def finished(self, assembly: Assembly, result: dict[str, Any]) -> dict[str, Any]:
         best = best_model(assembly.server)
         if best is not None:
             _save_model(assembly, best, self.folder.best)
         _save_model(assembly, assembly.server.model, self.folder.model)
-        known = read_json(self.folder.result) if self.folder.result.exists() else {}
+        try:
+            known = reading.result(self.folder)
+        except RunError:  # there is none, or a damaged one
+            known = {}
         if known.get("rounds") != result["rounds"]:
             write_json(self.folder.result, result)
-        return read_json(self.folder.result)
+            return result
+        return known
 
 
 def _save_model(assembly: Assembly, theta: Theta, path: Path) -> None:
@@ -148,17 +151,22 @@ class Saved:
     def of(cls, folder: RunFolder) -> "Saved":
         """What a run folder holds."""
         require_complete(folder)
-        config = _begun_with(folder)
-        split = load_split(folder) if folder.partition.exists() else None
-        weights = _weights(folder, config)
+        config = begun.config_of(folder)
+        weights = begun.weights_of(folder, config)
+        if not folder.partition.exists():
+            return cls(config, None, None, weights)
+        split, settings = read_split(folder)
+        begun.require_unchanged(folder, split, settings)
         if not folder.checkpoint.exists():
             return cls(config, split, None, weights)
         checkpoint = read_checkpoint(folder)
         if not is_usable(checkpoint.tensors["theta"]):
-            bounded = replace(config, robustness=configs.load(folder.config).robustness)
+            bounded = replace(config, robustness=reading.config(folder).robustness)
             return cls(bounded, split, None, weights, note=BEGINS_AGAIN)
-        records = metrics.read_before(folder, checkpoint.round)
-        return cls(config, split, checkpoint, weights, records, read_json(folder.selection))
+        records = metrics.read_before(folder, checkpoint.round, checkpoint.state.get("record"))
+        if not all(map(reading.WHOLE_RECORD, records)):
+            raise RunError(f"{folder.metrics} is damaged: a round lacks some of its figures")
+        return cls(config, split, checkpoint, weights, records, reading.selection(folder))
 
     @classmethod
     def of_first(cls, folder: RunFolder, ranks: Ranks) -> "Saved":
@@ -168,41 +176,12 @@ class Saved:
             of_first(ranks, lambda: packed([_content(path) for path in _needed(folder)]))
             return saved
         contents = unpacked(of_first(ranks, bytes))
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
             copy = RunFolder(Path(place))
             for path, content in zip(_needed(copy), contents, strict=True):
                 if content:
                     path.write_bytes(content)
             return cls.of(copy)
-
-
-BEFORE_THEY_WERE_THERE: dict[tuple[str, str], dict[str, Any]] = {
-    ("gpu", "kernels"): {"kernels": "dense"},
-    ("pruning", "depthwise"): {"depthwise": True},
-    ("robustness", "bound"): {"bound": 0.0, "reject": 0.0},
-}
-"""How a run whose config does not name a setting went on before there was one."""
-
-
-def _begun_with(folder: RunFolder) -> Config:
-    """A run's config; what was begun before a setting was there goes on as it began."""
-    config = configs.load(folder.config)
-    written = tomllib.loads(folder.config.read_text(encoding="utf-8"))
-    for (section, name), settings in BEFORE_THEY_WERE_THERE.items():
-        if name not in written.get(section, {}):
-            own = replace(getattr(config, section), **settings)
-            config = replace(config, **{section: own})
-    return config
-
-
-def _weights(folder: RunFolder, config: Config) -> Weights | None:
-    """What the run began with: its own copy, which must be the bytes of then."""
-    if config.weights is None or not folder.weights.exists():
-        return None
-    weights = Weights(folder.weights.read_bytes(), config.weights)
-    if read_json(folder.about).get("weights", {}).get("blake2b") != weights.digest:
-        raise RunError(f"{folder.weights} is not what this run began with; put it back")
-    return weights
 
 
 def _needed(folder: RunFolder) -> list[Path]:
@@ -212,7 +191,7 @@ def _needed(folder: RunFolder) -> list[Path]:
 
 
 def _content(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
+    return read_file(path, MAX_TENSORS) if path.exists() else b""
 
 
 def versions() -> dict[str, str]:

@@ -15,18 +15,20 @@ from fedtiny.data import DataSet, Partition
 from fedtiny.devices.ranks import Ranks, joined
 from fedtiny.errors import ConfigError, FedTinyError, RunError
 from fedtiny.federation.rounds import prepare
+from fedtiny.federation.server import Server
 from fedtiny.files import plain
 from fedtiny.models import Traced
 from fedtiny.runs.acceptance import accepted_round
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
-from fedtiny.runs.best import keep_best
-from fedtiny.runs.checkpoint import restore
+from fedtiny.runs.best import best_model, keep_best
+from fedtiny.runs.checkpoint import Checkpoint, restore
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.metrics import Record, result_record, selection_record
 from fedtiny.runs.recorder import Recorder, Saved, recording, versions
 from fedtiny.runs.reporter import Reporter, Silent, automatic
 from fedtiny.runs.resolve import resolved
+from fedtiny.runs.split import NOT_OURS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,6 +81,7 @@ def resume(
     *,
     root: Path | str | None = None,
     workers: int | None = None,
+    device_python: Path | str | None = None,
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
     reporter: Reporter | None = None,
@@ -86,11 +89,12 @@ def resume(
 ) -> Result:
     """Continue a run from its last checkpoint, to the same end as if it had never stopped.
 
-    On another machine the data may lie elsewhere, and there may be more workers or ranks.
+    On another machine the data may lie elsewhere, and there may be more workers or ranks. A Python
+    that played the devices is given again: no program is started because a folder names it.
     """
     with joined() as ranks, recording(ranks, lambda: _known_folder(path, fleet)) as recorder:
         saved = Saved.of_first(recorder.folder, ranks)
-        config = saved.config
+        config = _with_program(saved.config, device_python, recorder.folder)
         if root is not None:
             config = replace(config, data=replace(config.data, root=str(root)))
         workers = config.workers if workers is None else workers
@@ -98,9 +102,9 @@ def resume(
         inputs: dict[str, Any] = {"data": data, "model": model, "fleet": fleet}
         inputs |= {"split": saved.split, "weights": saved.weights}
         with _assembled(config, ranks, **inputs) as assembly:
-            assembly.note = saved.note or assembly.note
+            assembly.notes = (*assembly.notes, saved.note) if saved.note else assembly.notes
             if saved.checkpoint:
-                restore(saved.checkpoint, assembly.server)
+                _restore(saved.checkpoint, assembly.server)
             else:
                 recorder.described(assembly, fleet)
             return _train(assembly, recorder, _reporter(ranks, reporter), saved)
@@ -208,6 +212,28 @@ def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
     data, model = (name.rpartition(":")[2] for name in (config.data.name, config.model))
     stem = f"{config.method}-{data}-{model}-d{config.density:g}-s{config.seed}"
     return RunFolder.create_below(Path("runs"), stem)
+
+
+def _restore(checkpoint: Checkpoint, server: Server) -> None:
+    """Put a server where a checkpoint was taken, with models in it that can be used."""
+    restore(checkpoint, server)
+    try:
+        best_model(server)
+        len(server.model.vector)
+    except NOT_OURS as error:
+        raise RunError(f"{checkpoint.name} is damaged") from error
+
+
+def _with_program(config: Config, python: Path | str | None, folder: RunFolder) -> Config:
+    """The config with the Python that was given for the devices; one that it names is not taken."""
+    if python is None and config.device.python is not None:
+        raise ConfigError(
+            f"{folder.config} names a program that would play the devices (device.python); "
+            "programs are taken from flags only: if you trust it, give it again with "
+            "--device.python, or take it out of the file"
+        )
+    device = replace(config.device, python=None if python is None else str(python))
+    return replace(config, device=device)
 
 
 def _known_folder(path: Path | str, fleet: Fleet | None) -> RunFolder:

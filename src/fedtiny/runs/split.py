@@ -1,5 +1,6 @@
 """Which image goes to which device, saved with the run."""
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,13 +10,25 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedtiny.config import Config
+from fedtiny.config.flat import Flat
 from fedtiny.data import DataSet, Partition
 from fedtiny.data.images import balanced_choice
 from fedtiny.data.partition import split as split_over_devices
-from fedtiny.errors import DataError, RunError
-from fedtiny.files import digest_of, write_atomically
+from fedtiny.errors import DataError, FedTinyError, RunError
+from fedtiny.files import (
+    MAX_TENSORS,
+    digest_of,
+    metadata_of,
+    parse_json,
+    read_file,
+    readable,
+    write_atomically,
+)
 from fedtiny.randomness import generator
 from fedtiny.runs.folder import RunFolder
+
+METADATA = "fedtiny"
+Tensors = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +142,8 @@ def _fits(split: Split, data: DataSet) -> bool:
     return np.array_equal(table, split.table)
 
 
-def save_split(folder: RunFolder, split: Split) -> None:
-    """Write the split."""
+def save_split(folder: RunFolder, split: Split, settings: Flat) -> None:
+    """Write the split, with the settings that it was made for and a checksum of it all."""
     indices, offsets = split.devices.flat()
     tensors = {
         "public": split.public,
@@ -139,17 +152,58 @@ def save_split(folder: RunFolder, split: Split) -> None:
         "table": split.table,
         "seal": np.frombuffer(split.checksum, dtype=np.uint8),
     }
-    write_atomically(folder.partition, save(tensors))
+    text = json.dumps({"settings": settings, "kinds": _kinds(tensors)})
+    signed = json.dumps({"text": text, "digest": digest_of(tensors, text)})
+    write_atomically(folder.partition, save(tensors, {METADATA: signed}))
 
 
 def load_split(folder: RunFolder) -> Split:
     """Read the split of a run."""
+    return read_split(folder)[0]
+
+
+def read_split(folder: RunFolder) -> tuple[Split, Flat | None]:
+    """The split of a run and the settings it was begun with, which older versions do not tell."""
+    path = folder.partition
+    with readable(path):
+        data = read_file(path, MAX_TENSORS)
     try:
-        tensors: dict[str, NDArray[Any]] = load(folder.partition.read_bytes())
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{folder.partition} is missing or damaged") from error
-    if not tensors.keys() >= {"public", "indices", "offsets", "table"}:
-        raise RunError(f"{folder.partition} is not a partition")
+        tensors: Tensors = load(data)
+        return _split_of(tensors), _signed_settings(data, tensors)
+    except (SafetensorError, FedTinyError, *NOT_OURS) as error:
+        raise RunError(f"{path} is damaged") from error
+
+
+NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+"""What reading a file raises that was not written by fedtiny."""
+
+
+def _split_of(tensors: Tensors) -> Split:
+    dimensions = {"public": 1, "indices": 1, "offsets": 1, "table": 2}
+    for name, count in dimensions.items():
+        if tensors[name].dtype != np.int64 or tensors[name].ndim != count:
+            raise ValueError(f"'{name}' is of another kind")
+    public, table = tensors["public"], tensors["table"]
     devices = Partition.from_flat(tensors["indices"], tensors["offsets"])
-    checksum = tensors["seal"].tobytes() if "seal" in tensors else b""
-    return Split(tensors["public"], devices, tensors["table"], checksum)
+    if len(table) != len(devices) or min(table.min(initial=0), public.min(initial=0)) < 0:
+        raise ValueError("the table does not fit the devices, or a number is negative")
+    checksum = tensors.get("seal", np.empty(0, np.uint8)).tobytes()
+    return Split(public, devices, table, checksum)
+
+
+def _signed_settings(data: bytes, tensors: Tensors) -> Flat | None:
+    """The settings beside a split, whose checksum must fit."""
+    metadata = metadata_of(data)
+    if not metadata:
+        return None
+    signed = json.loads(metadata[METADATA])
+    if signed["digest"] != digest_of(tensors, signed["text"]):
+        raise ValueError("the checksum is that of something else")
+    told = parse_json(signed["text"])
+    if told["kinds"] != _kinds(tensors) or not isinstance(told["settings"], dict):
+        raise ValueError("the arrays are of another kind")
+    return dict(told["settings"])
+
+
+def _kinds(tensors: Tensors) -> dict[str, str]:
+    return {name: f"{tensors[name].dtype}{tensors[name].shape}" for name in sorted(tensors)}

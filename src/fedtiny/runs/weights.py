@@ -14,6 +14,7 @@ from fedtiny.config import RunConfig
 from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, ModelError
 from fedtiny.extras import require
+from fedtiny.files import MAX_TENSORS, read_file
 from fedtiny.runs.inputs import build_model
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Weights:
     def read(cls, path: str | Path) -> "Weights":
         """Those of a file."""
         try:
-            return cls(Path(path).expanduser().read_bytes(), str(path))
+            return cls(read_file(Path(path).expanduser(), MAX_TENSORS), str(path))
         except OSError as error:
             raise ConfigError(f"cannot read --weights {path}: {error.strerror}") from error
 

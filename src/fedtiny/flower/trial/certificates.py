@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedtiny.errors import ConfigError, RunError
+from fedtiny.files import write_new
 
 Key = ec.EllipticCurvePrivateKey
 LONGEST_DAYS = 36500
@@ -88,8 +89,8 @@ def _write_authority_and_server(keys: Keys, hosts: Sequence[str], days: int) -> 
         )
         .sign(authority, hashes.SHA384())
     )
-    keys.authority.write_bytes(root.public_bytes(Encoding.PEM))
-    keys.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+    write_new(keys.authority, root.public_bytes(Encoding.PEM))
+    write_new(keys.certificate, certificate.public_bytes(Encoding.PEM))
     _write_secret(keys.key, server, PrivateFormat.PKCS8)
 
 
@@ -97,7 +98,7 @@ def _write_node(path: Path) -> None:
     key = _new_key()
     _write_secret(path, key, PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    path.with_suffix(".pub").write_bytes(public + b"\n")
+    write_new(path.with_suffix(".pub"), public + b"\n")
 
 
 def _new_key() -> Key:
@@ -105,8 +106,7 @@ def _new_key() -> Key:
 
 
 def _write_secret(path: Path, key: Key, form: PrivateFormat) -> None:
-    path.touch(mode=0o600)
-    path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
+    write_new(path, key.private_bytes(Encoding.PEM, form, NoEncryption()), 0o600)
 
 
 def _name(common: str) -> x509.Name:

@@ -15,10 +15,11 @@ from typing import Any, Protocol
 from fedtiny import config as configs
 from fedtiny.errors import ConfigError, RunError, did_you_mean
 from fedtiny.extras import require
-from fedtiny.files import read_json, write_json
+from fedtiny.files import make_own_folder, write_json
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.reading import TRACKED, plain
 from fedtiny.runs.reporter import Reporter, automatic
 
 STATE = "trackers.json"
@@ -59,8 +60,9 @@ class TensorBoard:
         self.writer: Any = None
 
     def open(self, subject: Subject) -> None:
-        place = str(subject.folder / "tensorboard")
-        self.writer = self.writing.SummaryWriter(place, purge_step=subject.rounds + 1)
+        place = subject.folder / "tensorboard"
+        make_own_folder(place)
+        self.writer = self.writing.SummaryWriter(str(place), purge_step=subject.rounds + 1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -106,6 +108,7 @@ class WeightsAndBiases:
         self.run: Any = None
 
     def open(self, subject: Subject) -> None:
+        make_own_folder(subject.folder / "wandb")
         self.run = self.wandb.init(
             project=os.environ.get("WANDB_PROJECT", "fedtiny"),
             name=subject.name,
@@ -244,7 +247,7 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
 def _state(path: Path, names: Mapping[str, Tracker]) -> dict[str, Any]:
     """What each tracker has of this run, from before; one that is new has nothing."""
     try:
-        known = read_json(path)
+        known = plain(path, TRACKED)
     except RunError:
         known = {}
     fresh = {name: {"key": uuid.uuid4().hex[:12], "rounds": 0} for name in names}

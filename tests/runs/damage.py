@@ -1,0 +1,200 @@
+"""Ways to damage a run folder: bits, types, links, pipes, and lies under a checksum that fits."""
+
+import copy
+import json
+import os
+import random
+import re
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedtiny.files import digest_of, metadata_of
+
+ODD = (
+    *(None, True, -1, 0, 3, 0.5, -0.5, 10**18, 10**30, 1e300, -1e39, float("nan"), float("inf")),
+    *("", "x", "3", "\x1b[2J\n\r", "../../etc/passwd", "A" * 5000, [], [[]], {}, {"a": {"b": 1}}),
+)
+ODD_TOML = (
+    *("true", "-1", "0", "3", "0.5", "1e300", "nan", "inf", "99999999999999999999", '""', '"x"'),
+    *('"\\u001b[2J"', "[]", "[[1]]", "{}", "2026-01-01", "[" * 200, '"' + "A" * 3000 + '"'),
+)
+LARGE = 1 << 20
+DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
+
+Damage = Callable[[Path, random.Random], str]
+
+
+def of_bytes(path: Path, draw: random.Random) -> str:
+    """Bits flipped, ends cut off, bytes put in, taken out or overwritten."""
+    data = bytearray(path.read_bytes())
+    place, kind = draw.randrange(len(data) + 1), draw.randrange(6)
+    if kind == 0 and data:
+        data[place % len(data)] ^= 1 << draw.randrange(8)
+    elif kind == 1:
+        del data[place:]
+    elif kind == 2:
+        data[place:place] = draw.randbytes(draw.randint(1, 40))
+    elif kind == 3:
+        del data[place : place + draw.randint(1, 20)]
+    elif kind == 4:
+        data[place : place + 8] = draw.choice([b"\0" * 8, b"\xff" * 8, b"99999999", b"}}}}]]]]"])
+    else:
+        data = bytearray(draw.choice([b"", b"{}", b"[]", b"null", b"\0" * 64, DEEP, b"\xff\xfe"]))
+    path.write_bytes(data)
+    return f"bytes {kind} at {place}"
+
+
+def of_file(path: Path, draw: random.Random) -> str:
+    """Gone, or another kind of file: a pipe, a folder, a device, a link to somebody else's."""
+    kind = draw.choice(["gone", "pipe", "folder", "link", "dangling", "device", "loop", "huge"])
+    if kind != "huge":
+        path.unlink()
+    elsewhere = path.parent.parent / "elsewhere"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "link":
+            path.symlink_to(elsewhere / draw.choice(["thesis.tex", "folder"]))
+        case "dangling":
+            path.symlink_to(elsewhere / "nothing")
+        case "device":
+            path.symlink_to(draw.choice(["/dev/zero", "/dev/full", "/dev/null"]))
+        case "loop":
+            path.symlink_to(path)
+        case "huge":
+            os.truncate(path, 1 << 42)
+    return kind
+
+
+def of_values(path: Path, draw: random.Random) -> str:
+    """A value of another type or size, or none, behind checksums that fit."""
+    if path.suffix == ".toml":
+        return _toml(path, draw)
+    if path.suffix in (".safetensors", ".packed"):
+        return _tensors(path, draw)
+    if path.suffix == ".jsonl":
+        lines = path.read_text().splitlines()
+        if not lines:
+            return of_bytes(path, draw)
+        number = draw.randrange(len(lines))
+        value = json.loads(lines[number])
+        told = changed(value, draw)
+        lines[number] = json.dumps(value)
+        path.write_text("\n".join(lines) + "\n")
+        return f"line {number}: {told}"
+    if path.suffix != ".json":
+        return of_bytes(path, draw)
+    value = json.loads(path.read_text())
+    told = changed(value, draw)
+    path.write_text(json.dumps(value))
+    return told
+
+
+def changed(value: Any, draw: random.Random) -> str:
+    """Change one value within plain data; says which."""
+    where = []
+    while isinstance(value, dict | list) and value:
+        key = draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
+        where.append(str(key))
+        if not isinstance(value[key], dict | list) or not value[key] or draw.random() < 0.2:
+            odd = copy.deepcopy(draw.choice(ODD))
+            if draw.random() < 0.2:
+                del value[key]
+                return f"{'.'.join(where)} deleted"
+            value[key] = odd
+            return f"{'.'.join(where)} = {odd!r:.40}"
+        value = value[key]
+    if isinstance(value, dict):
+        value["more"] = copy.deepcopy(draw.choice(ODD))
+    return f"{'.'.join(where)} nothing"
+
+
+def _toml(path: Path, draw: random.Random) -> str:
+    lines = path.read_text().splitlines()
+    number = draw.choice([n for n, line in enumerate(lines) if "=" in line])
+    name = lines[number].partition("=")[0].strip()
+    odd = draw.choice(ODD_TOML)
+    lines[number] = draw.choice([f"{name} = {odd}", "", f"un{name} = 1", f"{name} = {odd}\n" * 2])
+    path.write_text("\n".join(lines))
+    return f"{lines[number]!r:.60}"
+
+
+def _tensors(path: Path, draw: random.Random) -> str:
+    """Tensors or what is written beside them, signed again by whoever did it."""
+    data = path.read_bytes()
+    tensors, beside = load(data), metadata_of(data)
+    name = draw.choice(sorted(tensors))
+    kind = draw.randrange(5)
+    if kind == 0:
+        del tensors[name]
+    elif kind == 1:
+        tensors[name] = tensors[name].ravel()[:-1].copy()
+    elif kind == 2:
+        tensors[name] = tensors[name].astype(draw.choice(["float32", "int64", "uint8", "float64"]))
+    elif kind == 3 and tensors[name].size:
+        tensors[name] = tensors[name].copy()
+        flat = tensors[name].reshape(-1)
+        flat[draw.randrange(flat.size)] = draw.choice([0, 1, 99])
+    told = f"tensor {name} {kind}"
+    if "fedtiny" in beside:
+        signed = json.loads(beside["fedtiny"])
+        (key,) = signed.keys() - {"digest"}
+        inner = json.loads(signed[key])
+        if kind == 4:
+            told = changed(inner, draw)
+        text = json.dumps(inner)
+        digest = digest_of(tensors, text)
+        beside = {"fedtiny": json.dumps({key: text, "digest": digest})}
+    path.write_bytes(save(tensors, beside or None))
+    return told
+
+
+LINKS = (
+    *(".lock", "report.html", "model.packed", "result.json", "metrics.jsonl", "model.onnx"),
+    *("checkpoint.safetensors", "report_figures", "model_c", ".spool", ".config.toml.tmp"),
+    *("model.torch.safetensors", "model.int8.packed", "partition.safetensors", "versions.json"),
+)
+
+
+def of_outputs(path: Path, draw: random.Random) -> str:
+    """A link to somebody else's file or folder in the place of what is written next."""
+    place = path.parent / draw.choice(LINKS)
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    target = "folder" if re.search("figures|_c$|spool", place.name) else "thesis.tex"
+    place.symlink_to(path.parent.parent / "elsewhere" / target)
+    return f"{place.name} -> {target}"
+
+
+DAMAGES: dict[str, tuple[Damage, float]] = {
+    "bytes": (of_bytes, 4),
+    "values": (of_values, 6),
+    "file": (of_file, 2),
+    "outputs": (of_outputs, 1),
+}
+"""Each with how often it is done."""
+
+
+def damage(folder: Path, draw: random.Random) -> str:
+    """Do something to a file of a run folder; says what and to which."""
+    usual = [file for file in sorted(folder.iterdir()) if stat.S_ISREG(file.lstat().st_mode)]
+    known = [
+        f for f in usual if f.name not in (".lock", "report.html") and f.stat().st_size < LARGE
+    ]
+    file = draw.choice(known)
+    kinds, weights = zip(*DAMAGES.values(), strict=True)
+    kind = draw.choices(kinds, weights)[0]
+    try:
+        told = kind(file, draw)
+    except (ValueError, KeyError, IndexError, SafetensorError):  # what an earlier damage left of it
+        told = of_bytes(file, draw)
+    return f"{file.name}: {told}"
