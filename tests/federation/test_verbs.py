@@ -117,7 +117,7 @@ def test_what_each_verb_answers():
 
     assert spec(Train(1, True)).arrays == dict(THETA.param_spec.prunable)
     assert spec(Train(1), PruneAndGrow(COUNTS)) == ReplySpec(
-        theta=True, own_mask=True, metrics={"loss"}
+        theta=True, own_mask=True, swaps=COUNTS, metrics={"loss"}
     )
     assert spec(TopGradients(COUNTS)).gradients == COUNTS
     assert not spec(TopGradients(COUNTS)).votes

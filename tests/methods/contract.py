@@ -25,7 +25,7 @@ POINTS = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["ent
 NAMES = list(dict.fromkeys([*methods.names(), *POINTS[methods.GROUP]]))
 
 DEVICES, ROUNDS, R_STOP, DENSITY = 3, 3, 2, 0.3
-FILES = ("model", "checkpoint", "partition")
+FILES = ("model", "checkpoint")
 BASE = {
     "density": DENSITY,
     "rounds": ROUNDS,
@@ -79,6 +79,8 @@ class Ran:
     def bytes(self) -> dict[str, bytes]:
         """The files that hold results, and not how they were come by."""
         files = {name: (self.path / f"{name}.safetensors").read_bytes() for name in FILES}
+        split = load_file(self.path / "partition.safetensors")
+        files["partition"] = b"".join(split[name].tobytes() for name in sorted(split))
         return files | {"selection": (self.path / "selection.json").read_bytes()}
 
     @cached_property

@@ -187,7 +187,7 @@ class CenteredMean(_HeldMean):
     >>> mean = CenteredMean()
     >>> for value in (1.0, 2.0, 3.0, 2.0, 1e30):
     ...     mean.add({"x": np.array([value])}, weight=1)
-    >>> 2 <= mean.dense()["x"][0] < 2.5
+    >>> bool(2 <= mean.dense()["x"][0] < 2.5)
     True
     """
 

@@ -128,7 +128,7 @@ def test_messages_that_are_really_encoded_change_nothing(tmp_path, method):
         train(small(method=method, rounds=2, fleet={"wire": wire}), tmp_path / wire).path
         for wire in ("count", "encode")
     )
-    assert set(differences(counted, encoded)) <= {"config"}
+    assert set(differences(counted, encoded)) <= {"config", "partition"}  # which knows settings
 
 
 def test_replies_of_lanes_are_clipped_and_averaged_robustly():

@@ -24,7 +24,9 @@ from fedtiny.federation.messages import (
     train,
 )
 from fedtiny.runs import resolve
+from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Lines, Silent
+from fedtiny.runs.split import read_split, save_split
 from fedtiny.sparse.mask import Mask
 
 from ...runs.tiny import differences, essence, stop
@@ -239,6 +241,8 @@ def test_a_run_that_was_begun_before_there_was_a_choice_goes_on_dense(tmp_path, 
     path = stop(small(rounds=2), tmp_path / "run", 1)
     text = (path / "config.toml").read_text()
     (path / "config.toml").write_text(text.replace('kernels = "dense"\n', ""))
+    split, settings = read_split(RunFolder(path))
+    save_split(RunFolder(path), split, {n: v for n, v in settings.items() if n != "gpu.kernels"})
     seen, really = [], resolve.choose_kernels
     monkeypatch.setattr(
         resolve,

@@ -12,7 +12,7 @@ from fedtiny.devices.gpu.step import Kind, Step, Update
 from ..tiny import TinyNet, lab, random_mask, seeded
 from .rig import CPU, network_of, noise, put
 
-OURS = ("decay_norms", "proximal_mu")
+OURS = ("decay_norms", "proximal_mu", "freeze_bn")
 RULES = {
     "adam": Adam(1e-3),
     "adam without decay": Adam(0.01, weight_decay=0.0),
