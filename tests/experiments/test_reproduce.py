@@ -71,7 +71,8 @@ def test_it_runs_what_is_missing_and_writes_everything(reproduce, made):
     for name in ("first", "second"):
         files = {path.name for path in (made / "tiny" / name).iterdir()}
         assert files == {
-            *("table.md", "table.csv", "table.tex", "results.json", "figure.svg", "figure.png"),
+            *("table.md", "table.csv", "table.tex", "results.json"),
+            *("figure.svg", "figure.png", "curves.svg", "curves.png"),
         }
     assert "remain" not in out
 
@@ -230,8 +231,7 @@ def test_a_failing_cell_ends_with_an_error(reproduce, made):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    ["result.json", "config.toml", "partition.safetensors", "machines.json", "metrics.jsonl"],
+    "name", ["config.toml", "partition.safetensors", "machines.json", "metrics.jsonl"]
 )
 def test_a_finished_cell_that_is_damaged_stops_no_other(reproduce, made, name):
     cell, other = (
@@ -253,6 +253,17 @@ def test_a_finished_cell_that_is_damaged_stops_no_other(reproduce, made, name):
     shutil.rmtree(cell)
     code, out, _ = reproduce(*flags)
     assert (code, "5 of 5 cells are finished" in out) == (0, True)
+
+
+@pytest.mark.slow
+def test_a_damaged_result_is_made_again(reproduce, made):
+    cell = made / "tiny" / "cells" / "fl_pqsu-digits-small-d0.3-s0"
+    before = json.loads((cell / "result.json").read_text())
+    (cell / "result.json").write_text("nonsense")
+    code, out, err = reproduce("first", "--scale", "tiny", "--out", made)
+    assert (code, err, "failed: " in out) == (0, "", False)
+    again = json.loads((cell / "result.json").read_text())
+    assert again["accuracy"] == before["accuracy"]
 
 
 def test_a_finished_cell_without_metrics_stops_no_other(reproduce, made):

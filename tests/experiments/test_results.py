@@ -154,6 +154,8 @@ def test_a_file_of_the_wrong_shape_is_told_with_what_to_do(written, suite, tmp_p
     order, path = written
     edit(path, lambda document: (SPOILT | UNTOLD)[how](document["cells"]))
     trouble = "is damaged: cell 0 is not as" if how in SPOILT else "does not tell the accuracy of"
+    if how == "a number beyond all bounds":
+        trouble = "is not a results.json, or a damaged"
     way_out = (
         "give another copy of it, or leave it out" if given else "choose another --out, or move"
     )

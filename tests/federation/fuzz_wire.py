@@ -16,7 +16,7 @@ import time
 import tracemalloc
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -127,8 +127,7 @@ def _selection() -> Iterator[Request]:
 def _reply(request: Request) -> Reply:
     """What an honest device might answer."""
     parts, mask, draw = expected(request), request.theta.mask, np.random.default_rng(4)
-    counts = list(mask.counts.values())
-    theta = _theta(8, counts) if parts.own_mask else request.theta
+    theta = _swapped(request.theta, parts.swaps, draw) if parts.own_mask else request.theta
     gradients = {}
     for layer, count in parts.gradients.items():
         pruned = np.setdiff1d(np.arange(ANATOMY.sizes[layer]), mask.indices(layer))
@@ -136,7 +135,20 @@ def _reply(request: Request) -> Reply:
         gradients[layer] = SparseVector(ANATOMY.sizes[layer], chosen, np.ones(count, np.float32))
     arrays = {name: np.ones(shape, np.float32) for name, shape in parts.arrays.items()}
     metrics = dict.fromkeys(parts.metrics, 0.4375)
-    return Reply(DEVICE, SAMPLES, theta if parts.theta else None, gradients, arrays, metrics)
+    own = theta if parts.theta else None
+    asked = (request.round, request.id)
+    return Reply(DEVICE, SAMPLES, own, gradients, arrays, metrics, *asked)
+
+
+def _swapped(theta: Theta, swaps: Mapping[str, int], draw: np.random.Generator) -> Theta:
+    """A theta in whose layers so many weights were dropped and others grown."""
+    kept = {}
+    for layer, size in ANATOMY.sizes.items():
+        own, count = theta.mask.indices(layer), swaps.get(layer, 0)
+        pruned = np.setdiff1d(np.arange(size), own)
+        grown = draw.choice(pruned, count, replace=False)
+        kept[layer] = np.sort(np.concatenate([draw.permutation(own)[count:], grown]))
+    return theta.remasked(Mask(ANATOMY, kept))
 
 
 def mutated(message: bytes, rng: random.Random) -> bytes:

@@ -7,6 +7,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedtiny.federation import held_replies
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.reply_validator import ReplyValidator
 from fedtiny.flower import exchange
@@ -92,7 +93,8 @@ def test_a_spool_is_gone_even_where_the_work_fails(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_server_has_one_reply_in_memory_at_a_time(tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", ["without bounds", "in a file"])
+def test_the_server_has_one_reply_in_memory_at_a_time(how, tmp_path, monkeypatch):
     alive, most = weakref.WeakSet(), 0
 
     class Watched(Reply):
@@ -108,6 +110,8 @@ def test_the_server_has_one_reply_in_memory_at_a_time(tmp_path, monkeypatch):
 
     real = ReplyValidator.decoded
     monkeypatch.setattr(ReplyValidator, "decoded", decoded)
-    config = tiny(rounds=1, fleet={"devices": 5}, data={"limit_train": 200})
+    monkeypatch.setattr(held_replies, "IN_MEMORY", 0)
+    settings = {"robustness": {"bound": 0.0}} if how == "without bounds" else {}
+    config = tiny(rounds=1, fleet={"devices": 5}, data={"limit_train": 200}, **settings)
     federate(Grid(parts(5)), config, tmp_path / "run")
     assert most <= 2, "one that is being averaged in, and the next"

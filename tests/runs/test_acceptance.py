@@ -139,7 +139,7 @@ def test_a_poisoned_checkpoint_begins_the_run_again(tmp_path):
     path = poisoned(stop(CONFIG, tmp_path / "stopped", 2))
     reporter = Listening()
     fedtiny.resume(path, reporter=reporter)
-    assert reporter.notes[-1] == BEGINS_AGAIN and reporter.rounds == 0
+    assert (reporter.notes[-1], reporter.rounds) == (BEGINS_AGAIN, 0)
     assert differences(path, whole) == []
 
 
