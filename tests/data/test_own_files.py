@@ -60,10 +60,12 @@ def test_of_arrays_without_a_test_set_a_fifth_is_held_out_with_its_owners(tmp_pa
     [
         ({"x": X, "y": Y}, "--data.layout for a file"),
         ({"x": X}, "needs the arrays x_train, y_train, x_test, y_test, or x and y, but has x"),
-        ({"x": X, "y": Y, "layout": "NTX"}, "declares the layout 'NTX'"),
         ({"x": X, "y": Y, "layout": "NCT", "device_ids": [1]}, r"shape \[1\], labels \[40\]"),
         ({"x": X, "y": Y / 2, "layout": "NCT"}, "regression targets are not supported"),
         ({"x": X, "y": np.eye(40), "layout": "NCT"}, "multi-label targets are not supported"),
+        ({"x": X, "y": np.arange(40), "layout": "NCT"}, "regression targets are not supported"),
+        ({"x": X, "y": Y[:, None], "layout": "NCT"}, r"give labels\.ravel\(\)"),
+        ({"x": X, "y": Y, "layout": "NTX"}, "which is none of NCHW, NHWC, NHW, NCT, NTC, NF"),
     ],
 )
 def test_arrays_that_do_not_say_enough_are_refused(tmp_path, arrays, complaint):
@@ -148,3 +150,10 @@ def test_what_is_for_a_file_is_refused_elsewhere(tmp_path):
         load("file", tmp_path / "bad.npz")
     with pytest.raises(DataError, match="array device_ids"):
         load("file", write(tmp_path / "x.npz", x=X, y=Y), columns=Columns(device="user"))
+
+
+def test_a_flag_does_not_overrule_what_a_file_declares(tmp_path):
+    path = write(tmp_path / "own.npz", x=X, y=Y, layout="NCT")
+    with pytest.raises(DataError, match=r"declares the layout NCT, and --data\.layout NTC"):
+        load("file", path, layout="NTC")
+    assert load("file", path, layout="NCT").layout == "NCT"

@@ -156,6 +156,15 @@ def test_who_has_nothing_in_a_part_says_nothing_of_the_others():
     assert bounded([Reply(n, 1, None, r.gradients) for n, r in enumerate(replies)])[1].out == {}
 
 
+def test_statistics_that_most_leave_as_they_are_are_moved_by_nobody():
+    still = theta(1, 0, 0, var=0)
+    found, bounds = bounded(thetas(still, still, still, theta(1, 0, 0, var=1e-3)))
+    assert found[3].theta is None
+    assert bounds.named == {3: "batch-norm statistics moved that most left as they were"}
+    found, bounds = bounded(thetas(still, still, *[theta(1, 0, 0, var=1)] * 2))
+    assert bounds.out == {}
+
+
 # As replies are folded
 
 

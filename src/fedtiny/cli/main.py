@@ -34,7 +34,7 @@ COMMANDS = {  # each is the function `command` of the module of its name
     "flower": (
         "real devices over Flower: fedtiny flower init DIR; fedtiny flower up DIR --nodes 3 --tls"
     ),
-    "list": "what can be named: fedtiny list methods|models|datasets",
+    "list": "what can be named: fedtiny list methods|models|datasets|operations",
     "data": "fetch a data set: fedtiny data get NAME",
 }
 DISTRIBUTED = ("run", "resume")  # commands that torchrun may start as several processes
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stop_on_signals()
     code = dispatch(list(sys.argv[1:] if arguments is None else arguments))
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is where it was closed
+            sys.stdout.flush()
     except OSError as error:  # nobody reads it any more, or it goes to a disk that is full
         code = code or fail(told(error))
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

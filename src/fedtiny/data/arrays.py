@@ -135,6 +135,11 @@ def _pair(pair: tuple[ArrayLike, ArrayLike], layout: ArrayLayout | None) -> tupl
 
 def _check_labels(labels: Array) -> None:
     """Refuse what is not one class for each sample."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        raise DataError(
+            f"labels must be one class for each sample, but have shape {list(labels.shape)}; "
+            "give labels.ravel()"
+        )
     if labels.ndim == 2:
         raise DataError(
             f"labels must be one class for each sample, but have shape {list(labels.shape)}: "

@@ -82,9 +82,14 @@ def _arrays(file: Path, layout: ArrayLayout | None) -> DataSet:
     except (OSError, ValueError, EOFError, BadZipFile) as broken:
         raise DataError(f"{file} is not a readable .npz file of plain arrays") from broken
     named = tuple(map(str, found["classes"])) if "classes" in found else None
-    declared = layout or (str(found["layout"]) if "layout" in found else None)
+    declared = str(found["layout"]) if "layout" in found else layout
     if declared not in (None, *get_args(ArrayLayout)):
-        raise DataError(f"{file} declares the layout {declared!r}, which is none")
+        known = ", ".join(get_args(ArrayLayout))
+        raise DataError(f"{file} declares the layout {declared!r}, which is none of {known}")
+    if layout not in (None, declared):
+        raise DataError(
+            f"{file} declares the layout {declared}, and --data.layout {layout}; leave the flag out"
+        )
     ids = found.get("device_ids")
     if set(NAMES) <= set(found):
         pairs = (found["x_train"], found["y_train"]), (found["x_test"], found["y_test"])
@@ -109,7 +114,12 @@ def _parts(labels: Array) -> tuple[Array, Array]:
     """Which samples are trained on and which are for testing, the same in every run."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         return np.arange(len(labels)), np.arange(0)  # which is refused in words of its own
-    codes = np.unique(labels, return_inverse=True)[1]
+    classes, codes = np.unique(labels, return_inverse=True)
+    if len(labels) > 1 and len(classes) == len(labels):
+        raise DataError(
+            f"every one of {len(labels)} samples has a label of its own: regression targets are "
+            "not supported; give the number of a class for each sample"
+        )
     return hold_out(codes, TEST_SHARE, generator(SPLIT_SEED, "file split"))
 
 

@@ -79,8 +79,11 @@ DEEP_AS_INTEGERS = ("PNG", "PPM")  # whose 16 bits some versions of Pillow hold 
 def read_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     """The image of a file, of any size and colours, as [C, H, W] of this shape."""
     channels, height, width = shape
-    if channels not in MODES:
-        raise ExportError(f"the model takes images of {channels} channels, which no image file has")
+    if channels not in MODES or height == 1:
+        raise ExportError(
+            f"the model takes samples of shape {shape}, which no image file has; in Python "
+            "fedtiny.load(MODEL) gives a function of arrays"
+        )
     pillow = require("PIL.Image", extra="data")
     try:
         with pillow.open(io.BytesIO(read_file(path, MAX_BYTES))) as file:

@@ -13,7 +13,7 @@ place. Where nothing is out of bounds nothing is changed, not by a bit.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import fsum, sqrt
+from math import fsum, inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,8 +136,14 @@ class Bounds:
         return found
 
     def _compare(self, part: Part, norms: Mapping[int, float]) -> None:
-        """Find who is out of bounds in a part; who has nothing in it says nothing of the others."""
+        """Find who is out of bounds in a part; who has nothing in it says nothing of the others.
+
+        But where most leave weights or statistics as they are (frozen batch norm), so must all.
+        """
         some = [own for own in norms.values() if own > 0]
+        if part in (WEIGHTS, STATISTICS) and len(norms) - len(some) > max(len(some), FEWEST - 1):
+            self._leave_out(part, [device for device, own in norms.items() if own > 0])
+            return
         if len(some) < FEWEST:
             return
         self.medians[part] = float(np.median(some))
@@ -146,6 +152,11 @@ class Bounds:
             self.largest[device] = max(ratio, self.largest.get(device, 0.0))
             if ratio > self._limit(part, device):
                 self.out.setdefault(device, {})[part] = ratio
+
+    def _leave_out(self, part: Part, devices: Iterable[int]) -> None:
+        for device in devices:
+            self.largest[device] = inf
+            self.out.setdefault(device, {})[part] = inf
 
     def _limit(self, part: Part, device: int) -> float:
         longer = self.longer[device] if part in (WEIGHTS, STATISTICS) else 1.0
@@ -232,6 +243,8 @@ def _told(parts: Mapping[Part, float]) -> str:
     (what, name), ratio = max(parts.items(), key=lambda found: found[1])
     part = {GRADIENTS: f"gradients of {name}", ARRAY: name}.get(what, what)
     more = f", and {len(parts) - 1} more" if len(parts) > 1 else ""
+    if ratio == inf:
+        return f"{part} moved that most left as they were{more}"
     return f"{part} {ratio:.3g} times the median norm{more}"
 
 

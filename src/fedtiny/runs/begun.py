@@ -22,9 +22,14 @@ BEFORE_THEY_WERE_THERE: dict[tuple[str, str], dict[str, Any]] = {
 """How a run whose config does not name a setting went on before there was one."""
 
 
-def config_of(folder: RunFolder) -> Config:
-    """A run's config; what was begun before a setting was there goes on as it began."""
+def config_of(folder: RunFolder, settings: Flat | None) -> Config:
+    """A run's config; what was begun before a setting was there goes on as it began.
+
+    Such a run does not tell beside its split the settings that it was begun with.
+    """
     config = reading.config(folder)
+    if settings is not None:
+        return config
     written = tomllib.loads(read_file(folder.config).decode())
     for (section, name), settings in BEFORE_THEY_WERE_THERE.items():
         if name not in written.get(section, {}):

@@ -64,9 +64,9 @@ def read_before(folder: RunFolder, round: int, last: Record | None = None) -> li
     If the last of them is lost, it is the checkpoint's own.
     """
     records = [record for record in read(folder) if record["round"] < round]
-    if last and [record["round"] for record in records] == list(range(round - 1)):
+    if last and len(records) == round - 1:
         records.append(last)
-    if [record["round"] for record in records] != list(range(round)):
+    if len(records) != round or [record["round"] for record in records] != list(range(round)):
         raise RunError(
             f"{folder.metrics} lacks some of the {round} rounds that the checkpoint has seen; "
             "put the file back as it was"

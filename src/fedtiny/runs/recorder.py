@@ -151,12 +151,13 @@ class Saved:
     def of(cls, folder: RunFolder) -> "Saved":
         """What a run folder holds."""
         require_complete(folder)
-        config = begun.config_of(folder)
-        weights = begun.weights_of(folder, config)
         if not folder.partition.exists():
-            return cls(config, None, None, weights)
+            config = reading.config(folder)
+            return cls(config, None, None, begun.weights_of(folder, config))
         split, settings = read_split(folder)
         begun.require_unchanged(folder, split, settings)
+        config = begun.config_of(folder, settings)
+        weights = begun.weights_of(folder, config)
         if not folder.checkpoint.exists():
             return cls(config, split, None, weights)
         checkpoint = read_checkpoint(folder)
