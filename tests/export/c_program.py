@@ -30,9 +30,12 @@ def compiled(folder, *flags, sources=("model.c", "main.c"), compiler=None):
     return folder / "program"
 
 
-def run(program, images):
-    """Classes, names and logits that a program prints for images of bytes or normalised values."""
-    flags = [] if images.dtype == np.uint8 else ["--values"]
+def run(program, images, kind="values"):
+    """Classes, names and logits that a program prints for images of bytes or normalised values.
+
+    What a program of sensors reads without a flag is "raw".
+    """
+    flags = ["--values"] if images.dtype != np.uint8 and kind == "values" else []
     done = subprocess.run(
         [program, *flags], input=images.tobytes(), capture_output=True, check=False
     )

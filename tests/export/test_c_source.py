@@ -104,7 +104,7 @@ def test_the_program_tells_sizes_and_refuses_half_an_image(model, tmp_path):
     told = done.stderr.decode()
     assert f"tables: {report.flash_bytes} bytes of flash" in told
     assert f"buffers: {report.ram_bytes} bytes of RAM" in told
-    assert "the last image has 36 bytes instead of 64" in told
+    assert "the last sample has 36 bytes instead of 64" in told
     done = subprocess.run([program, "--help"], capture_output=True, check=False)
     assert done.returncode == 2
 

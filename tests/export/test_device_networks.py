@@ -1,6 +1,7 @@
 """Networks that people put on devices: every export has the logits that torch has."""
 
-import ctypes
+import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -74,14 +75,28 @@ def test_c(name, tmp_path):
 
 
 @needs_compiler
-def test_sensors_hand_over_what_they_measure(tmp_path):
-    made, model, images = exported("cnn1d")
+@pytest.mark.parametrize("name", ["cnn1d", "mlp"])
+def test_the_program_of_sensors_and_tables_reads_what_they_measure(name, tmp_path):
+    made, model, images = exported(name)
     write_c(model, tmp_path, values="fp32")
-    library = ctypes.CDLL(compiled(tmp_path, "-O1", "-shared", "-fPIC", sources=["model.c"]))
-    raw, found = before_normalising(images, model), np.empty((INPUTS, 10), np.float32)
-    for values, logits in zip(raw, found, strict=True):
-        library.model_run_raw(*(ctypes.c_void_p(each.ctypes.data) for each in (values, logits)))
+    raw = before_normalising(images, model)
+    program = compiled(tmp_path, *SANITIZED)
+    classes, _, found = run(program, raw, "raw")
     assert_close(found, made.logits(images))
+    assert_close(found, NumpyModel(model)(raw))
+    np.testing.assert_array_equal(classes, found.argmax(1))
+    raw.tofile(tmp_path / "samples.f32")
+    again = subprocess.run([program, "samples.f32"], cwd=tmp_path, capture_output=True, check=True)
+    assert [int(line.split(b"\t")[0]) for line in again.stdout.splitlines()] == list(classes)
+    for words in (["gone.f32"], ["--raw"], ["--values", "a", "b"]):
+        assert subprocess.run([program, *words], capture_output=True, check=False).returncode == 2
+
+
+def test_the_header_of_sensors_has_the_function_for_measured_values_first(tmp_path):
+    _, model, _ = exported("cnn1d")
+    write_c(model, tmp_path)
+    offered = re.findall(r"^int (model_run\w*)", (tmp_path / "model.h").read_text(), re.MULTILINE)
+    assert offered == ["model_run_raw", "model_run_values", "model_run"]
 
 
 @needs_compiler

@@ -11,13 +11,14 @@ from fedtiny.export import c_runtime
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "src" / "fedtiny" / "export" / "runtime"
+HEADERS = ("model.h", "model_bytes.h", "model_raw.h")
 ALWAYS = ("tensor", "run", "run_raw", "main")
 EXCLUDING = ("exclude", "only-include", "include", "sources")
 
 
 def test_every_part_is_found_and_none_lies_idle():
     folder = files("fedtiny.export").joinpath("runtime")
-    names = {f"{part}.c" for part in (*c_runtime.PARTS, *ALWAYS)} | {"model.h", "model_raw.h"}
+    names = {f"{part}.c" for part in (*c_runtime.PARTS, *ALWAYS)} | set(HEADERS)
     assert {entry.name for entry in folder.iterdir()} == names
     for name in names:
         assert folder.joinpath(name).read_text(encoding="ascii").strip(), name

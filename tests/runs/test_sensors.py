@@ -17,6 +17,8 @@ from fedtiny.runs.inputs import load_images
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.split import load_split
 
+from ..export.c_program import COMPILERS, compiled
+from ..export.c_program import run as run_program
 from .tiny import differences, stop, tiny, train
 
 COUNT, USERS = 200, 4
@@ -72,11 +74,16 @@ def test_a_sensor_array_trains_on_the_command_line(tmp_path, file, capsys):
     assert (about["shape"], about["layout"]) == ([6, 128], "NCT")
     data = fedtiny.data.load("file", file, layout="NCT")
     test = data.test.images[:, :, 0]
-    right = load_numpy(run / "model.packed")(test).argmax(axis=1) == data.test.labels
-    assert right.mean() == pytest.approx(result["accuracy"])
+    predicted = load_numpy(run / "model.packed")(test).argmax(axis=1)
+    assert (predicted == data.test.labels).mean() == pytest.approx(result["accuracy"])
     with torch.no_grad():
         again = fedtiny.load(run)(torch.from_numpy(test)).argmax(dim=1).numpy()
-    assert (again == data.test.labels).mean() == pytest.approx(result["accuracy"])
+    np.testing.assert_array_equal(again, predicted)
+    export = ["export", str(run), "--format", "c", "--values", "fp32", "--out", str(tmp_path / "c")]
+    assert dispatch(export) == 0
+    if COMPILERS:
+        classes, _, _ = run_program(compiled(tmp_path / "c"), test, "raw")
+        np.testing.assert_array_equal(classes, predicted)
 
 
 def test_an_array_without_a_layout_says_which_flag_it_needs(tmp_path, file, capsys):

@@ -25,6 +25,22 @@ from fedtiny.graph.ir import Kind
 BYTES_OF_KEPT, BYTES_OF_FLOAT = 8, 4
 MAX_BYTES = (1 << 31) - 1  # what an int counts
 
+PIXELS = {
+    "samples": "raw images",
+    "layout": "An image is MODEL_CHANNELS planes of MODEL_HEIGHT x MODEL_WIDTH bytes.",
+    "type": "uint8_t",
+    "run": "model_run",
+}
+"""What the program for trying a model of images reads."""
+VALUES = {
+    "samples": "measured values",
+    "layout": "A sample is MODEL_CHANNELS rows of MODEL_WIDTH float32 values\n"
+    "   as they were measured, in the byte order of the machine, as NumPy's tofile writes them.",
+    "type": "float",
+    "run": "model_run_raw",
+}
+"""What that of a model of sequences or tables reads."""
+
 
 @dataclass(frozen=True)
 class CReport:
@@ -46,7 +62,7 @@ def write_c(model: TinyModel, out: Path, *, values: Values = "int8") -> CReport:
     texts = {
         "model.c": source.model(),
         "model.h": source.header(),
-        "main.c": c_runtime.text("main.c"),
+        "main.c": source.main(),
     }
     make_own_folder(out)
     for name, text in texts.items():
@@ -106,8 +122,13 @@ class _Source:
             classes=len(self.tiny.classes),
             table_bytes=self.table_bytes,
             ram_bytes=self.ram_bytes,
-            raw=c_runtime.text("model_raw.h") if self.is_signal else "",
+            functions=c_runtime.text("model_raw.h" if self.is_signal else "model_bytes.h"),
         )
+
+    def main(self) -> str:
+        """The text of main.c."""
+        reads = VALUES if self.is_signal else PIXELS
+        return Template(c_runtime.text("main.c")).substitute(reads)
 
     def model(self) -> str:
         """The text of model.c."""

@@ -1,17 +1,17 @@
-/* Classify raw images from the standard input, a line each: the class, its name, the logits.
-   An image is MODEL_CHANNELS planes of MODEL_HEIGHT x MODEL_WIDTH bytes or, with --values, float
-   values that are normalised already. */
+/* Classify $samples from the standard input, or from the file that is named, a line each: the class,
+   its name, the logits. $layout
+   With --values they are floats that are normalised already. */
 #include "model.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define PIXELS ((size_t)MODEL_CHANNELS * MODEL_HEIGHT * MODEL_WIDTH)
+#define SIZE ((size_t)MODEL_CHANNELS * MODEL_HEIGHT * MODEL_WIDTH)
 
 static union {
-    uint8_t bytes[PIXELS];
-    float values[PIXELS];
-} image;
+    $type raw[SIZE];
+    float values[SIZE];
+} sample;
 
 static void print_result(int class, const float *logits)
 {
@@ -22,22 +22,33 @@ static void print_result(int class, const float *logits)
     fflush(stdout);
 }
 
-int main(int count, char **words)
+static int classify_all(FILE *from, int values)
 {
-    const int values = count == 2 && strcmp(words[1], "--values") == 0;
-    const size_t size = PIXELS * (values ? sizeof(float) : 1);
+    const size_t size = values ? sizeof sample.values : sizeof sample.raw;
     float logits[MODEL_CLASSES];
     size_t got;
-    if (count > 1 && !values) {
-        fprintf(stderr, "usage: %s [--values] < IMAGES\n", words[0]);
+    while ((got = fread(&sample, 1, size, from)) == size)
+        print_result(values ? model_run_values(sample.values, logits)
+                            : $run(sample.raw, logits), logits);
+    if (got > 0)
+        fprintf(stderr, "the last sample has %d bytes instead of %d\n", (int)got, (int)size);
+    return got > 0;
+}
+
+int main(int count, char **words)
+{
+    const int values = count > 1 && strcmp(words[1], "--values") == 0;
+    const char *name = count > 1 + values ? words[1 + values] : NULL;
+    FILE *from = stdin;
+    if (count > 2 + values || (name && name[0] == '-')) {
+        fprintf(stderr, "usage: %s [--values] [FILE]\n", words[0]);
+        return 2;
+    }
+    if (name && (from = fopen(name, "rb")) == NULL) {
+        fprintf(stderr, "cannot open %s\n", name);
         return 2;
     }
     fprintf(stderr, "tables: %d bytes of flash; buffers: %d bytes of RAM\n", MODEL_TABLE_BYTES,
             MODEL_RAM_BYTES);
-    while ((got = fread(image.bytes, 1, size, stdin)) == size)
-        print_result(values ? model_run_values(image.values, logits)
-                            : model_run(image.bytes, logits), logits);
-    if (got > 0)
-        fprintf(stderr, "the last image has %d bytes instead of %d\n", (int)got, (int)size);
-    return got > 0;
+    return classify_all(from, values);
 }
