@@ -49,6 +49,11 @@ def test_images_may_be_declared_too(layout):
     [
         (SEQUENCES, None, "pass layout='NCT' or 'NTC' for sequences, layout='NHW' for gray"),
         (SEQUENCES.astype(int), None, "does not say what its dimensions are"),
+        (np.zeros((4, 6, 128), np.uint8), None, "pass layout='NCT' or 'NTC'.*--data.layout"),
+        (np.zeros((4, 6, 128), int), None, "does not say what its dimensions are"),
+        (np.zeros((4, 3, 8, 3)), None, "pass layout='NCHW' or 'NHWC'.*--data.layout"),
+        (np.zeros((4, 3, 8, 3), np.uint8), None, "pass layout='NCHW' or 'NHWC'"),
+        (np.zeros((4, 16, 8, 5)), None, "channels first or last"),
         (ROWS, None, "pass layout='NF' for rows of a table"),
         (ROWS.astype(np.uint8), None, "pass layout='NF' for rows of a table"),
         (ROWS, "NCT", r"shape \[4, 5\] is not NCT, which has 3 dimensions"),
@@ -73,6 +78,19 @@ def test_what_could_be_two_things_or_does_not_fit_is_refused(samples, layout, co
 def test_targets_that_are_no_classes_are_named(labels, complaint):
     with pytest.raises(DataError, match=complaint):
         from_arrays((ROWS, labels), (ROWS, labels), layout="NF")
+
+
+@pytest.mark.parametrize(
+    ("shape", "read"),
+    [
+        ((4, 3, 8, 9), (3, 8, 9)),
+        ((4, 8, 9, 3), (3, 8, 9)),
+        ((4, 8, 8), (1, 8, 8)),
+        ((4, 2, 1, 50), (2, 1, 50)),
+    ],
+)
+def test_images_that_can_be_nothing_else_need_no_layout(shape, read):
+    assert of(np.zeros(shape, np.uint8)).input_shape == read
 
 
 def test_every_channel_is_normalized_by_the_training_samples():

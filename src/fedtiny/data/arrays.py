@@ -29,6 +29,7 @@ HELD_AS: dict[str, tuple[Layout, tuple[int, ...]]] = {
 CHOICES = {
     2: "layout='NF' for rows of a table",
     3: "layout='NCT' or 'NTC' for sequences, layout='NHW' for gray images",
+    4: "layout='NCHW' or 'NHWC' for images with their channels first or last",
 }
 """What an array of so many dimensions may be."""
 
@@ -47,8 +48,9 @@ def from_arrays(
     """A data set of (samples, labels) pairs.
 
     ``layout`` says what the dimensions are: NCHW, NHWC or NHW of images, NCT or NTC of sequences,
-    NF of a table. Without it, four dimensions, and three of whole numbers from 0 to 255, are
-    images; others are refused.
+    NF of a table. Without it, four dimensions of which either the second or the last is one to
+    four channels, and three of square images of whole numbers from 0 to 255, are images; what
+    could be two things is refused.
     Images of whole numbers from 0 to 255 are normalized by their measured mean and std, and by
     default cropped at random after padding by an eighth of their size; images of floats are taken
     as they are. Sequences and tables are normalized by the mean and std of each channel or column.
@@ -170,13 +172,23 @@ def _order(samples: Array, layout: str | None) -> tuple[int, ...]:
                 f"{len(layout)} dimensions"
             )
         return order
-    if samples.ndim == 2 or (samples.ndim == 3 and not _are_bytes(samples)):
+    found = _unmistakable(samples)
+    if found is None and samples.ndim in CHOICES:
         raise DataError(
             f"an array of {samples.dtype} and shape {list(samples.shape)} does not say what its "
             f"dimensions are; pass {CHOICES[samples.ndim]} (--data.layout for a file)"
         )
-    last = samples.ndim == 4 and samples.shape[1] not in CHANNELS and samples.shape[3] in CHANNELS
-    return HELD_AS["NHWC"][1] if last else tuple(range(samples.ndim))
+    return HELD_AS[found][1] if found else tuple(range(samples.ndim))
+
+
+def _unmistakable(samples: Array) -> ArrayLayout | None:
+    """The layout of images that can be nothing else: by their few channels, or square and gray."""
+    sides = samples.shape[1:]
+    if len(sides) == 2 and sides[0] == sides[1] and _are_bytes(samples):
+        return "NHW"
+    if len(sides) != 3 or (sides[0] in CHANNELS) == (sides[2] in CHANNELS):
+        return None
+    return "NCHW" if sides[0] in CHANNELS else "NHWC"
 
 
 def _are_bytes(samples: Array) -> bool:
