@@ -16,7 +16,7 @@ from fedtiny.config import Config, DataConfig
 from fedtiny.data import DataSet, ImageSet
 from fedtiny.errors import ExportError, RunError
 from fedtiny.export import numpy_model, onnx_torch, packed
-from fedtiny.export.formats import write_torch
+from fedtiny.export.formats import Order, export, write_torch
 from fedtiny.export.source import Trained, pack_run, tiny_model, trained
 from fedtiny.files import write_json
 from fedtiny.runs.folder import RunFolder
@@ -159,6 +159,9 @@ def test_a_network_without_a_graph_is_named_with_what_is_left(tmp_path):
     with pytest.raises(ExportError, match=r"'2' \(CELU\).*model\.safetensors") as raised:
         pack_run(done.path, data=data, model=model)
     assert "--device-backend" not in str(raised.value)
+    assert "ONNX only, with fedtiny.export.onnx_torch.write(path, out, data=" in str(raised.value)
+    with pytest.raises(ExportError, match=r"goes to ONNX with fedtiny\.export\.onnx_torch\.write"):
+        export(Order(done.path, format="onnx"))
     state = load_file(done.path / "model.safetensors")
     assert all(torch.equal(state[name], t) for name, t in done.network.state_dict().items())
     out = onnx_torch.write(done.path, tmp_path / "own.onnx", data=data, model=model)

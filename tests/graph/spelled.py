@@ -1,5 +1,7 @@
 """The same operations in every spelling, each a small network of images (4, 8, 6)."""
 
+import math
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
@@ -32,6 +34,26 @@ def flat(function):
 def unpacked_view(x):
     b, c, h, w = x.shape
     return x.view(b, c * h * w)
+
+
+def num_flat_features(x):
+    """As the first tutorial of PyTorch had it."""
+    size = x.size()[1:]  # all dimensions except the batch dimension
+    num_features = 1
+    for s in size:
+        num_features *= s
+    return num_features
+
+
+def by_rank(x):
+    if x.dim() == 4 and len(x.shape) == 4 and x.shape[1] != 1:
+        x = x.flatten(1)
+    return x
+
+
+def last_of(x):
+    first, *rest = x.shape
+    return x.view(first, math.prod(rest))
 
 
 SPELLINGS = {
@@ -72,6 +94,11 @@ SPELLINGS = {
         lambda x: x.view(-1, 192),
         lambda x: torch.reshape(x, (-1, 4 * 8 * 6)),
         unpacked_view,
+        lambda x: x.view(-1, num_flat_features(x)),
+        lambda x: x.reshape(-1, math.prod(x.shape[1:])),
+        lambda x: x.view(*x.shape[:1], -1),
+        by_rank,
+        last_of,
     ),
     "mean over space": spelled(
         4,

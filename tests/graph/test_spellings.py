@@ -149,12 +149,91 @@ def test_a_step_knows_the_module_that_computes_it():
         (lambda x: torch.clamp(x, -1, 1).flatten(1), r"clamp to \(-1, 1\)"),
         (lambda x: (x + x.mean((2, 3), keepdim=True)).flatten(1), "different shapes"),
         (lambda x: (x / x).flatten(1), "anything but a number"),
+        (lambda x: F.log_softmax(x, 1).flatten(1), "log_softmax of anything but the logits"),
+        (lambda x: F.log_softmax(x.flatten(1), 1), "anywhere but at the end"),
+        (lambda x: x.flatten(1) if x.size(0) > 1 else x, "the number of images in a batch"),
         (lambda x: x.mean((2, 3), keepdim=True).expand_as(x).flatten(1), "but a product"),
     ],
 )
 def test_what_a_graph_does_not_have_is_named(body, sentence):
     with pytest.raises(ModelError, match=sentence):
         trace(Net(body, 192), SHAPE)
+
+
+class Ending(nn.Module):
+    """A network that ends as that of PyTorch's MNIST example."""
+
+    def __init__(self, ending):
+        super().__init__()
+        self.last, self.ending = nn.Linear(192, 3), ending
+
+    def forward(self, x):
+        return self.ending(self.last(x.flatten(1)))
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        lambda x: F.log_softmax(x, 1),
+        lambda x: F.log_softmax(x, dim=1),
+        lambda x: x.log_softmax(-1),
+        lambda x: torch.log_softmax(x, dim=1),
+        nn.LogSoftmax(dim=1),
+    ],
+)
+def test_a_log_softmax_at_the_end_is_left_out_and_its_cross_entropy_is_that_of_the_logits(ending):
+    net, images = shaken(Ending(ending)), images_of(SHAPE)
+    graph = trace(net, SHAPE)
+    assert graph.log_softmax
+    assert graph == trace(Ending(nn.Identity()), SHAPE)
+    logits, given = (
+        torch.from_numpy(array)
+        for array in (by_numpy(lowered(net, SHAPE), images), by_torch(net, images))
+    )
+    assert_near(F.log_softmax(logits, 1).numpy(), given.numpy(), 1e-9)
+    labels = torch.tensor([0, 2, 1])
+    torch.testing.assert_close(F.cross_entropy(logits, labels), F.cross_entropy(given, labels))
+    assert not trace(Ending(nn.Identity()), SHAPE).log_softmax
+
+
+def decides(x):
+    return x.flatten(1) if x.sum() > 0 else x.relu().flatten(1)
+
+
+def loops(x):
+    return torch.stack([image.flatten() for image in x])
+
+
+def chooses(x):
+    return x.flatten(1) if x.cumsum(1).dim() == 4 else x
+
+
+def counts(x):
+    return x.view(len(x), -1)
+
+
+def converts(x):
+    return x.flatten(1) * float(x.mean())
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (decides, r"\(return x.flatten\(1\) if x.sum\(\) > 0 .*\) asks for the values of a tensor"),
+        (loops, r"for image in x.*\) asks for the values of a tensor"),
+        (chooses, r"asks for what is not known \(fedtiny's graph does not have 'cumsum'\)"),
+        (counts, r"\(return x.view\(len\(x\), -1\)\) counts a tensor; use its size"),
+        (converts, r"\(return .*float\(x.mean\(\)\)\) raises TypeError: "),
+    ],
+)
+def test_a_network_that_cannot_be_traced_is_told_the_line(body, sentence):
+    line = body.__code__.co_firstlineno + 1
+    with pytest.raises(ModelError, match=sentence) as told:
+        trace(Net(body, 192), SHAPE)
+    start = f"the network cannot be traced: line {line} of test_spellings.py "
+    assert str(told.value).startswith(start)
+    assert "\n" not in str(told.value)
+    assert "torch.fx" not in str(told.value)
 
 
 @pytest.mark.parametrize("spelled", [nn.Dropout2d(0.3), "function"])

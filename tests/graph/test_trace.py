@@ -150,8 +150,8 @@ def test_a_network_without_a_graph_is_analyzed_by_hooks():
 def traces(monkeypatch):
     """The networks that are traced, and those that run to see their layers."""
     seen = []
-    original = fx.symbolic_trace
-    monkeypatch.setattr(fx, "symbolic_trace", lambda m: seen.append(type(m)) or original(m))
+    original = fx.Tracer.trace
+    monkeypatch.setattr(fx.Tracer, "trace", lambda t, m: seen.append(type(m)) or original(t, m))
     monkeypatch.setattr("fedtiny.models.analysis._watched", lambda *_: seen.append("hooks"))
     return seen
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from torch import nn
 
 from fedtiny import models
 from fedtiny.models.synaptic_flow import measure
@@ -19,3 +20,16 @@ def test_every_weight_of_a_network_has_its_share_of_the_flow(name):
     assert np.isfinite(values).all()
     assert (values >= 0).all()
     assert (values > 0).mean() > 0.99
+
+
+def test_a_log_softmax_at_the_end_takes_nothing_of_the_flow():
+    network, shape = models.build("small", (1, 8, 8), 4, width=4), (1, 8, 8)
+    prunable = tuple(models.analyze(network, shape).prunable)
+    plain, ended = (
+        measure(made, shape, [f"{start}{name}" for name in prunable])
+        for made, start in ((network, ""), (nn.Sequential(network, nn.LogSoftmax(1)), "0."))
+    )
+    for name in prunable:
+        expected = plain(dict.fromkeys(prunable))[name]
+        found = ended({f"0.{other}": None for other in prunable})[f"0.{name}"]
+        np.testing.assert_array_equal(found, expected)

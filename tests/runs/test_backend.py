@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 import fedtiny
 from fedtiny import config as configs
 from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.export.numpy_model import load as load_numpy
+from fedtiny.export.source import pack_run
 from fedtiny.runs.assembly import assemble
 from fedtiny.runs.reporter import Silent
 
@@ -75,6 +78,44 @@ def test_a_network_that_cannot_be_translated_is_played_by_torch_or_refused_by_na
     assert assembly.config.device_backend == "torch"
     with pytest.raises(FedTinyError, match=r"softmax \(share\); use --device-backend torch$"):
         assemble(replace(config, device_backend="native"), model=Odd())
+
+
+class Tutorial(nn.Module):
+    """As PyTorch's first tutorial and its MNIST example had it."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 2)
+        self.fc1, self.fc2 = nn.Linear(24, 12), nn.Linear(12, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.relu(self.conv2(x))
+        x = F.relu(self.fc1(x.view(-1, self.num_flat_features(x))))
+        return F.log_softmax(self.fc2(x), dim=1)
+
+    def num_flat_features(self, x):
+        num_features = 1
+        for s in x.size()[1:]:
+            num_features *= s
+        return num_features
+
+
+def test_a_network_that_ends_in_a_log_softmax_is_trained_alike_and_exports_logits(tmp_path, capsys):
+    torch.manual_seed(0)
+    network, found = Tutorial(), []
+    for backend in ("native", "torch"):
+        config = quick(method="fl_pqsu", density=0.5, rounds=1, device_backend=backend)
+        found.append(fedtiny.run(config, out=tmp_path / backend, model=network))
+        assert "the log-softmax at the end of the network is left out" in capsys.readouterr().out
+    native, dense = found
+    assert native.loss == pytest.approx(dense.loss, rel=1e-3)
+    images = np.random.default_rng(0).standard_normal((5, 1, 8, 8)).astype(np.float32)
+    logits = load_numpy(pack_run(native.path, model=network)).logits(images)
+    with torch.no_grad():
+        given = native.network(torch.from_numpy(images)).numpy()
+    shares = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    np.testing.assert_allclose(shares, given, atol=1e-5)
 
 
 class Plain(nn.Module):

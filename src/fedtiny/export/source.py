@@ -33,6 +33,7 @@ from fedtiny.sparse.theta import Floats, Theta
 if TYPE_CHECKING:
     from torch import nn
 
+BY_TORCH = "fedtiny.export.onnx_torch.write(path, out, data=..., model=...)"
 LOCAL = ("workers", "threads", "checkpoint_every")  # how and where a run computed, not what
 
 
@@ -84,10 +85,10 @@ class Trained:
         """What is shipped of it."""
         theta = self.theta()
         if not isinstance(self.graph, Graph):
+            way = BY_TORCH if own_inputs(self.config) else "--format onnx"
             raise NoGraphError(
-                f"this network can be exported to ONNX only ({self.graph}), with --format onnx or "
-                "fedtiny.export.onnx_torch.write(path, out, data=..., model=...); what it learned "
-                f"is a plain state dict, {self.file}: load it into the network's own class"
+                f"this network can be exported to ONNX only, with {way} ({self.graph}); what it "
+                f"learned is a plain state dict, {self.file}: load it into the network's own class"
             ) from self.graph
         net = lower(self.graph, theta, fold=fold, remove_dead=True)
         normalisation = Preparation(self.data.mean, self.data.std)
@@ -145,16 +146,19 @@ def trained(
     asked = configs.resolve(reading.config(folder))
     data = data or _known_data(folder)
     inputs = {"data": data, "model": model}
-    if any(inputs[name] is None for name in own_inputs(asked)):
+    own = own_inputs(asked)
+    if any(inputs[name] is None for name in own):
+        untraced = f"; one that cannot be traced goes to ONNX with {BY_TORCH}"
         raise ExportError(
             f"{path} was trained with data or a network of your own; pack it from Python with "
             "fedtiny.export.source.pack_run(path, data=..., model=...), then export the file"
+            + (untraced if "model" in own else "")
         )
     data = data or load_data(asked)
-    own = copy.deepcopy(model)
-    config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
-    images = data.input_shape, len(data.classes)
-    network = own if own and config.model == asked.model else build_model(config, *images, copies=1)
+    given = copy.deepcopy(model)
+    config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, given))
+    images, brought = (data.input_shape, len(data.classes)), config.model != asked.model
+    network = given if given and not brought else build_model(config, *images, copies=1)
     graph = graph or models.traced(network, data.input_shape)
     return Trained(folder, config, data, network, graph, best)
 

@@ -59,6 +59,8 @@ class Graph:
     nodes: tuple[Node, ...]
     shapes: tuple[Shape, ...] = field(init=False, repr=False, compare=False)
     """What every node gives for one image."""
+    log_softmax: bool = field(default=False, compare=False)
+    """Whether the network had a log-softmax behind its logits, which the graph leaves out."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(self.nodes))

@@ -24,6 +24,7 @@ __all__ = [
     "kind",
     "names",
     "not_native",
+    "remarks",
     "traced",
     "untrained",
 ]
@@ -174,6 +175,16 @@ def not_native(graph: Traced) -> str:
         return str(graph)
     missing = native_lacks(graph.nodes)
     return f"native devices lack {missing}" if missing else ""
+
+
+def remarks(graph: Traced) -> tuple[str, ...]:
+    """What whoever trains a network should know of how it is read, in sentences."""
+    if not isinstance(graph, Graph) or not graph.log_softmax:
+        return ()
+    return (
+        "the log-softmax at the end of the network is left out of native training and of exports, "
+        "which give logits: the cross entropy is the same with and without it",
+    )
 
 
 def untrained(model: "nn.Module", param_spec: ParamSpec, tensors: Container[str]) -> str:

@@ -19,6 +19,7 @@ PASSES_ON = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0
 CHANGES_FLOW = {
     *(F.relu6, F.hardtanh, F.hardswish, F.silu, F.gelu, F.tanh, torch.tanh, Tensor.tanh),
     *(F.group_norm, F.layer_norm, F.instance_norm),
+    *(F.log_softmax, torch.log_softmax, Tensor.log_softmax),
 }
 """What would hold flow up at a bound, or center it: it passes everything on, like batch norm.
 

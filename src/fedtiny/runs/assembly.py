@@ -199,7 +199,11 @@ def assemble(
         *(asked, config, dataset, split, network, engine),
         *(method, server, executor, test, workload, graph),
         backend=resolve.backend_line(config, why, no_sparse),
-        notes=(*left_out(dataset, split, config), *method.remarks(param_spec)),
+        notes=(
+            *left_out(dataset, split, config),
+            *method.remarks(param_spec),
+            *models.remarks(graph),
+        ),
         ranks=ranks,
         weights=weights,
     )

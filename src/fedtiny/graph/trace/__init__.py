@@ -1,11 +1,12 @@
 """The graph of a torch network, traced with torch.fx; the one folder here that imports torch."""
 
-from torch import fx, nn
+from torch import nn
 
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
 from fedtiny.graph.trace.functions import function
 from fedtiny.graph.trace.modules import module
+from fedtiny.graph.trace.tracer import recorded
 from fedtiny.graph.trace.translation import Translation
 
 
@@ -17,14 +18,16 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> Graph:
     """
     if not 1 <= len(shape) <= 3:
         raise ModelError(f"a network reads images of (channels, height, width), not {shape}")
+
+    def translation() -> Translation:
+        return Translation(model, shape, module, function)
+
     training = model.training
     try:
-        traced = fx.symbolic_trace(model.eval())
-    except Exception as error:
-        raise ModelError(f"the network cannot be traced: {error}") from error
+        calls = recorded(model.eval(), lambda node: translation().value_of(node))
+        graph = translation().run(calls)
     finally:
         model.train(training)
-    graph = Translation(traced, shape).run(module, function)
     state = model.state_dict()
     for name, expected in graph.tensors.items():
         if name not in state or not _fits(tuple(state[name].shape), expected):

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedtiny.graph.ir import Kind
 from fedtiny.graph.trace.layers import channels_at
-from fedtiny.graph.trace.translation import Translation, unsupported
+from fedtiny.graph.trace.translation import LogProbabilities, Translation, unsupported
 from fedtiny.graph.trace.views import View
 
 Number = int | float
@@ -52,6 +52,13 @@ def softmax(t: Translation, x: View, dim: Any = None, **settings: Any) -> View:
     number, places = t.in_places(x)
     axis = places[dim % len(x.axes) - 1]
     return t.made(t.add(Kind.SOFTMAX, number, axis=axis), places)
+
+
+def log_softmax(t: Translation, x: View, dim: Any = None, **settings: Any) -> LogProbabilities:
+    """Of the logits: it is left out, since cross entropy makes one of its own."""
+    if not x.is_flat or dim not in (1, -1, None):
+        raise unsupported("log_softmax of anything but the logits")
+    return LogProbabilities(x)
 
 
 def dropout(

@@ -30,6 +30,7 @@ SPELLINGS: dict[Callable[..., Any], tuple[Spelling, ...]] = {
     computing.clamp: (torch.clamp, torch.clip, "clamp", "clamp_", "clip", "clip_"),
     computing.hardtanh: (F.hardtanh, F.hardtanh_),
     computing.softmax: (F.softmax, torch.softmax, "softmax"),
+    computing.log_softmax: (F.log_softmax, torch.log_softmax, "log_softmax"),
     computing.dropout: (F.dropout, torch.dropout),
     computing.channel_dropout: (F.dropout1d, F.dropout2d),
     computing.add: (operator.add, operator.iadd, torch.add, "add", "add_"),

@@ -8,14 +8,14 @@ from torch import nn
 from fedtiny.graph.ir import Kind
 from fedtiny.graph.trace import computing, layers, pooling, reshaping
 from fedtiny.graph.trace.computing import activation
-from fedtiny.graph.trace.translation import Translation, unsupported
+from fedtiny.graph.trace.translation import LogProbabilities, Translation, unsupported
 from fedtiny.graph.trace.views import View
 
-Form = Callable[[Translation, Any, View], View]
+Form = Callable[[Translation, Any, View], View | LogProbabilities]
 POOL = ("kernel_size", "stride", "padding", "ceil_mode")
 
 
-def _by(form: Callable[..., View], *settings: str) -> Form:
+def _by(form: Callable[..., View | LogProbabilities], *settings: str) -> Form:
     """A module that is a function with these of its attributes."""
     return lambda t, module, x: form(t, x, **{name: getattr(module, name) for name in settings})
 
@@ -42,6 +42,7 @@ MODULES: dict[type[nn.Module], Form] = {
     nn.GELU: _by(computing.gelu, "approximate"),
     nn.Hardtanh: _by(computing.hardtanh, "min_val", "max_val"),
     nn.Softmax: _by(computing.softmax, "dim"),
+    nn.LogSoftmax: _by(computing.log_softmax, "dim"),
     nn.MaxPool1d: _by(pooling.max_pool(1), *POOL, "dilation", "return_indices"),
     nn.MaxPool2d: _by(pooling.max_pool(2), *POOL, "dilation", "return_indices"),
     nn.AvgPool1d: _by(pooling.mean_pool(1), *POOL, "count_include_pad"),
@@ -72,7 +73,7 @@ MODULES: dict[type[nn.Module], Form] = {
 TAKE_ZEROS_AROUND = (layers.convolution, MODULES[nn.ZeroPad2d], MODULES[nn.ConstantPad2d])
 
 
-def module(t: Translation, module: nn.Module, *read: View) -> View:
+def module(t: Translation, module: nn.Module, *read: View) -> View | LogProbabilities:
     """What a module gives."""
     form = next((MODULES[kind] for kind in type(module).__mro__ if kind in MODULES), None)
     if form is None or len(read) != 1:

@@ -12,7 +12,7 @@ from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph, Kind, Node, Shape
 from fedtiny.graph.operations import OPERATIONS
 from fedtiny.graph.passes import without_idle
-from fedtiny.graph.trace.views import ALL_IMAGES, View, full_axis, move
+from fedtiny.graph.trace.views import ALL_IMAGES, IMAGES, View, full_axis, move
 
 PLACES = {2: (0,), 3: (0, 2), 4: (0, 1, 2)}
 """The axes of a node that those of a tensor of images, signals or rows are, by its rank."""
@@ -35,50 +35,82 @@ class Parameter:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class LogProbabilities:
+    """A log-softmax of the logits, which a network may give and nothing may read."""
+
+    logits: View
+
+
+Form = Callable[..., Any]
+"""Translates a call of a module, or of a function."""
+
+
 class Translation:
     """The nodes made so far, and what each node of torch.fx has become."""
 
-    def __init__(self, traced: fx.GraphModule, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, model: nn.Module, shape: tuple[int, ...], modules: Form, functions: Form
+    ) -> None:
         places = PLACES[len(shape) + 1]
         sides = [1, 1, 1]
         for place, side in zip(places, shape, strict=True):
             sides[place] = side
-        self.traced = traced
+        self.model, self._modules, self._functions = model, modules, functions
         self.nodes = [Node(Kind.INPUT, channels=sides[0], size=(sides[1], sides[2]))]
         self.shapes: list[Shape] = [(sides[0], sides[1], sides[2])]
         self.image = View.of(0, self.shapes[0], places)
         self.values: dict[fx.Node, Any] = {}
         self.module = ""
 
-    def run(self, modules: Callable[..., Any], functions: Callable[..., Any]) -> Graph:
-        """The whole graph; `modules` and `functions` translate one call each."""
-        for node in self.traced.graph.nodes:
-            stack = node.meta.get("nn_module_stack") or {"": None}
-            self.module = list(stack)[-1]
-            match node.op:
-                case "placeholder":
-                    if self.values:
-                        raise ModelError("the network must take one tensor of images")
-                    self.values[node] = self.image
-                case "get_attr":
-                    self.values[node] = self._parameter(str(node.target))
-                case "call_module":
-                    self.module = str(node.target)
-                    module = self.traced.get_submodule(self.module)
-                    self.values[node] = modules(self, module, *self._arguments(node))
-                case "call_function" | "call_method":
-                    args, kwargs = self._values(node)
-                    self.values[node] = functions(self, node.target, args, kwargs)
-                case "output":
-                    return self._graph(self._value(node.args[0]))
-            if self._writes(node):
-                self._rewrite(node)
+    def run(self, calls: fx.Graph) -> Graph:
+        """The whole graph."""
+        for node in calls.nodes:
+            if node.op == "output":
+                return self._graph(self._value(node.args[0]))
+            self._translate(node)
         raise ModelError("the network has no output")
+
+    def value_of(self, wanted: fx.Node) -> Any:
+        """What one of the calls so far gives: a tensor, or what follows from shapes."""
+        for node in wanted.graph.nodes:
+            self._translate(node)
+        if self._counts_images(wanted):
+            raise unsupported("a choice by the number of images in a batch")
+        return self.values[wanted]
+
+    def _counts_images(self, node: fx.Node) -> bool:
+        """Whether a number was worked out of how many images there are."""
+        value = self.values[node]
+        if isinstance(value, View | Parameter):
+            return False
+        many = isinstance(value, int) and value >= IMAGES
+        return many or any(map(self._counts_images, node.all_input_nodes))
+
+    def _translate(self, node: fx.Node) -> None:
+        stack = node.meta.get("nn_module_stack") or {"": None}
+        self.module = list(stack)[-1]
+        match node.op:
+            case "placeholder":
+                if self.values:
+                    raise ModelError("the network must take one tensor of images")
+                self.values[node] = self.image
+            case "get_attr":
+                self.values[node] = self._parameter(str(node.target))
+            case "call_module":
+                self.module = str(node.target)
+                module = self.model.get_submodule(self.module)
+                self.values[node] = self._modules(self, module, *self._arguments(node))
+            case "call_function" | "call_method":
+                args, kwargs = self._values(node)
+                self.values[node] = self._functions(self, node.target, args, kwargs)
+        if self._writes(node):
+            self._rewrite(node)
 
     def _writes(self, node: fx.Node) -> bool:
         """Whether a call changes the tensor that it reads."""
         if node.op == "call_module":
-            return bool(getattr(self.traced.get_submodule(str(node.target)), "inplace", False))
+            return bool(getattr(self.model.get_submodule(str(node.target)), "inplace", False))
         name = getattr(node.target, "__name__", str(node.target))
         method = name.endswith("_") and not name.endswith("__")
         return method or node.kwargs.get("inplace") is True
@@ -97,14 +129,17 @@ class Translation:
                 self.values[other] = replace(value, node=after.node) if same else after
 
     def _graph(self, output: Any) -> Graph:
+        log_softmax = isinstance(output, LogProbabilities)
+        output = output.logits if log_softmax else output
         flat = isinstance(output, View) and output.is_flat
         last = self.arranged(output, (0,)) if flat else None
         if last != len(self.nodes) - 1:
             raise ModelError("the network must give one tensor, that of its last step")
-        return without_idle(Graph(tuple(self.nodes)), MOVES)
+        found = without_idle(Graph(tuple(self.nodes)), MOVES)
+        return replace(found, log_softmax=log_softmax)
 
     def _parameter(self, name: str) -> Parameter:
-        found = operator.attrgetter(name)(self.traced)
+        found = operator.attrgetter(name)(self.model)
         if not isinstance(found, nn.Parameter):
             raise unsupported(f"'{name}' (a tensor that is not learned)")
         return Parameter(name, tuple(found.shape))
@@ -113,6 +148,8 @@ class Translation:
         return fx.node.map_arg(argument, lambda node: self.values[node])
 
     def _values(self, node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if any(isinstance(self.values[n], LogProbabilities) for n in node.all_input_nodes):
+            raise unsupported("a log-softmax anywhere but at the end of a network")
         return self._value(node.args), self._value(node.kwargs)
 
     def _arguments(self, node: fx.Node) -> list[View]:
