@@ -180,7 +180,7 @@ def test_inspect_draws_a_packed_model(fedtiny, shipped):
     assert (said.code, said.err) == (0, "")
     assert "(int8)" in said.out
     assert "method fedtiny, model small, data digits" in said.out
-    assert "takes images 1x8x8, gives 10 classes: 0, 1, 2" in said.out
+    assert "takes samples 1x8x8, gives 10 classes: 0, 1, 2" in said.out
     for name, weights in packed.read(shipped / "model.int8.packed").net.weights.items():
         shape = "x".join(map(str, weights.shape))
         assert re.search(rf"{name} +{shape} +{len(weights.values)} +\d\.\d+ +\d+ B +█", said.out)

@@ -37,7 +37,7 @@ def test_the_table(capsys):
         ["fedavg", "1"],
         ["fedtiny", "0.05"],
     ]
-    assert "5000 images of 3x32x32, 5 epochs, batches of 64, adam" in out
+    assert "5000 samples of 3x32x32, 5 epochs, batches of 64, adam" in out
     assert "first compares 2 candidates" in out
     assert "none is added here" in " ".join(out.split())
 
@@ -185,3 +185,24 @@ def test_a_network_that_cannot_be_had_leaves_the_other_methods_their_rows(capsys
 def test_the_command_is_known(capsys):
     assert dispatch(["cost", *SMALL, "--density", "0.05", "--methods", "snip"]) == 0
     assert "snip" in capsys.readouterr().out
+
+
+def test_a_method_whose_network_reads_other_data_is_left_out(capsys):
+    asked = ["--model", "cnn1d", "--width", "4", "--shape", "6", "16", "--density", "0.1"]
+    assert command(asked) == 0
+    out = capsys.readouterr().out
+    shown = [line.split()[0] for line in out.splitlines() if line.startswith(" ") and line.strip()]
+    assert "small_model" not in shown
+    assert "fedtiny" in shown
+    assert "left out: small_model trains 'small', which reads images, but the data are" in out
+    assert "cnn1d: 5000 samples of 6x16" in out
+    with pytest.raises(ConfigError, match=r"^small_model trains 'small', which reads images"):
+        command([*asked, "--methods", "small_model"])
+
+
+@pytest.mark.parametrize(("model", "example"), [("cnn1d", "6 128"), ("mlp", "64")])
+def test_networks_of_sequences_and_tables_need_a_shape(model, example):
+    with pytest.raises(
+        ConfigError, match=f"^{model} reads .*; give --shape, such as .* {example}$"
+    ):
+        command(["--model", model])

@@ -162,5 +162,5 @@ def test_a_profile_leaves_the_network_and_the_random_state_alone():
 
 
 def test_images_that_do_not_fit_are_told():
-    with pytest.raises(ModelError, match="does not take images of shape"):
+    with pytest.raises(ModelError, match="does not take samples of shape"):
         profile(tiny_network(), (3, 4, 4))

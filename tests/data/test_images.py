@@ -33,7 +33,7 @@ def data_set(train: list[int], test: list[int]) -> DataSet:
         ({"images": np.zeros((3, 8, 8), np.uint8)}, r"\[N, C, H, W\]"),
         ({"images": np.zeros((0, 1, 8, 8), np.uint8)}, "filled"),
         ({"images": np.zeros((3, 1, 8, 8), np.float64)}, "float64"),
-        ({"labels": np.zeros(2, np.int64)}, "3 images"),
+        ({"labels": np.zeros(2, np.int64)}, "3 samples"),
         ({"labels": np.zeros(3, np.int32)}, "int32"),
         ({"labels": np.array([0, 1, 3])}, "from 0 to 2"),
         ({"labels": np.array([0, -1, 2])}, "from -1"),

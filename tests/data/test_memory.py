@@ -59,7 +59,7 @@ def test_float_arrays_are_taken_as_normalised() -> None:
         (np.full((1, 1, 8, 8), "x"), [0], "whole numbers or floats"),
         (pixels(1, 1, 8, 8), [0.5], "labels must be whole"),
         (pixels(2, 1, 8, 8), [0], "as many labels"),
-        (pixels(0, 1, 8, 8), np.zeros(0, np.int64), "filled"),
+        (pixels(0, 1, 8, 8), np.zeros(0, np.int64), "holds no samples"),
         ([[1, 2], [3]], [0], "pairs of arrays"),
     ],
 )

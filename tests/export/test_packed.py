@@ -158,7 +158,7 @@ def test_images_of_another_shape_are_refused(shape):
         numpy_model.NumpyModel(model)(images)
     with pytest.raises(ExportError) as with_torch:
         torch_model.PackedNetwork(model)(torch.from_numpy(images))
-    told = f"the model takes images of shape (1, 8, 8), not {shape}"
+    told = f"the model takes samples of shape (1, 8, 8), not {shape}"
     assert str(with_numpy.value) == str(with_torch.value) == told
 
 

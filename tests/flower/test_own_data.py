@@ -93,7 +93,7 @@ def test_a_node_whose_data_does_not_fit_is_told_why_in_its_own_log(tmp_path, cap
     odd = write_folder(tmp_path / "odd", classes=("cat", "fox"))
     _, run = own_run(tmp_path, good=good, odd={"data": str(odd)}, bare={})
     away = json.loads((run / "nodes.json").read_text())["turned_away"]
-    assert away["101"].startswith("data: its images or labels cannot be read, or do not fit")
+    assert away["101"].startswith("data: its samples or labels cannot be read, or do not fit")
     assert f"{odd} has a class 'fox'; known are cat, dog, owl" in caplog.text
     assert "start them with --node-config 'data=" in away["102"]
     said = capsys.readouterr().out
@@ -127,7 +127,7 @@ def test_no_node_has_more_images_than_the_run_allows(tmp_path):
     run = federate(Grid(nodes), config, tmp_path / "run", data="own")
     assert [line["answered"] for line in lines(run)] == [[0]] * 2
     away = json.loads((run / "nodes.json").read_text())["turned_away"]
-    assert away["101"].startswith("it says that it has 30 images, more than the 24")
+    assert away["101"].startswith("it says that it has 30 samples, more than the 24")
 
 
 def test_images_of_another_size_are_made_to_fit(tmp_path):

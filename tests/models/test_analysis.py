@@ -162,7 +162,7 @@ def test_batch_norm_after_a_linear_layer_must_track_its_statistics():
 
 
 def test_a_network_that_does_not_take_the_shape_is_refused():
-    with pytest.raises(ModelError, match=r"does not take images of shape \(3, 6, 6\)"):
+    with pytest.raises(ModelError, match=r"does not take samples of shape \(3, 6, 6\)"):
         analyze(Backwards(), (3, 6, 6))
 
 
@@ -179,7 +179,7 @@ class Particular(nn.Module):
 
 @pytest.mark.parametrize("error", [ValueError, AssertionError, TypeError])
 def test_a_network_that_refuses_the_shape_in_its_own_words_is_refused(error):
-    with pytest.raises(ModelError, match="does not take images of shape"):
+    with pytest.raises(ModelError, match="does not take samples of shape"):
         analyze(chain(4, Particular(error)), SHAPE)
 
 

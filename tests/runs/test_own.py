@@ -223,7 +223,7 @@ def test_a_model_without_batch_norm_is_selected_without_it(tmp_path):
 
 
 def test_a_model_for_other_images_is_refused(tmp_path):
-    with pytest.raises(ModelError, match=r"does not take images of shape \(1, 8, 8\)"):
+    with pytest.raises(ModelError, match=r"does not take samples of shape \(1, 8, 8\)"):
         train(CONFIG, tmp_path / "run", data=own_data(), model=Net(channels=3))
     assert not (tmp_path / "run").exists()
 
@@ -324,7 +324,7 @@ def test_the_public_set_holds_images_of_the_classes_there_are(step):
 
 
 def test_a_public_set_that_leaves_too_little_is_named():
-    complaint = r"public set takes 20 of your 40 training images .* lower --data\.n-shots"
+    complaint = r"public set takes 20 of your 40 training samples .* lower --data\.n-shots"
     with pytest.raises(DataError, match=complaint):
         share_out(own_data(40), CONFIG)
     fewer = replace(CONFIG, data=replace(CONFIG.data, n_shots=2))

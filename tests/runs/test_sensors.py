@@ -10,7 +10,8 @@ from safetensors.numpy import load_file
 import fedtiny
 from fedtiny.cli.main import dispatch
 from fedtiny.config import DataConfig
-from fedtiny.errors import ConfigError, DataError, ModelError
+from fedtiny.errors import ConfigError, DataError, ExportError, ModelError
+from fedtiny.export.network import as_images
 from fedtiny.export.numpy_model import load as load_numpy
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.inputs import load_images
@@ -66,6 +67,7 @@ def test_a_sensor_array_trains_on_the_command_line(tmp_path, file, capsys):
     ]
     assert dispatch(["run", *map(str, flags), "--out", str(run)]) == 0
     said = capsys.readouterr().out
+    assert "image" not in said
     assert "natural, 6 rounds; native sparse devices\n" in said
     assert f"classify with: fedtiny.load('{run / 'model.packed'}')" in said
     result = json.loads((run / "result.json").read_text())
@@ -95,6 +97,24 @@ def test_an_array_without_a_layout_says_which_flag_it_needs(tmp_path, file, caps
 def test_a_network_for_images_is_refused_with_one_that_fits(tmp_path):
     with pytest.raises(ModelError, match="take --model cnn1d"):
         train(tiny(), tmp_path / "run", data=sensor_data())
+
+
+def test_a_method_that_brings_a_network_for_images_says_so(tmp_path):
+    config = tiny(**{**vars(SENSOR), "method": "small_model"})
+    with pytest.raises(ModelError, match=r"small_model trains 'small', .* take another method"):
+        train(config, tmp_path / "run", data=sensor_data())
+
+
+def test_samples_are_named_in_the_shape_that_their_owner_knows(tmp_path):
+    pair = SEQUENCES, LABELS
+    with pytest.raises(DataError, match=r"float32 \(6, 128\) and float32 \(6, 64\)"):
+        fedtiny.from_arrays(pair, (SEQUENCES[:, :, :64], LABELS), layout="NCT")
+    with pytest.raises(DataError, match=r"shape \[0, 6, 128\] holds no samples"):
+        fedtiny.from_arrays((SEQUENCES[:0], LABELS[:0]), pair, layout="NCT")
+    with pytest.raises(ExportError, match=r"samples of shape \(6, 128\), not \(6, 64\)"):
+        as_images(SEQUENCES[:, :, :64], (6, 1, 128))
+    with pytest.raises(ExportError, match=r"samples of shape \(20,\), not \(6, 128\)"):
+        as_images(SEQUENCES, (20, 1, 1))
 
 
 def test_devices_compute_the_same_in_native_code_and_in_pytorch(tmp_path):

@@ -19,6 +19,7 @@ from fedtiny.cost.network import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
 from fedtiny.errors import ConfigError, did_you_mean
 from fedtiny.experiments.quantities import scientific
+from fedtiny.models import KINDS, READS, STANDARD
 from fedtiny.runs import formatting
 
 PROG = "fedtiny cost [CONFIG.toml]"
@@ -59,7 +60,7 @@ class Arguments:
     classes: int | None = None
     """Number of classes; default: the data set's."""
     samples: int = PAPER_SAMPLES
-    """Training images of the device."""
+    """Training samples of the device."""
     width: int | None = None
     """Channels of the network's first layer; default: the network's own."""
     local_epochs: int | None = None
@@ -136,13 +137,22 @@ def _inputs(arguments: Arguments, base: Config) -> CostInputs:
     name = arguments.data or base.data.name
     if name not in IMAGES and not (arguments.shape and arguments.classes):
         hint = did_you_mean(name, IMAGES) or "; give --shape and --classes"
-        raise ConfigError(f"the images of data set '{name}' are not known{hint}")
+        raise ConfigError(f"the samples of data set '{name}' are not known{hint}")
     shape, classes = IMAGES.get(name, ((), 0))
+    _check_shape(arguments.model or base.model, arguments.shape or shape, arguments)
     return {
         "shape": arguments.shape or shape,
         "classes": arguments.classes or classes,
         "samples": arguments.samples,
     }
+
+
+def _check_shape(model: str, shape: tuple[int, ...], arguments: Arguments) -> None:
+    """A network of sequences or tables needs a shape: no data set that is known by name has one."""
+    reads = KINDS[model].dimensions if model in KINDS else len(shape)
+    if reads != len(shape) and not arguments.shape:
+        example = " ".join(map(str, STANDARD[reads]))
+        raise ConfigError(f"{model} reads {READS[reads]}; give --shape, such as --shape {example}")
 
 
 def _rows(
@@ -167,7 +177,7 @@ def _why_nothing(rows: list[Row]) -> str:
     if len(rows) > 1 and all("least_memory" in row for row in rows):
         nearest = min(rows, key=lambda row: row["least_memory"])
         return f"no method fits, and the least demanding is this: {nearest['notes'][0]}"
-    return "; ".join(_notes(rows))
+    return "; ".join(dict.fromkeys(note for row in rows for note in row["notes"]))
 
 
 def _at(config: Config, density: float) -> Config:
@@ -185,7 +195,7 @@ def _document(config: Config, inputs: CostInputs, rows: list[Row], layers: list[
 def _settings(config: Config, inputs: CostInputs) -> str:
     shape, train = "x".join(map(str, inputs["shape"])), config.train
     return (
-        f"{config.model}: {inputs['samples']} images of {shape}, {train.local_epochs} epochs, "
+        f"{config.model}: {inputs['samples']} samples of {shape}, {train.local_epochs} epochs, "
         f"batches of {train.batch_size}, {train.optimizer}. FLOPs and memory of the costliest "
         "round; bytes of a plain round."
     )
@@ -230,7 +240,8 @@ def _selections(rows: list[Row]) -> list[str]:
 
 
 def _notes(rows: list[Row]) -> list[str]:
-    return list(dict.fromkeys(note for row in rows for note in row["notes"]))
+    told = ((row.get("left_out"), note) for row in rows for note in row["notes"])
+    return list(dict.fromkeys(f"left out: {note}" if out else note for out, note in told))
 
 
 def _cost_table(rows: list[Row]) -> Table:
@@ -238,7 +249,7 @@ def _cost_table(rows: list[Row]) -> Table:
     title = "Cost of a round, for one device"
     table = formatting.titled(title, *headings, left=("method",), no_wrap=True)
     table.padding = (0, 1, 0, 0)
-    for row in rows:
+    for row in (row for row in rows if not row.get("left_out")):
         there = row["density"] is not None
         cells = [show(row) for show in COLUMNS.values()] if there else ["none"]
         table.add_row(row["method"], *cells, end_section=row["method"] == rows[-1]["method"])
@@ -263,7 +274,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 
 def _layer_table(layers: list[Row]) -> Table:
     headings = (name.replace("_", "\n") for name in layers[0])
-    table = formatting.titled("FLOPs by layer, for one image", *headings, left=("name",))
+    table = formatting.titled("FLOPs by layer, for one sample", *headings, left=("name",))
     table.padding = (0, 1, 0, 0)
     for layer in layers:
         table.add_row(*(f"{v:g}" if isinstance(v, float) else str(v) for v in layer.values()))

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtiny.config import Config
+from fedtiny.data.images import own_shape
 from fedtiny.errors import ExportError, FedTinyError, RunError
 from fedtiny.export import packed
 from fedtiny.export.network import TinyModel
@@ -118,8 +119,9 @@ def show_packed(path: Path, console: Console) -> None:
     console.print(", ".join(facts), markup=False)
     named = ", ".join(model.classes[: formatting.MAX_COLUMNS])
     more = ", ..." if len(model.classes) > formatting.MAX_COLUMNS else ""
+    takes = f"takes samples {_by(own_shape(model.shape))}"
     console.print(
-        f"takes images {_by(model.shape)}, gives {len(model.classes)} classes: {named}{more}",
+        f"{takes}, gives {len(model.classes)} classes: {named}{more}",
         markup=False,
     )
     console.print(_packed_layers(model))

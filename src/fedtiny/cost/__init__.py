@@ -14,6 +14,7 @@ from fedtiny.cost.workload import CostInputs as CostInputs
 from fedtiny.cost.workload import Workload as Workload
 from fedtiny.errors import ModelError
 from fedtiny.federation.verbs import TRAINING
+from fedtiny.models import ReadsOtherDataError
 from fedtiny.sparse.vector import VALUE_BYTES
 
 Summary = dict[str, Any]
@@ -49,14 +50,17 @@ def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
 def fitting_summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
     """Every cost, at what fits the budgets of the config.
 
-    Where nothing fits, or no small model is small enough, the density is None and a note says why.
+    Where nothing fits, or no small model is small enough, the density is None and a note says why;
+    a method whose network does not read such data is `left_out`.
     """
     try:
         config = fitted(config, **inputs)
         return summary(config, **inputs)
     except (DoesNotFit, ModelError) as error:
         least = {f"least_{error.kind}": error.least} if isinstance(error, DoesNotFit) else {}
-        none = {"method": config.method, "model": config.model, "density": None}
+        none: Summary = {"method": config.method, "model": config.model, "density": None}
+        if isinstance(error, ReadsOtherDataError):
+            none["left_out"] = True
         return none | {"notes": [str(error)]} | least
 
 

@@ -19,7 +19,7 @@ from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
 from fedtiny.federation.verbs import DeviceLoad, LayerFlops, Losses, Program, Train, Verb, typed
-from fedtiny.models import Traced
+from fedtiny.models import Traced, check_reads
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.densities import uniform
 from fedtiny.sparse.flow import LayerFlow
@@ -104,6 +104,8 @@ class Workload:
         method.flow = flow
         built = method.resolve(config, lambda: large.profile.parameters)
         other = built.model != config.model
+        if other:
+            check_reads(built.model, large.shape, method.name)
         network = named(built, large.shape, large.classes) if other else large
         mask = first_mask(method, network.param_spec)
         return cls(config, method, network, large, mask, samples, flow)

@@ -123,7 +123,9 @@ def _pair(pair: tuple[ArrayLike, ArrayLike], layout: ArrayLayout | None) -> tupl
     try:
         samples, labels = map(np.asarray, pair)
     except (TypeError, ValueError) as uneven:
-        raise DataError("train and test must be (images, labels) pairs of arrays") from uneven
+        raise DataError("train and test must be (samples, labels) pairs of arrays") from uneven
+    if 0 in samples.shape:
+        raise DataError(f"an array of shape {list(samples.shape)} holds no samples")
     _check_labels(labels)
     order = _order(samples, layout)
     samples = _pixels(samples) if _reads_images(layout) else _measured(samples)
@@ -260,4 +262,4 @@ def _sample(sample: Any, index: int) -> tuple[Array, int]:
         array = np.asarray(image)
         return (array[None] if hasattr(image, "convert") else array), int(label)
     except (TypeError, ValueError) as other:
-        raise DataError(f"sample {index} must be a pair of an image and a label") from other
+        raise DataError(f"sample {index} must be a pair of a sample and a label") from other

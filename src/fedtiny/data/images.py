@@ -19,6 +19,17 @@ Layout = Literal["NCHW", "NCT", "NF"]
 """What a network reads: batches of images, of sequences, or of rows of a table."""
 
 
+def own_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape as its owner knows it, of a sample that is held as (C, H, W).
+
+    >>> own_shape((6, 1, 128)), own_shape((20, 1, 1)), own_shape((3, 8, 8))
+    ((6, 128), (20,), (3, 8, 8))
+    """
+    rows, columns = shape[1:]
+    lines: Layout = "NF" if columns == 1 else "NCT"
+    return input_shape(lines if rows == 1 else "NCHW", shape)
+
+
 def input_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of one sample as a network reads it, of one that is held as (C, H, W).
 
@@ -56,7 +67,7 @@ class ImageSet:
             raise DataError(f"images must be uint8 or float32, but are {self.images.dtype}")
         if self.labels.shape != (len(self.images),):
             shape = list(self.labels.shape)
-            raise DataError(f"{len(self.images)} images need as many labels, not shape {shape}")
+            raise DataError(f"{len(self.images)} samples need as many labels, not shape {shape}")
         if self.labels.dtype != np.int64:
             raise DataError(f"labels must be int64, but are {self.labels.dtype}")
         if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
@@ -87,7 +98,7 @@ class ImageSet:
     def limit(self, size: int | None, draw: np.random.Generator) -> Array | None:
         """Which images these are; None is all."""
         if size is not None and size < 1:
-            raise DataError(f"a set can be limited to 1 image or more, not to {size}")
+            raise DataError(f"a set can be limited to 1 sample or more, not to {size}")
         if size is None or size >= len(self):
             return None
         return balanced_choice(self.labels, size, draw)
@@ -124,7 +135,7 @@ class DataSet:
         if train.shape != test.shape or train.images.dtype != test.images.dtype:
             raise DataError(
                 f"train and test of {self.name} must be alike, but are "
-                f"{train.images.dtype} {train.shape} and {test.images.dtype} {test.shape}"
+                f"{self._described(train)} and {self._described(test)}"
             )
         channels = train.shape[0]
         if len(self.mean) != channels or len(self.std) != channels:
@@ -135,6 +146,9 @@ class DataSet:
             raise DataError(f"the std of {self.name} must be above 0 for every channel")
         if self.crop_padding < 0:
             raise DataError(f"crop_padding must be 0 or more, not {self.crop_padding}")
+
+    def _described(self, part: ImageSet) -> str:
+        return f"{part.images.dtype} {input_shape(self.layout, part.shape)}"
 
     @classmethod
     def measured(

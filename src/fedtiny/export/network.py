@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.data.images import own_shape
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
 from fedtiny.graph.arrays import Lowered, Norm, Weights
@@ -61,7 +62,7 @@ def as_images(batch: Batch, expected: Shape) -> Batch:
     channels, rows, columns = expected
     lines = {1: (channels, columns)}.get(rows), {(1, 1): (channels,)}.get((rows, columns))
     if found != expected and found not in lines:
-        raise ExportError(f"the model takes images of shape {expected}, not {found}")
+        raise ExportError(f"the model takes samples of shape {own_shape(expected)}, not {found}")
     reshaped: Batch = batch.reshape((len(batch), *expected))
     return reshaped
 

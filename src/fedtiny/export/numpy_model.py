@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.data.images import own_shape
 from fedtiny.data.transforms import ArrayTransform
 from fedtiny.errors import DataError, ExportError
 from fedtiny.export.network import TinyModel, as_images
@@ -81,8 +82,8 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     channels, height, width = shape
     if channels not in MODES or height == 1:
         raise ExportError(
-            f"the model takes samples of shape {shape}, which no image file has; in Python "
-            "fedtiny.load(MODEL) gives a function of arrays"
+            f"the model takes samples of shape {own_shape(shape)}, which no image file has; in "
+            "Python fedtiny.load(MODEL) gives a function of arrays"
         )
     pillow = require("PIL.Image", extra="data")
     try:

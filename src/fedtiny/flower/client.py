@@ -11,7 +11,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedtiny.data import ImageSet, load_own
-from fedtiny.data.images import resize
+from fedtiny.data.images import own_shape, resize
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.devices.node import Receiver, answer
 from fedtiny.errors import DataError
@@ -80,7 +80,8 @@ def _own_set(spec: NodeSpec, path: Path) -> ImageSet:
     if found.shape != spec.shape and found.shape[0] == channels and height == width:
         found = replace(found, images=resize(found.images, height))
     if found.shape != spec.shape:
-        raise DataError(f"the images in {path} are {found.shape}, but the run's are {spec.shape}")
+        own, wanted = own_shape(found.shape), own_shape(spec.shape)
+        raise DataError(f"the samples in {path} are {own}, but the run's are {wanted}")
     return found
 
 

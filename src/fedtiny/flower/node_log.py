@@ -17,7 +17,7 @@ class NodeError(FedTinyError):
 
 
 CATEGORIES: tuple[tuple[type[Exception], str], ...] = (
-    (DataError, "data: its images or labels cannot be read, or do not fit this run"),
+    (DataError, "data: its samples or labels cannot be read, or do not fit this run"),
     (WireError, "message: it could not read what it was sent"),
     (ConfigError, "settings: this run cannot be played there as it is set up"),
     (ModelError, "network: this run's network cannot be trained there"),

@@ -167,7 +167,7 @@ class NodeRegistry:
             most = self.spec.config.robustness.max_samples  # it is the node's weight in every mean
             if arrival.samples > most:
                 raise FedTinyError(
-                    f"it says that it has {arrival.samples} images, more than the {most} that "
+                    f"it says that it has {arrival.samples} samples, more than the {most} that "
                     "robustness.max_samples allows"
                 )
             device = self._device(node, arrival, online, keep and not self.settings.reassign)
@@ -177,7 +177,7 @@ class NodeRegistry:
             self.turned_away[node] = str(error)
             self.say(f"node {node} takes no part: {error}")
         else:
-            self.say(f"{self.name(device)} is here with {arrival.samples} images")
+            self.say(f"{self.name(device)} is here with {arrival.samples} samples")
 
     def _too_few(self, count: int, least: int) -> str:
         away = "; ".join(self.turned_away.values())
@@ -203,7 +203,7 @@ class NodeRegistry:
             raise FedTinyError(f"device {device} is played by {self.assigned[device].name} already")
         if self.shares and arrival.samples != self.shares[device]:
             raise FedTinyError(
-                f"it says that it has {arrival.samples} images, but the part of device {device} "
+                f"it says that it has {arrival.samples} samples, but the part of device {device} "
                 f"has {self.shares[device]}; give it the data set that the server has"
             )
         owner = owners.get(device)

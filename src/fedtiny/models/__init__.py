@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ModelKind",
     "ParamSpec",
+    "ReadsOtherDataError",
     "Traced",
     "analyze",
     "build",
@@ -129,18 +130,31 @@ def build(
     return network
 
 
-def check_reads(name: str, shape: Shape) -> None:
-    """Refuse samples with other dimensions than the network of that name reads."""
+class ReadsOtherDataError(ModelError):
+    """A network reads samples with other dimensions than the data have."""
+
+
+def check_reads(name: str, shape: Shape, method: str = "") -> None:
+    """Refuse samples with other dimensions than the network of that name reads.
+
+    `method` has chosen the network, if it was not the user.
+    """
     wanted = kind(name).dimensions
     if len(shape) == wanted:
         return
     fitting = [other for other, model in KINDS.items() if model.dimensions == len(shape)]
     if not fitting:
         raise ModelError(f"{name} reads {READS[wanted]}, not samples of shape {tuple(shape)}")
+    which = f"{READS[len(shape)]}, of shape {tuple(shape)}"
+    if method:
+        raise ReadsOtherDataError(
+            f"{method} trains '{name}', which reads {READS[wanted]}, but the data are {which}; "
+            "take another method"
+        )
     others = " or another for it" if len(fitting) > 1 else ""
-    raise ModelError(
-        f"{name} reads {READS[wanted]}, but the data are {READS[len(shape)]}, of shape "
-        f"{tuple(shape)}; take --model {fitting[0]}{others}, or a network of your own"
+    raise ReadsOtherDataError(
+        f"{name} reads {READS[wanted]}, but the data are {which}; take --model {fitting[0]}{others}"
+        ", or a network of your own"
     )
 
 

@@ -288,7 +288,9 @@ def _run(model: nn.Module, shape: Shape) -> None:
     try:
         model(torch.zeros(shape, device=device))
     except Exception as error:
-        raise ModelError(f"the model does not take images of shape {shape[1:]}: {error}") from error
+        raise ModelError(
+            f"the model does not take samples of shape {shape[1:]}: {error}"
+        ) from error
 
 
 def _memory(tensor: Tensor) -> int:

@@ -152,6 +152,8 @@ def assemble(
     method = methods.create(asked)
     method.flow = inputs.get("flow")
     config = method.resolve(asked, lambda: parameters(asked, dataset, model))
+    if config.model != asked.model:
+        models.check_reads(config.model, dataset.input_shape, config.method)
     if weights and config.model != asked.model:
         raise ConfigError(f"method '{config.method}' trains '{config.model}'; leave --weights out")
     split = checked(known, images) if known else with_checksum(sharing(dataset, config), images)

@@ -21,7 +21,7 @@ from fedtiny.runs.metrics import Record, number
 
 MAX_COLUMNS = 20
 ROUND_HEADINGS = ("round", "accuracy", "loss", "density", "swapped", "down", "up", "s", "missing")
-VALIDATING = "accuracy is that of images held out of the training set; the test set is not used"
+VALIDATING = "accuracy is that of samples held out of the training set; the test set is not used"
 NO_GPU = "there is no GPU here: the GPU simulator computes on the CPU, slowly"
 SEVERAL = "torchrun --nproc-per-node"  # how a run takes several GPUs
 
@@ -206,8 +206,8 @@ def titled(title: str, *columns: str, left: Sequence[str] = (), no_wrap: bool = 
 
 
 def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> Table:
-    """Images by device and class; of many classes only how uneven they are."""
-    shown = titled("Training images by device and class", "device")
+    """Samples by device and class; of many classes only how uneven they are."""
+    shown = titled("Training samples by device and class", "device")
     shown.add_column("all", justify="right", style="bold")
     many = table.shape[1] > MAX_COLUMNS
     names = [escape(name) for name in classes or map(str, range(table.shape[1]))]

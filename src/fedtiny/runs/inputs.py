@@ -140,12 +140,12 @@ def check_network(model: "nn.Module", data: DataSet) -> None:
         outputs = model.eval()(torch.zeros(1, *data.input_shape))
     if not isinstance(outputs, torch.Tensor):
         raise ModelError(
-            f"the model gives a {type(outputs).__name__} for images; it must give one tensor, a "
+            f"the model gives a {type(outputs).__name__} for samples; it must give one tensor, a "
             "logit a class"
         )
     if tuple(outputs.shape) != (1, len(data.classes)):
         raise ModelError(
-            f"the model gives outputs of shape {tuple(outputs.shape[1:])} for an image, but the "
+            f"the model gives outputs of shape {tuple(outputs.shape[1:])} for a sample, but the "
             f"data has {len(data.classes)} classes"
         )
 

@@ -74,9 +74,9 @@ def share_out(data: DataSet, config: Config) -> Split:
     rest = np.setdiff1d(np.arange(len(labels)), public)
     if fleet.devices * fleet.min_samples > len(rest):
         raise DataError(
-            f"the public set takes {len(public)} of your {len(labels)} training images and leaves "
+            f"the public set takes {len(public)} of your {len(labels)} training samples and leaves "
             f"too few for {fleet.devices} devices with at least {fleet.min_samples} samples each; "
-            "lower --data.n-shots, --fleet.devices or --fleet.min-samples, or give more images"
+            "lower --data.n-shots, --fleet.devices or --fleet.min-samples, or give more samples"
         )
     partition = split_over_devices(
         fleet.partition,
@@ -128,7 +128,7 @@ def checked(split: Split, data: DataSet) -> Split:
     if not _fits(split, data) or split.checksum not in (b"", again.checksum):
         raise RunError(
             f"the data set '{data.name}' is not the one that this run was started with; "
-            "give it the same images and labels in the same order"
+            "give it the same samples and labels in the same order"
         )
     return again
 

@@ -17,7 +17,7 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> Graph:
     error that names the first layer that a graph does not have.
     """
     if not 1 <= len(shape) <= 3:
-        raise ModelError(f"a network reads images of (channels, height, width), not {shape}")
+        raise ModelError(f"a network reads samples of one to three dimensions, not {shape}")
 
     def translation() -> Translation:
         return Translation(model, shape, module, function)
@@ -31,7 +31,7 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> Graph:
     state = model.state_dict()
     for name, expected in graph.tensors.items():
         if name not in state or not _fits(tuple(state[name].shape), expected):
-            raise ModelError(f"'{name}' does not fit images of shape {shape}")
+            raise ModelError(f"'{name}' does not fit samples of shape {shape}")
     return graph
 
 
