@@ -12,13 +12,14 @@ from fedtiny.data.arrays import ArrayLayout as ArrayLayout
 from fedtiny.data.arrays import from_arrays as from_arrays
 from fedtiny.data.arrays import from_torch as from_torch
 from fedtiny.data.cache import Cache
+from fedtiny.data.device_files import device_file
 from fedtiny.data.hub import KNOWN, SPLITS, root_folder, split_files
 from fedtiny.data.image_files import folder, own_images, parquet_rows
 from fedtiny.data.images import SPLIT_SEED, TEST_SHARE, hold_out
 from fedtiny.data.images import DataSet as DataSet
 from fedtiny.data.images import ImageSet as ImageSet
+from fedtiny.data.own_files import SUFFIXES, holds_images, load_file
 from fedtiny.data.own_files import Columns as Columns
-from fedtiny.data.own_files import load_file
 from fedtiny.data.partition import Partition as Partition
 from fedtiny.errors import DataError, did_you_mean
 from fedtiny.extras import require
@@ -92,16 +93,25 @@ def digits() -> DataSet:
     return DataSet.measured("digits", train, test, flips=False, crop_padding=0)
 
 
-def load_own(path: Path, classes: tuple[str, ...], cache: str | Path | None = None) -> ImageSet:
-    """The images that a device has itself: a Parquet file, a folder of such, or one by class.
+def load_own(
+    path: Path,
+    classes: tuple[str, ...],
+    cache: str | Path | None = None,
+    *,
+    layout: ArrayLayout | None = None,
+    columns: Columns | None = None,
+) -> ImageSet:
+    """What a device has itself: arrays (.npz), a table, or images in Parquet files or by class.
 
-    Labels mean these classes; a folder need not have all of them.
+    Labels mean these classes; a device need not have all of them.
     """
+    if path.is_file() and path.suffix in SUFFIXES and not holds_images(path):
+        return device_file(path, classes, layout, columns or Columns())
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if path.is_dir() and not files:
         return own_images(path, classes, Cache.at(cache))
     if not all(file.is_file() and file.suffix == ".parquet" for file in files):
-        raise DataError(f"{path} is neither a Parquet file nor a folder")
+        raise DataError(f"{path} is no .npz, .csv or .parquet file and no folder")
     found = parquet_rows(files, path.name, len(classes), Cache.at(cache))
     if found.classes not in (classes, tuple(map(str, range(len(classes))))):
         raise DataError(f"{path} names other classes than {', '.join(classes)}")

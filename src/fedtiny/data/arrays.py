@@ -65,7 +65,7 @@ def from_arrays(
     >>> from_arrays((motion, labels), (motion, labels), layout="NCT").input_shape
     (6, 128)
     """
-    pairs = [_pair(pair, layout) for pair in (train, test)]
+    pairs = [as_held(pair, layout) for pair in (train, test)]
     named = _class_names(classes, *(labels for _, labels in pairs))
     train_set, test_set = (ImageSet(samples, labels, named) for samples, labels in pairs)
     reads = HELD_AS[layout][0] if layout else "NCHW"
@@ -118,7 +118,7 @@ def from_torch(
     )
 
 
-def _pair(pair: tuple[ArrayLike, ArrayLike], layout: ArrayLayout | None) -> tuple[Array, Array]:
+def as_held(pair: tuple[ArrayLike, ArrayLike], layout: ArrayLayout | None) -> tuple[Array, Array]:
     """Samples as [N, C, H, W], and labels."""
     try:
         samples, labels = map(np.asarray, pair)

@@ -49,10 +49,15 @@ def load_file(
         return _arrays(train, layout)
     if layout not in (None, "NF"):
         raise DataError(f"{train} holds a table or images in bytes; leave --data.layout out")
-    if train.suffix == ".parquet" and set(IMAGE_COLUMNS) & set(parquet_columns(train)):
+    if holds_images(train):
         return _images(train, test, cache, columns)
-    tables = [_table(file, columns) for file in (train, test) if file]
+    tables = [read_table(file, columns) for file in (train, test) if file]
     return _of_tables(tables)
+
+
+def holds_images(file: Path) -> bool:
+    """Whether a file is a Parquet file with a column of images."""
+    return file.suffix == ".parquet" and bool(set(IMAGE_COLUMNS) & set(parquet_columns(file)))
 
 
 def _files(root: Path) -> tuple[Path, Path | None]:
@@ -71,18 +76,20 @@ def _files(root: Path) -> tuple[Path, Path | None]:
     return root, None
 
 
-def _arrays(file: Path, layout: ArrayLayout | None) -> DataSet:
-    """What an .npz file holds: x_train, y_train, x_test, y_test, or x and y.
-
-    It may hold classes, device_ids and a layout too.
-    """
+def read_npz(file: Path) -> dict[str, Array]:
+    """The arrays of an .npz file, by name."""
     try:
         with np.load(file, allow_pickle=False) as held:
-            found = {name: held[name] for name in held.files}
+            return {name: held[name] for name in held.files}
     except (OSError, ValueError, EOFError, BadZipFile) as broken:
         raise DataError(f"{file} is not a readable .npz file of plain arrays") from broken
-    named = tuple(map(str, found["classes"])) if "classes" in found else None
-    declared = str(found["layout"]) if "layout" in found else layout
+
+
+def declared_layout(
+    file: Path, found: Mapping[str, Array], layout: ArrayLayout | None
+) -> ArrayLayout | None:
+    """What the dimensions of its arrays are, as a file or a setting declares it."""
+    declared: Any = str(found["layout"]) if "layout" in found else layout
     if declared not in (None, *get_args(ArrayLayout)):
         known = ", ".join(get_args(ArrayLayout))
         raise DataError(f"{file} declares the layout {declared!r}, which is none of {known}")
@@ -90,6 +97,17 @@ def _arrays(file: Path, layout: ArrayLayout | None) -> DataSet:
         raise DataError(
             f"{file} declares the layout {declared}, and --data.layout {layout}; leave the flag out"
         )
+    return declared  # type: ignore[no-any-return]
+
+
+def _arrays(file: Path, layout: ArrayLayout | None) -> DataSet:
+    """What an .npz file holds: x_train, y_train, x_test, y_test, or x and y.
+
+    It may hold classes, device_ids and a layout too.
+    """
+    found = read_npz(file)
+    named = tuple(map(str, found["classes"])) if "classes" in found else None
+    declared = declared_layout(file, found, layout)
     ids = found.get("device_ids")
     if set(NAMES) <= set(found):
         pairs = (found["x_train"], found["y_train"]), (found["x_test"], found["y_test"])
@@ -101,7 +119,7 @@ def _arrays(file: Path, layout: ArrayLayout | None) -> DataSet:
         raise DataError(
             f"{file} needs the arrays {', '.join(NAMES)}, or x and y, but has {', '.join(found)}"
         )
-    return from_arrays(*pairs, named, file.stem, layout=declared, device_ids=ids)  # type: ignore[arg-type]
+    return from_arrays(*pairs, named, file.stem, layout=declared, device_ids=ids)
 
 
 def _for_all(ids: Array, labels: Array) -> Array:
@@ -124,7 +142,7 @@ def _parts(labels: Array) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class Table:
     """Features by column name, labels, and whose row each is."""
 
     file: Path
@@ -133,7 +151,7 @@ class _Table:
     ids: Array | None
 
 
-def _of_tables(tables: Sequence[_Table]) -> DataSet:
+def _of_tables(tables: Sequence[Table]) -> DataSet:
     first = tables[0]
     if any(list(table.features) != list(first.features) for table in tables):
         raise DataError(f"{tables[-1].file} has other columns than {first.file}")
@@ -159,12 +177,13 @@ def _in_order(label: str) -> tuple[int, str]:
     return (int(label), "") if label.isdecimal() else (2**63, label)
 
 
-def _table(file: Path, columns: Columns) -> _Table:
+def read_table(file: Path, columns: Columns, *, of_one: bool = False) -> Table:
+    """The rows of a .csv or .parquet file; those `of_one` device need not say whose they are."""
     read = _csv_columns if file.suffix == ".csv" else _parquet_table
     found = read(file)
     label, device = columns.label or LABEL, columns.device
     for column, flag in ((label, "label"), (device, "device")):
-        if column is not None and column not in found:
+        if column is not None and column not in found and not (of_one and flag == "device"):
             raise DataError(
                 f"{file} has no column {column!r} (it has {', '.join(found)}); name one with "
                 f"--data.{flag}-column"
@@ -174,8 +193,8 @@ def _table(file: Path, columns: Columns) -> _Table:
         for name, values in found.items()
         if name not in (label, device)
     }
-    ids = None if device is None else np.array([str(value) for value in found[device]])
-    return _Table(file, features, _label_names(file, label, found[label]), ids)
+    ids = None if device not in found else np.array([str(value) for value in found[device]])
+    return Table(file, features, _label_names(file, label, found[label]), ids)
 
 
 def _label_names(file: Path, column: str, values: Sequence[Any]) -> list[str]:

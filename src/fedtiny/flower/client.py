@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedtiny.data import ImageSet, load_own
+from fedtiny.data import Columns, ImageSet, load_own
 from fedtiny.data.images import own_shape, resize
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.devices.node import Receiver, answer
@@ -75,9 +75,12 @@ def _shared_set(spec: NodeSpec, root: str) -> tuple[ImageSet, Split]:
 
 @lru_cache(maxsize=1)
 def _own_set(spec: NodeSpec, path: Path) -> ImageSet:
-    """The node's own images, at the size that the run's model takes."""
-    found, (channels, height, width) = load_own(path, spec.classes), spec.shape
-    if found.shape != spec.shape and found.shape[0] == channels and height == width:
+    """The node's own samples; images are brought to the size that the run's model takes."""
+    asked, (channels, height, width) = spec.config.data, spec.shape
+    columns = Columns(asked.label_column, asked.device_column)
+    found = load_own(path, spec.classes, layout=asked.layout, columns=columns)
+    images = spec.device.preparation.layout == "NCHW"
+    if images and found.shape != spec.shape and found.shape[0] == channels and height == width:
         found = replace(found, images=resize(found.images, height))
     if found.shape != spec.shape:
         own, wanted = own_shape(found.shape), own_shape(spec.shape)

@@ -107,7 +107,7 @@ def left_out(data: DataSet, split: Split, config: Config) -> tuple[str, ...]:
     """That some of the devices that the data name have too few samples, in a sentence."""
     named = len(data.partition) if data.partition is not None else 0
     few = named - len(split.devices)
-    if few <= 0:
+    if few <= 0 or not split.table.any():  # devices with data of their own
         return ()
     least = config.fleet.min_samples
     return (f"{few} of the {named} devices that the data name have fewer than {least} samples",)
