@@ -231,6 +231,15 @@ def test_list_names_what_there_is(fedtiny, kind, names):
     assert all(listed[name] for name in names), "each with a description"
 
 
+def test_list_says_which_models_are_native_and_which_export_to_c(fedtiny):
+    rows = [line.split() for line in fedtiny("list", "models").out.splitlines()]
+    assert rows[0] == ["model", "native", "C"]
+    found = {row[0]: row[1:3] for row in rows}
+    assert found["cnn1d"] == ["yes", "yes"]
+    assert found["vit_tiny"] == ["no", "yes"]
+    assert found["resnet18_ns"] == ["no", "no"]
+
+
 @pytest.mark.parametrize("flag", ["--help", "-h", "help", None])
 def test_help_tells_the_commands(fedtiny, flag):
     said = fedtiny(*([flag] if flag else []))

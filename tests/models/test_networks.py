@@ -9,6 +9,9 @@ from torch import nn
 
 from fedtiny import models
 from fedtiny.errors import ModelError
+from fedtiny.export import support
+from fedtiny.graph.ir import Graph, Kind
+from fedtiny.graph.operations import lacking
 from fedtiny.models import analyze
 from fedtiny.models.networks import parameters, small, width_for
 
@@ -218,3 +221,13 @@ def test_samples_of_another_kind_are_refused_with_what_fits(name, shape, said):
 def test_the_heads_of_a_transformer_share_its_width():
     with pytest.raises(ModelError, match=r"width of 97 into 3 heads.*a multiple of 32"):
         models.build("vit_tiny", CIFAR, 10, width=97)
+
+
+@pytest.mark.parametrize("name", models.KINDS)
+def test_what_is_said_of_native_devices_and_of_c_is_so(name):
+    kind = models.KINDS[name]
+    shape = models.STANDARD[kind.dimensions]
+    graph = models.traced(on_paper(name, shape), shape)
+    assert kind.native == (not models.not_native(graph))
+    known = isinstance(graph, Graph)
+    assert kind.c == (known and not lacking(graph.nodes, support.BACKENDS["C"] | {Kind.INPUT}))

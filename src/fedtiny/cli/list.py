@@ -16,7 +16,6 @@ OWN = {
 }
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "methods": methods.names,
-    "models": models.names,
     "datasets": lambda: data.names() | OWN,
 }
 
@@ -33,7 +32,8 @@ def command(arguments: list[str]) -> int:
         description="What can be named in a config, and the operations that networks may have.",
         args=arguments,
     )
-    Console().print(_operations() if kind == "operations" else _described(KINDS[kind]()))
+    tables = {"operations": _operations, "models": _models}
+    Console().print(tables[kind]() if kind in tables else _described(KINDS[kind]()))
     return 0
 
 
@@ -41,6 +41,18 @@ def _described(names: dict[str, str]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, description in names.items():
         table.add_row(f"[bold]{name}[/bold]", escape(description))
+    return table
+
+
+def _models() -> Table:
+    """Which network trains on native sparse devices, and which can be exported to C."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("model", "native", "C", ""):
+        table.add_column(heading)
+    for name, description in models.names().items():
+        has = models.KINDS[name].native, models.KINDS[name].c
+        words = ("yes" if each else "no" for each in has)
+        table.add_row(f"[bold]{name}[/bold]", *words, escape(description))
     return table
 
 

@@ -53,6 +53,10 @@ class ModelKind:
     smallest_input: int = 1
     dimensions: int = 3
     """Of one sample: 3 of an image, 2 of a sequence, 1 of a row of a table."""
+    native: bool = True
+    """Whether native devices train it, at the kept weights only."""
+    c: bool = True
+    """Whether it can be exported to C, and to a packed file."""
 
     @property
     def reads(self) -> str:
@@ -68,7 +72,11 @@ KINDS = {
         "ResNet18 with group norm of two groups in place of batch norm", 64, 11_173_962
     ),
     "resnet18_ns": ModelKind(
-        "ResNet18 without batch norm that keeps few activations (FedMef)", 64, 11_173_962
+        "ResNet18 without batch norm that keeps few activations (FedMef)",
+        64,
+        11_173_962,
+        native=False,
+        c=False,
     ),
     "resnet20": ModelKind("ResNet20 of CIFAR: three stages of three blocks", 16, 272_474),
     "resnet56": ModelKind("ResNet56 of CIFAR: three stages of nine blocks", 16, 855_770),
@@ -88,7 +96,9 @@ KINDS = {
     "squeezenet": ModelKind("SqueezeNet 1.1 with batch norm (Fire modules)", 64, 730_570, 12),
     "ds_cnn": ModelKind("DS-CNN of MLPerf Tiny for keywords, on spectrograms", 64, 28_170, 4),
     "lenet5": ModelKind("LeNet-5 as in PyTorch's tutorial, without norms", 6, 62_006, 16),
-    "vit_tiny": ModelKind("a vision transformer of four blocks and 64 patches", 96, 311_146, 8),
+    "vit_tiny": ModelKind(
+        "a vision transformer of four blocks and 64 patches", 96, 311_146, 8, native=False
+    ),
     "cnn1d": ModelKind("four convolutions over time, for sensors", 32, 87_306, dimensions=2),
     "mlp": ModelKind("three hidden layers, for tables", 128, 43_018, dimensions=1),
     "small": ModelKind("three 3x3 convolutions and a linear head", 16, 24_346, smallest_input=4),
