@@ -94,14 +94,21 @@ def test_the_networks_of_the_paper(name, macs):
     assert profile(on_paper(name), CIFAR).macs == macs
 
 
-@pytest.mark.parametrize(
-    ("name", "width"), [("resnet18", 8), ("vgg11", 4), ("vgg11_small", 4), ("small", 8)]
-)
+NARROW = {
+    **{"resnet18": 8, "vgg11": 4, "vgg11_small": 4, "small": 8, "resnet18_gn": 8},
+    **{"squeezenet": 8, "cnn1d": 8, "lenet5": 6, "mlp": 16},
+}
+"""Not those with depthwise layers: PyTorch counts the gradient of their weights for all pairs of
+channels, and not for those that there are."""
+
+
+@pytest.mark.parametrize("name", NARROW)
 @pytest.mark.parametrize("batch", [2, 3])
-def test_flops_are_those_that_pytorch_counts_but_for_the_gradient_of_the_images(name, width, batch):
-    network = models.build(name, CIFAR, 10, width=width)
-    found = profile(network, CIFAR)
-    forward, backward = counted_flops(network, CIFAR, batch)
+def test_flops_are_those_that_pytorch_counts_but_for_the_gradient_of_the_images(name, batch):
+    shape = models.STANDARD[models.kind(name).dimensions]
+    network = models.build(name, shape, 10, width=NARROW[name])
+    found = profile(network, shape)
+    forward, backward = counted_flops(network, shape, batch)
     assert 2 * batch * found.macs == forward
     assert 2 * batch * (2 * found.macs - found.layers[0].macs) == backward
 

@@ -26,6 +26,7 @@ from ..devices.gpu.twins import (
     play,
     quick,
 )
+from .test_sensors import sensor_data
 
 
 def backend(**settings):
@@ -201,10 +202,9 @@ def test_frozen_weights_stay_what_they_were(simulator, tmp_path):
     assert not torch.equal(trained.head.weight, network.head.weight)
 
 
-def both(config, folder):
-    return Twins(
-        *(play(replace(config, device_backend=name), folder / name) for name in ("torch", "native"))
-    )
+def both(config, folder, **given):
+    sides = (replace(config, device_backend=name) for name in ("torch", "native"))
+    return Twins(*(play(side, folder / side.device_backend, **given) for side in sides))
 
 
 RECIPE = {"lr_schedule": "cosine", "lr_warmup": 1, "decay_norms": False, "proximal_mu": 0.1}
@@ -232,11 +232,23 @@ NAMED = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", NAMED)
+LONG = {"mobilenetv2", "mobilenetv3_small"}
+NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in NAMED]
+
+
+@pytest.mark.parametrize("model", NAMES)
 def test_networks_of_devices_come_to_the_same_on_both_backends(model, tmp_path):
     how = {"rounds": 1, "train": {"lr": 1e-4}, "fleet": {"devices": 2}, **NAMED[model]}
     twins = both(quick(model=model, **how), tmp_path)
+    assert_the_same_candidate(twins)
+    assert_the_same_first_adjustment(twins)
+    assert_near_until_then(twins)
+
+
+def test_a_network_of_sensors_comes_to_the_same_on_both_backends(tmp_path):
+    sensor = {"model": "cnn1d", "width": 16, "data": {"limit_train": None, "limit_test": None}}
+    config = quick(rounds=1, train={"lr": 1e-4}, fleet={"devices": 2}, **sensor)
+    twins = both(config, tmp_path, data=sensor_data())
     assert_the_same_candidate(twins)
     assert_the_same_first_adjustment(twins)
     assert_near_until_then(twins)
