@@ -66,11 +66,13 @@ def _print(settings: Settings, found: dict[str, Any]) -> None:
     console.print(
         f"{settings.model}{width}, batch {settings.batch_size}, SGD with momentum, "
         f"{settings.threads} threads, {machine['instructions']}; "
-        f"median of {settings.rounds} rounds. "
+        f"median of {settings.rounds} rounds, taken in turns; ms are wall time. "
         "Ratios are against the faster and the leaner dense layout. The paper's memory is "
         "parameters, gradients and momentum; resident is the peak of a process of its own.",
         markup=False,
     )
+    for row in found["rows"]:
+        console.print(_ratios(row), markup=False)
     if measure.is_busy(machine, settings.threads):
         console.print(
             f"Caution: the load average was {machine['load_average']:.1f} on {machine['cores']} "
@@ -97,6 +99,20 @@ def _table(rows: list[measure.Row]) -> Table:
         last = after is None or _group(after) != _group(row)
         table.add_row(*_cells(row), end_section=last)
     return table
+
+
+def _ratios(row: measure.Row) -> str:
+    """How fast and how lean a native device is beside dense PyTorch, in a line."""
+    least, most = row["speedup_range"]
+    storage = {"float32": "fp32 storage", "float16": "half storage"}[row["storage"]]
+    how = [storage, *(["recompute"] if row["recompute"] else [])]
+    how += ["no dead channels"] if row["remove_dead"] else []
+    memory = f", in {1 / row['memory_ratio']:.2f} of its memory" if row["memory_ratio"] else ""
+    return (
+        f"density {row['density']:g}, {', '.join(how)}: {row['speedup']:.2f} times as fast as "
+        f"dense PyTorch ({least:.2f} to {most:.2f}; {row['cpu_speedup']:.2f} in processor time)"
+        f"{memory}"
+    )
 
 
 def _group(row: measure.Row) -> tuple[str, float]:

@@ -1,7 +1,8 @@
 """A device's training step, all contenders interleaved in one run.
 
-They take turns, so that what else the machine does hits them alike; a speed-up is the median over
-the rounds of the ratio to the faster dense layout. Memory is that of a separate process each.
+They take turns, so that what else the machine does hits them alike. A speed-up is the median over
+the rounds of the ratio to the faster dense layout, in wall time and in the time of all processors.
+Memory is that of a separate process each.
 """
 
 import os
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedtiny.extras import require
 from fedtiny.native.library import library
@@ -20,7 +21,16 @@ from .task import Settings, Task
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]
-Times = dict[Contender, list[float]]
+
+
+class Spent(NamedTuple):
+    """Milliseconds of a step: those of the clock, and those of all threads on processors."""
+
+    wall: float
+    cpu: float
+
+
+Times = dict[Contender, list[Spent]]
 
 
 def units(settings: Settings) -> int:
@@ -70,14 +80,14 @@ def interleaved(task: Task, contenders: list[Contender], rounds: int, tell: Tell
     for turn in range(1, rounds + 1):
         for contender, step in steps.items():
             tell(f"round {turn}/{rounds}: {contender.name}")
-            times[contender].append(_milliseconds(step))
+            times[contender].append(_timed(step))
     return times
 
 
-def _milliseconds(step: Step) -> float:
-    start = time.perf_counter()
+def _timed(step: Step) -> Spent:
+    wall, cpu = time.perf_counter(), time.process_time()
     step()
-    return 1e3 * (time.perf_counter() - start)
+    return Spent(1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - cpu))
 
 
 def residents(task: Task, contenders: list[Contender], tell: Tell) -> dict[Contender, int]:
@@ -91,17 +101,28 @@ def residents(task: Task, contenders: list[Contender], tell: Tell) -> dict[Conte
 
 def rows(task: Task, times: Times, resident: dict[Contender, int]) -> list[Row]:
     """A row for each contender; ratios are against the faster and the leaner dense layout."""
-    fastest = min((times[dense] for dense in DENSE), key=median)
     leanest = min(resident[dense] for dense in DENSE) if resident else 0
     return [
         {
             "name": contender.name,
             **asdict(contender),
-            "ms": median(spent),
-            "speedup": median(d / s for d, s in zip(fastest, spent, strict=True)),
+            **_speed(times, contender),
             "resident_bytes": resident.get(contender),
             "memory_ratio": leanest / resident[contender] if resident else None,
             "parameter_bytes": contender.parameter_bytes(task),
         }
-        for contender, spent in times.items()
+        for contender in times
     ]
+
+
+def _speed(times: Times, contender: Contender) -> Row:
+    """Medians of both times, and their ratios to those of dense PyTorch in the same round."""
+    found: Row = {}
+    for prefix, place in (("", 0), ("cpu_", 1)):
+        spent = {who: [each[place] for each in steps] for who, steps in times.items()}
+        fastest = min((spent[dense] for dense in DENSE), key=median)
+        ratios = sorted(d / s for d, s in zip(fastest, spent[contender], strict=True))
+        found[f"{prefix}ms"] = median(spent[contender])
+        found[f"{prefix}speedup"] = median(ratios)
+        found[f"{prefix}speedup_range"] = [ratios[0], ratios[-1]]
+    return found

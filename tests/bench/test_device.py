@@ -14,6 +14,7 @@ FOLDER = "benchmarks/device"
 measure, contender = (extras.shipped_module(FOLDER, name) for name in ("measure", "contender"))
 Task, Settings = measure.Task, measure.Settings
 DENSE, Contender, field = contender.DENSE, contender.Contender, contender.field
+Spent = measure.Spent
 interleaved, rows, units = measure.interleaved, measure.rows, measure.units
 resident_bytes = measure.resident_bytes
 
@@ -28,15 +29,20 @@ def task():
 
 
 def test_ratios_are_against_the_faster_and_the_leaner_dense_layout(task):
-    times = {DENSE[0]: [9.0, 8.0, 9.0], DENSE[1]: [8.0, 6.0, 4.0], NATIVE: [1.0, 2.0, 4.0]}
+    walls = {DENSE[0]: [9.0, 8.0, 9.0], DENSE[1]: [8.0, 6.0, 4.0], NATIVE: [1.0, 2.0, 4.0]}
+    times = {who: [Spent(wall, 2 + wall) for wall in spent] for who, spent in walls.items()}
     found = rows(task, times, {DENSE[0]: 300, DENSE[1]: 400, NATIVE: 100})
     assert [row["ms"] for row in found] == [9.0, 6.0, 2.0]
     assert [row["speedup"] for row in found] == [0.75, 1.0, 3.0], "the median of 8, 3 and 1"
     assert [row["memory_ratio"] for row in found] == [1.0, 0.75, 3.0]
+    assert found[2]["speedup_range"] == [1.0, 8.0]
+    assert [row["cpu_ms"] for row in found] == [11.0, 8.0, 4.0]
+    assert found[2]["cpu_speedup"] == 2.0, "the median of 10 / 3, 8 / 4 and 6 / 6"
 
 
 def test_without_memory_there_is_no_ratio(task):
-    found = rows(task, {DENSE[0]: [2.0], DENSE[1]: [4.0], NATIVE: [1.0]}, {})
+    milliseconds = {DENSE[0]: 2.0, DENSE[1]: 4.0, NATIVE: 1.0}
+    found = rows(task, {who: [Spent(ms, ms)] for who, ms in milliseconds.items()}, {})
     assert [(row["resident_bytes"], row["memory_ratio"]) for row in found] == [(None, None)] * 3
     assert found[-1]["speedup"] == 2.0
 
@@ -58,7 +64,8 @@ def test_all_take_turns(task):
     names = ["dense", "masked, channels last", "native"]
     rounds = [f"round {turn}/2: {name}" for turn in (1, 2) for name in names]
     assert told == [*(f"warming up: {name}" for name in names), *rounds]
-    assert all(len(spent) == 2 and min(spent) > 0 for spent in times.values())
+    assert all(len(spent) == 2 for spent in times.values())
+    assert min(step.wall for spent in times.values() for step in spent) > 0
 
 
 def test_progress_is_told_as_often_as_announced():

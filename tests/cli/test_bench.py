@@ -1,6 +1,7 @@
 """fedtiny bench, on a tiny network."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -48,6 +49,11 @@ def test_the_table_fits_a_terminal(fedtiny):
     assert "…" not in said.out
     for name in ("dense, channels last", "masked", "native, half, recompute", "50 B", "6.0x"):
         assert name in said.out
+    told = " ".join(said.out.split())
+    assert "ms are wall time" in told
+    for storage in ("fp32 storage", "half storage", "half storage, recompute"):
+        speed = rf"density 0.1, {storage}: \S+ times as fast as dense PyTorch \(\S+ to \S+; \S+ in "
+        assert re.search(speed + r"processor time\), in 0\.17 of its memory", told)
 
 
 def test_memory_can_be_left_out(fedtiny):
