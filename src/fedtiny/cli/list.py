@@ -51,8 +51,8 @@ def _models() -> Table:
         table.add_column(heading)
     for name, description in models.names().items():
         has = models.KINDS[name].native, models.KINDS[name].c
-        words = ("yes" if each else "no" for each in has)
-        table.add_row(f"[bold]{name}[/bold]", *words, escape(description))
+        told = ("yes" if each else "no" for each in has)
+        table.add_row(f"[bold]{name}[/bold]", *told, escape(description))
     return table
 
 

@@ -193,7 +193,8 @@ def read_table(file: Path, columns: Columns, *, of_one: bool = False) -> Table:
         for name, values in found.items()
         if name not in (label, device)
     }
-    ids = None if device not in found else np.array([str(value) for value in found[device]])
+    whose = found.get(device) if device is not None else None
+    ids = None if whose is None else np.array([str(value) for value in whose])
     return Table(file, features, _label_names(file, label, found[label]), ids)
 
 

@@ -146,19 +146,19 @@ def trained(
     asked = configs.resolve(reading.config(folder))
     data = data or _known_data(folder)
     inputs = {"data": data, "model": model}
-    own = own_inputs(asked)
-    if any(inputs[name] is None for name in own):
+    needed = own_inputs(asked)
+    if any(inputs[name] is None for name in needed):
         untraced = f"; one that cannot be traced goes to ONNX with {BY_TORCH}"
         raise ExportError(
             f"{path} was trained with data or a network of your own; pack it from Python with "
             "fedtiny.export.source.pack_run(path, data=..., model=...), then export the file"
-            + (untraced if "model" in own else "")
+            + (untraced if "model" in needed else "")
         )
     data = data or load_data(asked)
-    given = copy.deepcopy(model)
-    config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, given))
-    images, brought = (data.input_shape, len(data.classes)), config.model != asked.model
-    network = given if given and not brought else build_model(config, *images, copies=1)
+    own = copy.deepcopy(model)
+    config = methods.create(asked).resolve(asked, lambda: parameters(asked, data, own))
+    images = data.input_shape, len(data.classes)
+    network = own if own and config.model == asked.model else build_model(config, *images, copies=1)
     graph = graph or models.traced(network, data.input_shape)
     return Trained(folder, config, data, network, graph, best)
 

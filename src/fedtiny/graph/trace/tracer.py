@@ -13,8 +13,8 @@ from fedtiny.errors import ModelError
 
 NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 """Folders with frames of no interest to the author of a network."""
-MOST_SHOWN = 100  # characters of a line, or of what another library says
-MOST_ANSWERS = 1000
+MAX_SHOWN = 100  # characters of a line, or of what another library says
+MAX_ANSWERS = 1000
 Known = Callable[[fx.Node], Any]
 """What a call gives, if that follows from shapes."""
 
@@ -59,7 +59,8 @@ class _Tracer(fx.Tracer):
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
         """Every element, as something that is recorded too."""
         found = self.answer(obj, tuple, list)
-        return iter([obj[place] for place in range(len(found))])
+        listed: Any = obj
+        return iter([listed[place] for place in range(len(found))])
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         """Which way a network goes."""
@@ -87,7 +88,7 @@ def recorded(model: nn.Module, known: Known) -> fx.Graph:
     answer.
     """
     answers: list[Any] = []
-    while len(answers) < MOST_ANSWERS:
+    while len(answers) < MAX_ANSWERS:
         try:
             return _Tracer(answers).trace(model)
         except _Question as asked:
@@ -96,7 +97,7 @@ def recorded(model: nn.Module, known: Known) -> fx.Graph:
             raise ModelError(
                 f"the network cannot be traced: {_place(error)} {_trouble(error)}"
             ) from error
-    raise ModelError(f"the network cannot be traced: it loops more than {MOST_ANSWERS} times")
+    raise ModelError(f"the network cannot be traced: it loops more than {MAX_ANSWERS} times")
 
 
 def _answered(node: fx.Node, known: Known) -> Any:
@@ -118,7 +119,7 @@ def _place(error: Exception) -> str:
     if not own:
         return "it"
     place = f"line {own[-1].lineno} of {Path(own[-1].filename).name}"
-    return f"{place} ({own[-1].line[:MOST_SHOWN]})" if own[-1].line else place
+    return f"{place} ({own[-1].line[:MAX_SHOWN]})" if own[-1].line else place
 
 
 def _trouble(error: Exception) -> str:
@@ -126,4 +127,4 @@ def _trouble(error: Exception) -> str:
     if isinstance(error, _UnknownError):
         return str(error)
     first = (str(error).strip().splitlines() or [""])[0].split(". ")[0]
-    return f"raises {type(error).__name__}: {first[:MOST_SHOWN]}"
+    return f"raises {type(error).__name__}: {first[:MAX_SHOWN]}"
