@@ -7,11 +7,11 @@ from statistics import fmean
 from fedtiny.config.flat import Flat, flat
 from fedtiny.drawing import palette
 from fedtiny.drawing.canvas import FORMS
+from fedtiny.drawing.figure import Figure
 from fedtiny.errors import FedTinyError
 from fedtiny.experiments import compare, figure, finished
 from fedtiny.experiments.quantities import Numbers, label
 from fedtiny.experiments.results import Results
-from fedtiny.report.facts import Figure
 from fedtiny.report.run import Run
 from fedtiny.runs.metrics import number
 
@@ -93,10 +93,10 @@ def ordered(runs: Sequence[Run]) -> list[Run]:
     return sorted((run for run in runs if run.finished), key=lambda run: -run.config.density)
 
 
-def look(group: Group, method: str) -> tuple[str, str]:
-    """The color and the marker of a method, the same in all figures."""
-    rest = (run for run in group.runs if not run.finished)
-    order = list(dict.fromkeys(run.config.method for run in (*ordered(group.runs), *rest)))
+def look(runs: Sequence[Run], method: str) -> tuple[str, str]:
+    """The color and the marker of a method, the same in all figures of these runs."""
+    rest = (run for run in runs if not run.finished)
+    order = list(dict.fromkeys(run.config.method for run in (*ordered(runs), *rest)))
     place = order.index(method)
     return palette.series(label(method), place), FORMS[place % len(FORMS)]
 

@@ -8,9 +8,14 @@ from numpy.typing import NDArray
 
 from fedtiny.drawing import plot as plots
 from fedtiny.drawing.canvas import Canvas, Dot, Line, shortened
+from fedtiny.drawing.figure import Figure
 from fedtiny.drawing.heat import MAX_HEIGHT, MAX_NAME, TALL, Map, Values, heat
-from fedtiny.report.facts import Figure, accuracy, cost, density, loss
-from fedtiny.report.run import Run
+from fedtiny.report.costs import cost
+from fedtiny.report.curves import accuracy_curves_of
+from fedtiny.report.devices import spread
+from fedtiny.report.final import class_accuracy, confusion
+from fedtiny.report.learning import accuracy, density, loss
+from fedtiny.report.run import Run, round_of
 from fedtiny.runs.metrics import number, numbers, strings
 
 
@@ -18,7 +23,9 @@ def figures(run: Run) -> dict[str, list[Figure]]:
     """Every figure that the run has the data for, by section."""
     made = {
         "How it learned": (accuracy(run), loss(run)),
-        "The data on the devices, and what training costs them": (partition(run), cost(run)),
+        "The final model on the test set": (confusion(run), class_accuracy(run)),
+        "What training cost": (*accuracy_curves_of(run), cost(run)),
+        "The devices": (partition(run), spread(run)),
         "How the first mask was chosen": (pool(run), pool_by_layer(run)),
         "Density and adjustments": (
             *(density(run), adjustments(run), layer_densities(run), adjusted_layers(run)),
@@ -32,14 +39,14 @@ def partition(run: Run) -> Figure | None:
     table = run.table
     if table is None or table.ndim != 2 or not table.any():
         return None
-    classes = strings(run.about, "classes")
-    names = classes if len(classes) == table.shape[1] else [str(c) for c in range(table.shape[1])]
     held = [int((row > 0).sum()) for row in table]
     shown = Map(
-        [f"device {device}" for device in range(len(table))],
+        [str(device) for device in range(len(table))],
         [[float(count) for count in row] for row in table],
-        names,
+        run.class_names(table.shape[1]),
         "class",
+        "device",
+        "images",
         [f"{row.sum():,}" for row in table],
         "images",
         form="{:.0f}",
@@ -58,8 +65,9 @@ def _by_round(
 ) -> Canvas:
     """Layers down, rounds across, and a text behind each layer."""
     rows = [layer.removesuffix(".weight") for layer in layers]
-    rounds = [str(record["round"] + 1) for record in run.records]
-    return heat(Map(rows, values, rounds, "round", ends, end_title, form="{:.2g}", first=1, **look))
+    rounds = [str(round_of(record)) for record in run.records]
+    sides = ("round", "layer", look.pop("unit"))
+    return heat(Map(rows, values, rounds, *sides, ends, end_title, form="{:.2g}", first=1, **look))
 
 
 def _layers_of(run: Run, key: str) -> list[str]:
@@ -82,7 +90,7 @@ def layer_densities(run: Run) -> Figure | None:
         f"{' (logarithmic)' if wide else ''}. A row of one shade kept its density: "
         "as much was grown as dropped."
     )
-    drawn = _by_round(run, layers, values, last, "at the end", log=wide)
+    drawn = _by_round(run, layers, values, last, "at the end", unit="density", log=wide)
     return Figure("layers", "Density by layer and round", caption, drawn)
 
 
@@ -96,33 +104,33 @@ def adjustments(run: Run) -> Figure | None:
         f"{sum(grown.values()):,} weights were grown (above the line) and "
         f"{sum(dropped.values()):,} dropped (below) in all."
     )
-    drawn = _grown_and_dropped(grown, dropped, run.records[-1]["round"] + 1)
+    drawn = _grown_and_dropped(grown, dropped, round_of(run.records[-1]))
     return Figure("adjustments", "What adjustments grew and dropped", caption, drawn)
 
 
 def _grown_and_dropped(grown: dict[int, int], dropped: dict[int, int], rounds: int) -> Canvas:
     """By round: grown weights above the line, dropped ones below."""
     canvas = Canvas(height=0)
-    top = plots.legend(canvas, [plots.Key("grown", "good"), plots.Key("dropped", "bad")])
+    keys = [plots.Key("grown", "good", "box"), plots.Key("dropped", "bad", "box")]
+    top = plots.legend(canvas, keys)
     high = 1.08 * max([*grown.values(), *dropped.values(), 1])
     low = -1.08 * max([*dropped.values(), 0])
     x = plots.Axis(0.5, rounds + 0.5, plots.ticks(1, rounds, 6, integers=True), "round")
     y = plots.Axis(
-        low, high, plots.ticks(low, high), text=lambda number: plots.number_text(abs(number))
+        low, high, plots.ticks(low, high), "weights", text=lambda n: plots.number_text(abs(n))
     )
     plot = plots.Plot(canvas, x, y, top)
     width = max(1.5, 0.7 * (plot.x.end - plot.x.start) / rounds)
-    for counts, sign, color in ((grown, 1, "good"), (dropped, -1, "bad")):
+    for told, counts, sign, color in (("grown", grown, 1, "good"), ("dropped", dropped, -1, "bad")):
         for round, count in counts.items():
-            plot.bar(plot.x.at(round), width, 0, sign * count, color)
+            tip = f"round {round}: {count:,} weights {told}"
+            plot.bar(plot.x.at(round), width, 0, sign * count, color, tip)
     plot.level(0, "muted")
     return canvas
 
 
 def _totals(run: Run, key: str) -> dict[int, int]:
-    totals = {
-        record["round"] + 1: int(sum(numbers(record, key).values())) for record in run.records
-    }
+    totals = {round_of(record): int(sum(numbers(record, key).values())) for record in run.records}
     return {round: count for round, count in totals.items() if count}
 
 
@@ -143,7 +151,7 @@ def adjusted_layers(run: Run) -> Figure | None:
         "Which layers each adjustment changed, as a share of the weights that the layer keeps; "
         "at the right the number over the whole run. Layers that never changed are left out."
     )
-    drawn = _by_round(run, ordered, values, totals, "swapped", color="third")
+    drawn = _by_round(run, ordered, values, totals, "swapped", unit="of the layer", color="third")
     return Figure("adjusted_layers", "Where the mask changed", caption, drawn)
 
 
@@ -194,10 +202,11 @@ def _draw_losses(losses: Mapping[int, float], chosen: int) -> Canvas:
     ordered = sorted(losses, key=lambda candidate: losses[candidate])
     winner = chosen if chosen in losses else ordered[0]
     told = f"chosen: candidate {winner + 1}, loss {losses[winner]:.4g}"
-    top = plots.legend(canvas, [plots.Key(told, "second"), plots.Key("others", "dense")])
+    keys = [plots.Key(told, "second", "dot"), plots.Key("others", "dense", "dot")]
+    top = plots.legend(canvas, keys)
     places = plots.ticks(1, len(ordered), 6, integers=True)
     x = plots.Axis(0.4, len(ordered) + 0.6, places, "candidates, best first")
-    y = plots.linear(*plots.padded(list(losses.values()), 0.12))
+    y = plots.linear(*plots.padded(list(losses.values()), 0.12), "loss")
     plot = plots.Plot(canvas, x, y, top, height=220)
     radius = max(2.0, min(5.0, 120 / len(ordered)))
     for place, candidate in enumerate(ordered, start=1):
@@ -255,6 +264,7 @@ def _draw_layers(names: Sequence[str], by_layer: NDArray[np.float64], chosen: in
         len(names) - 0.5,
         -0.5,
         range(0, len(names), every),
+        "layer",
         text=lambda layer: shortened(names[round(layer)], MAX_NAME),
     )
     plot = plots.Plot(canvas, x, y, top, height=row * len(names))
@@ -266,5 +276,5 @@ def _draw_layers(names: Sequence[str], by_layer: NDArray[np.float64], chosen: in
         ends = (plot.at(min(present), place), plot.at(max(present), place))
         dot = plot.at(max(won, low), place)
         canvas.add(Line(ends, "dense", 4))
-        canvas.add(Dot(*dot, min(4.5, row / 2.6), "second", tip=f"{name}: {won:.4f}"))
+        canvas.add(Dot(*dot, min(4.5, row / 2.6), "second", tip=f"{name}: density {won:.4f}"))
     return canvas

@@ -8,7 +8,8 @@ from pathlib import Path
 from string import Template
 
 from fedtiny import config as configs
-from fedtiny.drawing import files, palette
+from fedtiny.drawing import files
+from fedtiny.drawing.figure import Figure
 from fedtiny.drawing.files import inline
 from fedtiny.experiments import table as tables
 from fedtiny.experiments.table import BEST, Entry
@@ -21,9 +22,9 @@ from fedtiny.report.comparison import (
     table_results,
 )
 from fedtiny.report.curves import accuracy_curves
-from fedtiny.report.facts import Figure, facts, task, title
+from fedtiny.report.facts import facts, task, title
 from fedtiny.report.figures import figures
-from fedtiny.report.front import front
+from fedtiny.report.front import fronts
 from fedtiny.report.run import Run, commands, read
 from fedtiny.runs import formatting
 from fedtiny.runs.folder import RunFolder
@@ -100,7 +101,7 @@ def _document(name: str, heading: Html, content: Html) -> Html:
         (resources.files("fedtiny.report") / f"page.{form}").read_text(encoding="utf-8")
         for form in ("html", "css")
     )
-    parts = {"style": f"{style}\n{palette.rules()}", "heading": heading, "content": content}
+    parts = {"style": f"{style}\n{files.rules()}", "heading": heading, "content": content}
     return Html(Template(page).substitute(parts, title=escape(name)))
 
 
@@ -139,7 +140,7 @@ def _group(group: Group, groups: Sequence[Group]) -> Html:
 
 def comparison_figures(group: Group) -> list[Figure]:
     """What can be drawn of several runs."""
-    drawn = (accuracy_over_density(group), front(group), *accuracy_curves(group))
+    drawn = (accuracy_over_density(group), *fronts([group]), *accuracy_curves(group))
     return [figure for figure in drawn if figure]
 
 
