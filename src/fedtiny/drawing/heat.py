@@ -11,13 +11,13 @@ Values = Sequence[Sequence[float | None]]
 
 LEVELS = 12
 FAINT = 0.09
-TOP = 40.0
+TOP, WITHOUT_ENDS = 40.0, 26.0  # where cells begin: below the scale and the title of the ends
 TALL, LOW = 20.0, 5.0  # pixels of a row
 MAX_HEIGHT = 520
 MAX_NAME, MAX_BELOW = 104, 84  # pixels of a name beside a row, and below a column
 MIN_WIDTH = 2.5  # of a cell, so that one among hundreds is seen
 NUMBER_ROOM = 22  # pixels of a cell that can hold a number
-SHADE_FOR_WHITE = 0.55
+SHADE_FOR_WHITE = 0.7  # whose letters have the most contrast on light and on dark
 MAX_TIPS = 400  # cells of a map that tell their values
 
 
@@ -85,7 +85,8 @@ def _plot(shown: Map, canvas: Canvas) -> Plot:
     )
     shown_rows = range(0, len(rows), 1 if height >= 11 else -(-11 // int(height)))
     y = Axis(len(rows) - 0.5, -0.5, shown_rows, shown.side, text=lambda row: rows[round(row)])
-    return Plot(canvas, x, y, TOP, right=right + RIGHT, height=height * len(rows), grid=False)
+    top = TOP if shown.ends else WITHOUT_ENDS
+    return Plot(canvas, x, y, top, right=right + RIGHT, height=height * len(rows), grid=False)
 
 
 def _opacity(level: float) -> float:

@@ -31,11 +31,11 @@ def quantities(run: Run) -> list[Quantity]:
     """All that is known of every device; what is the same of all by nature is left out."""
     found = [
         Quantity("Training images", "images", _held(run, images=True)),
-        Quantity("Classes among them", "classes", _held(run, images=False)),
-        Quantity("Accuracy on its own data", "accuracy", accuracies(run), "{:.4f}".format, 1.0),
-        Quantity("Bytes moved, both ways", "bytes", moved(run), formatting.size),
+        Quantity("Classes", "classes", _held(run, images=False)),
+        Quantity("Accuracy on its data", "accuracy", accuracies(run), "{:.4f}".format, 1.0),
+        Quantity("Bytes, both ways", "bytes", moved(run), formatting.size),
         Quantity("Rounds missed", "missed", _counted(run, "failed")),
-        Quantity("Rounds out of the others' bounds", "out of bounds", _counted(run, "bounded")),
+        Quantity("Rounds out of bounds", "out of bounds", _counted(run, "bounded")),
     ]
     return [one for one in found if any(one.values.values())]
 
@@ -101,7 +101,7 @@ def spread(run: Run) -> Figure | None:
         else (" No device missed a round or was out of the others' bounds.")
     )
     caption = (
-        f"Each dot is one of {run.config.fleet.devices} devices, the upright line is the median. "
+        f"Each dot is one of {run.config.fleet.devices} devices, the upright line is the median; lines begin at 0. "
         f"Bytes are a device's share of the rounds that it answered.{told}"
     )
     return Figure("device_spread", "How devices differ", caption, canvas)

@@ -6,7 +6,7 @@ from fedtiny.report.run import Run
 from fedtiny.runs import formatting
 from fedtiny.runs.metrics import number
 
-UNKNOWN = "–"
+UNKNOWN = "-"
 Fact = tuple[str, str, str]
 """What a large number is, the number, and a line that puts it into place."""
 
@@ -18,9 +18,13 @@ def title(run: Run) -> str:
 
 def task(run: Run) -> str:
     """The network and the data."""
+    return f"{label(run.config.model)} on {data_name(run)}"
+
+
+def data_name(run: Run) -> str:
+    """The data set."""
     name = run.config.data.name
-    data = "the digits" if name == "digits" else label(name)
-    return f"{label(run.config.model)} on {data}"
+    return "the digits" if name == "digits" else label(name)
 
 
 def facts(run: Run) -> list[Fact]:
@@ -70,7 +74,7 @@ def _effort(run: Run) -> list[Fact]:
     done, planned = len(run.records), run.config.rounds
     seconds = sum(number(record, "seconds") or 0.0 for record in run.records)
     each = f"{seconds / done:.3g} s a round, evaluation included" if done else ""
-    rounds, told = str(done), "all that were planned"
+    rounds, told = str(done), "finished"
     if done != planned:
         rounds, told = f"{done} of {planned}", "not finished"
     return [("Rounds", rounds, told), ("Time", duration(seconds), each)]

@@ -65,7 +65,8 @@ def class_accuracy(run: Run) -> Figure | None:
     )
     width = max(1.0, BAR * (plot.x.at(1) - plot.x.at(0)))
     for place, share in zip(known.tolist(), shares.tolist(), strict=True):
-        tip = f"class {names[place]}: accuracy {share:.4f}\n{right[place]:,} of {images[place]:,} images"
+        count = f"{right[place]:,} of {images[place]:,} images"
+        tip = f"class {names[place]}: accuracy {share:.4f}\n{count}"
         plot.bar(plot.x.at(place), width, 0, share, run.color, tip)
     plot.level(float(mean), "muted", 1.4, dashed=True)
     caption = (
