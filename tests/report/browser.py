@@ -59,9 +59,11 @@ class Browser:
         while not any(event.get("method") == "Page.loadEventFired" for event in self.heard):
             self.heard.append(self._next())
 
-    def value(self, script):
-        """What a script gives, as plain data."""
-        found = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+    def value(self, script, wait=False):
+        """What a script gives, as plain data; a promise may be waited for."""
+        found = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=wait
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 

@@ -140,7 +140,7 @@ def _tips(shown: Map, plot: Plot) -> list[Area]:
         Area(
             *plot.at(column - 0.5, row - 0.5),
             *(width, height),
-            f"{shown.side} {shown.rows[row]}, {shown.title} {shown.columns[column]}: "
+            f"{shown.side} {shown.rows[row]}\n{shown.title} {shown.columns[column]}\n"
             f"{shown.form.format(value)} {shown.unit}",
         )
         for row, values in enumerate(shown.values)

@@ -6,7 +6,7 @@ focus shows. They are no stops of the tab key: what they tell stands in tables t
 
 from html import escape
 
-from fedtiny.drawing.canvas import SMALL, Area, Canvas, Dot, text_width
+from fedtiny.drawing.canvas import SMALL, Area, Canvas, Dot, shortened, text_width
 
 REACH = 9.0  # pixels around a point that show its tip
 LINE, MARGIN = 15.0, 6.0
@@ -35,7 +35,8 @@ def _tip(canvas: Canvas, shape: Dot | Area) -> str:
             *corner, *size
         )
         middle, top, bottom = shape.x + shape.width / 2, shape.y, shape.y + shape.height
-    label = _label(canvas, shape.tip.split("\n"), middle, top, bottom)
+    lines = [shortened(line, canvas.width - 2 * MARGIN) for line in shape.tip.split("\n")]
+    label = _label(canvas, lines, middle, top, bottom)
     return f'<g class="tip" tabindex="-1">{place}<g class="tell">{label}</g></g>'
 
 

@@ -101,8 +101,8 @@ def spread(run: Run) -> Figure | None:
         else (" No device missed a round or was out of the others' bounds.")
     )
     caption = (
-        f"Each dot is one of {run.config.fleet.devices} devices, the upright line is the median; lines begin at 0. "
-        f"Bytes are a device's share of the rounds that it answered.{told}"
+        f"Each dot is one of {run.config.fleet.devices} devices, the upright line is the median; "
+        f"lines begin at 0. Bytes are a device's share of the rounds that it answered.{told}"
     )
     return Figure("device_spread", "How devices differ", caption, canvas)
 
