@@ -186,11 +186,14 @@ def test_runs_that_do_not_tell_a_plain_round_are_not_on_the_front():
 
 
 def test_the_size_on_the_front_is_that_of_the_packed_file():
-    packed = (run_of(packed_bytes=2000), run_of("synflow", packed_bytes=1500), run_of("feddst"))
-    by_size = next(f for f in fronts([group_of(*packed)]) if f.name == "front_by_size")
-    assert tips(by_size) == [
-        *("FedTiny 0.1: accuracy 0.6, 2 kB", "SynFlow 0.1: accuracy 0.6, 1.5 kB"),
-    ]
+    result = {"accuracy": 0.6, "model_bytes": 4000}
+    packed = [run_of(m, packed_bytes=2000, result=result) for m in ("fedtiny", "synflow")]
+    by_size = fronts([group_of(*packed)])[-1]
+    assert by_size.title == "Accuracy over model size"
+    assert tips(by_size)[0] == "FedTiny 0.1: accuracy 0.6, 2 kB"
+    by_size = fronts([group_of(*packed, run_of("feddst", result=result))])[-1]
+    assert by_size.title == "Accuracy over model size, as sent"
+    assert tips(by_size)[-1] == "FedDST 0.1: accuracy 0.6, 4 kB"
 
 
 def test_runs_of_other_settings_on_the_same_data_share_a_front():
@@ -204,8 +207,7 @@ def test_runs_of_other_settings_on_the_same_data_share_a_front():
     assert section[0] == "All runs on the digits"
     names = [tip.partition(":")[0] for tip in tips(section[1][0])]
     assert names == [
-        *("FedTiny 0.1, width as usual", "SynFlow 0.1, width as usual"),
-        "FedAvg, width 4",
+        *("FedTiny 0.1", "SynFlow 0.1", "FedAvg, width 4"),
     ]
 
 

@@ -1,4 +1,6 @@
-"""Colors by role, for a light and for a dark page."""
+"""Colors by role, for a light and for a dark page, and markers."""
+
+from fedtiny.drawing.canvas import FORMS
 
 METHODS = {
     "FedTiny": ("#c8102e", "#ff6b81"),
@@ -19,7 +21,7 @@ METHODS = {
     "FedRTS": ("#4c9a2a", "#8fd16a"),
     "Fedfit": ("#5b2a86", "#a97be0"),
 }
-"""A method has the same color in every figure: on light, and on dark."""
+"""A method has the same color and marker in every figure; the color on light, and on dark."""
 ROLES = {label: f"series{number}" for number, label in enumerate(METHODS)}
 OTHERS = (
     *(
@@ -55,6 +57,12 @@ COLORS = {
 def series(label: str, number: int) -> str:
     """The role of a method by its label; anything else is numbered."""
     return ROLES.get(label) or f"other{number % len(OTHERS)}"
+
+
+def form(label: str, number: int) -> str:
+    """The marker of a method by its label; anything else is numbered."""
+    known = list(METHODS)
+    return FORMS[(known.index(label) if label in METHODS else number) % len(FORMS)]
 
 
 def rules() -> str:

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from fedtiny.drawing import files, palette
 from fedtiny.drawing import plot as plots
-from fedtiny.drawing.canvas import FORMS, SMALL, Canvas, Point, Text
+from fedtiny.drawing.canvas import SMALL, Canvas, Point, Text
 from fedtiny.drawing.panels import MAX_ACROSS, WIDTH, Abscissa, Panel, draw_accuracies
 from fedtiny.drawing.plot import Key
 from fedtiny.drawing.series import Series
@@ -82,7 +82,7 @@ def _lines(results: Results, axis: str, places: Sequence[Place]) -> list[Series]
     for place in sorted(places, key=lambda place: place.at[axis].rank):
         number = order.index(place.at[axis].value)
         name = with_axis(axis, label(place.at[axis].label))
-        color, form = palette.series(name, number), FORMS[number % len(FORMS)]
+        color, form = palette.series(name, number), palette.form(name, number)
         points = _curve(results, place)
         ours.append(Series(name, color, points, place.dense, form=form))
         if printed := results.printed(place, "accuracy"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedtiny.drawing import files, palette
 from fedtiny.drawing import plot as plots
-from fedtiny.drawing.canvas import FORMS, SMALL, Canvas, Dot, Line, Text, shortened
+from fedtiny.drawing.canvas import SMALL, Canvas, Dot, Line, Text, shortened
 from fedtiny.drawing.series import Series, draw_series, draw_spread
 from fedtiny.experiments.places import Coordinate, Place, along
 from fedtiny.experiments.quantities import QUANTITIES, axis_label, label, with_axis
@@ -145,7 +145,7 @@ def _panel(
         shown = Shown(
             with_axis(layout.series or "", name) if lines else name,
             palette.series(name, number),
-            FORMS[number % len(FORMS)] if lines else "diamond",
+            palette.form(name, number) if lines else "diamond",
             {x: results.ours(place, quantity) for x, place in by_x.items()},
             {x: value for x, value in printed.items() if value},
             lines and layout.x == "density" and bool(own) and all(p.dense for p in own),

@@ -1,7 +1,7 @@
 """What a cost buys: accuracy at the end of many runs over it, and what no other run beats."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedtiny.drawing import plot as plots
 from fedtiny.drawing.canvas import Canvas, Dot, Line
@@ -10,7 +10,7 @@ from fedtiny.drawing.plot import Key
 from fedtiny.drawing.series import draw_spread
 from fedtiny.experiments.quantities import label
 from fedtiny.experiments.results import Value
-from fedtiny.report.comparison import Group, apart, look, ordered, side_by_side
+from fedtiny.report.comparison import Group, look, ordered, side_by_side, unusual
 from fedtiny.report.costs import flops_number, flops_text
 from fedtiny.report.curves import bytes_so_far
 from fedtiny.report.run import Run
@@ -61,6 +61,11 @@ def packed_size(run: Run) -> float | None:
     return None if run.packed_bytes is None else float(run.packed_bytes)
 
 
+def sent_size(run: Run) -> float | None:
+    """Bytes of the model in a message."""
+    return number(run.result, "model_bytes")
+
+
 PRICES = (
     Price(
         "front",
@@ -68,13 +73,6 @@ PRICES = (
         "the FLOPs of a round that adjusts nothing, for a device of mean size",
         "FLOPs of a plain round",
         *(plain_flops, flops_number, flops_text),
-    ),
-    Price(
-        "front_by_size",
-        "Accuracy over model size",
-        "the size of the model (its packed file)",
-        "size of the packed model",
-        *(packed_size, formatting.size, formatting.size),
     ),
     Price(
         "front_by_bytes",
@@ -86,9 +84,27 @@ PRICES = (
 )
 
 
+PACKED = Price(
+    "front_by_size",
+    "Accuracy over model size",
+    "the size of the model (its packed file)",
+    "size of the packed model",
+    *(packed_size, formatting.size, formatting.size),
+)
+AS_SENT = replace(
+    PACKED,
+    title="Accuracy over model size, as sent",
+    meaning="the size of the model as it is sent to a device (not all runs have a packed file)",
+    axis="size of the model, as sent",
+    of=sent_size,
+)
+
+
 def fronts(groups: Sequence[Group]) -> list[Figure]:
     """Accuracy over every cost that two kinds of runs tell."""
-    return [figure for price in PRICES if (figure := _front(groups, price))]
+    done = [run for group in groups for run in group.runs if run.finished]
+    size = PACKED if all(run.packed_bytes for run in done) else AS_SENT
+    return [figure for price in (*PRICES, size) if (figure := _front(groups, price))]
 
 
 def _front(groups: Sequence[Group], price: Price) -> Figure | None:
@@ -116,7 +132,8 @@ def reached(groups: Sequence[Group], price: Price) -> list[Reached]:
             if cost and accuracy is not None:
                 runs.append((run, {"accuracy": accuracy, "flops_training": cost}))
         results = side_by_side(runs)
-        also = f", {apart(group, groups)}" if len(groups) > 1 else ""
+        others = unusual(group, groups)
+        also = f", {others}" if others else ""
         for place in results.places:
             paid, end = (results.ours(place, name) for name in ("flops_training", "accuracy"))
             method, density = place.config.method, place.config.density
