@@ -80,9 +80,12 @@ class Browser:
         kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         return [event for kind in kinds for event in self.of(kind)]
 
-    def screenshot(self, path):
-        """The whole page, below the fold too."""
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+    def screenshot(self, path, height=None):
+        """The whole page, below the fold too, or its top."""
+        width = self.value("document.documentElement.clientWidth")
+        top = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        clip = {"clip": top} if height else {}
+        found = self.call("Page.captureScreenshot", captureBeyondViewport=True, **clip)
         Path(path).write_bytes(base64.b64decode(found["data"]))
 
 

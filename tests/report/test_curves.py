@@ -9,7 +9,7 @@ from fedtiny import methods
 from fedtiny.config import Config, FleetConfig
 from fedtiny.drawing import palette
 from fedtiny.drawing.canvas import Area, Canvas, Dot, Line, Text
-from fedtiny.drawing.panels import Abscissa, Panel, draw_accuracies
+from fedtiny.drawing.panels import Abscissa, Panel, draw_shares
 from fedtiny.drawing.series import Series
 from fedtiny.experiments.quantities import label
 from fedtiny.report.comparison import groups
@@ -239,7 +239,7 @@ def test_every_method_that_is_shipped_has_a_color_of_its_own():
 def test_lines_that_end_far_apart_are_drawn_on_a_logarithmic_axis(end, integers, log):
     canvas = Canvas(height=0)
     lines = [Series(str(x), "ink", ((0.5, 0.1), (x, 0.5))) for x in (1.0, float(end))]
-    draw_accuracies(canvas, [Panel("", lines)], Abscissa("cost", integers=integers))
+    draw_shares(canvas, [Panel("", lines)], Abscissa("cost", integers=integers))
     written = [shape.text for shape in canvas.shapes if isinstance(shape, Text)]
     assert ("cost (logarithmic)" in written) == log
     assert ("0" in written) != log

@@ -46,10 +46,10 @@ class Abscissa:
         return plots.with_room(axis, width - 60)
 
 
-def draw_accuracies(
+def draw_shares(
     canvas: Canvas, panels: Sequence[Panel], x: Abscissa, keys: Sequence[Key] = (), top: float = 0.0
 ) -> None:
-    """Accuracy over x, in as many panels across as the canvas has room for."""
+    """Accuracies over x, in as many panels across as the canvas has room for."""
     across = max(1, int(canvas.width / WIDTH))
     width, lines = canvas.width / across, [line for panel in panels for line in panel.lines]
     named = {line.name: _key(line) for line in lines if not line.hollow}

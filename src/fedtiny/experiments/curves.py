@@ -7,7 +7,7 @@ from statistics import fmean
 from fedtiny.drawing import files, palette
 from fedtiny.drawing import plot as plots
 from fedtiny.drawing.canvas import SMALL, Canvas, Point, Text
-from fedtiny.drawing.panels import MAX_ACROSS, WIDTH, Abscissa, Panel, draw_accuracies
+from fedtiny.drawing.panels import MAX_ACROSS, WIDTH, Abscissa, Panel, draw_shares
 from fedtiny.drawing.plot import Key
 from fedtiny.drawing.series import Series
 from fedtiny.experiments.places import Place, along, in_order
@@ -46,7 +46,7 @@ def draw(results: Results) -> Canvas | None:
         ),
     )
     known = any(line.hollow for panel in shown for line in panel.lines)
-    draw_accuracies(canvas, shown, ROUNDS, [PAPER] if known else [], plots.LINE_HEIGHT + 22.0)
+    draw_shares(canvas, shown, ROUNDS, [PAPER] if known else [], plots.LINE_HEIGHT + 22.0)
     return canvas
 
 

@@ -66,13 +66,15 @@ def cost(run: Run) -> Figure | None:
     found = costs(run)
     if not found:
         return None
-    packed = run.packed_bytes is not None
-    sized = "the file model.packed" if packed else "as it is sent: kept values and coded positions"
+    sized = {
+        SIZE: "; the model is the file model.packed, beside all parameters as float32",
+        SIZE_AS_SENT: "; the model is sized as it is sent: kept values and coded positions",
+    }
     caption = (
         "What training costs one device of mean size, beside federated averaging of the dense "
         "network on the same data. FLOPs and memory are those of the costliest round, by the cost "
-        f"model; bytes are counted messages, both ways, on the mean of all rounds; the model is "
-        f"{sized}, beside all parameters as float32."
+        "model; bytes are counted messages, both ways, on the mean of all rounds"
+        f"{sized.get(found[-1].name, '')}."
     )
     return Figure("cost", "Cost beside a dense run", caption, pairs(found, run.color))
 

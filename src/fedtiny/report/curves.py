@@ -6,16 +6,17 @@ from itertools import accumulate
 
 from fedtiny.drawing.canvas import FORMS, Canvas, Point
 from fedtiny.drawing.figure import Figure
-from fedtiny.drawing.panels import Abscissa, Panel, draw_accuracies
+from fedtiny.drawing.panels import Abscissa, Panel, draw_shares
 from fedtiny.drawing.series import Series
 from fedtiny.experiments.curves import ROUNDS, mean_points
 from fedtiny.experiments.quantities import label
 from fedtiny.report.comparison import Group, look
 from fedtiny.report.costs import flops_number, flops_text
 from fedtiny.report.facts import duration
-from fedtiny.report.run import Run, round_of
+from fedtiny.report.run import Run
 from fedtiny.runs import formatting
 from fedtiny.runs.metrics import Record, number
+from fedtiny.runs.numbering import round_number
 
 MAX_PANELS = 3  # densities that have curves: the lowest
 FAINTEST = 0.4  # of a method's lines, the least dense
@@ -39,7 +40,7 @@ class Spent:
 
 
 def _rounds(run: Run) -> list[float]:
-    return [float(round_of(record)) for record in run.records]
+    return [float(round_number(record)) for record in run.records]
 
 
 def bytes_so_far(run: Run) -> list[float]:
@@ -150,7 +151,7 @@ def _drawn(
     name: str, spent: Spent, caption: str, panels: Sequence[Panel], axis: Abscissa
 ) -> Figure:
     canvas = Canvas(height=0)
-    draw_accuracies(canvas, panels, axis)
+    draw_shares(canvas, panels, axis)
     return Figure(name, spent.title, caption, canvas)
 
 
@@ -198,7 +199,7 @@ def _panels(group: Group, spent: Spent, size: float) -> tuple[list[Panel], bool]
 
 def _points(run: Run, so_far: Sequence[float], size: float) -> dict[int, Point]:
     """What was spent and reached after each round that was evaluated."""
-    reached = ((round_of(record), number(record, "accuracy")) for record in run.records)
+    reached = ((round_number(record), number(record, "accuracy")) for record in run.records)
     found = zip(reached, so_far, strict=False)
     return {done: (x / size, accuracy) for (done, accuracy), x in found if accuracy is not None}
 

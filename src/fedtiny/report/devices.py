@@ -113,6 +113,7 @@ def _draw(canvas: Canvas, one: Quantity, top: float, color: str) -> None:
     end, left, right = one.high or high, 10.0, canvas.width - 10
     y = top + LINE_AT
     told = f"{one.text(low)} to {one.text(high)}, median {one.text(middle)}"
+    told = f"{one.text(low)} each" if one.text(low) == one.text(high) else told
     canvas.add(
         Text(4, top + 16, one.name, color="ink", bold=True),
         Text(canvas.width - 4, top + 16, told, "end", SMALL),

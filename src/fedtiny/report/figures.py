@@ -15,8 +15,9 @@ from fedtiny.report.curves import accuracy_curves_of
 from fedtiny.report.devices import spread
 from fedtiny.report.final import class_accuracy, confusion
 from fedtiny.report.learning import accuracy, density, loss
-from fedtiny.report.run import Run, round_of
+from fedtiny.report.run import Run
 from fedtiny.runs.metrics import number, numbers, strings
+from fedtiny.runs.numbering import round_number
 
 
 def figures(run: Run) -> dict[str, list[Figure]]:
@@ -65,7 +66,7 @@ def _by_round(
 ) -> Canvas:
     """Layers down, rounds across, and a text behind each layer."""
     rows = [layer.removesuffix(".weight") for layer in layers]
-    rounds = [str(round_of(record)) for record in run.records]
+    rounds = [str(round_number(record)) for record in run.records]
     sides = ("round", "layer", look.pop("unit"))
     return heat(Map(rows, values, rounds, *sides, ends, end_title, form="{:.2g}", first=1, **look))
 
@@ -104,7 +105,7 @@ def adjustments(run: Run) -> Figure | None:
         f"{sum(grown.values()):,} weights were grown (above the line) and "
         f"{sum(dropped.values()):,} dropped (below) in all."
     )
-    drawn = _grown_and_dropped(grown, dropped, round_of(run.records[-1]))
+    drawn = _grown_and_dropped(grown, dropped, round_number(run.records[-1]))
     return Figure("adjustments", "What adjustments grew and dropped", caption, drawn)
 
 
@@ -130,7 +131,9 @@ def _grown_and_dropped(grown: dict[int, int], dropped: dict[int, int], rounds: i
 
 
 def _totals(run: Run, key: str) -> dict[int, int]:
-    totals = {round_of(record): int(sum(numbers(record, key).values())) for record in run.records}
+    totals = {
+        round_number(record): int(sum(numbers(record, key).values())) for record in run.records
+    }
     return {round: count for round, count in totals.items() if count}
 
 

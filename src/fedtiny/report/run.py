@@ -73,11 +73,6 @@ class Run:
         return self.result or (self.records[-1] if self.records else {})
 
 
-def round_of(record: Record) -> int:
-    """The number of a round, from 1."""
-    return int(record["round"]) + 1
-
-
 def open_runs(paths: list[Path]) -> list[RunFolder]:
     """The run folders among these; a folder that holds run folders stands for all of them."""
     if not paths:
