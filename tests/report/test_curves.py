@@ -56,6 +56,9 @@ def test_bytes_of_a_device_add_up_and_begin_with_its_selection():
     assert bytes_so_far(run_of()) == [30, 60]
     selection = {"bytes_down": 100, "bytes_up": 20}
     assert bytes_so_far(run_of(selection=selection)) == [90, 120]
+    evaluated = run_of()
+    evaluated.records[0]["bytes_evaluation"] = 20
+    assert bytes_so_far(evaluated) == [40, 70], "what it brings need not be sent again"
     absent = run_of()
     absent.records[1]["answered"] = [1]
     assert bytes_so_far(absent) == [30, 90]
@@ -224,6 +227,18 @@ def test_a_method_has_one_color_and_one_marker_in_every_figure():
                 looks.setdefault(name, set()).add((dot.color, dot.form))
     assert {"FedTiny", "my_own", "another", "SynFlow"} <= looks.keys()
     assert [name for name, found in looks.items() if len(found) > 1] == []
+
+
+def test_a_method_of_one_s_own_has_its_color_beside_any_others():
+    one, two = (by_name(group_of(run_of("my_own"), run_of(other))) for other in ("set", "snip"))
+    colors = {
+        dot.color
+        for figure in (*one.values(), *two.values(), *accuracy_curves_of(run_of("my_own")))
+        for dot in shapes(figure, Dot)
+        if dot.tip.startswith("my_own")
+    }
+    assert colors == {palette.method("my_own")}
+    assert {*colors}.isdisjoint(palette.ROLES.values())
 
 
 def test_every_method_that_is_shipped_has_a_color_of_its_own():

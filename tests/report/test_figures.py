@@ -91,8 +91,9 @@ def test_devices_are_told_one_by_one(finished, run, drawn):
     own = {int(device): value for device, value in last["device_accuracies"].items()}
     assert by_name["accuracy"] == own
     assert min(own.values()) == last["device_accuracy_worst"]
-    down_and_up = run.result["bytes_down"] + run.result["bytes_up"]
-    assert sum(by_name["bytes"].values()) == pytest.approx(down_and_up)
+    moved = run.result["bytes_down"] + run.result["bytes_up"]
+    moved += sum(record["bytes_evaluation"] for record in run.records)
+    assert sum(by_name["bytes"].values()) == pytest.approx(moved)
     assert f"device 1, accuracy: {own[1]:.4f}" in tips(drawn["device_spread"])
     headings, rows = devices.rows(run)
     assert headings == ["device", "images", "classes", "accuracy", "bytes"]
@@ -204,7 +205,8 @@ def test_costs_are_those_that_were_recorded(finished, run):
     assert "Model size, as sent" not in packed, "one number for the size"
     assert found["FLOPs in a round"].ours == max(record["flops"] for record in records)
     assert found["FLOPs in a round"].dense == about["dense"]["flops"]
-    moved = [(r["bytes_down"] + r["bytes_up"]) / len(r["answered"]) for r in records]
+    kinds = ("bytes_down", "bytes_up", "bytes_evaluation")
+    moved = [sum(r[kind] for kind in kinds) / len(r["answered"]) for r in records]
     assert found["Bytes in a round"].ours == pytest.approx(sum(moved) / len(moved))
     assert found["Bytes in a round"].ours < found["Bytes in a round"].dense
 

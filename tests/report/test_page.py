@@ -12,6 +12,7 @@ from fedtiny.report.write import write_page
 from fedtiny.runs import formatting
 from fedtiny.runs.folder import RunFolder
 
+from ..runs.tiny import lines
 from .conftest import EVIL
 
 VOID = {"meta", "br"}
@@ -55,8 +56,11 @@ def test_the_numbers_are_those_of_the_result(finished, tmp_path):
     assert f"of {result['prunable_weights']:,} weights" in text
     assert f"Model size{formatting.size(result['model_bytes'])}as sent to a device" in text
     assert f"Rounds{result['rounds']}finished" in text
+    evaluation = sum(record["bytes_evaluation"] for record in lines(finished))
+    every = formatting.size(result["bytes_down"] + result["bytes_up"] + evaluation)
     assert (
-        f"{formatting.size(result['bytes_down'])} down, {formatting.size(result['bytes_up'])} up"
+        f"Traffic{every}{formatting.size(result['bytes_down'])} down, "
+        f"{formatting.size(result['bytes_up'])} up, {formatting.size(evaluation)} to evaluate"
         in text
     )
 

@@ -1,5 +1,7 @@
 """Colors by role, for a light and for a dark page, and markers."""
 
+from zlib import crc32
+
 from fedtiny.drawing.canvas import FORMS
 
 METHODS = {
@@ -55,8 +57,13 @@ COLORS = {
 
 
 def series(label: str, number: int) -> str:
-    """The role of a method by its label; anything else is numbered."""
+    """The role of a shipped method by its label; anything else is numbered."""
     return ROLES.get(label) or f"other{number % len(OTHERS)}"
+
+
+def method(label: str) -> str:
+    """The role of a method by its label, the same in every figure whatever else is in it."""
+    return series(label, crc32(label.encode()))
 
 
 def form(label: str, number: int) -> str:

@@ -82,7 +82,8 @@ def _lines(results: Results, axis: str, places: Sequence[Place]) -> list[Series]
     for place in sorted(places, key=lambda place: place.at[axis].rank):
         number = order.index(place.at[axis].value)
         name = with_axis(axis, label(place.at[axis].label))
-        color, form = palette.series(name, number), palette.form(name, number)
+        color = palette.method(name) if axis == "method" else palette.series(name, number)
+        form = palette.form(name, number)
         points = _curve(results, place)
         ours.append(Series(name, color, points, place.dense, form=form))
         if printed := results.printed(place, "accuracy"):

@@ -144,7 +144,7 @@ def _panel(
         printed = {x: results.printed(place, quantity) for x, place in by_x.items()}
         shown = Shown(
             with_axis(layout.series or "", name) if lines else name,
-            palette.series(name, number),
+            palette.method(name) if layout.series == "method" else palette.series(name, number),
             palette.form(name, number) if lines else "diamond",
             {x: results.ours(place, quantity) for x, place in by_x.items()},
             {x: value for x, value in printed.items() if value},

@@ -110,7 +110,7 @@ def look(runs: Sequence[Run], method: str) -> tuple[str, str]:
     rest = (run for run in runs if not run.finished)
     order = list(dict.fromkeys(run.config.method for run in (*ordered(runs), *rest)))
     place = order.index(method)
-    return palette.series(label(method), place), palette.form(label(method), place)
+    return palette.method(label(method)), palette.form(label(method), place)
 
 
 def accuracy_over_density(group: Group) -> Figure | None:

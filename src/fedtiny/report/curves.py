@@ -15,7 +15,7 @@ from fedtiny.report.costs import flops_number, flops_text
 from fedtiny.report.facts import duration
 from fedtiny.report.run import Run
 from fedtiny.runs import formatting
-from fedtiny.runs.metrics import Record, number
+from fedtiny.runs.metrics import Record, moved, number
 from fedtiny.runs.numbering import round_number
 
 MAX_PANELS = 3  # densities that have curves: the lowest
@@ -45,18 +45,13 @@ def _rounds(run: Run) -> list[float]:
 
 def bytes_so_far(run: Run) -> list[float]:
     """What a device that answers in every round has moved, selection with it; empty if unknown."""
-    before = _moved(run.selection) if run.selection else 0.0
-    found = [_moved(record) for record in run.records]
-    known = [moved for moved in found if moved is not None]
+    before = moved(run.selection) if run.selection else 0.0
+    found = [moved(record) for record in run.records]
+    known = [count for count in found if count is not None]
     if before is None or len(known) < len(found):
         return []
-    each = (moved / _answering(record) for moved, record in zip(known, run.records, strict=True))
+    each = (count / _answering(record) for count, record in zip(known, run.records, strict=True))
     return list(accumulate(each, initial=before / run.config.fleet.devices))[1:]
-
-
-def _moved(part: Record) -> float | None:
-    down, up = number(part, "bytes_down"), number(part, "bytes_up")
-    return None if down is None or up is None else down + up
 
 
 def _answering(record: Record) -> int:
@@ -101,7 +96,7 @@ SPENT = (
         "accuracies_by_bytes",
         "Accuracy over bytes",
         "Test accuracy over what a device has moved so far, both ways, if it answers in every "
-        "round; what selecting the first mask moved is counted.",
+        "round; what selecting the first mask and evaluating on devices moved is counted.",
         bytes_so_far,
         lambda _: (
             Abscissa("bytes of a device so far", formatting.size, told=formatting.size),

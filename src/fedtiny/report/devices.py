@@ -7,8 +7,8 @@ from statistics import median
 from fedtiny.drawing.canvas import SMALL, Canvas, Dot, Line, Text
 from fedtiny.drawing.figure import Figure
 from fedtiny.report.run import Run
-from fedtiny.runs import formatting
-from fedtiny.runs.metrics import Record, number, numbers
+from fedtiny.runs import formatting, metrics
+from fedtiny.runs.metrics import numbers
 
 ROW, LINE_AT = 58.0, 38.0  # pixels of a quantity, and where its line lies in them
 RADIUS, STEP, LEVELS = 4.0, 5.0, (0, -1, 1, -2, 2)
@@ -60,18 +60,14 @@ def _by_device(table: dict[str, float]) -> dict[int, float]:
 def moved(run: Run) -> dict[int, float]:
     """About what each device sent and received: its share of each round that it answered."""
     devices = range(run.config.fleet.devices)
-    begun = _moved(run.selection) / len(devices)
+    begun = (metrics.moved(run.selection) or 0.0) / len(devices)
     found = dict.fromkeys(devices, begun)
     for record in run.records:
         answered = record.get("answered")
         asked = [d for d in answered if d in found] if isinstance(answered, list) else []
         for device in asked:
-            found[device] += _moved(record) / len(asked)
+            found[device] += (metrics.moved(record) or 0.0) / len(asked)
     return found
-
-
-def _moved(part: Record) -> float:
-    return sum(number(part, f"bytes_{way}") or 0.0 for way in ("down", "up"))
 
 
 def _counted(run: Run, key: str) -> dict[int, float]:

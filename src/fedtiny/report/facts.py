@@ -100,9 +100,13 @@ def _order(device: str) -> tuple[int, str]:
 
 def _traffic(run: Run) -> Fact:
     parts = (run.selection, *run.records)
-    down, up = (sum(number(part, f"bytes_{way}") or 0 for part in parts) for way in ("down", "up"))
-    told = f"{formatting.size(down)} down, {formatting.size(up)} up, all devices"
-    return "Traffic", formatting.size(down + up), told
+    down, up, evaluation = (
+        sum(number(part, f"bytes_{what}") or 0 for part in parts)
+        for what in ("down", "up", "evaluation")
+    )
+    told = f"{formatting.size(down)} down, {formatting.size(up)} up"
+    told += f", {formatting.size(evaluation)} to evaluate" if evaluation else ", all devices"
+    return "Traffic", formatting.size(down + up + evaluation), told
 
 
 def duration(seconds: float) -> str:

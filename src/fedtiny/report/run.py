@@ -60,7 +60,7 @@ class Run:
     @property
     def color(self) -> str:
         """That of its method, in every figure."""
-        return palette.series(label(self.config.method), 0)
+        return palette.method(label(self.config.method))
 
     def class_names(self, count: int) -> list[str]:
         """As the data set calls its classes, or numbers."""

@@ -84,6 +84,17 @@ def number(values: Any, key: str) -> float | None:
     return float(value) if isfinite(value) else None
 
 
+def moved(part: Any) -> float | None:
+    """Bytes of all devices in a round or in selection, both ways, or nothing if not told.
+
+    Evaluation on devices counts: they keep the model that it brings, and train from there.
+    """
+    down, up = number(part, "bytes_down"), number(part, "bytes_up")
+    if down is None or up is None:
+        return None
+    return down + up + (number(part, "bytes_evaluation") or 0.0)
+
+
 def numbers(values: Any, key: str) -> dict[str, float]:
     """The finite numbers of a table within plain data, by name."""
     table = values.get(key) if isinstance(values, dict) else None
