@@ -64,8 +64,8 @@ def _density(run: Run) -> Fact:
     density = number(run.outcome, "density")
     kept, every = (number(run.result, f"{name}_weights") for name in ("kept", "prunable"))
     told = f"{kept:,.0f} of {every:,.0f} weights" if kept and every else ""
-    whole = number(run.result, "whole_density")
-    told += f", {whole:.3g} of all parameters" if told and whole is not None else ""
+    share_of_all = number(run.result, "whole_density")
+    told += f", {share_of_all:.3g} of all parameters" if told and share_of_all is not None else ""
     target = told or f"the target is {run.config.density:g}"
     return "Density", UNKNOWN if density is None else f"{density:.4f}", target
 

@@ -32,12 +32,12 @@ def confusion(run: Run) -> Figure | None:
     )
     caption = (
         f"What the final model takes the images of the test set for: {right:,} of {every:,} are on "
-        f"the diagonal, where it is right.{_most_confused(found, names)}"
+        f"the diagonal, where it is right.{_worst_confusion(found, names)}"
     )
     return Figure("confusion", "Confusion matrix", caption, heat(shown))
 
 
-def _most_confused(found: NDArray[np.int64], names: list[str]) -> str:
+def _worst_confusion(found: NDArray[np.int64], names: list[str]) -> str:
     wrong = found - np.diag(np.diag(found))
     if not wrong.any():
         return ""
