@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test slow docs federation lint format bench fuzz clean
+.PHONY: help setup run test slow docs screenshots federation lint format bench fuzz clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ slow: $(READY)  ## Run the tests that make test leaves out (several minutes)
 
 docs: $(READY)  ## Build the documentation site into build/docs
 	$(BIN)/sphinx-build --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
+
+screenshots: docs  ## Make the pictures of the report and the site under docs/figures again (minutes; needs Chromium)
+	$(BIN)/python -m tests.report.screenshots
 
 federation: $(READY)  ## Test a SuperLink and two SuperNodes with TLS on this machine (minutes)
 	$(BIN)/pytest -m federation tests/flower

@@ -22,8 +22,9 @@ def finish(result: Result, *, report: bool = True, track: Iterable[str] = ()) ->
     """
     if launch().rank:
         return
-    hooks: dict[str, Callable[[], str]] = {"report": partial(_report, result)} if report else {}
-    hooks["packed model"] = partial(_packed_model, result)
+    hooks: dict[str, Callable[[], str]] = {"packed model": partial(_packed_model, result)}
+    if report:  # which tells the size of the packed model
+        hooks["report"] = partial(_report, result)
     hooks |= {name: partial(seen_with, name, result.path) for name in track}
     for name, hook in hooks.items():
         try:

@@ -77,10 +77,13 @@ def test_a_lone_dense_run_has_a_panel(paper_suite):
 def test_lines_have_the_color_of_their_method_and_the_paper_s_values_are_hollow(paper_suite):
     drawn = curves.draw(with_curves(paper_suite, CURVES))
     tips = {dot.tip: dot for dot in drawn.shapes if isinstance(dot, Dot) and dot.tip}
-    assert tips["FedTiny, paper at 2: 0.6311"].hollow
-    assert not tips["SynFlow at 2: 0.6"].hollow
-    assert tips["SynFlow at 2: 0.6"].color == palette.series("SynFlow", 0)
-    assert tips["SynFlow at 2: 0.6"].y < tips["SynFlow, paper at 2: 0.2862"].y
+    assert tips["FedTiny, paper: accuracy 0.6311, round 2"].hollow
+    assert not tips["SynFlow: accuracy 0.6, round 2"].hollow
+    assert tips["SynFlow: accuracy 0.6, round 2"].color == palette.series("SynFlow", 0)
+    assert (
+        tips["SynFlow: accuracy 0.6, round 2"].y
+        < tips["SynFlow, paper: accuracy 0.2862, round 2"].y
+    )
     ours = [line for line in drawn.shapes if isinstance(line, Line) and line.width == 2.2]
     assert len(ours) == 6, "FedAvg twice"
     legend = [shape.text for shape in drawn.shapes if isinstance(shape, Text)][2:6]

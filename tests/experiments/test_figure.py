@@ -90,7 +90,10 @@ def test_a_line_has_a_gap_where_a_run_is_missing(paper_suite):
     ours = [line for line in shapes(drawn, Line) if line.width == 2.2]
     assert [len(line.points) for line in ours] == [1, 2]
     tips = [dot.tip for dot in shapes(drawn, Dot) if dot.tip and not dot.hollow]
-    assert tips == ["FedTiny at 0.1: 0.4", "FedTiny at 0.5: 0.6", "FedTiny at 1: 0.7"]
+    assert tips == [
+        *("FedTiny: accuracy 0.4, alpha 0.1", "FedTiny: accuracy 0.6, alpha 0.5"),
+        "FedTiny: accuracy 0.7, alpha 1",
+    ]
 
 
 def test_a_dense_run_is_a_level_where_densities_are_the_axis(suite):

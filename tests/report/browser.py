@@ -59,9 +59,11 @@ class Browser:
         while not any(event.get("method") == "Page.loadEventFired" for event in self.heard):
             self.heard.append(self._next())
 
-    def value(self, script):
-        """What a script gives, as plain data."""
-        found = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+    def value(self, script, wait=False):
+        """What a script gives, as plain data; a promise may be waited for."""
+        found = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=wait
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
@@ -78,9 +80,12 @@ class Browser:
         kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         return [event for kind in kinds for event in self.of(kind)]
 
-    def screenshot(self, path):
-        """The whole page, below the fold too."""
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+    def screenshot(self, path, height=None):
+        """The whole page, below the fold too, or its top."""
+        width = self.value("document.documentElement.clientWidth")
+        top = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        clip = {"clip": top} if height else {}
+        found = self.call("Page.captureScreenshot", captureBeyondViewport=True, **clip)
         Path(path).write_bytes(base64.b64decode(found["data"]))
 
 

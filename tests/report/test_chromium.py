@@ -28,7 +28,8 @@ TEXT_OUTSIDE = """
 """
 TEXT_OVERLAPS = """
 [...document.querySelectorAll("svg")].flatMap(svg => {
-  const boxes = [...svg.querySelectorAll("text")].map(t => [t, t.getBoundingClientRect()]);
+  const texts = [...svg.querySelectorAll("text")].filter(t => !t.closest(".tell"));
+  const boxes = texts.map(t => [t, t.getBoundingClientRect()]);
   return boxes.flatMap(([t, a], i) => boxes.slice(i + 1).filter(([u, b]) =>
     Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5 &&
     Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 5
@@ -101,10 +102,78 @@ def test_every_figure_is_there_and_has_a_size(page, pages):
         " f.querySelector('svg').getBoundingClientRect().height])"
     )
     assert [name for name, _ in found] == [
-        *("accuracy", "loss", "partition", "cost", "pool", "pool_layers"),
+        *("accuracy", "loss", "confusion", "class_accuracy"),
+        *("accuracy_by_bytes", "accuracy_by_time", "accuracy_by_flops", "cost"),
+        *("partition", "device_spread", "pool", "pool_layers"),
         *("density", "adjustments", "layers", "adjusted_layers"),
     ]
     assert all(height > 100 for _, height in found)
+
+
+def test_cards_have_one_size(page, pages):
+    for width, across in ((1280, 4), (390, 2)):
+        page.open(pages["one"], width)
+        cards = page.value(
+            "[...document.querySelectorAll('.facts > div')].map(card => {"
+            " const box = card.getBoundingClientRect(); return [box.y, box.width, box.height]; })"
+        )
+        assert len(cards) == 8
+        assert len({round(y) for y, *_ in cards}) == 8 / across
+        assert len({(round(w), round(h)) for _, w, h in cards}) == 1
+
+
+TOLD = """
+[...document.querySelectorAll(".tell")].filter(t => getComputedStyle(t).visibility == "visible")
+  .map(t => [...t.querySelectorAll("text")].map(line => line.textContent))
+"""
+PLACE = """
+(() => {
+  const figure = document.querySelector('figure[data-figure="%s"]');
+  figure.scrollIntoView({block: "center"});
+  const box = figure.querySelectorAll(".hit")[%d].getBoundingClientRect();
+  return {x: box.x + box.width / 2, y: box.y + box.height / 2};
+})()
+"""
+
+
+def test_what_is_pointed_at_tells_its_value_within_its_figure(page, pages):
+    page.open(pages["one"], 1280)
+    for name in ("accuracy", "confusion", "class_accuracy", "accuracy_by_bytes", "device_spread"):
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", **page.value(PLACE % (name, 0)))
+        assert len(page.value(TOLD)) == 1, name
+    outside = page.value("""
+      [...document.querySelectorAll(".tell rect")].filter(rect => {
+        const own = rect.getBoundingClientRect();
+        const whole = rect.ownerSVGElement.getBoundingClientRect();
+        return own.left < whole.left - 1 || own.right > whole.right + 1
+          || own.top < whole.top - 1 || own.bottom > whole.bottom + 1;
+      }).map(rect => rect.nextSibling.textContent)""")
+    assert outside == []
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
+    assert page.value(TOLD) == []
+
+
+def test_what_is_tapped_tells_its_value(page, pages):
+    page.open(pages["one"], 390)
+    page.call("Emulation.setTouchEmulationEnabled", enabled=True)
+    place = page.value(PLACE % ("accuracy", 1))
+    page.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[place])
+    page.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    told = page.value(f"new Promise(done => setTimeout(() => done({TOLD}), 200))", wait=True)
+    page.call("Emulation.setTouchEmulationEnabled", enabled=False)
+    assert [lines[0] for lines in told] == ["round 2"]
+
+
+def test_on_paper_the_page_is_light(page, pages):
+    page.open(pages["one"], 1280, dark=True)
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    page.call("Emulation.setEmulatedMedia", media="print", features=features)
+    colors = page.value(
+        "[getComputedStyle(document.querySelector('figure')).backgroundColor,"
+        " getComputedStyle(document.querySelector('svg text.f-ink')).fill]"
+    )
+    page.call("Emulation.setEmulatedMedia", media="", features=[])
+    assert brightness(colors[0]) > 200 > 60 > brightness(colors[1])
 
 
 def test_dark_mode_turns_page_and_figures(page, pages):

@@ -19,20 +19,20 @@ def test_the_page_and_its_figures_are_written_beside_the_run(fedtiny, finished):
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines() == [
         f"report: {finished / 'report.html'}",
-        f"figures: 10 in {finished / 'report_figures'}",
+        f"figures: 16 in {finished / 'report_figures'}",
     ]
     stems = {path.stem for path in (finished / "report_figures").iterdir()}
     files = {path.name for path in (finished / "report_figures").iterdir()}
     assert files == {f"{stem}.{form}" for stem in stems for form in ("svg", "png")}
-    assert len(stems) == 10
+    assert len(stems) == 16
 
 
 def test_several_runs_go_into_one_page(fedtiny, several, tmp_path):
     said = fedtiny("report", several, "--out", tmp_path / "all.html")
     assert (said.code, said.err) == (0, "")
     files = {path.name for path in (tmp_path / "all_figures").iterdir()}
-    names = ("accuracy_over_density", "front", "accuracies")
-    names = (*names, "accuracies_by_bytes", "accuracies_by_flops")
+    names = ("accuracy_over_density", "front", "front_by_bytes", "front_by_size", "accuracies")
+    names = (*names, "accuracies_by_bytes", "accuracies_by_time", "accuracies_by_flops")
     assert files == {f"comparison1_{name}.{form}" for name in names for form in ("png", "svg")}
 
 

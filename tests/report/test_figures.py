@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedtiny.drawing.canvas import FORMS, MARGIN, Boxes, Canvas, Dot, Line, Text
+from fedtiny.drawing import palette
+from fedtiny.drawing.canvas import FORMS, MARGIN, Area, Boxes, Canvas, Dot, Line, Text
 from fedtiny.drawing.files import inline, png, standalone
 from fedtiny.drawing.plot import Axis, ticks
-from fedtiny.report import facts
-from fedtiny.report.facts import costs
+from fedtiny.report import devices, facts
+from fedtiny.report.costs import costs
 from fedtiny.report.figures import figures, partition
 from fedtiny.report.run import read
 from fedtiny.runs.folder import RunFolder
@@ -42,12 +43,84 @@ def tips(figure):
 
 def test_the_accuracy_of_every_round_is_a_point(run, drawn):
     accuracies = [record["accuracy"] for record in run.records]
-    told = [tip for tip in tips(drawn["accuracy"]) if tip.startswith("test set")]
-    assert [float(tip.rpartition(" ")[2]) for tip in told] == pytest.approx(accuracies, abs=1e-3)
+    columns = [area.tip.split("\n") for area in areas(drawn["accuracy"])]
+    assert [column[0] for column in columns] == [f"round {number}" for number in (1, 2, 3, 4)]
+    names = ["test set", "devices, mean", "worst device"]
+    assert all([line.partition(":")[0] for line in column[1:]] == names for column in columns)
+    assert [float(column[1].rpartition(" ")[2]) for column in columns] == pytest.approx(
+        accuracies, abs=1e-4
+    )
     assert f"{accuracies[0]:.4f} after round 1, {accuracies[-1]:.4f} after round 4" in (
         drawn["accuracy"].caption
     )
     assert any(text.startswith("worst device") for text in texts(drawn["accuracy"]))
+
+
+def areas(figure):
+    return [shape for shape in figure.canvas.shapes if isinstance(shape, Area)]
+
+
+def test_columns_that_tell_values_cover_the_plot_and_do_not_overlap(drawn):
+    columns = areas(drawn["loss"])
+    ends = [column.x + column.width for column in columns]
+    assert ends[:-1] == pytest.approx([column.x for column in columns[1:]])
+    (axis,) = {s.points for s in drawn["loss"].canvas.shapes if isinstance(s, Line) and s.width == 1
+               and s.color == "muted" and s.points[0][1] == s.points[1][1]}  # fmt: skip
+    assert (columns[0].x, ends[-1]) == pytest.approx((axis[0][0], axis[1][0]))
+
+
+def test_the_final_model_is_told_by_class(finished, run, drawn):
+    result = json.loads((finished / "result.json").read_text())
+    counts, classes = run.confusion, run.table.shape[1]
+    assert counts.shape == (classes, classes)
+    assert np.trace(counts) / counts.sum() == pytest.approx(result["accuracy"], abs=1e-9)
+    right, images = np.trace(counts), counts.sum()
+    assert f"{right} of {images} are on the diagonal" in drawn["confusion"].caption
+    told = {area.tip for area in areas(drawn["confusion"])}
+    assert f"true class 1\npredicted class 2\n{counts[1, 2]} images" in told
+    bars = [area.tip.splitlines()[1] for area in areas(drawn["class_accuracy"])]
+    assert bars == [
+        f"{counts[k, k]} of {row.sum()} images" for k, row in enumerate(counts) if row.sum()
+    ]
+
+
+def test_devices_are_told_one_by_one(finished, run, drawn):
+    by_name = {one.heading: one.values for one in devices.quantities(run)}
+    assert by_name["images"] == dict(enumerate(run.table.sum(axis=1)))
+    last = lines(finished)[-1]
+    own = {int(device): value for device, value in last["device_accuracies"].items()}
+    assert by_name["accuracy"] == own
+    assert min(own.values()) == last["device_accuracy_worst"]
+    moved = run.result["bytes_down"] + run.result["bytes_up"]
+    moved += sum(record["bytes_evaluation"] for record in run.records)
+    assert sum(by_name["bytes"].values()) == pytest.approx(moved)
+    assert f"device 1, accuracy: {own[1]:.4f}" in tips(drawn["device_spread"])
+    headings, rows = devices.rows(run)
+    assert headings == ["device", "images", "classes", "accuracy", "bytes"]
+    assert [row[0] for row in rows] == ["0", "1", "2"]
+
+
+def test_devices_that_missed_rounds_or_were_out_of_bounds_are_counted(run):
+    records = [dict(record) for record in run.records]
+    records[0] |= {"failed": {"1": "too late"}, "answered": [0, 2], "bounded": {"2": "x"}}
+    records[1] |= {"failed": {"1": "too late", "<b>": "?"}, "answered": [0, 2]}
+    found = {one.heading: one.values for one in devices.quantities(replace(run, records=records))}
+    assert found["missed"] == {0: 0, 1: 2, 2: 0}
+    assert found["out of bounds"] == {0: 0, 1: 0, 2: 1}
+    assert found["bytes"][1] < found["bytes"][0]
+
+
+def test_every_axis_says_what_it_shows(drawn):
+    for name, figure in drawn.items():
+        if name not in ("cost", "device_spread"):  # whose rows are named one by one
+            turned = [s.text for s in figure.canvas.shapes if isinstance(s, Text) and s.turned]
+            assert any(text.isalpha() or " " in text for text in turned), name
+
+
+def test_the_run_has_the_color_of_its_method(run, drawn):
+    assert run.color == palette.series("FedTiny", 0)
+    for name in ("accuracy", "loss", "density", "cost", "class_accuracy", "device_spread"):
+        assert run.color in {getattr(s, "color", "") for s in drawn[name].canvas.shapes}, name
 
 
 def test_lines_by_round_fill_their_axis_whatever_the_number_of_rounds(drawn):
@@ -124,11 +197,16 @@ def test_costs_are_those_that_were_recorded(finished, run):
     result, about = (json.loads((finished / f"{n}.json").read_text()) for n in ("result", "about"))
     found = {cost.name: cost for cost in costs(run)}
     records = lines(finished)
-    assert found["Size of the model"].ours == result["model_bytes"]
-    assert found["Size of the model"].dense == about["dense"]["model_bytes"]
+    assert found["Model size, as sent"].ours == result["model_bytes"]
+    assert found["Model size, as sent"].dense == about["dense"]["model_bytes"]
+    (finished / "model.packed").write_bytes(bytes(321))
+    packed = {cost.name: cost for cost in costs(read(RunFolder(finished)))}
+    assert packed["Model size, packed"].ours == 321
+    assert "Model size, as sent" not in packed, "one number for the size"
     assert found["FLOPs in a round"].ours == max(record["flops"] for record in records)
     assert found["FLOPs in a round"].dense == about["dense"]["flops"]
-    moved = [(r["bytes_down"] + r["bytes_up"]) / len(r["answered"]) for r in records]
+    kinds = ("bytes_down", "bytes_up", "bytes_evaluation")
+    moved = [sum(r[kind] for kind in kinds) / len(r["answered"]) for r in records]
     assert found["Bytes in a round"].ours == pytest.approx(sum(moved) / len(moved))
     assert found["Bytes in a round"].ours < found["Bytes in a round"].dense
 
@@ -139,6 +217,8 @@ def corners(shape):
             return [(x + width, y + height) for x, y, width, height in boxes]
         case Line(points):
             return points
+        case Area():
+            return [(shape.x, shape.y), (shape.x + shape.width, shape.y + shape.height)]
     return [(shape.x, shape.y)]
 
 

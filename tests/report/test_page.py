@@ -6,11 +6,13 @@ from html.parser import HTMLParser
 
 import pytest
 
+from fedtiny.report.html import Html, element, joined, table
 from fedtiny.report.run import read
-from fedtiny.report.write import Html, element, joined, table, write_page
+from fedtiny.report.write import write_page
 from fedtiny.runs import formatting
 from fedtiny.runs.folder import RunFolder
 
+from ..runs.tiny import lines
 from .conftest import EVIL
 
 VOID = {"meta", "br"}
@@ -52,10 +54,13 @@ def test_the_numbers_are_those_of_the_result(finished, tmp_path):
     assert f"Accuracy{result['accuracy']:.4f}test loss {result['loss']:.3f}" in text
     assert f"Density{result['density']:.4f}{result['kept_weights']:,} of" in text
     assert f"of {result['prunable_weights']:,} weights" in text
-    assert f"Model{formatting.size(result['model_bytes'])}" in text
-    assert f"Rounds{result['rounds']}in" in text
+    assert f"Model size{formatting.size(result['model_bytes'])}as sent to a device" in text
+    assert f"Rounds{result['rounds']}finished" in text
+    evaluation = sum(record["bytes_evaluation"] for record in lines(finished))
+    every = formatting.size(result["bytes_down"] + result["bytes_up"] + evaluation)
     assert (
-        f"{formatting.size(result['bytes_down'])} down, {formatting.size(result['bytes_up'])} up"
+        f"Traffic{every}{formatting.size(result['bytes_down'])} down, "
+        f"{formatting.size(result['bytes_up'])} up, {formatting.size(evaluation)} to evaluate"
         in text
     )
 
@@ -68,7 +73,7 @@ def test_the_page_needs_nothing_and_runs_nothing(finished, tmp_path):
     names = {name for _, name, _ in outline.attributes}
     assert not {"src", "href", "style"} & names
     assert not any(name.startswith("on") for name in names)
-    assert re.findall(r"https?://[^\"' ]*", page) == ["http://www.w3.org/2000/svg"] * 10
+    assert re.findall(r"https?://[^\"' ]*", page) == ["http://www.w3.org/2000/svg"] * 16
     assert "default-src 'none'" in page
     assert "url(" not in page
     assert "@import" not in page
@@ -121,7 +126,7 @@ def test_text_is_escaped_unless_it_is_html_already():
     assert element("p", "<b>", Html("<i>x</i>")) == "<p>&lt;b&gt;<i>x</i></p>"
     assert element("p", "", title='"') == '<p title="&quot;"></p>'
     assert joined("a<", Html("b<")) == "a&lt;b<"
-    assert '<td class="text">&lt;script&gt;' in table(("x",), [["<script>"]], left=("x",))
+    assert '<td class="text">&lt;script&gt;' in table("x", ("x",), [["<script>"]], left=("x",))
 
 
 @pytest.mark.parametrize("rounds", [1, 4])

@@ -4,14 +4,17 @@ import json
 
 import pytest
 
+import fedtiny
 from fedtiny.errors import RunError
 from fedtiny.report.figures import figures
 from fedtiny.report.run import open_runs, read
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.metrics import number, numbers
+from fedtiny.runs.reporter import Silent
 
 EVERY_FIGURE = {
-    *("accuracy", "loss", "partition", "cost", "pool", "pool_layers"),
+    *("accuracy", "loss", "confusion", "class_accuracy", "cost", "partition", "device_spread"),
+    *("accuracy_by_bytes", "accuracy_by_time", "accuracy_by_flops", "pool", "pool_layers"),
     *("density", "layers", "adjustments", "adjusted_layers"),
 }
 
@@ -38,7 +41,7 @@ def test_a_finished_run_has_every_figure_and_lacks_nothing(finished):
 
 def test_a_stopped_run_tells_how_to_go_on(stopped):
     run = read(RunFolder(stopped))
-    assert names(stopped) == EVERY_FIGURE
+    assert names(stopped) == EVERY_FIGURE - {"confusion", "class_accuracy"}
     assert run.missing == (
         f"The run is not finished (2 of 3 rounds); go on with: fedtiny resume {stopped}",
     )
@@ -46,14 +49,24 @@ def test_a_stopped_run_tells_how_to_go_on(stopped):
 
 
 def test_a_run_of_an_older_version_tells_what_it_did_not_record(finished):
-    (finished / "about.json").unlink()
-    rewritten(finished, lambda record: without(record, "grown", "dropped"))
+    for name in ("about.json", "evaluation.json"):
+        (finished / name).unlink()
+    rewritten(finished, lambda record: without(record, "grown", "dropped", "device_accuracies"))
     run = read(RunFolder(finished))
-    lost = {"cost", "pool_layers", "adjusted_layers", "adjustments"}
+    lost = {"cost", "pool_layers", "adjusted_layers", "adjustments", "confusion", "class_accuracy"}
     assert names(finished) == EVERY_FIGURE - lost
-    assert len(run.missing) == 2
-    assert "costs of a dense run are not known" in run.missing[0]
-    assert "grew and dropped was not recorded" in run.missing[1]
+    dense, measured, grown = run.missing
+    assert "costs of a dense run are not known" in dense
+    assert "grew and dropped was not recorded" in grown
+    assert "accuracy by class was not measured" in measured
+    assert measured.endswith(f"measure it now with: fedtiny resume {finished}")
+
+
+def test_resuming_a_finished_run_measures_what_an_older_version_did_not(finished):
+    before = {path.name: path.read_bytes() for path in finished.iterdir()}
+    (finished / "evaluation.json").unlink()
+    fedtiny.resume(finished, reporter=Silent())
+    assert {path.name: path.read_bytes() for path in finished.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -64,8 +77,10 @@ def test_a_run_of_an_older_version_tells_what_it_did_not_record(finished):
         ("about.json", {"cost", "pool_layers", "adjusted_layers"}),
         (
             "metrics.jsonl",
-            {"accuracy", "loss", "density", "layers", "adjustments", "adjusted_layers"},
+            {"accuracy", "loss", "density", "layers", "adjustments", "adjusted_layers"}
+            | {"accuracy_by_bytes", "accuracy_by_time", "accuracy_by_flops"},
         ),
+        ("evaluation.json", {"confusion", "class_accuracy"}),
     ],
 )
 def test_a_damaged_file_costs_its_own_figures_only(finished, file, lost):

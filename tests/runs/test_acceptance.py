@@ -1,6 +1,7 @@
 """A round that spoils the model is played again without those who are suspected."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,8 @@ from fedtiny.devices.simulator import Simulator
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.transport import Outcome
 from fedtiny.files import digest_of, with_text
+from fedtiny.report.page import one_run
 from fedtiny.report.run import read
-from fedtiny.report.write import one_run
 from fedtiny.runs import acceptance
 from fedtiny.runs.acceptance import suspected
 from fedtiny.runs.folder import RunFolder
@@ -196,4 +197,6 @@ def test_the_line_of_a_round_says_that_it_was_played_again(rejected, told):
 def test_the_report_names_them_too(hostile, tmp_path):
     hostile(filled(3e38))
     path = train(CONFIG, tmp_path / "run").path
-    assert "Devices out of bounds" in one_run(read(RunFolder(path)))
+    page = one_run(read(RunFolder(path)))
+    assert re.search(r"images; out of bounds: \d", page)
+    assert "Rounds out of bounds" in page

@@ -23,8 +23,8 @@ from fedtiny.files import (
     write_atomically,
     write_new,
 )
+from fedtiny.report.page import one_run
 from fedtiny.report.run import read
-from fedtiny.report.write import one_run
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent
 
@@ -77,7 +77,9 @@ def without(value, place, other):
     return changed
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json", "selection.json", "about.json"])
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "result.json", "selection.json", "about.json", "evaluation.json"]
+)
 @pytest.mark.parametrize("other", [None, 0, "x"], ids=["missing", "zero", "text"])
 def test_every_field_may_be_missing_or_odd(finished, tmp_path, capsys, name, other):
     folder = RunFolder(shutil.copytree(finished.path, tmp_path / "run"))

@@ -64,6 +64,7 @@ FILES = {
     "checkpoint.safetensors",
     "model.safetensors",
     "result.json",
+    "evaluation.json",
 }
 FILES_OF_COMMAND = FILES | {"model.packed", "report.html"}
 

@@ -301,6 +301,13 @@ class TorchEngine:
         return {"loss": loss / len(shard), "accuracy": correct / len(shard)}
 
     @torch.no_grad()
+    def predict(self, data: ImageSet) -> NDArray[np.int64]:
+        """The class that the model finds most likely, for each image."""
+        parts = np.array_split(np.arange(len(data)), -(-len(data) // EVALUATION_BATCH))
+        found = [self.model.eval()(self.inputs(data, part)[0]).argmax(1).cpu() for part in parts]
+        return torch.cat(found).numpy()
+
+    @torch.no_grad()
     def _measure(self, inputs: Tensor, labels: Tensor) -> tuple[float, int]:
         """Summed loss and number of right answers."""
         logits = self.model.eval()(inputs)

@@ -44,6 +44,7 @@ class Line:
     color: str
     width: float = 2.0
     dashed: bool = False
+    opacity: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Dot:
     hollow: bool = False
     tip: str = ""
     form: str = "circle"
+    opacity: float = 1.0
 
     @property
     def corners(self) -> tuple[Point, ...]:
@@ -84,7 +86,18 @@ class Text:
     """Read from below."""
 
 
-Primitive = Boxes | Line | Dot | Text
+@dataclass(frozen=True)
+class Area:
+    """A rectangle that is not seen; its tip, of one or more lines, is shown when pointed at."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    tip: str
+
+
+Primitive = Boxes | Line | Dot | Text | Area
 
 
 @dataclass

@@ -4,10 +4,11 @@ import io
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedtiny.drawing import palette
-from fedtiny.drawing.canvas import MARGIN, Boxes, Canvas, Dot, Line, Point, Primitive, Text
+from fedtiny.drawing.canvas import MARGIN, Area, Boxes, Canvas, Dot, Line, Point, Primitive, Text
+from fedtiny.drawing.tips import RULES, tips
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.extras import require
 from fedtiny.files import write_atomically
@@ -36,9 +37,15 @@ def write(canvas: Canvas, title: str, stem: Path) -> tuple[list[Path], str]:
 
 
 def inline(canvas: Canvas, title: str) -> str:
-    """The drawing for a page that has the palette's rules, with its title for screen readers."""
+    """The drawing for a page that has the rules of figures, with its title for screen readers."""
     view = f"0 0 {_n(canvas.width)} {_n(canvas.height)}"
-    return _svg(f'viewBox="{view}"', title, "".join(map(_shape, canvas.shapes)))
+    drawn = "".join(map(_shape, canvas.shapes))
+    return _svg(f'viewBox="{view}"', title, drawn + tips(canvas))
+
+
+def rules() -> str:
+    """The style rules of figures: colors on light and on dark, and tips."""
+    return f"{palette.rules()}\n{RULES}"
 
 
 def standalone(canvas: Canvas, title: str) -> str:
@@ -47,9 +54,9 @@ def standalone(canvas: Canvas, title: str) -> str:
     size = f'width="{_n(width)}" height="{_n(height)}"'
     view = f'viewBox="{-MARGIN} {-MARGIN} {_n(width)} {_n(height)}"'
     ground = Boxes(((-MARGIN, -MARGIN, width, height),), "paper")
-    style = f"<style>\ntext {{ font-family: {FONT}; }}\n{palette.rules()}\n</style>\n"
+    style = f"<style>\ntext {{ font-family: {FONT}; }}\n{rules()}\n</style>\n"
     drawn = "\n".join(map(_shape, (ground, *canvas.shapes)))
-    return _svg(f"{view} {size}", title, f"\n{style}{drawn}\n") + "\n"
+    return _svg(f"{view} {size}", title, f"\n{style}{drawn}\n{tips(canvas)}\n") + "\n"
 
 
 def _svg(attributes: str, title: str, content: str) -> str:
@@ -61,30 +68,35 @@ def _shape(shape: Primitive) -> str:
     match shape:
         case Boxes(boxes, color, opacity):
             path = "".join(f"M{_n(x)} {_n(y)}h{_n(w)}v{_n(h)}h{_n(-w)}z" for x, y, w, h in boxes)
-            faint = "" if opacity == 1 else f' opacity="{_n(opacity)}"'
-            return f'<path d="{path}" class="f-{color}"{faint}/>'
-        case Line(points, color, width, dashed):
+            return f'<path d="{path}" class="f-{color}"{_faint(opacity)}/>'
+        case Line(points, color, width, dashed, opacity):
             dashes = ' stroke-dasharray="5 4"' if dashed else ""
             return (
                 f'<polyline points="{_points(points)}" fill="none" class="s-{color}" '
                 f'stroke-width="{_n(width)}" stroke-linejoin="round" '
-                f'stroke-linecap="round"{dashes}/>'
+                f'stroke-linecap="round"{dashes}{_faint(opacity)}/>'
             )
         case Dot():
             return _dot(shape)
         case Text():
             return _text(shape)
+        case Area():
+            return ""  # is drawn with the tips
+
+
+def _faint(opacity: float) -> str:
+    return "" if opacity == 1 else f' opacity="{_n(opacity)}"'
 
 
 def _dot(dot: Dot) -> str:
     look = f'class="f-{dot.color}"'
     if dot.hollow:
         look = f'class="f-paper s-{dot.color}" stroke-width="2"'
-    tip = f"<title>{escape(dot.tip)}</title>" if dot.tip else ""
+    look += _faint(dot.opacity)
     if dot.form == "circle":
         place = f'cx="{_n(dot.x)}" cy="{_n(dot.y)}" r="{_n(dot.radius)}"'
-        return f"<circle {place} {look}>{tip}</circle>"
-    return f'<polygon points="{_points(dot.corners)}" {look}>{tip}</polygon>'
+        return f"<circle {place} {look}/>"
+    return f'<polygon points="{_points(dot.corners)}" {look}/>'
 
 
 def _text(text: Text) -> str:
@@ -122,31 +134,34 @@ def png(canvas: Canvas) -> bytes:
     axes.set(xlim=(-MARGIN, width - MARGIN), ylim=(height - MARGIN, -MARGIN))
     axes.axis("off")
     for order, shape in enumerate(canvas.shapes):
-        on_white, _ = palette.COLORS[shape.color]
-        _draw(axes, shape, on_white, order)
+        if not isinstance(shape, Area):
+            on_white, _ = palette.COLORS[shape.color]
+            _draw(axes, shape, on_white, order)
     out = io.BytesIO()
     agg.FigureCanvasAgg(figure).print_png(out, metadata={"Software": None})
     return out.getvalue()
 
 
 def _draw(axes: "Axes", shape: Primitive, color: str, order: int) -> None:
+    look: dict[str, Any]
     polygons = require("matplotlib.collections", extra="plot").PolyCollection
     match shape:
         case Boxes(boxes, _, opacity):
             corners = [((x, y), (x + w, y), (x + w, y + h), (x, y + h)) for x, y, w, h in boxes]
             axes.add_collection(polygons(corners, lw=0, fc=color, alpha=opacity, zorder=order))
-        case Line(points, _, width, dashed):
+        case Line(points, _, width, dashed, opacity):
             xs, ys = zip(*points, strict=True)
-            dashes = "--" if dashed else "-"
-            axes.plot(xs, ys, dashes, color=color, lw=width * POINTS, zorder=order)
+            look = {"color": color, "lw": width * POINTS, "alpha": opacity, "zorder": order}
+            axes.plot(xs, ys, "--" if dashed else "-", **look)
         case Dot(x, y, radius, _, hollow):
             face, edge = ("white", 2 * POINTS) if hollow else (color, 0)
+            look = {"alpha": shape.opacity, "zorder": order}
             if shape.form == "circle":
-                size = 2 * radius * POINTS
-                axes.plot(*(x, y, "o"), ms=size, mfc=face, mec=color, mew=edge, zorder=order)
+                look |= {"ms": 2 * radius * POINTS, "mfc": face, "mec": color, "mew": edge}
+                axes.plot(x, y, "o", **look)
             else:
-                look = {"fc": face, "ec": color, "lw": edge}
-                axes.add_collection(polygons([shape.corners], zorder=order, **look))
+                look |= {"fc": face, "ec": color, "lw": edge}
+                axes.add_collection(polygons([shape.corners], **look))
         case Text():
             _write(axes, shape, color, order)
 

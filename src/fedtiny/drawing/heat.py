@@ -4,20 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from fedtiny.drawing.canvas import SMALL, Boxes, Canvas, Text, shortened, text_width
-from fedtiny.drawing.plot import RIGHT, Axis, Plot
+from fedtiny.drawing.canvas import SMALL, Area, Boxes, Canvas, Text, shortened, text_width
+from fedtiny.drawing.plot import RIGHT, SIDE_TITLE, Axis, Plot
 
 Values = Sequence[Sequence[float | None]]
 
 LEVELS = 12
 FAINT = 0.09
-TOP = 40.0
+TOP, WITHOUT_ENDS = 40.0, 26.0  # where cells begin: below the scale and the title of the ends
 TALL, LOW = 20.0, 5.0  # pixels of a row
 MAX_HEIGHT = 520
 MAX_NAME, MAX_BELOW = 104, 84  # pixels of a name beside a row, and below a column
 MIN_WIDTH = 2.5  # of a cell, so that one among hundreds is seen
 NUMBER_ROOM = 22  # pixels of a cell that can hold a number
-SHADE_FOR_WHITE = 0.55
+SHADE_FOR_WHITE = 0.7  # whose letters have the most contrast on light and on dark
+MAX_TIPS = 400  # cells of a map that tell their values
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class Map:
     columns: Sequence[str]
     title: str
     """What the columns are."""
+    side: str
+    """What the rows are."""
+    unit: str
+    """What the numbers are."""
     ends: Sequence[str] = ()
     """A text behind each row."""
     end_title: str = ""
@@ -49,6 +54,7 @@ def heat(shown: Map) -> Canvas:
     plot = _plot(shown, Canvas(height=0))
     _draw_scale(shown, plot, shades)
     _draw_cells(shown, plot, shades)
+    plot.canvas.add(*_tips(shown, plot))
     if shown.ends:
         right = plot.canvas.width
         plot.canvas.add(Text(right, TOP - 4, shown.end_title, "end", SMALL, "ink", bold=True))
@@ -65,10 +71,10 @@ def _plot(shown: Map, canvas: Canvas) -> Plot:
     beside = max(text_width(name, SMALL) for name in rows)
     ends = max(text_width(end, SMALL) for end in (*shown.ends, shown.end_title, ""))
     right = canvas.width - 6 - ends
-    width = (right - beside - 12) / len(columns)
+    width = (right - beside - 12 - SIDE_TITLE) / len(columns)
     longest = max(text_width(name, SMALL) for name in columns)
     turned = longest + 4 > width and not all(name.isdigit() for name in columns)
-    every = _step((SMALL + 2 if turned else longest + 8) / width)
+    every = step((SMALL + 2 if turned else longest + 8) / width)
     x = Axis(
         -0.5,
         len(columns) - 0.5,
@@ -78,8 +84,9 @@ def _plot(shown: Map, canvas: Canvas) -> Plot:
         turned=turned,
     )
     shown_rows = range(0, len(rows), 1 if height >= 11 else -(-11 // int(height)))
-    y = Axis(len(rows) - 0.5, -0.5, shown_rows, text=lambda row: rows[round(row)])
-    return Plot(canvas, x, y, TOP, right=right + RIGHT, height=height * len(rows), grid=False)
+    y = Axis(len(rows) - 0.5, -0.5, shown_rows, shown.side, text=lambda row: rows[round(row)])
+    top = TOP if shown.ends else WITHOUT_ENDS
+    return Plot(canvas, x, y, top, right=right + RIGHT, height=height * len(rows), grid=False)
 
 
 def _opacity(level: float) -> float:
@@ -89,7 +96,7 @@ def _opacity(level: float) -> float:
 def _draw_scale(shown: Map, plot: Plot, shades: Axis) -> None:
     """Shades from the least to the most."""
     low, high = (shown.form.format(value) for value in (shades.low, shades.high))
-    left, step = plot.x.start, 8.0
+    high, left, step = f"{high} {shown.unit}", plot.x.start, 8.0
     start = left + text_width(low, SMALL) + 6
     for level in range(LEVELS):
         box = (start + level * step, 5.0, step, 10.0)
@@ -123,6 +130,25 @@ def _draw_cells(shown: Map, plot: Plot, shades: Axis) -> None:
     plot.canvas.add(*boxes, *texts)
 
 
+def _tips(shown: Map, plot: Plot) -> list[Area]:
+    """What each cell holds, of a map that is small enough."""
+    rows, columns = len(shown.rows), len(shown.columns)
+    if rows * columns > MAX_TIPS:
+        return []
+    width, height = (plot.x.end - plot.x.start) / columns, (plot.y.start - plot.y.end) / rows
+    return [
+        Area(
+            *plot.at(column - 0.5, row - 0.5),
+            *(width, height),
+            f"{shown.side} {shown.rows[row]}\n{shown.title} {shown.columns[column]}\n"
+            f"{shown.form.format(value)} {shown.unit}",
+        )
+        for row, values in enumerate(shown.values)
+        for column, value in enumerate(values)
+        if value is not None and isfinite(value)
+    ]
+
+
 def _stretches(row: Sequence[float | None], apart: bool) -> list[tuple[int, int, float]]:
     """Cells that are not blank: start, end and value; neighbours of one value join if not apart."""
     found: list[tuple[int, int, float]] = []
@@ -136,10 +162,10 @@ def _stretches(row: Sequence[float | None], apart: bool) -> list[tuple[int, int,
     return found
 
 
-def _step(least: float) -> int:
+def step(least: float) -> int:
     """A round number of columns from one name to the next.
 
-    >>> _step(0.8), _step(7), _step(12)
+    >>> step(0.8), step(7), step(12)
     (1, 10, 20)
     """
     steps = (round(step * 10.0**power) for power in range(6) for step in (1, 2, 5))

@@ -1,4 +1,8 @@
-"""Colors by role, for a light and for a dark page."""
+"""Colors by role, for a light and for a dark page, and markers."""
+
+from zlib import crc32
+
+from fedtiny.drawing.canvas import FORMS
 
 METHODS = {
     "FedTiny": ("#c8102e", "#ff6b81"),
@@ -19,10 +23,23 @@ METHODS = {
     "FedRTS": ("#4c9a2a", "#8fd16a"),
     "Fedfit": ("#5b2a86", "#a97be0"),
 }
-"""A method has the same color in every figure: on light, and on dark."""
+"""A method has the same color and marker in every figure; the color on light, and on dark."""
 ROLES = {label: f"series{number}" for number, label in enumerate(METHODS)}
-OTHERS = ("PruneFL", "SNIP", "LotteryFL", "FedTiny", "FedDST", "SynFlow", "Small model", "FL-PQSU")
-"""Whose colors other series take, in turn."""
+OTHERS = (
+    *(
+        ("#46085c", "#c5a3ff"),
+        ("#46307e", "#a9b4ff"),
+        ("#3a548c", "#86bcff"),
+        ("#2c738e", "#6fcbe0"),
+    ),
+    *(
+        ("#21918c", "#5fd8c4"),
+        ("#26ad81", "#77e3a5"),
+        ("#4ec36b", "#a6e87f"),
+        ("#7ad151", "#e3e65c"),
+    ),
+)
+"""Colors of series that are no shipped methods, in turn: none of them is a method's."""
 COLORS = {
     "ink": ("#1a1f26", "#e8ebef"),
     "muted": ("#5a6472", "#a2acb9"),
@@ -35,12 +52,24 @@ COLORS = {
     "good": ("#0b7a6b", "#4fd1bd"),
     "bad": ("#c2500a", "#ffa561"),
     **{ROLES[label]: colors for label, colors in METHODS.items()},
+    **{f"other{number}": colors for number, colors in enumerate(OTHERS)},
 }
 
 
 def series(label: str, number: int) -> str:
-    """The role of a method by its label; anything else is numbered."""
-    return ROLES.get(label) or ROLES[OTHERS[number % len(OTHERS)]]
+    """The role of a shipped method by its label; anything else is numbered."""
+    return ROLES.get(label) or f"other{number % len(OTHERS)}"
+
+
+def method(label: str) -> str:
+    """The role of a method by its label, the same in every figure whatever else is in it."""
+    return series(label, crc32(label.encode()))
+
+
+def form(label: str, number: int) -> str:
+    """The marker of a method by its label; anything else is numbered."""
+    known = list(METHODS)
+    return FORMS[(known.index(label) if label in METHODS else number) % len(FORMS)]
 
 
 def rules() -> str:
@@ -52,4 +81,4 @@ def rules() -> str:
         )
         for ground in (0, 1)
     )
-    return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
+    return f"{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}"

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from fedtiny.drawing import plot as plots
 from fedtiny.drawing.canvas import Canvas, Text
-from fedtiny.drawing.plot import Axis, Key, Plot, Series
+from fedtiny.drawing.plot import Axis, Key, Plot
+from fedtiny.drawing.series import Series, draw_series
 
 WIDTH = 400.0  # pixels of a panel
 MAX_ACROSS = 2
@@ -30,6 +31,8 @@ class Abscissa:
     text: Callable[[float], str] = plots.number_text
     integers: bool = False
     """Whole numbers, never on a logarithmic axis."""
+    told: Callable[[float], str] | None = None
+    """A number with its unit, as a tip tells it; default: the title and the number."""
 
     def axis(self, lines: Sequence[Series], log: bool, width: float) -> Axis:
         """As far as the longest line goes, with as many numbers as there is room for."""
@@ -39,19 +42,20 @@ class Abscissa:
             numbers, title = plots.log_ticks(low, high), f"{title} (logarithmic)"
         else:
             numbers = plots.ticks(low, high, 6 if self.integers else 5, self.integers)
-        return plots.with_room(Axis(low, high, numbers, title, log, self.text), width - 60)
+        axis = Axis(low, high, numbers, title, log, self.text, told=self.told)
+        return plots.with_room(axis, width - 60)
 
 
 def draw_shares(
     canvas: Canvas, panels: Sequence[Panel], x: Abscissa, keys: Sequence[Key] = (), top: float = 0.0
 ) -> None:
-    """Shares of 1 over x, in as many panels across as the canvas has room for."""
+    """Accuracies over x, in as many panels across as the canvas has room for."""
     across = max(1, int(canvas.width / WIDTH))
     width, lines = canvas.width / across, [line for panel in panels for line in panel.lines]
     named = {line.name: _key(line) for line in lines if not line.hollow}
     top = plots.legend(canvas, [*named.values(), *keys], top)
     low, high = plots.padded([value for line in lines for _, value in line.points])
-    y = plots.linear(max(0.0, low), min(1.0, high))
+    y = plots.linear(max(0.0, low), min(1.0, high), "accuracy")
     ends = [line.points[-1][0] for line in lines]
     log = not x.integers and min(ends) > 0 and max(ends) > WIDE * min(ends)
     above = TITLE if any(panel.title for panel in panels) else 0.0
@@ -61,8 +65,9 @@ def draw_shares(
         canvas.add(Text(left + width / 2, under + 14, panel.title, "middle", color="ink"))
         axis = x.axis(panel.lines, log, width)
         plot = Plot(canvas, axis, y, under + above, left=left, right=left + width)
-        plots.draw_series(plot, panel.lines)
+        draw_series(plot, panel.lines)
 
 
 def _key(line: Series) -> Key:
-    return Key(line.name, line.color, "dashed line" if line.dashed else "line, dot", line.form)
+    mark: plots.Mark = "dashed line" if line.dashed else "line, dot"
+    return Key(line.name, line.color, mark, line.form, line.opacity)

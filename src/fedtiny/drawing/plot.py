@@ -1,18 +1,18 @@
-"""Plots: where data lies on a canvas, the numbers around it, and lines through it."""
+"""Plots: where data lies on a canvas, the numbers around it, and the names of what is drawn."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, log10
 from typing import Literal
 
-from fedtiny.drawing.canvas import SMALL, Boxes, Canvas, Dot, Line, Point, Text, text_width
+from fedtiny.drawing.canvas import SMALL, Area, Boxes, Canvas, Dot, Line, Point, Text, text_width
 
 STEPS = (1, 2, 2.5, 5, 10)
 LINE_HEIGHT = 18
 RIGHT = 16  # free at the right of a plot, for half a number
 HEIGHT = 190
 BELOW = 42  # for numbers and the title of an axis
-FEW = 40  # points that are still marked one by one
+SIDE_TITLE = 18  # for the title of an axis that goes up
 
 
 def number_text(number: float) -> str:
@@ -78,6 +78,8 @@ class Axis:
     text: Callable[[float], str] = number_text
     turned: bool = False
     """Read from below."""
+    told: Callable[[float], str] | None = None
+    """A number with its unit, as a tip tells it; default: the title and the number."""
     start: float = 0.0
     end: float = 0.0
 
@@ -87,6 +89,16 @@ class Axis:
         low, high, place = map(log10, span) if self.log else span
         share = (place - low) / (high - low) if high != low else 0.5
         return self.start + share * (self.end - self.start)
+
+    def tell(self, value: float) -> str:
+        """A number as a tip tells it.
+
+        >>> Axis(0, 1, title="accuracy").tell(0.93214), Axis(1, 9, title="cost (log)").tell(3)
+        ('accuracy 0.9321', 'cost 3')
+        """
+        if self.told:
+            return self.told(value)
+        return f"{self.title.partition(' (')[0]} {value:.4g}".strip()
 
 
 def with_room(axis: Axis, width: float) -> Axis:
@@ -103,7 +115,7 @@ def with_room(axis: Axis, width: float) -> Axis:
     return replace(axis, numbers=shown)
 
 
-def linear(low: float, high: float, title: str = "", integers: bool = False) -> Axis:
+def linear(low: float, high: float, title: str, integers: bool = False) -> Axis:
     """An axis with round numbers; of whole ones a few more."""
     return Axis(low, high, ticks(low, high, 6 if integers else 5, integers), title)
 
@@ -127,7 +139,7 @@ class Plot:
         if x.turned:
             below = 34 + max(text_width(x.text(number), SMALL) for number in x.numbers)
         canvas.height = max(canvas.height, bottom + below)
-        aside = 18 if y.title else 0
+        aside = SIDE_TITLE if y.title else 0
         numbers = max(text_width(y.text(number), SMALL) for number in y.numbers)
         end = (canvas.width if right is None else right) - RIGHT
         self.canvas = canvas
@@ -136,8 +148,7 @@ class Plot:
         self._draw_y(grid)
         self._draw_x(bottom, bottom + below - 7)
         if y.title:
-            middle = (top + bottom + text_width(y.title, SMALL)) / 2
-            canvas.add(Text(left + 12, middle, y.title, size=SMALL, turned=True))
+            canvas.add(Text(left + 12, (top + bottom) / 2, y.title, "middle", SMALL, turned=True))
 
     def at(self, x: float, y: float) -> Point:
         """Where a point lies."""
@@ -148,10 +159,15 @@ class Plot:
         at = self.y.at(y)
         self.canvas.add(Line(((self.x.start, at), (self.x.end, at)), color, width, dashed))
 
-    def bar(self, x: float, width: float, low: float, high: float, color: str) -> None:
+    def bar(
+        self, x: float, width: float, low: float, high: float, color: str, tip: str = ""
+    ) -> None:
         """A bar from one value to another, its middle and its width in pixels."""
         top, bottom = sorted((self.y.at(low), self.y.at(high)))
-        self.canvas.add(Boxes(((x - width / 2, top, width, bottom - top),), color))
+        box = (x - width / 2, top, width, bottom - top)
+        self.canvas.add(Boxes((box,), color))
+        if tip:
+            self.canvas.add(Area(*box, tip))
 
     def _draw_y(self, grid: bool) -> None:
         for number in self.y.numbers:
@@ -188,6 +204,7 @@ class Key:
     color: str
     mark: Mark = "line"
     form: str = "circle"
+    opacity: float = 1.0
 
 
 def legend(canvas: Canvas, keys: Sequence[Key], top: float = 0.0) -> float:
@@ -209,47 +226,7 @@ def _draw_mark(canvas: Canvas, key: Key, x: float, y: float) -> None:
         canvas.add(Boxes(((x + 2, y - 6, 12, 12),), key.color))
         return
     if "line" in key.mark:
-        canvas.add(Line(((x, y), (x + 16, y)), key.color, 3, "dashed" in key.mark))
+        ends = ((x, y), (x + 16, y))
+        canvas.add(Line(ends, key.color, 3, "dashed" in key.mark, key.opacity))
     if "dot" in key.mark:
-        canvas.add(Dot(x + 8, y, 4, key.color, "hollow" in key.mark, form=key.form))
-
-
-@dataclass(frozen=True)
-class Series:
-    """A named line through points, with markers on it if they are few."""
-
-    name: str
-    color: str
-    points: tuple[Point, ...]
-    dashed: bool = False
-    hollow: bool = False
-    form: str = "circle"
-    spreads: tuple[float, ...] = ()
-    """How far the values of each point lie apart."""
-
-    @property
-    def key(self) -> Key:
-        """Its entry in a legend."""
-        return Key(self.name, self.color, "dashed line" if self.dashed else "line")
-
-
-def draw_series(plot: Plot, series: Sequence[Series]) -> None:
-    """Lines on top of each other; their markers tell their values."""
-    for one in series:
-        points = tuple(plot.at(*point) for point in one.points)
-        plot.canvas.add(Line(points, one.color, 1.4 if one.hollow else 2.2, one.dashed))
-        for (_, y), (x, _), spread in zip(one.points, points, one.spreads, strict=False):
-            draw_spread(plot, x, y, spread)
-        if len(points) <= FEW and one.dashed == one.hollow:
-            for (x, y), at in zip(one.points, points, strict=True):
-                radius, tip = 3.2 if one.form == "circle" else 4.0, f"{one.name} at {x:g}: {y:.4g}"
-                plot.canvas.add(Dot(*at, radius, one.color, one.hollow, tip, one.form))
-
-
-def draw_spread(plot: Plot, x: float, value: float, spread: float) -> None:
-    """A line as long as the standard deviation, up and down."""
-    if spread > 0:
-        ends = (max(value - spread, plot.y.low), min(value + spread, plot.y.high))
-        low, high = (plot.y.at(end) for end in ends)
-        plot.canvas.add(Line(((x, low), (x, high)), "ink", 1.2))
-        plot.canvas.add(*(Line(((x - 3, at), (x + 3, at)), "ink", 1.2) for at in (low, high)))
+        canvas.add(Dot(x + 8, y, 4, key.color, "hollow" in key.mark, "", key.form, key.opacity))

@@ -6,9 +6,10 @@ from statistics import fmean
 
 from fedtiny.drawing import files, palette
 from fedtiny.drawing import plot as plots
-from fedtiny.drawing.canvas import FORMS, SMALL, Canvas, Point, Text
+from fedtiny.drawing.canvas import SMALL, Canvas, Point, Text
 from fedtiny.drawing.panels import MAX_ACROSS, WIDTH, Abscissa, Panel, draw_shares
-from fedtiny.drawing.plot import Key, Series
+from fedtiny.drawing.plot import Key
+from fedtiny.drawing.series import Series
 from fedtiny.experiments.places import Place, along, in_order
 from fedtiny.experiments.quantities import label, with_axis
 from fedtiny.experiments.results import Results
@@ -81,7 +82,8 @@ def _lines(results: Results, axis: str, places: Sequence[Place]) -> list[Series]
     for place in sorted(places, key=lambda place: place.at[axis].rank):
         number = order.index(place.at[axis].value)
         name = with_axis(axis, label(place.at[axis].label))
-        color, form = palette.series(name, number), FORMS[number % len(FORMS)]
+        color = palette.method(name) if axis == "method" else palette.series(name, number)
+        form = palette.form(name, number)
         points = _curve(results, place)
         ours.append(Series(name, color, points, place.dense, form=form))
         if printed := results.printed(place, "accuracy"):

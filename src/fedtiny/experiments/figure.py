@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fedtiny.drawing import files, palette
 from fedtiny.drawing import plot as plots
-from fedtiny.drawing.canvas import FORMS, SMALL, Canvas, Dot, Line, Text, shortened
+from fedtiny.drawing.canvas import SMALL, Canvas, Dot, Line, Text, shortened
+from fedtiny.drawing.series import Series, draw_series, draw_spread
 from fedtiny.experiments.places import Coordinate, Place, along
 from fedtiny.experiments.quantities import QUANTITIES, axis_label, label, with_axis
 from fedtiny.experiments.results import Results, Value
@@ -48,8 +49,8 @@ def draw_lines(plot: plots.Plot, shown: Sequence[Shown]) -> None:
                 one.draw_printed(plot, plot.x.end, printed)
         elif one.printed:
             points = tuple((x, printed.number) for x, printed in one.printed.items())
-            paper = plots.Series(f"{one.label}, paper", one.color, points, True, True, one.form)
-            plots.draw_series(plot, [paper])
+            paper = Series(f"{one.label}, paper", one.color, points, True, True, one.form)
+            draw_series(plot, [paper])
     for one in shown:
         for known, group in groupby(one.ours.items(), key=lambda item: item[1] is not None):
             ours = [(x, value) for x, value in group if value]
@@ -58,8 +59,8 @@ def draw_lines(plot: plots.Plot, shown: Sequence[Shown]) -> None:
             elif known:  # what is missing leaves a gap
                 points = tuple((x, value.mean) for x, value in ours)
                 spreads = tuple(value.spread for _, value in ours)
-                line = plots.Series(one.label, one.color, points, form=one.form, spreads=spreads)
-                plots.draw_series(plot, [line])
+                line = Series(one.label, one.color, points, form=one.form, spreads=spreads)
+                draw_series(plot, [line])
 
 
 def draw_bars(plot: plots.Plot, shown: Sequence[Shown], groups: int) -> None:
@@ -72,8 +73,9 @@ def draw_bars(plot: plots.Plot, shown: Sequence[Shown], groups: int) -> None:
             x = plot.x.at(group + (turn - (len(present) - 1) / 2) * room)
             ours, printed = one.ours[group], one.printed.get(group)
             if ours:
-                plot.bar(x, width, plot.y.low, ours.mean, one.color)
-                plots.draw_spread(plot, x, ours.mean, ours.spread)
+                tip = f"{one.label}, {plot.x.text(group)}: {plot.y.tell(ours.mean)}"
+                plot.bar(x, width, plot.y.low, ours.mean, one.color, tip)
+                draw_spread(plot, x, ours.mean, ours.spread)
             if printed:
                 one.draw_printed(plot, x, printed)
 
@@ -142,8 +144,8 @@ def _panel(
         printed = {x: results.printed(place, quantity) for x, place in by_x.items()}
         shown = Shown(
             with_axis(layout.series or "", name) if lines else name,
-            palette.series(name, number),
-            FORMS[number % len(FORMS)] if lines else "diamond",
+            palette.method(name) if layout.series == "method" else palette.series(name, number),
+            palette.form(name, number) if lines else "diamond",
             {x: results.ours(place, quantity) for x, place in by_x.items()},
             {x: value for x, value in printed.items() if value},
             lines and layout.x == "density" and bool(own) and all(p.dense for p in own),

@@ -185,9 +185,13 @@ def costs(config: Config, **inputs: Unpack[CostInputs]) -> dict[str, float]:
 
 
 def bytes_a_round(records: Sequence[Record]) -> float:
-    """What a device that answered moved in a round, down and up, on the mean of all rounds."""
+    """What a device that answered moved in a round, down and up, on the mean of all rounds.
+
+    Evaluation on devices counts: they keep the model that it brings, and train from there.
+    """
     return fmean(
-        (record["bytes_down"] + record["bytes_up"]) / max(1, len(record["answered"]))
+        (record["bytes_down"] + record["bytes_up"] + record.get("bytes_evaluation", 0))
+        / max(1, len(record["answered"]))
         for record in records
     )
 

@@ -4,18 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat
 from fedtiny.drawing import palette
-from fedtiny.drawing.canvas import FORMS
+from fedtiny.drawing.figure import Figure
 from fedtiny.errors import FedTinyError
 from fedtiny.experiments import compare, figure, finished
 from fedtiny.experiments.quantities import Numbers, label
 from fedtiny.experiments.results import Results
-from fedtiny.report.facts import Figure
 from fedtiny.report.run import Run
 from fedtiny.runs.metrics import number
 
 VARIED = ("method", "density", "seed")
+CHANGE_NOTHING = ("eval_devices", "checkpoint_every", "save_best")
+"""Settings that change what is measured or kept of a run, and not how it trains."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,21 @@ def groups(runs: Sequence[Run]) -> list[Group]:
 
 def apart(group: Group, all_groups: Sequence[Group]) -> str:
     """The settings that tell a group from the others, as a reader would write them."""
-    named = {name for other in all_groups for name in other.settings.keys() | group.settings.keys()}
-    differing = sorted(
-        name for name in named if len({str(other.settings.get(name)) for other in all_groups}) > 1
+    return ", ".join(
+        f"{name} {group.settings.get(name, 'as usual')}" for name in _differing(all_groups)
     )
-    return ", ".join(f"{name} {group.settings.get(name, 'as usual')}" for name in differing)
+
+
+def unusual(group: Group, all_groups: Sequence[Group]) -> str:
+    """Those of these settings that are not as usual."""
+    usual, own = flat(Config()), group.settings
+    named = (name for name in _differing(all_groups) if own.get(name) != usual.get(name))
+    return ", ".join(f"{name} {own[name]}" for name in named if name in own)
+
+
+def _differing(groups: Sequence[Group]) -> list[str]:
+    named = {name for group in groups for name in group.settings}
+    return sorted(name for name in named if len({str(g.settings.get(name)) for g in groups}) > 1)
 
 
 def _varied(run: Run) -> tuple[object, ...]:
@@ -55,7 +67,7 @@ def _varied(run: Run) -> tuple[object, ...]:
 
 
 def _shared(run: Run) -> Flat:
-    no_matter = (*VARIED, *finished.CHOSEN_BY_THE_MACHINE)
+    no_matter = (*VARIED, *CHANGE_NOTHING, *finished.CHOSEN_BY_THE_MACHINE)
     return {
         name: value
         for name, value in finished.settings_of(run.config).items()
@@ -93,12 +105,12 @@ def ordered(runs: Sequence[Run]) -> list[Run]:
     return sorted((run for run in runs if run.finished), key=lambda run: -run.config.density)
 
 
-def look(group: Group, method: str) -> tuple[str, str]:
-    """The color and the marker of a method, the same in all figures."""
-    rest = (run for run in group.runs if not run.finished)
-    order = list(dict.fromkeys(run.config.method for run in (*ordered(group.runs), *rest)))
+def look(runs: Sequence[Run], method: str) -> tuple[str, str]:
+    """The color and the marker of a method, the same in all figures of these runs."""
+    rest = (run for run in runs if not run.finished)
+    order = list(dict.fromkeys(run.config.method for run in (*ordered(runs), *rest)))
     place = order.index(method)
-    return palette.series(label(method), place), FORMS[place % len(FORMS)]
+    return palette.method(label(method)), palette.form(label(method), place)
 
 
 def accuracy_over_density(group: Group) -> Figure | None:

@@ -1,25 +1,30 @@
-"""How several runs learned: accuracy over rounds, bytes and FLOPs."""
+"""How runs learned: accuracy over rounds, bytes, time and FLOPs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from fedtiny.drawing import palette
 from fedtiny.drawing.canvas import FORMS, Canvas, Point
+from fedtiny.drawing.figure import Figure
 from fedtiny.drawing.panels import Abscissa, Panel, draw_shares
-from fedtiny.drawing.plot import Series
+from fedtiny.drawing.series import Series
 from fedtiny.experiments.curves import ROUNDS, mean_points
 from fedtiny.experiments.quantities import label
 from fedtiny.report.comparison import Group, look
-from fedtiny.report.facts import Figure, flops_number
+from fedtiny.report.costs import flops_number, flops_text
+from fedtiny.report.facts import duration
 from fedtiny.report.run import Run
 from fedtiny.runs import formatting
-from fedtiny.runs.metrics import Record, number
+from fedtiny.runs.metrics import Record, moved, number
+from fedtiny.runs.numbering import round_number
 
 MAX_PANELS = 3  # densities that have curves: the lowest
+FAINTEST = 0.4  # of a method's lines, the least dense
 
 Kind = tuple[str, float]
 """A method and a density."""
+Unit = tuple[Abscissa, float]
+"""What is below an axis, and how much one of its numbers is."""
 
 
 @dataclass(frozen=True)
@@ -29,28 +34,24 @@ class Spent:
     name: str
     title: str
     caption: str
-    x: Abscissa
-    spent: Callable[[Run], Sequence[float]]
+    so_far: Callable[[Run], Sequence[float]]
+    unit: Callable[[float], Unit]
+    """The axis, by how much is spent at most."""
 
 
 def _rounds(run: Run) -> list[float]:
-    return [record["round"] + 1.0 for record in run.records]
+    return [float(round_number(record)) for record in run.records]
 
 
 def bytes_so_far(run: Run) -> list[float]:
     """What a device that answers in every round has moved, selection with it; empty if unknown."""
-    before = _moved(run.selection) if run.selection else 0.0
-    found = [_moved(record) for record in run.records]
-    known = [moved for moved in found if moved is not None]
+    before = moved(run.selection) if run.selection else 0.0
+    found = [moved(record) for record in run.records]
+    known = [count for count in found if count is not None]
     if before is None or len(known) < len(found):
         return []
-    each = (moved / _answering(record) for moved, record in zip(known, run.records, strict=True))
+    each = (count / _answering(record) for count, record in zip(known, run.records, strict=True))
     return list(accumulate(each, initial=before / run.config.fleet.devices))[1:]
-
-
-def _moved(part: Record) -> float | None:
-    down, up = number(part, "bytes_down"), number(part, "bytes_up")
-    return None if down is None or up is None else down + up
 
 
 def _answering(record: Record) -> int:
@@ -60,36 +61,93 @@ def _answering(record: Record) -> int:
 
 def flops_so_far(run: Run) -> list[float]:
     """What a device of mean size has computed in its rounds; empty if unknown."""
-    found = [number(record, "flops") for record in run.records]
-    known = [flops for flops in found if flops is not None]
+    return _so_far(run, "flops")
+
+
+def time_so_far(run: Run) -> list[float]:
+    """The seconds that its rounds took; empty if unknown."""
+    return _so_far(run, "seconds")
+
+
+def _so_far(run: Run, key: str) -> list[float]:
+    found = [number(record, key) for record in run.records]
+    known = [value for value in found if value is not None]
     return list(accumulate(known)) if len(known) == len(found) else []
+
+
+def _time(longest: float) -> Unit:
+    """Seconds, minutes or hours."""
+    name, size = next(
+        ((name, size) for name, size in (("h", 3600.0), ("min", 60.0)) if longest > 3 * size),
+        ("s", 1.0),
+    )
+    return Abscissa(f"time so far, {name}", told=lambda value: duration(value * size)), size
 
 
 SPENT = (
     Spent(
         "accuracies",
         "Accuracy by round",
-        "Test accuracy after each round, the mean over seeds.",
-        ROUNDS,
+        "Test accuracy after each round.",
         _rounds,
+        lambda _: (ROUNDS, 1.0),
     ),
     Spent(
         "accuracies_by_bytes",
-        "Accuracy by bytes",
-        "The same over what a device has moved so far, both ways, if it answers in every round; "
-        "what selecting the first mask moved is counted.",
-        Abscissa("bytes of a device so far", formatting.size),
+        "Accuracy over bytes",
+        "Test accuracy over what a device has moved so far, both ways, if it answers in every "
+        "round; what selecting the first mask and evaluating on devices moved is counted.",
         bytes_so_far,
+        lambda _: (
+            Abscissa("bytes of a device so far", formatting.size, told=formatting.size),
+            1.0,
+        ),
+    ),
+    Spent(
+        "accuracies_by_time",
+        "Accuracy over time",
+        "Test accuracy over the time that the rounds took on the machine of the run, all devices "
+        "and evaluation included; selection is not.",
+        time_so_far,
+        _time,
     ),
     Spent(
         "accuracies_by_flops",
-        "Accuracy by training FLOPs",
-        "The same over the FLOPs that a device of mean size has trained with so far, adjustments "
-        "included.",
-        Abscissa("training FLOPs of a device so far", flops_number),
+        "Accuracy over training FLOPs",
+        "Test accuracy over the FLOPs that a device of mean size has trained with so far, "
+        "adjustments included.",
         flops_so_far,
+        lambda _: (
+            Abscissa("training FLOPs of a device so far", flops_number, told=flops_text),
+            1.0,
+        ),
     ),
 )
+
+
+def accuracy_curves_of(run: Run) -> list[Figure]:
+    """Accuracy over all that one run spends, as far as it is known."""
+    found = []
+    for spent in SPENT[1:]:
+        axis, size = _unit([run], spent)
+        points = tuple(_points(run, spent.so_far(run), size).values())
+        if points:
+            line = Series(label(run.config.method), run.color, points)
+            name = spent.name.replace("accuracies", "accuracy")
+            found.append(_drawn(name, spent, spent.caption, [Panel("", [line])], axis))
+    return found
+
+
+def _unit(runs: Sequence[Run], spent: Spent) -> Unit:
+    return spent.unit(max((so_far[-1] for run in runs if (so_far := spent.so_far(run))), default=0))
+
+
+def _drawn(
+    name: str, spent: Spent, caption: str, panels: Sequence[Panel], axis: Abscissa
+) -> Figure:
+    canvas = Canvas(height=0)
+    draw_shares(canvas, panels, axis)
+    return Figure(name, spent.title, caption, canvas)
 
 
 def accuracy_curves(group: Group) -> list[Figure]:
@@ -98,18 +156,17 @@ def accuracy_curves(group: Group) -> list[Figure]:
 
 
 def _figure(group: Group, spent: Spent) -> Figure | None:
-    shown, left_out = _panels(group, spent.spent)
+    axis, size = _unit(group.runs, spent)
+    shown, left_out = _panels(group, spent, size)
     if len({line.name for panel in shown for line in panel.lines}) < 2:
         return None
     lowest = f" Of the densities the {MAX_PANELS} lowest." if left_out else ""
     dashed = any(line.dashed for panel in shown for line in panel.lines)
-    caption = spent.caption + lowest + (" Dashed: dense." if dashed else "")
-    canvas = Canvas(height=0)
-    draw_shares(canvas, shown, spent.x)
-    return Figure(spent.name, spent.title, caption, canvas)
+    caption = f"{spent.caption} Mean over seeds.{lowest}{' Dashed: dense.' if dashed else ''}"
+    return _drawn(spent.name, spent, caption, shown, axis)
 
 
-def _panels(group: Group, spent: Callable[[Run], Sequence[float]]) -> tuple[list[Panel], bool]:
+def _panels(group: Group, spent: Spent, size: float) -> tuple[list[Panel], bool]:
     """A panel for each density with a line for each method, and whether some are left out.
 
     One method at several densities has one panel. Dense runs are in every panel.
@@ -117,7 +174,10 @@ def _panels(group: Group, spent: Callable[[Run], Sequence[float]]) -> tuple[list
     kinds: dict[Kind, list[Run]] = {}
     for run in group.runs:
         kinds.setdefault((run.config.method, run.config.density), []).append(run)
-    curves = {kind: _mean(runs, spent) for kind, runs in kinds.items()}
+    curves = {
+        kind: mean_points([_points(run, spent.so_far(run), size) for run in runs])
+        for kind, runs in kinds.items()
+    }
     curves = {kind: points for kind, points in curves.items() if points}
     densities = sorted({density for _, density in curves if density < 1}, reverse=True)
     if len({method for method, density in curves if density < 1}) < 2:
@@ -132,35 +192,33 @@ def _panels(group: Group, spent: Callable[[Run], Sequence[float]]) -> tuple[list
     return panels, len(densities) > MAX_PANELS
 
 
-def _mean(runs: Sequence[Run], spent: Callable[[Run], Sequence[float]]) -> tuple[Point, ...]:
-    return mean_points([_points(run, spent(run)) for run in runs])
-
-
-def _points(run: Run, spent: Sequence[float]) -> dict[int, Point]:
+def _points(run: Run, so_far: Sequence[float], size: float) -> dict[int, Point]:
     """What was spent and reached after each round that was evaluated."""
-    reached = ((record["round"] + 1, number(record, "accuracy")) for record in run.records)
-    found = zip(reached, spent, strict=False)
-    return {done: (x, accuracy) for (done, accuracy), x in found if accuracy is not None}
+    reached = ((round_number(record), number(record, "accuracy")) for record in run.records)
+    found = zip(reached, so_far, strict=False)
+    return {done: (x / size, accuracy) for (done, accuracy), x in found if accuracy is not None}
 
 
 def _line(group: Group, kind: Kind, points: tuple[Point, ...]) -> Series:
     """A line of the method's color in the panel of a density."""
-    color, form = look(group, kind[0])
+    color, form = look(group.runs, kind[0])
     return Series(label(kind[0]), color, points, kind[1] == 1, form=form)
 
 
 def _lines_by_density(group: Group, curves: Mapping[Kind, tuple[Point, ...]]) -> list[Series]:
-    """One method, the densest first: each density has a color of its own."""
+    """One method, the densest first: all in its color, the less dense the fainter."""
     densities = sorted((kind for kind in curves if kind[1] < 1), key=lambda kind: -kind[1])
     dense = [_line(group, kind, points) for kind, points in curves.items() if kind[1] == 1]
     if len(densities) < 2:
         return [*dense, *(_line(group, kind, curves[kind]) for kind in densities)]
+    step = (1 - FAINTEST) / (len(densities) - 1)
     return dense + [
         Series(
             f"{label(method)} {density:g}",
-            palette.series("", place),
+            look(group.runs, method)[0],
             curves[method, density],
             form=FORMS[place % len(FORMS)],
+            opacity=1 - place * step,
         )
         for place, (method, density) in enumerate(densities)
     ]

@@ -1,109 +1,189 @@
-"""What FLOPs buy: accuracy at the end over the cost of a round, and what no other run beats."""
+"""What a cost buys: accuracy at the end of many runs over it, and what no other run beats."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from fedtiny.drawing import plot as plots
 from fedtiny.drawing.canvas import Canvas, Dot, Line
+from fedtiny.drawing.figure import Figure
 from fedtiny.drawing.plot import Key
-from fedtiny.experiments.places import Place
+from fedtiny.drawing.series import draw_spread
 from fedtiny.experiments.quantities import label
 from fedtiny.experiments.results import Value
-from fedtiny.report.comparison import Group, look, ordered, side_by_side
-from fedtiny.report.facts import Figure, flops_number, flops_text
+from fedtiny.report.comparison import Group, look, ordered, side_by_side, unusual
+from fedtiny.report.costs import flops_number, flops_text
+from fedtiny.report.curves import bytes_so_far
+from fedtiny.report.run import Run
+from fedtiny.runs import formatting
 from fedtiny.runs.metrics import number
 
 MARGIN = 1.3  # beside the first and the last value of a logarithmic axis, as a factor
+MAX_LISTED = 8  # runs of the front that the caption names
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a run costs, and how it is called."""
+
+    name: str
+    title: str
+    meaning: str
+    axis: str
+    of: Callable[[Run], float | None]
+    text: Callable[[float], str]
+    told: Callable[[float], str]
 
 
 @dataclass(frozen=True)
 class Reached:
     """What runs of one method and density cost, and where they ended."""
 
-    place: Place
-    flops: float
+    name: str
+    method: str
+    cost: float
     accuracy: Value
 
-    @property
-    def name(self) -> str:
-        """The method, and its density if it has one."""
-        method = label(self.place.config.method)
-        return method if self.place.dense else f"{method} {self.place.config.density:g}"
+
+def plain_flops(run: Run) -> float | None:
+    """The FLOPs of the costliest round, had it adjusted nothing."""
+    found = (number(record, "flops_plain") for record in run.records)
+    return max((flops for flops in found if flops is not None), default=None)
 
 
-def front(group: Group) -> Figure | None:
-    """Accuracy at the end over the FLOPs of a plain round: what no other run beats in both."""
-    found = reached(group)
+def bytes_in_all(run: Run) -> float | None:
+    """What a device that answers in every round moves in the whole run."""
+    found = bytes_so_far(run)
+    return found[-1] if found else None
+
+
+def packed_size(run: Run) -> float | None:
+    """Bytes of the packed model."""
+    return None if run.packed_bytes is None else float(run.packed_bytes)
+
+
+def sent_size(run: Run) -> float | None:
+    """Bytes of the model in a message."""
+    return number(run.result, "model_bytes")
+
+
+PRICES = (
+    Price(
+        "front",
+        "Accuracy over FLOPs of a round",
+        "the FLOPs of a round that adjusts nothing, for a device of mean size",
+        "FLOPs of a plain round",
+        *(plain_flops, flops_number, flops_text),
+    ),
+    Price(
+        "front_by_bytes",
+        "Accuracy over bytes of a device",
+        "what a device that answers in every round moves in the whole run, selection included",
+        "bytes of a device in the run",
+        *(bytes_in_all, formatting.size, formatting.size),
+    ),
+)
+
+
+PACKED = Price(
+    "front_by_size",
+    "Accuracy over model size",
+    "the size of the model (its packed file)",
+    "size of the packed model",
+    *(packed_size, formatting.size, formatting.size),
+)
+AS_SENT = replace(
+    PACKED,
+    title="Accuracy over model size, as sent",
+    meaning="the size of the model as it is sent to a device (not all runs have a packed file)",
+    axis="size of the model, as sent",
+    of=sent_size,
+)
+
+
+def fronts(groups: Sequence[Group]) -> list[Figure]:
+    """Accuracy over every cost that two kinds of runs tell."""
+    done = [run for group in groups for run in group.runs if run.finished]
+    size = PACKED if all(run.packed_bytes for run in done) else AS_SENT
+    return [figure for price in (*PRICES, size) if (figure := _front(groups, price))]
+
+
+def _front(groups: Sequence[Group], price: Price) -> Figure | None:
+    found = reached(groups, price)
     if len(found) < 2:
         return None
     best = pareto(found)
-    listed = ", ".join(
-        f"{one.name} ({one.accuracy.mean:.4f}, {flops_text(one.flops)})" for one in best
-    )
+    listed = [f"{one.name} ({one.accuracy.mean:.4f}, {price.told(one.cost)})" for one in best]
+    more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
     caption = (
-        "Accuracy at the end, the mean over seeds, over the FLOPs of a round that adjusts nothing, "
-        f"for a device of mean size. On the front, where no run is as cheap and better: {listed}."
+        f"Accuracy at the end, the mean over seeds, over {price.meaning}. On the Pareto front, "
+        f"where no run is as cheap and better: {', '.join(listed[:MAX_LISTED])}{more}."
     )
-    return Figure("front", "Accuracy over FLOPs of a round", caption, _draw(group, found, best))
+    runs = [run for group in groups for run in group.runs]
+    return Figure(price.name, price.title, caption, _draw(runs, price, found, best))
 
 
-def reached(group: Group) -> list[Reached]:
-    """Finished runs by method and density, as far as they tell what a plain round costs."""
-    runs = []
-    for run in ordered(group.runs):
-        plain = [number(record, "flops_plain") for record in run.records]
-        known = [flops for flops in plain if flops is not None]
-        accuracy = number(run.result, "accuracy")
-        if known and accuracy is not None:
-            runs.append((run, {"accuracy": accuracy, "flops_training": max(known)}))
-    results = side_by_side(runs)
+def reached(groups: Sequence[Group], price: Price) -> list[Reached]:
+    """Finished runs by settings, method and density, as far as they tell the cost."""
     found = []
-    for place in results.places:
-        cost, end = (results.ours(place, name) for name in ("flops_training", "accuracy"))
-        if cost and end:
-            found.append(Reached(place, cost.mean, end))
+    for group in groups:
+        runs = []
+        for run in ordered(group.runs):
+            cost, accuracy = price.of(run), number(run.result, "accuracy")
+            if cost and accuracy is not None:
+                runs.append((run, {"accuracy": accuracy, "flops_training": cost}))
+        results = side_by_side(runs)
+        others = unusual(group, groups)
+        also = f", {others}" if others else ""
+        for place in results.places:
+            paid, end = (results.ours(place, name) for name in ("flops_training", "accuracy"))
+            method, density = place.config.method, place.config.density
+            name = label(method) if place.dense else f"{label(method)} {density:g}"
+            if paid and end:
+                found.append(Reached(name + also, method, paid.mean, end))
     return found
 
 
 def pareto(found: Sequence[Reached]) -> list[Reached]:
     """From the cheapest to the dearest: each more accurate than all that cost less."""
     best: list[Reached] = []
-    for one in sorted(found, key=lambda one: (one.flops, -one.accuracy.mean)):
+    for one in sorted(found, key=lambda one: (one.cost, -one.accuracy.mean)):
         if not best or one.accuracy.mean > best[-1].accuracy.mean:
             best.append(one)
     return best
 
 
-def _draw(group: Group, found: Sequence[Reached], best: Sequence[Reached]) -> Canvas:
-    canvas, methods = Canvas(height=0), dict.fromkeys(one.place.config.method for one in found)
+def _draw(
+    runs: Sequence[Run], price: Price, found: Sequence[Reached], best: Sequence[Reached]
+) -> Canvas:
+    canvas, methods = Canvas(height=0), dict.fromkeys(one.method for one in found)
     keys = []
     for method in methods:
-        color, form = look(group, method)
+        color, form = look(runs, method)
         keys.append(Key(label(method), color, "dot", form))
     if len(best) > 1:
         keys.append(Key("front", "muted", "dashed line"))
     top = plots.legend(canvas, keys)
-    plot = plots.Plot(canvas, _cost_axis(found, canvas.width), _accuracy_axis(found), top)
-    line = tuple(plot.at(one.flops, one.accuracy.mean) for one in best)
+    axis = _cost_axis(price, [one.cost for one in found], canvas.width)
+    plot = plots.Plot(canvas, axis, _accuracy_axis(found), top)
+    line = tuple(plot.at(one.cost, one.accuracy.mean) for one in best)
     canvas.add(Line(line, "muted", 1.4, dashed=True))
     for one in found:
-        color, form = look(group, one.place.config.method)
-        x, y = plot.at(one.flops, one.accuracy.mean)
-        plots.draw_spread(plot, x, one.accuracy.mean, one.accuracy.spread)
-        tip = f"{one.name}: {one.accuracy.mean:.4f}, {flops_text(one.flops)}"
+        color, form = look(runs, one.method)
+        x, y = plot.at(one.cost, one.accuracy.mean)
+        draw_spread(plot, x, one.accuracy.mean, one.accuracy.spread)
+        tip = f"{one.name}: {plot.y.tell(one.accuracy.mean)}, {price.told(one.cost)}"
         canvas.add(Dot(x, y, 4.6, color, tip=tip, form=form))
     return canvas
 
 
-def _cost_axis(found: Sequence[Reached], width: float) -> plots.Axis:
-    costs = [one.flops for one in found]
+def _cost_axis(price: Price, costs: Sequence[float], width: float) -> plots.Axis:
     low, high = min(costs) / MARGIN, max(costs) * MARGIN
-    numbers, title = plots.log_ticks(low, high), "FLOPs of a plain round (logarithmic)"
-    axis = plots.Axis(low, high, numbers, title, log=True, text=flops_number)
+    numbers, title = plots.log_ticks(low, high), f"{price.axis} (logarithmic)"
+    axis = plots.Axis(low, high, numbers, title, log=True, text=price.text)
     return plots.with_room(axis, width - 60)
 
 
 def _accuracy_axis(found: Sequence[Reached]) -> plots.Axis:
     ends = [one.accuracy.mean + side * one.accuracy.spread for one in found for side in (-1, 1)]
     low, high = plots.padded(ends, 0.1)
-    return plots.linear(max(0.0, low), min(1.0, high))
+    return plots.linear(max(0.0, low), min(1.0, high), "accuracy")

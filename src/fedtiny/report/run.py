@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.config.flat import flat, nested
+from fedtiny.drawing import palette
 from fedtiny.errors import RunError
+from fedtiny.experiments.quantities import label
 from fedtiny.runs import metrics, reading
 from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.inputs import as_arguments, own_inputs
@@ -39,6 +41,10 @@ class Run:
     about: dict[str, Any]
     versions: dict[str, Any]
     table: NDArray[np.int64] | None
+    confusion: NDArray[np.int64] | None = None
+    """Images of the test set by true class (rows) and predicted class, of the final model."""
+    packed_bytes: int | None = None
+    """The size of the model: that of its packed file."""
     missing: tuple[str, ...] = ()
 
     @property
@@ -50,6 +56,16 @@ class Run:
     def finished(self) -> bool:
         """Whether it came to its end."""
         return bool(self.result)
+
+    @property
+    def color(self) -> str:
+        """That of its method, in every figure."""
+        return palette.method(label(self.config.method))
+
+    def class_names(self, count: int) -> list[str]:
+        """As the data set calls its classes, or numbers."""
+        known = metrics.strings(self.about, "classes")
+        return known if len(known) == count else [str(number) for number in range(count)]
 
     @property
     def outcome(self) -> dict[str, Any]:
@@ -92,8 +108,21 @@ def read(folder: RunFolder) -> Run:
         plain(folder.about, reading.about),
         plain(folder.versions, reading.versions),
         tried(lambda: load_split(folder).table, None) if folder.partition.exists() else None,
+        tried(lambda: _confusion(folder), None) if folder.evaluation.exists() else None,
+        _packed_bytes(folder),
     )
     return replace(run, missing=(*missing, *_gaps(run)))
+
+
+def _confusion(folder: RunFolder) -> NDArray[np.int64]:
+    return np.array(reading.evaluation(folder)["confusion"], dtype=np.int64)
+
+
+def _packed_bytes(folder: RunFolder) -> int | None:
+    try:
+        return folder.packed.stat().st_size
+    except OSError:
+        return None
 
 
 def _gaps(run: Run) -> list[str]:
@@ -112,6 +141,11 @@ def _gaps(run: Run) -> list[str]:
         gaps.append(
             "about.json is not there (runs of older versions have none): names of classes and "
             "the costs of a dense run are not known."
+        )
+    if run.finished and not folder.evaluation.exists() and not folder.nodes.exists():
+        gaps.append(
+            "evaluation.json is not there (runs of older versions have none): accuracy by class "
+            f"was not measured; measure it now with: {way_on(folder)}"
         )
     if any("densities" not in record for record in records):
         gaps.append("Some rounds do not tell the density of each layer.")

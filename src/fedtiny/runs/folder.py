@@ -44,6 +44,7 @@ class RunFolder:
         self.best = path / "best.safetensors"
         self.packed = path / "model.packed"
         self.result = path / "result.json"
+        self.evaluation = path / "evaluation.json"
         self.report = path / "report.html"
         self.nodes = path / "nodes.json"
         self.spool = path / ".spool"

@@ -6,6 +6,8 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from fedtiny.cost import Workload, flops, memory, traffic
 from fedtiny.errors import RunError
 from fedtiny.federation import averaging
@@ -80,6 +82,17 @@ def number(values: Any, key: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if isfinite(value) else None
+
+
+def moved(part: Any) -> float | None:
+    """Bytes of all devices in a round or in selection, both ways, or nothing if not told.
+
+    Evaluation on devices counts: they keep the model that it brings, and train from there.
+    """
+    down, up = number(part, "bytes_down"), number(part, "bytes_up")
+    if down is None or up is None:
+        return None
+    return down + up + (number(part, "bytes_evaluation") or 0.0)
 
 
 def numbers(values: Any, key: str) -> dict[str, float]:
@@ -194,10 +207,26 @@ def _on_devices(assembly: Assembly) -> Record:
     accuracies = [found["accuracy"] for found in outcome.by_device.values()]
     if not accuracies:
         return {"device_accuracy_mean": None, "device_accuracy_worst": None}
+    by_device = outcome.by_device.items()
     return {
+        "device_accuracies": {str(device): found["accuracy"] for device, found in by_device},
         "device_accuracy_mean": sum(accuracies) / len(accuracies),
         "device_accuracy_worst": min(accuracies),
     }
+
+
+def evaluation_record(assembly: Assembly) -> dict[str, Any]:
+    """What the final model takes each class of the test set for; empty without a test set here.
+
+    `confusion` has a row for each true class and a column for each predicted one.
+    """
+    if not assembly.test:
+        return {}
+    data, classes = assembly.data.test, len(assembly.data.classes)
+    assembly.engine.load(assembly.server.model)
+    counts = np.zeros((classes, classes), dtype=np.int64)
+    np.add.at(counts, (data.labels, assembly.engine.predict(data)), 1)
+    return {"confusion": counts.tolist()}
 
 
 def selection_record(assembly: Assembly) -> dict[str, Any]:

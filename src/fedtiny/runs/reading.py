@@ -107,6 +107,7 @@ RECORD = fields(
         "train_loss": LOSS,
         "effective_density": maybe(SHARE),
         **dict.fromkeys(("device_accuracy_mean", "device_accuracy_worst"), maybe(SHARE)),
+        "device_accuracies": table(SHARE),
         "densities": table(SHARE),
         "effective_densities": maybe(table(maybe(SHARE))),
         **dict.fromkeys(("adjusted", "grown", "dropped"), table(COUNT)),
@@ -169,6 +170,7 @@ ABOUT = fields(
         "weights": table(is_text),
     },
 )
+EVALUATION = fields({"confusion": listed(listed(COUNT))})
 VERSIONS = table(is_text)
 ASSIGNMENT = fields({"node": integer(1 << 64), "name": is_text, "samples": COUNT})
 NODES = fields(
@@ -193,6 +195,15 @@ def selection(folder: RunFolder) -> Plain:
     found = plain(folder.selection, SELECTION)
     if found and not {"bytes_down", "bytes_up"} <= found.keys():
         raise RunError(f"{folder.selection} is damaged")
+    return found
+
+
+def evaluation(folder: RunFolder) -> Plain:
+    """What the final model took the images of the test set for."""
+    found = plain(folder.evaluation, EVALUATION)
+    rows = found["confusion"]
+    if not rows or any(len(row) != len(rows) for row in rows):
+        raise RunError(f"{folder.evaluation} is damaged: its confusion matrix is not square")
     return found
 
 

@@ -1,5 +1,6 @@
 """Who keeps what a run does: rank 0 writes the run folder, its other ranks keep nothing."""
 
+import json
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from fedtiny.runs.best import best_model
 from fedtiny.runs.checkpoint import Checkpoint, read_checkpoint, require_complete, save_checkpoint
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.metrics import Record, about_record
+from fedtiny.runs.metrics import Record, about_record, evaluation_record
 from fedtiny.runs.split import Split, read_split, save_split
 from fedtiny.runs.weights import Weights
 from fedtiny.sparse.theta import Theta, is_usable
@@ -84,6 +85,8 @@ class FolderRecorder:
             save_checkpoint(self.folder, server, record)
 
     def finished(self, assembly: Assembly, result: dict[str, Any]) -> dict[str, Any]:
+        if measured := evaluation_record(assembly):
+            write_atomically(self.folder.evaluation, f"{json.dumps(measured)}\n".encode())
         best = best_model(assembly.server)
         if best is not None:
             _save_model(assembly, best, self.folder.best)
