@@ -228,7 +228,7 @@ def test_a_run_folder_starts_no_program(fedtiny, stopped, tmp_path):
 @pytest.mark.parametrize("command", ["resume", "inspect"])
 def test_a_damaged_line_of_metrics_is_named(fedtiny, stopped, command):
     path = stopped / "metrics.jsonl"
-    path.write_text('{"round": 0, "accu\n' + path.read_text())
+    path.write_text('{"round_number": 1, "accu\n' + path.read_text())
     assert_one_sentence(fedtiny(command, stopped), f"line 1 of {path} is damaged")
 
 

@@ -199,7 +199,7 @@ def test_inspect_changes_nothing(fedtiny, stopped):
 
 def test_inspect_leaves_a_torn_line_out(fedtiny, stopped):
     with (stopped / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 2, "acc')
+        file.write('{"round_number": 3, "acc')
     said = fedtiny("inspect", stopped)
     assert said.code == 0
     assert rounds_in(said.out) == ["1", "2"]

@@ -183,7 +183,7 @@ def test_ranks_that_drift_apart_are_stopped():
             theta = ordered[0].request.theta
             other = replace(ordered[0].request, theta=Theta(theta.mask, theta.vector + 1))
             ordered = [replace(task, request=other) for task in ordered]
-        with pytest.raises(FedTinyError, match="rank 1 holds another model than rank 0 in round 0"):
+        with pytest.raises(FedTinyError, match="rank 1 holds another model than rank 0 in round 1"):
             list(DistributedExecutor(bench.transport.executor, ranks).answers(ordered))
         return True
 

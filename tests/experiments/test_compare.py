@@ -135,7 +135,7 @@ def test_a_run_is_one_line_with_its_round_while_it_goes():
     line = CellReporter(console, "1/1 snip-d0.3-s0", Clock())
     line.rounds = 7
     line.status.start()
-    line.round_done({"round": 2})
+    line.round_done({"round_number": 3})
     assert line.status.status == "1/1 snip-d0.3-s0: round 3/7"
     line.close()
     line.finished({"accuracy": 0.5, "density": 0.3, "seconds": 61.2})

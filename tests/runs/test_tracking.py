@@ -146,7 +146,7 @@ def test_tensorboard_shows_every_round_once_after_a_stop(tmp_path):
     go_on(create(["tensorboard"]), path)
     shown = scalars(path / "tensorboard")
     for key in SCALARS:
-        expected = {record["round"] + 1: record[key] for record in lines(path)}
+        expected = {record["round_number"]: record[key] for record in lines(path)}
         assert shown[key] == pytest.approx(expected, rel=1e-6)
     assert len(shown["layer_density/8.weight"]) == 3
 
@@ -164,7 +164,7 @@ def test_trackio_holds_every_round_once_after_a_stop(tmp_path, monkeypatch):
     base.close()
     told = {step: json.loads(metrics)["accuracy"] for step, metrics in found}
     assert len(found) == 3
-    assert told == {record["round"] + 1: record["accuracy"] for record in lines(path)}
+    assert told == {record["round_number"]: record["accuracy"] for record in lines(path)}
 
 
 def test_wandb_writes_every_round_offline(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from fedtiny.runs import metrics, reading
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.numbering import round_number
 from fedtiny.runs.split import load_split
 from fedtiny.sparse.flow import LayerFlow
 
@@ -194,7 +195,7 @@ def bytes_a_round(records: Sequence[Record]) -> float:
 
 def curve_of(records: Sequence[Record]) -> Curve:
     """Accuracy to four digits after each round that was evaluated; rounds count from 1."""
-    found = ((record["round"] + 1, metrics.number(record, "accuracy")) for record in records)
+    found = ((round_number(record), metrics.number(record, "accuracy")) for record in records)
     return tuple((done, round(accuracy, 4)) for done, accuracy in found if accuracy is not None)
 
 

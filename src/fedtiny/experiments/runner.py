@@ -25,6 +25,7 @@ from fedtiny.runs.folder import LockedError, RunFolder
 from fedtiny.runs.formatting import unused_settings
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.numbering import round_number
 from fedtiny.runs.reading import is_finished
 from fedtiny.runs.reporter import Reporter, Silent
 from fedtiny.runs.resolve import has_gpu
@@ -82,7 +83,7 @@ class CellReporter(Silent):
             self.clock.check()
 
     def round_done(self, record: Record) -> None:
-        done = record["round"] + 1
+        done = round_number(record)
         if self.status:
             self.status.update(f"{self.title}: round {done}/{self.rounds}")
         if done % self.checkpoint_every == 0 and done < self.rounds:

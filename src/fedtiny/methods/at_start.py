@@ -57,7 +57,7 @@ def _budgets(method: Method, server: Server) -> Budgets:
 
 
 def require_enough(server: Server, outcome: Outcome) -> Outcome:
-    """What came of a question before round 0, if enough devices answered it.
+    """What came of a question before the first round, if enough devices answered it.
 
     If too few did: simulated devices fail again when a run goes on; real ones may be back.
     """

@@ -15,6 +15,7 @@ from fedtiny.report.facts import Figure, flops_number
 from fedtiny.report.run import Run
 from fedtiny.runs import formatting
 from fedtiny.runs.metrics import Record, number
+from fedtiny.runs.numbering import round_number
 
 MAX_PANELS = 3  # densities that have curves: the lowest
 
@@ -34,7 +35,7 @@ class Spent:
 
 
 def _rounds(run: Run) -> list[float]:
-    return [record["round"] + 1.0 for record in run.records]
+    return [float(round_number(record)) for record in run.records]
 
 
 def bytes_so_far(run: Run) -> list[float]:
@@ -138,7 +139,7 @@ def _mean(runs: Sequence[Run], spent: Callable[[Run], Sequence[float]]) -> tuple
 
 def _points(run: Run, spent: Sequence[float]) -> dict[int, Point]:
     """What was spent and reached after each round that was evaluated."""
-    reached = ((record["round"] + 1, number(record, "accuracy")) for record in run.records)
+    reached = ((round_number(record), number(record, "accuracy")) for record in run.records)
     found = zip(reached, spent, strict=False)
     return {done: (x, accuracy) for (done, accuracy), x in found if accuracy is not None}
 

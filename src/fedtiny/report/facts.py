@@ -10,6 +10,7 @@ from fedtiny.experiments.quantities import label
 from fedtiny.report.run import Run
 from fedtiny.runs import formatting
 from fedtiny.runs.metrics import number
+from fedtiny.runs.numbering import round_number
 
 FLOPS, MODEL = "FLOPs in a round", "Size of the model"
 DENSE_COSTS = ("flops", "memory_paper", "memory_device", "bytes_down", "bytes_up", "model_bytes")
@@ -31,7 +32,7 @@ class Figure:
 
 def points_of(run: Run, key: str) -> tuple[tuple[float, float], ...]:
     """A number by round; rounds count from 1, and those without it are left out."""
-    found = ((record["round"] + 1, number(record, key)) for record in run.records)
+    found = ((round_number(record), number(record, key)) for record in run.records)
     return tuple((float(round), value) for round, value in found if value is not None)
 
 

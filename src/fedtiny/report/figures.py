@@ -12,6 +12,7 @@ from fedtiny.drawing.heat import MAX_HEIGHT, MAX_NAME, TALL, Map, Values, heat
 from fedtiny.report.facts import Figure, accuracy, cost, density, loss
 from fedtiny.report.run import Run
 from fedtiny.runs.metrics import number, numbers, strings
+from fedtiny.runs.numbering import round_number
 
 
 def figures(run: Run) -> dict[str, list[Figure]]:
@@ -58,7 +59,7 @@ def _by_round(
 ) -> Canvas:
     """Layers down, rounds across, and a text behind each layer."""
     rows = [layer.removesuffix(".weight") for layer in layers]
-    rounds = [str(record["round"] + 1) for record in run.records]
+    rounds = [str(round_number(record)) for record in run.records]
     return heat(Map(rows, values, rounds, "round", ends, end_title, form="{:.2g}", first=1, **look))
 
 
@@ -96,7 +97,7 @@ def adjustments(run: Run) -> Figure | None:
         f"{sum(grown.values()):,} weights were grown (above the line) and "
         f"{sum(dropped.values()):,} dropped (below) in all."
     )
-    drawn = _grown_and_dropped(grown, dropped, run.records[-1]["round"] + 1)
+    drawn = _grown_and_dropped(grown, dropped, round_number(run.records[-1]))
     return Figure("adjustments", "What adjustments grew and dropped", caption, drawn)
 
 
@@ -121,7 +122,7 @@ def _grown_and_dropped(grown: dict[int, int], dropped: dict[int, int], rounds: i
 
 def _totals(run: Run, key: str) -> dict[int, int]:
     totals = {
-        record["round"] + 1: int(sum(numbers(record, key).values())) for record in run.records
+        round_number(record): int(sum(numbers(record, key).values())) for record in run.records
     }
     return {round: count for round, count in totals.items() if count}
 

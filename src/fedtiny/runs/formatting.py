@@ -18,6 +18,7 @@ from fedtiny.cost.flops import dense_round, plain
 from fedtiny.cost.memory import total
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.metrics import Record, number
+from fedtiny.runs.numbering import round_number
 
 MAX_COLUMNS = 20
 ROUND_HEADINGS = ("round", "accuracy", "loss", "density", "swapped", "down", "up", "s", "missing")
@@ -124,7 +125,7 @@ def _tie(choice: dict[str, Any]) -> str:
 def round_line(record: Record, rounds: int) -> str:
     """A round in one line."""
     digits = len(str(rounds))
-    parts = [f"round {record['round'] + 1:>{digits}}/{rounds}"]
+    parts = [f"round {round_number(record):>{digits}}/{rounds}"]
     if record["accuracy"] is not None:
         parts.append(f"accuracy {record['accuracy']:.4f}  loss {record['loss']:.3f}")
     if record.get("device_accuracy_worst") is not None:
@@ -149,7 +150,7 @@ def round_cells(record: Record) -> list[str]:
     moved = (number(record, f"bytes_{way}") for way in ("down", "up"))
     failed = record.get("failed")
     return [
-        str(record["round"] + 1),
+        str(round_number(record)),
         told("accuracy", ".4f"),
         told("loss", ".3f"),
         told("density", ".4f"),

@@ -19,6 +19,7 @@ from fedtiny.files import make_own_folder, write_json
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.numbering import KEY, round_number
 from fedtiny.runs.reading import TRACKED, plain
 from fedtiny.runs.reporter import Reporter, automatic
 
@@ -207,7 +208,7 @@ class Tracked:
 
     def _log(self, record: Record) -> None:
         """Tell the trackers that do not have this round yet."""
-        step, news = record["round"] + 1, False
+        step, news = round_number(record), False
         for name, tracker in list(self.trackers.items()):
             new = step > self.state[name]["rounds"]
             if new and self._try(name, tracker.log, step, figures(record)):
@@ -229,7 +230,7 @@ class Tracked:
 def figures(record: Mapping[str, Any]) -> dict[str, float]:
     """Every finite number of a record, with the density of each layer.
 
-    >>> figures({"round": 3, "accuracy": 0.5, "loss": None, "densities": {"a.weight": 0.1}})
+    >>> figures({"round_number": 4, "accuracy": 0.5, "loss": None, "densities": {"a.weight": 0.1}})
     {'accuracy': 0.5, 'layer_density/a.weight': 0.1}
     """
     layers = record.get("densities") or {}
@@ -237,7 +238,7 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: value
         for name, value in flat.items()
-        if name != "round"
+        if name != KEY
         and isinstance(value, int | float)
         and not isinstance(value, bool)
         and isfinite(value)
