@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtiny.config import Config
-from fedtiny.errors import ExportError, FedTinyError, RunError
+from fedtiny.errors import ExportError, FedTinyError, RunError, plural
 from fedtiny.export import packed
 from fedtiny.export.network import TinyModel
 from fedtiny.export.packed import layer_bytes
@@ -90,7 +90,7 @@ def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
             f"{formatting.size(result['bytes_up'])} up "
             f"in {result['seconds']:.0f} s; model {folder.model} ({model})"
         )
-    done = f"{len(records)} of {config.rounds} rounds"
+    done = f"{len(records)} of {plural(config.rounds or 0, 'round')}"
     if folder.is_locked():
         return f"running: {done} done"
     try:
@@ -119,7 +119,8 @@ def show_packed(path: Path, console: Console) -> None:
     named = ", ".join(model.classes[: formatting.MAX_COLUMNS])
     more = ", ..." if len(model.classes) > formatting.MAX_COLUMNS else ""
     console.print(
-        f"takes images {_by(model.shape)}, gives {len(model.classes)} classes: {named}{more}",
+        f"takes images {_by(model.shape)}, gives {plural(len(model.classes), 'class')}: "
+        f"{named}{more}",
         markup=False,
     )
     console.print(_packed_layers(model))

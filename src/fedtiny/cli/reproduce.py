@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from fedtiny.errors import ConfigError, RunError
+from fedtiny.errors import ConfigError, RunError, plural
 from fedtiny.experiments import table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Damaged
@@ -157,7 +157,8 @@ def _tell(asked: Arguments, sweep: Sweep, account: Account, console: Console) ->
         where = " --data.root DIR" if account.without_data and not asked.root else ""
         command = command_line(asked, sweep, here=True) + where
         console.print(
-            f"{why}{left} of {len(cells)} cells remain; go on with: {command}", markup=False
+            f"{why}{left} of {plural(len(cells), 'cell')} remain; go on with: {command}",
+            markup=False,
         )
     return 1 if account.failed or (account.without_data and left == len(cells)) else 0
 
@@ -181,7 +182,7 @@ def _show_list(sweep: Sweep, console: Console) -> None:
     console.print(shown)
     last = [
         *troubles,
-        f"{len(sweep.cells())} runs in all, as experiments share cells.",
+        f"{plural(len(sweep.cells()), 'run')} in all, as experiments share cells.",
         *(f"--scale {scale.name}: {scale.title}" for scale in sweep.suite.scales.values()),
     ]
     for line in last:

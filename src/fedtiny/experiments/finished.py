@@ -14,7 +14,7 @@ from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat
 from fedtiny.cost.network import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs, layer_flow_of
-from fedtiny.errors import ConfigError, RunError
+from fedtiny.errors import ConfigError, RunError, plural
 from fedtiny.experiments.places import Cell, Place
 from fedtiny.experiments.quantities import Numbers
 from fedtiny.extras import own_code, require, version_of
@@ -150,7 +150,9 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
     records, selection = metrics.read(folder), reading.selection(folder)
     rounds = result["rounds"]
     if len(records) != rounds or not all(map(reading.WHOLE_RECORD, records)):
-        raise RunError(f"{folder.metrics} is missing or tells {len(records)} of {rounds} rounds")
+        raise RunError(
+            f"{folder.metrics} is missing or tells {len(records)} of {plural(rounds, 'round')}"
+        )
     known = IMAGES.get(config.data.name)
     shape = known[0] if known else load_data(configs.resolve(config)).shape
     samples = int(table.sum()) // len(table)

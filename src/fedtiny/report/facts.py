@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fedtiny.drawing.canvas import SMALL, Boxes, Canvas, Text, text_width
 from fedtiny.drawing.plot import Key, Plot, Series, draw_series, legend, linear
+from fedtiny.errors import plural
 from fedtiny.experiments.finished import bytes_a_round
 from fedtiny.experiments.quantities import label
 from fedtiny.report.run import Run
@@ -174,7 +175,7 @@ def _suspects(run: Run) -> list[Fact]:
     tables = [part.get("bounded") for part in parts]
     named = sorted({str(k) for own in tables if isinstance(own, dict) for k in own}, key=_order)
     again = sum(isinstance(record.get("rejected"), dict) for record in run.records)
-    told = f"{again} rounds played again" if again else "of the others; brought back"
+    told = f"{plural(again, 'round')} played again" if again else "of the others; brought back"
     shown = ", ".join(named) or "none"
     return [("Devices out of bounds", shown, told)] if named or again else []
 

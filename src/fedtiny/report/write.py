@@ -10,6 +10,7 @@ from string import Template
 from fedtiny import config as configs
 from fedtiny.drawing import files, palette
 from fedtiny.drawing.files import inline
+from fedtiny.errors import plural
 from fedtiny.experiments import table as tables
 from fedtiny.experiments.table import BEST, Entry
 from fedtiny.files import make_folder, make_own_folder, write_atomically
@@ -189,7 +190,7 @@ def _rounds(run: Run) -> Html:
         return Html()
     rows = (formatting.round_cells(record) for record in run.records)
     listed = table(formatting.ROUND_HEADINGS, rows, ("missing",))
-    return _folded(f"All {len(run.records)} rounds in numbers", listed)
+    return _folded(f"All {plural(len(run.records), 'round')} in numbers", listed)
 
 
 def _repeat(run: Run) -> Html:

@@ -16,6 +16,7 @@ from fedtiny.config.flat import flat
 from fedtiny.cost import Workload
 from fedtiny.cost.flops import dense_round, plain
 from fedtiny.cost.memory import total
+from fedtiny.errors import plural
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.metrics import Record, number
 from fedtiny.runs.numbering import round_number
@@ -71,7 +72,8 @@ def whole_line(result: dict[str, Any]) -> str:
 def fleet_line(config: Config) -> str:
     """Who trains, and for how long."""
     fleet = config.fleet
-    return f"{fleet.devices} devices, {spread(fleet)}, {config.rounds} rounds"
+    rounds = "rounds by the preset" if config.rounds is None else plural(config.rounds, "round")
+    return f"{plural(fleet.devices, 'device')}, {spread(fleet)}, {rounds}"
 
 
 def budget_lines(config: RunConfig, work: Workload, arena: int | None) -> list[str]:
@@ -168,7 +170,7 @@ def gpu_line(result: dict[str, Any]) -> str:
     kernels = " and ".join(result.get("kernels", ()))
     trained = f"{kernels} kernels, " if kernels else ""
     used = size(result["gpu_memory"])
-    return f"on {cards}{rank}: {trained}{result['lanes']} lanes, {used} of GPU memory"
+    return f"on {cards}{rank}: {trained}{plural(result['lanes'], 'lane')}, {used} of GPU memory"
 
 
 def idle_gpus_line(count: int) -> str:

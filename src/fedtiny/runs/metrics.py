@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from fedtiny.cost import Workload, flops, memory, traffic
-from fedtiny.errors import RunError
+from fedtiny.errors import RunError, plural
 from fedtiny.federation import averaging
 from fedtiny.federation.rounds import RoundResult
 from fedtiny.federation.verbs import Evaluate
@@ -83,8 +83,8 @@ def read_before(folder: RunFolder, rounds: int, last: Record | None = None) -> l
         records.append(numbered(last))
     if [round_number(record) for record in records] != list(range(1, rounds + 1)):
         raise RunError(
-            f"{folder.metrics} lacks some of the {rounds} rounds that the checkpoint has seen; "
-            "put the file back as it was"
+            f"{folder.metrics} lacks some of the {plural(rounds, 'round')} that the checkpoint has "
+            "seen; put the file back as it was"
         )
     return records
 

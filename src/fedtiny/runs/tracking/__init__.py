@@ -22,6 +22,7 @@ from fedtiny.runs.metrics import Record
 from fedtiny.runs.numbering import KEY, round_number
 from fedtiny.runs.reading import TRACKED, plain
 from fedtiny.runs.reporter import Reporter, automatic
+from fedtiny.runs.tracking.mlflow import MLflow
 
 STATE = "trackers.json"
 
@@ -57,6 +58,7 @@ class TensorBoard:
     """Event files in the run folder; a resumed run adds one that takes over from the last."""
 
     def __init__(self) -> None:
+        require("tensorboard", extra="tensorboard")  # which PyTorch's writer does not name
         self.writing = require("torch.utils.tensorboard", extra="tensorboard")
         self.writer: Any = None
 
@@ -130,6 +132,10 @@ class WeightsAndBiases:
 
 
 TRACKERS: dict[str, tuple[Callable[[], Tracker], str]] = {
+    "mlflow": (
+        MLflow,
+        "mlflow ui --backend-store-uri {run}/mlruns (or MLFLOW_TRACKING_URI)",
+    ),
     "tensorboard": (TensorBoard, "tensorboard --logdir {run}"),
     "trackio": (Trackio, "trackio show --project fedtiny"),
     "wandb": (WeightsAndBiases, "wandb sync {run}/wandb/offline-* (if it was)"),
@@ -151,7 +157,6 @@ def create(names: Iterable[str]) -> dict[str, Tracker]:
         if name not in TRACKERS:
             hint = did_you_mean(name, TRACKERS)
             raise ConfigError(f"no tracker '{name}' (known: {', '.join(TRACKERS)}){hint}")
-        require(name, extra=name)
         kind, _ = TRACKERS[name]
         trackers[name] = kind()
     return trackers
