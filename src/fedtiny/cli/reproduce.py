@@ -14,7 +14,7 @@ from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Damaged
 from fedtiny.experiments.places import Filter
 from fedtiny.experiments.results import scale_of
-from fedtiny.experiments.runner import Account, Clock, Runner, notices
+from fedtiny.experiments.runner import Account, Clock, Runner, notices, opening
 from fedtiny.experiments.suite import ALL, Suite
 from fedtiny.experiments.sweep import Sweep
 from fedtiny.runs import formatting
@@ -123,12 +123,14 @@ def command_line(asked: Arguments, sweep: Sweep, *, here: bool = False) -> str:
 
 
 def _run(asked: Arguments, sweep: Sweep, console: Console) -> Account:
-    clock, cells = Clock(asked.minutes), sweep.cells()
-    for line in notices(cells):
+    clock, cells, todo = Clock(asked.minutes), sweep.cells(), sweep.unfinished()
+    names, scale = ", ".join(e.name for e in sweep.experiments), sweep.scale.name
+    first = f"{names} at scale {scale}, {opening(cells, todo, sweep.cells_folder)}"
+    for line in (first, *notices(cells)):
         console.print(line, markup=False)
     command = command_line(asked, sweep)
     runner = Runner(sweep.cells_folder, console, clock, command, asked.keep_models)
-    return runner.run(cells, sweep.unfinished())
+    return runner.run(cells, todo)
 
 
 def _write(sweep: Sweep, experiment: Experiment, command: str, console: Console) -> Damaged:

@@ -184,8 +184,8 @@ class NodeRegistry:
         begun = " with flower.resume=true" if self.folder.config.exists() else ""
         return (
             f"after {self.settings.wait:g} s {plural(count, 'node')} came, fewer than the {least} "
-            f"that fleet.min_replies asks for{f' ({away})' if away else ''}; start more nodes, then "
-            f"run again{begun}"
+            f"that fleet.min_replies asks for{f' ({away})' if away else ''}; start more nodes, "
+            f"then run again{begun}"
         )
 
     def _seated(self, online: Iterable[int]) -> dict[int, int]:
