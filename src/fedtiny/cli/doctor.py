@@ -150,9 +150,10 @@ def _torch() -> Iterator[Finding]:
 
 
 def _gpu() -> Iterator[Finding]:
-    if find_spec("torch") is None:
+    try:
+        torch = require("torch", extra="torch")
+    except FedTinyError:  # as was told
         return
-    torch = require("torch", extra="torch")
     from fedtiny.devices.gpu.sparse import compiler, nvrtc
 
     if not torch.cuda.is_available():

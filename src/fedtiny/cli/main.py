@@ -90,7 +90,7 @@ def _carried_out(arguments: list[str]) -> int:
 
     _check_launch(name)
     shown = redirect_stdout(Wrapped(sys.stdout)) if HELP & {*rest} else nullcontext()
-    with shown:  # type: ignore[attr-defined]
+    with shown:
         code: int = importlib.import_module(f"fedtiny.cli.{name}").command(current_flags(rest))
     return code
 
