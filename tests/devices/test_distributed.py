@@ -56,7 +56,7 @@ def test_a_process_is_one_of_several_only_if_all_is_said(monkeypatch):
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert vars(launch()) == {"rank": 3, "size": 8, "local_rank": 1, "local_size": 2}
+    assert launch()._asdict() == {"rank": 3, "size": 8, "local_rank": 1, "local_size": 2}
 
 
 def test_ranks_of_one_machine_share_its_cores(monkeypatch):
