@@ -58,6 +58,7 @@ bench: $(READY)  ## Measure the simulator, the bytes of a round, native devices 
 	$(BIN)/fedtiny bench device
 	$(BIN)/python benchmarks/grouped_convolutions.py
 	$(BIN)/python benchmarks/export.py
+	$(BIN)/python benchmarks/startup.py
 
 FUZZ_SECONDS ?= 240
 

@@ -1,6 +1,5 @@
 """Errors that tell a user what went wrong and what to do about it."""
 
-import difflib
 from collections.abc import Iterable
 
 from fedtiny.aliases import old_names
@@ -75,6 +74,16 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
+def plural(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> plural(1, "round"), plural(3, "round"), plural(0, "class")
+    ('1 round', '3 rounds', '0 classes')
+    """
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{'' if count == 1 else ending}"
+
+
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, prefix: str = "") -> str:
     """How a sentence about an unknown name ends: the closest known one, or nothing.
 
@@ -83,5 +92,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, prefix: s
     >>> did_you_mean("x", ["snip", "fedavg"])
     ''
     """
+    import difflib
+
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean '{prefix}{near[0]}'?" if near else ""

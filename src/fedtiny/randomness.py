@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 
 SERVER = 2**31 - 1  # stands for the server where a draw is keyed by a device
-BEFORE_ROUNDS = 2**31 - 1  # stands for the time before round 0
+BEFORE_ROUNDS = 2**31 - 1  # stands for the time before the first round
 
 
 def generator(

@@ -151,7 +151,7 @@ def test_a_damaged_file_is_told_with_the_way_out_and_not_with_one_that_fails(
     resumed, shown = fedtiny("resume", stopped), fedtiny("inspect", stopped)
     trouble = f"{stopped / name} is damaged"
     advice = f"put back a copy of it, or run its config again with: fedtiny run {stopped}"
-    assert (resumed.code, resumed.out) == (1, "")
+    assert (resumed.code, resumed.out) == (1, f"continuing the run in {stopped}\n")
     assert resumed.err == f"fedtiny: error: {trouble}; {advice}/config.toml\n"
     assert (shown.code, shown.err) == (1, f"fedtiny: error: {trouble}\n")
     assert f"stopped after 2 of 3 rounds: {trouble}; {advice}/config.toml\n" in shown.out
@@ -199,7 +199,7 @@ def test_inspect_changes_nothing(fedtiny, stopped):
 
 def test_inspect_leaves_a_torn_line_out(fedtiny, stopped):
     with (stopped / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 2, "acc')
+        file.write('{"round_number": 3, "acc')
     said = fedtiny("inspect", stopped)
     assert said.code == 0
     assert rounds_in(said.out) == ["1", "2"]

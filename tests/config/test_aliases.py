@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from fedtiny.cli import run as command
 from fedtiny.cli.main import dispatch
 from fedtiny.config import Config, aliases, from_dict, load, to_dict
 from fedtiny.config.flat import flattened
 from fedtiny.errors import ConfigError
+from fedtiny.runs import runner
 
 OLD = "[trust]\nmean = 'median'\nmost_samples = 7\n[fleet]\nlate_rate = 0.25\n"
 
@@ -98,7 +98,7 @@ def test_flags_may_have_old_names(flags, monkeypatch, capsys):
         found.append(config)
         raise ConfigError("enough")
 
-    monkeypatch.setattr(command, "run", run)
+    monkeypatch.setattr(runner, "run", run)
     assert dispatch(["run", "--seed", "3", *flags]) == 1
     (config,) = found
     assert config.seed == 3

@@ -49,8 +49,9 @@ def test_the_bytes_of_a_run(method, tmp_path):
     work = Workload.of(result.config, shape=(1, 8, 8), classes=10, samples=60)
     work = with_layer_counts(work, result.metrics[0])
     for record in result.metrics:
-        new = record["round"] in NEW_MASK_ROUNDS[method]
-        found = traffic.training_round(work, record["round"], new_mask=new)
+        round = record["round_number"] - 1
+        new = round in NEW_MASK_ROUNDS[method]
+        found = traffic.training_round(work, round, new_mask=new)
         assert record["bytes_down"] / DEVICES == pytest.approx(found.down, rel=0.005)
         assert record["bytes_up"] / DEVICES == pytest.approx(found.up, rel=0.005)
     if method == "fedtiny":

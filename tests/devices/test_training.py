@@ -270,7 +270,7 @@ def diverge(rng_key):
 
 
 def test_divergence_names_the_device_and_the_round():
-    with pytest.raises(FedTinyError, match=r"diverged on device 1 in round 7.*lower --train\.lr"):
+    with pytest.raises(FedTinyError, match=r"diverged on device 1 in round 8.*lower --train\.lr"):
         diverge(RngKey(0, round=7, device=1))
 
 

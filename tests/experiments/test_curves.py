@@ -46,7 +46,11 @@ def test_a_mean_is_taken_at_rounds_that_all_runs_have():
 
 
 def test_rounds_count_from_one_and_those_without_a_measurement_are_left_out():
-    records = [{"round": 0, "accuracy": None}, {"round": 1, "accuracy": 0.123456}, {"round": 2}]
+    records = [
+        {"round_number": 1, "accuracy": None},
+        {"round_number": 2, "accuracy": 0.123456},
+        {"round_number": 3},
+    ]
     assert curve_of(records) == ((2, 0.1235),)
 
 

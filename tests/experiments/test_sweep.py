@@ -123,7 +123,9 @@ def test_a_network_that_another_process_kept_is_left_there(suite, made):
     cell = order.cells()[0]
     place, said = order.cells_folder, Console(file=io.StringIO())
     account = Runner(place, said, keep_models=False).run([cell], [cell])
-    assert (account.failed, said.file.getvalue()) == ({}, "")
+    title = f"1/1 {cell.name}"
+    told = f"{title}: starts\n{title}: is finished already\n"
+    assert (account.failed, said.file.getvalue()) == ({}, told)
     assert RunFolder(place / cell.name).model.exists()
 
 

@@ -140,7 +140,7 @@ def test_a_round_that_nobody_answers_is_void():
 
 def test_a_round_that_nobody_can_do_ends_the_run():
     server, method = started(transport=FakeTransport(answer=lambda *_: "out of ink"))
-    with pytest.raises(FedTinyError, match=r"no device answered 'train' in round 0.*ink"):
+    with pytest.raises(FedTinyError, match=r"no device answered 'train' in round 1.*ink"):
         list(federate(server, method, 1))
 
 
@@ -148,7 +148,7 @@ def test_a_round_that_nobody_can_do_ends_the_run():
 
 
 class Greedy(Diary):
-    """Grows beyond its limit in round 1."""
+    """Grows beyond its limit in round 2."""
 
     name = "greedy"
 
@@ -160,7 +160,7 @@ class Greedy(Diary):
 
 def test_a_method_that_exceeds_its_density_is_named():
     server, method = started(Greedy)
-    with pytest.raises(FedTinyError, match=r"'greedy' broke its contract.*round 1.*limit 0\.5"):
+    with pytest.raises(FedTinyError, match=r"'greedy' broke its contract.*round 2.*limit 0\.5"):
         list(federate(server, method, 3))
 
 

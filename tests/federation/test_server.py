@@ -123,7 +123,7 @@ def test_enough_is_the_stated_minimum(minimum, enough):
 def test_nobody_answering_for_errors_is_an_error_that_tells_them():
     server = server_of(FakeTransport(9, lambda k, _: f"out of ink {k}" if k else STRAGGLER))
     server.round = 3
-    with pytest.raises(FedTinyError, match=r"no device answered 'train' in round 3") as told:
+    with pytest.raises(FedTinyError, match=r"no device answered 'train' in round 4") as told:
         server.ask("train", PROGRAM)
     assert "device 1: out of ink 1" in str(told.value)
     assert "ink 8" not in str(told.value)  # a few are enough

@@ -117,7 +117,7 @@ def test_a_node_that_will_never_be_content_is_left_out(tmp_path):
 
 def test_too_few_nodes_end_with_what_to_do(tmp_path):
     grid = Grid({node: config for node, config in parts(3).items() if node == NODES[0]})
-    told = r"1 nodes are here, fewer than the 2 .* start more nodes, then run again$"
+    told = r"1 node came, fewer than the 2 .* start more nodes, then run again$"
     with pytest.raises(FedTinyError, match=told):
         federate(grid, tiny(fleet={"min_replies": 2}), tmp_path / "run")
     federate(Grid(), tiny(rounds=1, fleet={"min_replies": 2}), tmp_path / "run")

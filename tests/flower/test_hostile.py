@@ -107,7 +107,7 @@ def test_the_reply_of_an_earlier_round_is_refused(monkeypatch, tmp_path):
     first, second = lines(path)
     assert first["failed"] == {}
     assert second["failed"] == {
-        str(HOSTILE): "reply refused: it answers round 0, and this is round 1"
+        str(HOSTILE): "reply refused: it answers round 1, and this is round 2"
     }
     assert second["answered"] == [0, 2]
 
@@ -117,7 +117,7 @@ def test_the_reply_to_another_request_of_the_round_is_refused(monkeypatch, tmp_p
     path = replaying(config, monkeypatch, tmp_path, lambda reply: "losses" in reply.arrays)
     selection = json.loads((path / "selection.json").read_text())
     assert selection["failed"] == {
-        str(HOSTILE): "reply refused: it answers another request than this one of round 0"
+        str(HOSTILE): "reply refused: it answers another request than this one of round 1"
     }
     assert lines(path)[0]["failed"] == {}
 

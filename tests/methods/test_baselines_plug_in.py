@@ -278,7 +278,9 @@ from fedtiny.sparse.densities import uniform
 """
 
 
-@pytest.mark.parametrize(("text", "when"), [(IDLE, "before round 0"), (GROWING, "after round 1")])
+@pytest.mark.parametrize(
+    ("text", "when"), [(IDLE, "before the first round"), (GROWING, "after round 2")]
+)
 def test_a_method_above_its_density_is_named(guest, fedtiny, text, when):
     with guest(text):
         code, _, err = fedtiny("run", *FLAGS, "--method", "guest", "--out", "run")

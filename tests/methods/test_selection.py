@@ -207,7 +207,7 @@ def test_the_missing_have_no_say():
 
 @pytest.mark.parametrize("kind", ["adaptive_bn", "vanilla"])
 def test_too_few_answers_end_the_selection(kind):
-    with pytest.raises(FedTinyError, match=r"only 1 devices answered.*--fleet\.min-replies 2"):
+    with pytest.raises(FedTinyError, match=r"only 1 device answered.*--fleet\.min-replies 2"):
         selected(Fleet(missing=[0, 2]), kind=kind)
 
 

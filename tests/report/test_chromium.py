@@ -55,7 +55,7 @@ def large(_finished_once, tmp_path_factory):
     """The run as if it had 300 rounds, 100 devices, 40 candidates and classes with long names."""
     path = shutil.copytree(_finished_once, tmp_path_factory.mktemp("large") / "run")
     record = json.loads((path / "metrics.jsonl").read_text().splitlines()[0])
-    lines = (json.dumps({**record, "round": number}) for number in range(300))
+    lines = (json.dumps({**record, "round_number": number}) for number in range(1, 301))
     (path / "metrics.jsonl").write_text("\n".join(lines))
     split = load_file(path / "partition.safetensors")
     split["table"] = np.random.default_rng(0).integers(0, 900, (100, 12))

@@ -81,7 +81,7 @@ def test_runs_with_other_settings_stand_in_tables_of_their_own(fedtiny, several,
     assert fedtiny("report", several, other, "--out", tmp_path / "both.html").code == 0
     page = (tmp_path / "both.html").read_text()
     assert "Comparison: small on the digits, 3 devices, Dirichlet(0.5), 2 rounds" in page
-    assert "Comparison: small on the digits, 2 devices, Dirichlet(0.5), 1 rounds" in page
+    assert "Comparison: small on the digits, 2 devices, Dirichlet(0.5), 1 round" in page
     assert "Here: fleet.devices 2" in page
 
 

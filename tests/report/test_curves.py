@@ -23,7 +23,7 @@ from fedtiny.runs.folder import RunFolder
 def run_of(method="fedtiny", density=0.1, accuracies=(0.2, 0.6), flops=(10, 30), **more):
     """A finished run of two devices with these accuracies; a round moves 60 bytes, 40 up."""
     records = [
-        {"round": t, "accuracy": value, "flops": cost, "flops_plain": flops[0]}
+        {"round_number": t + 1, "accuracy": value, "flops": cost, "flops_plain": flops[0]}
         | {"bytes_down": 20, "bytes_up": 40, "answered": [0, 1], "seconds": 1.5}
         for t, (value, cost) in enumerate(zip(accuracies, flops, strict=True))
     ]

@@ -249,7 +249,7 @@ def test_a_long_run_stays_small_on_the_page(run):
     run.records.clear()
     for t in range(300):
         densities = {name: 0.01 + t / 1e4 + n / 1e3 for n, name in enumerate(layers)}
-        run.records.append({**record, "round": t, "densities": densities})
+        run.records.append({**record, "round_number": t + 1, "densities": densities})
     found = [f for drawn in figures(run).values() for f in drawn]
     assert {"layers", "accuracy"} <= {f.name for f in found}
     assert sum(len(inline(f.canvas, f.title)) for f in found) < 500_000

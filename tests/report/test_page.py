@@ -91,7 +91,7 @@ def test_names_cannot_break_out_of_the_page(evil, tmp_path):
 
 
 def test_metrics_cannot_break_out_of_the_page(finished, tmp_path):
-    evil = {"round": 0, "accuracy": EVIL, "densities": {EVIL: 0.1}, "adjusted": {EVIL: 3},
+    evil = {"round_number": 1, "accuracy": EVIL, "densities": {EVIL: 0.1}, "adjusted": {EVIL: 3},
             "grown": {EVIL: 3}, "dropped": EVIL, "failed": {EVIL: EVIL}, "loss": [EVIL],
             "answered": EVIL, "seconds": EVIL}  # fmt: skip
     (finished / "metrics.jsonl").write_text(json.dumps(evil) + "\n")

@@ -167,7 +167,7 @@ def test_a_setting_that_was_deleted_from_a_config_switches_nothing_off(tmp_path)
 
 
 RECORD = {
-    **{"round": 1, "accuracy": None, "density": 0.3, "mask_change": 0, "bytes_down": 0},
+    **{"round_number": 2, "accuracy": None, "density": 0.3, "mask_change": 0, "bytes_down": 0},
     **{"bytes_up": 0, "seconds": 0.1, "failed": {}, "counted": True},
 }
 

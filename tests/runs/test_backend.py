@@ -301,7 +301,7 @@ def test_a_resumed_run_keeps_its_devices(tmp_path):
 
     class Stopping(Silent):
         def round_done(self, record):
-            if record["round"] == 1:
+            if record["round_number"] == 2:
                 raise StopError
 
     with pytest.raises(StopError):

@@ -29,36 +29,36 @@ def assembly():
     made.server.transport.close()
 
 
-def record(round, loss=1.0, devices=None, **changes):
+def record(number, loss=1.0, devices=None, **changes):
     plain = {"accuracy": 0.5, "loss": 1.0, "counted": True, "device_accuracy_mean": devices}
-    return {"round": round, "train_loss": loss, **plain, **changes}
+    return {"round_number": number, "train_loss": loss, **plain, **changes}
 
 
 def chosen(assembly, *records):
     """The round whose model is kept after all of these."""
     for number in range(len(records)):
         keep_best(assembly.server, records[: number + 1])
-    return assembly.server.memory.get("best", {}).get("round")
+    return assembly.server.memory.get("best", {}).get("round_number")
 
 
 def test_it_is_the_round_of_the_lowest_training_loss_and_of_equal_ones_the_first(assembly):
-    assert chosen(assembly, *(record(n, loss) for n, loss in enumerate([3, 1, 2, 1]))) == 1
+    assert chosen(assembly, *(record(n, loss) for n, loss in enumerate([3, 1, 2, 1], 1))) == 2
 
 
 def test_test_accuracy_does_not_matter(assembly):
-    better = record(1, 2.0, accuracy=1.0)
-    assert chosen(assembly, record(0, 1.0, accuracy=0.1), better) == 0
+    better = record(2, 2.0, accuracy=1.0)
+    assert chosen(assembly, record(1, 1.0, accuracy=0.1), better) == 1
 
 
 def test_rounds_that_did_not_count_or_were_not_measured_are_left_out(assembly):
-    void, unmeasured = record(1, 0.1, counted=False), record(2, 0.1, accuracy=None)
-    assert chosen(assembly, record(0, 1.0), void, unmeasured, record(3, None)) == 0
+    void, unmeasured = record(2, 0.1, counted=False), record(3, 0.1, accuracy=None)
+    assert chosen(assembly, record(1, 1.0), void, unmeasured, record(4, None)) == 1
 
 
 def test_with_accuracy_on_the_devices_that_decides():
     assembly = assemble(tiny(save_best=True, eval_devices=True))
-    rounds = [record(n, n, devices) for n, devices in enumerate([0.2, 0.6, 0.4, None])]
-    assert chosen(assembly, *rounds) == 1
+    rounds = [record(n, n, devices) for n, devices in enumerate([0.2, 0.6, 0.4, None], 1)]
+    assert chosen(assembly, *rounds) == 2
     assert assembly.server.memory["best"]["by"] == "device_accuracy_mean"
     assembly.server.transport.close()
 
@@ -67,7 +67,7 @@ def test_the_model_kept_is_that_of_the_round_under_its_own_mask(assembly):
     server, thetas, records = assembly.server, [], []
     for result in federate(server, assembly.method, 4):
         thetas.append(server.theta)
-        records.append(record(result.round, loss=[3, 1, 2, 2][result.round]))
+        records.append(record(result.round + 1, loss=[3, 1, 2, 2][result.round]))
         keep_best(server, records)
     assert thetas[1].mask != thetas[3].mask
     assert best_model(server).version == thetas[1].version
@@ -82,11 +82,11 @@ def test_a_run_keeps_it_beside_the_final_model(tmp_path):
     best, rounds = told(path), lines(path)
     losses = [line["train_loss"] for line in rounds]
     assert (best["by"], best["train_loss"]) == ("train_loss", min(losses))
-    assert best["accuracy"] == rounds[best["round"]]["accuracy"]
+    assert best["accuracy"] == rounds[best["round_number"] - 1]["accuracy"]
     state, final = (load_file(path / f"{name}.safetensors") for name in ("best", "model"))
     kept = sum(np.count_nonzero(state[layer]) for layer in rounds[0]["densities"])
     assert kept <= best["kept_weights"]
-    is_last = best["round"] == 3
+    is_last = best["round_number"] == 4
     assert all(np.array_equal(state[name], final[name]) for name in state) == is_last
 
 

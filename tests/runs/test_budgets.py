@@ -116,7 +116,7 @@ def test_a_run_of_before_goes_on_by_the_count_it_had(tmp_path):
     was = configs.load(path / "config.toml").density
     (path / "config.toml").write_text(re.sub(r'budgets = "uniform"\nflow_beta.*', OLD, text))
     assert fedtiny.resume(path, reporter=Silent()).config.density == was
-    assert [line["round"] for line in lines(path)] == [0, 1, 2]
+    assert [line["round_number"] for line in lines(path)] == [1, 2, 3]
 
 
 OLD = 'scope = "uniform"'

@@ -45,7 +45,7 @@ def test_lines_tell_the_whole_story(finished, tmp_path):
     rounds = re.findall(
         r"^round (\d)/3  accuracy (\d\.\d+)  loss .* down .* up", text, re.MULTILINE
     )
-    assert rounds == [(str(r["round"] + 1), f"{r['accuracy']:.4f}") for r in finished.metrics]
+    assert rounds == [(str(r["round_number"]), f"{r['accuracy']:.4f}") for r in finished.metrics]
     assert f"done: accuracy {finished.accuracy:.4f} at density {finished.density:.4f}" in text
     assert f"run folder: {tmp_path / 'run'}\n" in text
     assert f"fedtiny inspect {tmp_path / 'run'}\n" in text

@@ -159,7 +159,7 @@ def test_the_saved_partition_is_used_and_not_a_new_one(stopped):
 
 class Watcher(Silent):
     def started(self, assembly, folder, records):
-        self.assembly, self.records = assembly, [record["round"] for record in records]
+        self.assembly, self.records = assembly, [record["round_number"] for record in records]
 
 
 def test_the_reporter_hears_of_the_rounds_before(stopped):
@@ -193,7 +193,7 @@ def test_a_run_that_another_process_works_on_is_left_alone(stopped):
         ("partition.safetensors", lambda data: b""),
         ("selection.json", lambda data: data[:20]),
         ("selection.json", None),
-        ("metrics.jsonl", lambda data: b'{"round": 0, "acc\n' + data),
+        ("metrics.jsonl", lambda data: b'{"round_number": 1, "acc\n' + data),
         ("checkpoint.safetensors", lambda data: b""),
         ("checkpoint.safetensors", lambda data: data[:60]),
         ("checkpoint.safetensors", lambda data: data[:-9]),

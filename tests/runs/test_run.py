@@ -26,7 +26,7 @@ from fedtiny.runs.split import read_split, save_split
 from .tiny import FILES, TINY, differences, lines, own_data, tiny, train
 
 KEYS = {
-    *("round", "accuracy", "loss", "train_loss", "density", "densities", "mask_change"),
+    *("round_number", "accuracy", "loss", "train_loss", "density", "densities", "mask_change"),
     *("bytes_down", "bytes_up", "seconds", "answered", "failed", "bounded", "counted"),
     *("bytes_evaluation", "adjusted", "flops", "memory_paper", "memory_device"),
     *("effective_density", "effective_densities", "grown", "dropped"),
@@ -102,7 +102,7 @@ def test_a_split_survives_its_file(finished, tmp_path):
 
 def test_a_line_of_metrics_for_each_round(finished):
     records = lines(finished.path)
-    assert [record["round"] for record in records] == [0, 1, 2]
+    assert [record["round_number"] for record in records] == [1, 2, 3]
     for record in finished.metrics:
         assert set(record) == KEYS
         assert 0 <= record["accuracy"] <= 1

@@ -6,6 +6,8 @@ import sqlite3
 import struct
 import sys
 import time
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -13,6 +15,7 @@ import fedtiny
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.tracking import TRACKERS, Tracked, create, reporting
+from fedtiny.runs.tracking.mlflow import KEY
 
 from .tiny import TINY, StopAfter, differences, lines, tiny
 
@@ -146,9 +149,92 @@ def test_tensorboard_shows_every_round_once_after_a_stop(tmp_path):
     go_on(create(["tensorboard"]), path)
     shown = scalars(path / "tensorboard")
     for key in SCALARS:
-        expected = {record["round"] + 1: record[key] for record in lines(path)}
+        expected = {record["round_number"]: record[key] for record in lines(path)}
         assert shown[key] == pytest.approx(expected, rel=1e-6)
     assert len(shown["layer_density/8.weight"]) == 3
+
+
+def stored(client):
+    """The run of MLflow that a store holds, and its accuracy by round."""
+    experiment = client.get_experiment_by_name("fedtiny").experiment_id
+    (run,) = client.search_runs([experiment])
+    history = client.get_metric_history(run.info.run_id, "accuracy")
+    return run, [(metric.step, metric.value) for metric in history]
+
+
+def test_mlflow_holds_every_round_once_after_a_stop(tmp_path, monkeypatch):
+    tracking = pytest.importorskip("mlflow.tracking")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    path = tmp_path / "run"
+    cut(create(["mlflow"]), path, 2)
+    client = tracking.MlflowClient(tracking_uri=(path / "mlruns").as_uri())
+    assert stored(client)[0].info.status == "KILLED"
+    go_on(create(["mlflow"]), path)
+    run, told = stored(client)
+    assert run.info.status == "FINISHED"
+    assert (run.info.run_name, run.data.params["density"]) == ("run", "0.3")
+    assert run.data.params["fleet.devices"] == "3"
+    assert told == [(record["round_number"], record["accuracy"]) for record in lines(path)]
+
+
+class Ledger:
+    """What of MLflow's client is called, with the limits that MLflow sets."""
+
+    def __init__(self, tracking_uri):
+        self.uri, self.runs, self.params, self.metrics = tracking_uri, [], {}, []
+        Ledger.opened.append(self)
+
+    opened: ClassVar[list] = []
+
+    def get_experiment_by_name(self, name):
+        return None
+
+    def create_experiment(self, name):
+        return f"experiment {name}"
+
+    def search_runs(self, experiments, filter_string):
+        return [run for run in self.runs if filter_string.endswith(f"'{run.tags[KEY]}'")]
+
+    def create_run(self, experiment, run_name, tags):
+        info = SimpleNamespace(run_id="1", run_name=run_name, experiment=experiment, status="")
+        self.runs.append(SimpleNamespace(info=info, tags=tags))
+        return self.runs[-1]
+
+    def log_batch(self, run, params=(), metrics=()):
+        assert run == "1"
+        assert len(params) <= 100, "MLflow takes no more"
+        self.params |= dict(params)
+        self.metrics += metrics
+
+    def update_run(self, run, status):
+        self.runs[0].info.status = status
+
+    set_terminated = update_run
+
+
+def test_what_mlflow_is_told(tmp_path, monkeypatch):
+    """Without the package: a stand-in for its client."""
+    tracking = SimpleNamespace(MlflowClient=Ledger)
+    entities = SimpleNamespace(
+        Param=lambda name, value: (name, value),
+        Metric=lambda name, value, time, step: (name, value, step),
+    )
+    for name, module in {"tracking": tracking, "entities": entities}.items():
+        monkeypatch.setitem(sys.modules, f"mlflow.{name}", module)
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(__path__=[], **vars(tracking)))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    Ledger.opened.clear()
+    path = track(create(["mlflow"]), tmp_path / "run").path
+    (ledger,) = Ledger.opened
+    assert ledger.uri == "https://mlflow.example"
+    assert not (path / "mlruns").exists()
+    (run,) = ledger.runs
+    assert (run.info.experiment, run.info.run_name) == ("experiment mine", "run")
+    assert run.info.status == "FINISHED"
+    assert ledger.params["data.limit_train"] == "120"
+    told = [(step, value) for name, value, step in ledger.metrics if name == "accuracy"]
+    assert told == [(record["round_number"], record["accuracy"]) for record in lines(path)]
 
 
 def test_trackio_holds_every_round_once_after_a_stop(tmp_path, monkeypatch):
@@ -164,7 +250,7 @@ def test_trackio_holds_every_round_once_after_a_stop(tmp_path, monkeypatch):
     base.close()
     told = {step: json.loads(metrics)["accuracy"] for step, metrics in found}
     assert len(found) == 3
-    assert told == {record["round"] + 1: record["accuracy"] for record in lines(path)}
+    assert told == {record["round_number"]: record["accuracy"] for record in lines(path)}
 
 
 def test_wandb_writes_every_round_offline(tmp_path, monkeypatch):

@@ -94,7 +94,7 @@ class StopAfter(Silent):
         self.rounds = rounds
 
     def round_done(self, record) -> None:
-        if record["round"] + 1 == self.rounds:
+        if record["round_number"] == self.rounds:
             raise KeyboardInterrupt
 
 

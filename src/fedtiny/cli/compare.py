@@ -11,7 +11,7 @@ from fedtiny.config import Config
 from fedtiny.errors import DataError
 from fedtiny.experiments import table
 from fedtiny.experiments.compare import IN_FULL, Grid, load
-from fedtiny.experiments.runner import Runner, notices
+from fedtiny.experiments.runner import Runner, notices, opening, unfinished
 
 PROG = "fedtiny compare [CONFIG.toml]"
 
@@ -40,9 +40,10 @@ def command(arguments: list[str]) -> int:
     console = Console(highlight=False, soft_wrap=True)
     grid, out = parse(arguments)
     cells = grid.cells()
-    for line in notices(cells):
+    todo = unfinished(cells, out)
+    for line in (opening(cells, todo, out), *notices(cells)):
         console.print(line, markup=False)
-    account = Runner(out, console).run(cells)
+    account = Runner(out, console).run(cells, todo)
     if account.without_data:
         raise DataError(next(iter(account.without_data.values())))
     found = grid.results(out)

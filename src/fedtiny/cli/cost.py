@@ -17,7 +17,7 @@ from fedtiny.config import Config, DataConfig, SelectionConfig
 from fedtiny.cost.memory import MemoryModel
 from fedtiny.cost.network import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
-from fedtiny.errors import ConfigError, did_you_mean
+from fedtiny.errors import ConfigError, did_you_mean, plural
 from fedtiny.experiments.quantities import scientific
 from fedtiny.models import KINDS, READS, STANDARD
 from fedtiny.runs import formatting
@@ -194,8 +194,9 @@ def _document(config: Config, inputs: CostInputs, rows: list[Row], layers: list[
 
 def _settings(config: Config, inputs: CostInputs) -> str:
     shape, train = "x".join(map(str, inputs["shape"])), config.train
+    epochs = plural(train.local_epochs or 0, "epoch")
     return (
-        f"{config.model}: {inputs['samples']} samples of {shape}, {train.local_epochs} epochs, "
+        f"{config.model}: {plural(inputs['samples'], 'sample')} of {shape}, {epochs}, "
         f"batches of {train.batch_size}, {train.optimizer}. FLOPs and memory of the costliest "
         "round; bytes of a plain round."
     )
@@ -225,11 +226,14 @@ def _chosen(rows: list[Row], config: Config) -> list[str]:
     return told
 
 
+def _asks(candidates: int) -> str:
+    return f"compares {plural(candidates, 'candidate')}" if candidates else "asks devices"
+
+
 def _selections(rows: list[Row]) -> list[str]:
-    compares = "compares {} candidates".format
     return [
         f"{row['method']} at density {_density(row)} first "
-        f"{compares(row['pool_size']) if row['pool_size'] else 'asks devices'}: "
+        f"{_asks(row['pool_size'])}: "
         f"{scientific(row['selection_flops'])} FLOPs, "
         f"{formatting.size(row['selection_bytes_down'])} down, "
         f"{formatting.size(row['selection_bytes_up'])} up "

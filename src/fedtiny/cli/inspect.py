@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedtiny.config import Config
 from fedtiny.data.images import own_shape
-from fedtiny.errors import ExportError, FedTinyError, RunError
+from fedtiny.errors import ExportError, FedTinyError, RunError, plural
 from fedtiny.export import packed
 from fedtiny.export.network import TinyModel
 from fedtiny.export.packed import layer_bytes
@@ -91,7 +91,7 @@ def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
             f"{formatting.size(result['bytes_up'])} up "
             f"in {result['seconds']:.0f} s; model {folder.model} ({model})"
         )
-    done = f"{len(records)} of {config.rounds} rounds"
+    done = f"{len(records)} of {plural(config.rounds or 0, 'round')}"
     if folder.is_locked():
         return f"running: {done} done"
     try:
@@ -121,7 +121,7 @@ def show_packed(path: Path, console: Console) -> None:
     more = ", ..." if len(model.classes) > formatting.MAX_COLUMNS else ""
     takes = f"takes samples {_by(own_shape(model.shape))}"
     console.print(
-        f"{takes}, gives {len(model.classes)} classes: {named}{more}",
+        f"{takes}, gives {plural(len(model.classes), 'class')}: {named}{more}",
         markup=False,
     )
     console.print(_packed_layers(model))

@@ -3,11 +3,14 @@
 import importlib
 import os
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, TextIO
 
 from fedtiny.errors import ConfigError, FedTinyError, did_you_mean, printable
 from fedtiny.process import Stopped, launch, stop_on_signals
@@ -34,9 +37,11 @@ COMMANDS = {  # each is the function `command` of the module of its name
     "flower": (
         "real devices over Flower: fedtiny flower init DIR; fedtiny flower up DIR --nodes 3 --tls"
     ),
+    "doctor": "what works here, and what to do about the rest: fedtiny doctor [--json]",
     "list": "what can be named: fedtiny list methods|models|datasets|operations",
     "data": "fetch a data set: fedtiny data get NAME",
 }
+HELP = {"-h", "--help"}
 DISTRIBUTED = ("run", "resume")  # commands that torchrun may start as several processes
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # PyTorch's own words
 GO_ON = ("compare", "reproduce")  # commands that take up where they were stopped
@@ -73,8 +78,8 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def _carried_out(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(overview())
+    if not arguments or arguments[0] in {*HELP, "help"}:
+        print(overview(_width()))
         return 0
     if arguments[0] in ("-V", "--version"):
         return _print_version()
@@ -84,7 +89,9 @@ def _carried_out(arguments: list[str]) -> int:
     from fedtiny.config.aliases import current_flags
 
     _check_launch(name)
-    code: int = importlib.import_module(f"fedtiny.cli.{name}").command(current_flags(rest))
+    shown = redirect_stdout(Wrapped(sys.stdout)) if HELP & {*rest} else nullcontext()
+    with shown:
+        code: int = importlib.import_module(f"fedtiny.cli.{name}").command(current_flags(rest))
     return code
 
 
@@ -118,19 +125,43 @@ def _check_launch(name: str) -> None:
         raise error
 
 
-def overview() -> str:
-    """What `fedtiny --help` says."""
-    lines = [f"  {name:<9} {description}" for name, description in COMMANDS.items()]
-    return "\n".join(
-        [
-            "fedtiny: train tiny neural networks over many devices whose data stays on them",
-            "",
-            *lines,
-            "",
-            "fedtiny COMMAND --help tells more of a command; fedtiny --version the version.",
-            "FEDTINY_TRACEBACK=1 shows where an error comes from.",
-        ]
+def overview(width: int) -> str:
+    """What `fedtiny --help` says, in lines of so many columns."""
+    commands = (
+        textwrap.fill(text, width, initial_indent=f"  {name:<9} ", subsequent_indent=" " * 12)
+        for name, text in COMMANDS.items()
     )
+    texts = (
+        "fedtiny: train tiny neural networks over many devices whose data stays on them",
+        "fedtiny COMMAND --help tells more of a command; fedtiny --version the version. "
+        "FEDTINY_TRACEBACK=1 shows where an error comes from.",
+    )
+    first, last = (textwrap.fill(text, width) for text in texts)
+    return "\n".join([first, "", *commands, "", last])
+
+
+class Wrapped:
+    """Output whose long lines of text are wrapped to the terminal; tables and boxes stay."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.out = out
+
+    def write(self, text: str) -> int:
+        """Write lines, each no longer than the terminal is wide."""
+        return self.out.write("\n".join(map(self._fitted, text.split("\n"))))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.out, name)
+
+    @staticmethod
+    def _fitted(line: str) -> str:
+        is_text = line.isascii() and not line.startswith(" ")
+        return textwrap.fill(line, _width()) if is_text else line
+
+
+def _width() -> int:
+    """Columns of the terminal, 80 where there is none."""
+    return max(40, shutil.get_terminal_size().columns)
 
 
 def _print_version() -> int:

@@ -8,13 +8,13 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from fedtiny.errors import ConfigError, RunError
+from fedtiny.errors import ConfigError, RunError, plural
 from fedtiny.experiments import table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Damaged
 from fedtiny.experiments.places import Filter
 from fedtiny.experiments.results import scale_of
-from fedtiny.experiments.runner import Account, Clock, Runner, notices
+from fedtiny.experiments.runner import Account, Clock, Runner, notices, opening
 from fedtiny.experiments.suite import ALL, Suite
 from fedtiny.experiments.sweep import Sweep
 from fedtiny.runs import formatting
@@ -123,12 +123,14 @@ def command_line(asked: Arguments, sweep: Sweep, *, here: bool = False) -> str:
 
 
 def _run(asked: Arguments, sweep: Sweep, console: Console) -> Account:
-    clock, cells = Clock(asked.minutes), sweep.cells()
-    for line in notices(cells):
+    clock, cells, todo = Clock(asked.minutes), sweep.cells(), sweep.unfinished()
+    names, scale = ", ".join(e.name for e in sweep.experiments), sweep.scale.name
+    first = f"{names} at scale {scale}, {opening(cells, todo, sweep.cells_folder)}"
+    for line in (first, *notices(cells)):
         console.print(line, markup=False)
     command = command_line(asked, sweep)
     runner = Runner(sweep.cells_folder, console, clock, command, asked.keep_models)
-    return runner.run(cells, sweep.unfinished())
+    return runner.run(cells, todo)
 
 
 def _write(sweep: Sweep, experiment: Experiment, command: str, console: Console) -> Damaged:
@@ -157,7 +159,8 @@ def _tell(asked: Arguments, sweep: Sweep, account: Account, console: Console) ->
         where = " --data.root DIR" if account.without_data and not asked.root else ""
         command = command_line(asked, sweep, here=True) + where
         console.print(
-            f"{why}{left} of {len(cells)} cells remain; go on with: {command}", markup=False
+            f"{why}{left} of {plural(len(cells), 'cell')} remain; go on with: {command}",
+            markup=False,
         )
     return 1 if account.failed or (account.without_data and left == len(cells)) else 0
 
@@ -181,7 +184,7 @@ def _show_list(sweep: Sweep, console: Console) -> None:
     console.print(shown)
     last = [
         *troubles,
-        f"{len(sweep.cells())} runs in all, as experiments share cells.",
+        f"{plural(len(sweep.cells()), 'run')} in all, as experiments share cells.",
         *(f"--scale {scale.name}: {scale.title}" for scale in sweep.suite.scales.values()),
     ]
     for line in last:

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from fedtiny.finish import finish
-from fedtiny.runs.runner import resume
-from fedtiny.runs.tracking import reporting
+from fedtiny.process import launch
+from fedtiny.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Arguments:
     python: Annotated[str | None, tyro.conf.arg(name="device.python")] = None
     """Another Python that plays the devices; one that the run folder names is never started."""
     track: tuple[str, ...] = ()
-    """Where each round's figures go too: tensorboard, trackio, wandb."""
+    """Where each round's figures go too: mlflow, tensorboard, trackio, wandb."""
     report: bool = True
     """Write report.html into the run folder at the end."""
 
@@ -32,6 +31,12 @@ class Arguments:
 def command(arguments: list[str]) -> int:
     """Parse and resume."""
     parsed = tyro.cli(Arguments, prog="fedtiny resume", args=arguments)
+    if launch().rank == 0:  # which has the run folder
+        print(f"continuing the run in {RunFolder.open(parsed.path).path}", flush=True)
+    from fedtiny.finish import finish  # here, as what computes takes seconds to import
+    from fedtiny.runs.runner import resume
+    from fedtiny.runs.tracking import reporting
+
     reporter = reporting(parsed.track)
     result = resume(
         parsed.path,

@@ -9,9 +9,7 @@ import tyro
 from fedtiny import config as configs
 from fedtiny.cli.main import config_file_first
 from fedtiny.config import Config
-from fedtiny.finish import finish
-from fedtiny.runs.runner import run
-from fedtiny.runs.tracking import reporting
+from fedtiny.runs.opening import opened
 
 PROG = "fedtiny run [CONFIG.toml]"
 
@@ -29,7 +27,7 @@ class Arguments:
     out: Path | None = None
     """New folder for the run; default: one under runs/."""
     track: tuple[str, ...] = ()
-    """Where each round's figures go too: tensorboard, trackio, wandb."""
+    """Where each round's figures go too: mlflow, tensorboard, trackio, wandb."""
     report: bool = True
     """Write report.html into the run folder at the end."""
 
@@ -42,6 +40,12 @@ def command(arguments: list[str]) -> int:
     parsed = tyro.cli(Arguments, prog=PROG, args=flags, default=Arguments(config=default))
     if parsed.config.device.python is None:
         configs.refuse_program(named, str(file))
-    result = run(parsed.config, out=parsed.out, reporter=reporting(parsed.track))
+    with opened(parsed.config, parsed.out) as out:
+        from fedtiny.runs.runner import run  # here, as what computes takes seconds to import
+        from fedtiny.runs.tracking import reporting
+
+        result = run(parsed.config, out=out, reporter=reporting(parsed.track))
+    from fedtiny.finish import finish
+
     finish(result, report=parsed.report, track=parsed.track)
     return 0

@@ -139,7 +139,7 @@ class ServerConfig(Settings):
     """Final model: the last round's, or an average over rounds, exponential (ema) or plain (swa);
     devices then measure its batch-norm statistics once more."""
     average_start: int | None = None
-    """First round that is averaged; default: three quarters of the run."""
+    """Rounds before the first that is averaged; default: three quarters of the run."""
     average_decay: float = 0.9
     """ema: weight of the average so far in a round."""
 
@@ -180,9 +180,9 @@ class PruningConfig(Settings):
     order: Literal["backward", "forward"] = "backward"
     """From the output side or from the input side."""
     delta_r: int | None = None
-    """Rounds between two adjustments; default: the preset's."""
+    """Rounds from one adjustment to the next; the first round adjusts. Default: the preset's."""
     r_stop: int | None = None
-    """Last round that may adjust; default: the preset's."""
+    """Rounds after the first that may still adjust; default: the preset's."""
     draw: Literal["auto", "all", "voted"] = "auto"
     """FedRTS: the new mask is drawn among all links, as published, or among kept and voted ones;
     auto: voted below density 0.05."""
@@ -212,9 +212,9 @@ class PruningConfig(Settings):
     """FedTiny: compare weights and gradients over all layers of an adjustment, so that weights move
     between layers."""
     rate: float = 0.3
-    """Share of a layer's weights that an adjustment in round 0 swaps; it falls to 0 as a cosine."""
+    """Share of a layer's weights that the first round swaps; it falls to 0 as a cosine."""
     stop_share: float | None = None
-    """Last round that may adjust as a share of the rounds, say 0.75, if r_stop is not given."""
+    """r_stop as a share of the rounds, say 0.75, if r_stop is not given."""
 
 
 @dataclass(frozen=True, eq=False)

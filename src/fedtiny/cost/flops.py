@@ -48,7 +48,7 @@ def never_computed(work: Workload, round: int) -> int:
 
 
 def selection(work: Workload) -> int:
-    """What devices compute before round 0."""
+    """What devices compute before the first round."""
     return sum(_measured(work, asked) for asked in work.coarse)
 
 

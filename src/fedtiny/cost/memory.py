@@ -40,14 +40,14 @@ def paper_constant(work: Workload) -> int:
 def device(work: Workload) -> Items:
     """As a device needs it in its largest round, which holds kept weights only.
 
-    Where devices score the dense model before round 0 (SSFL), what that takes if it is more.
+    If devices score the dense model before the first round (SSFL), what that takes if it is more.
     """
     phases = (_in_training(work), _scoring(work))
     return max(phases, key=lambda items: sum(items.values()))
 
 
 def _scoring(work: Workload) -> Items:
-    """What devices hold to take gradients of the dense model before round 0; most need not."""
+    """What devices hold to take gradients of the dense model at first; most need not."""
     held = _beside_training(work, tuple(verb for asked in work.coarse for verb in asked.program))
     return _model(work, work.network.profile.parameters) | held if held else {}
 

@@ -49,7 +49,7 @@ def training_round(
 
 
 def selection(work: Workload, pool_mask: Mask | None = None) -> Traffic:
-    """What devices are asked before round 0: by FedTiny to compare candidates (Alg. 1).
+    """What devices are asked before the first round: by FedTiny to compare candidates (Alg. 1).
 
     They travel as one nested model, which a device holds from its first request on.
     """

@@ -157,7 +157,7 @@ class Workload:
 
     @cached_property
     def coarse(self) -> tuple[CoarseRequest, ...]:
-        """What devices are asked before round 0."""
+        """What devices are asked before the first round."""
         return self.method.coarse_requests(self.network.param_spec)
 
     @cached_property

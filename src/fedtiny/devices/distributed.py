@@ -56,7 +56,7 @@ class DistributedExecutor:
             if theirs != standing:
                 raise FedTinyError(
                     f"rank {rank} holds another model than rank 0 in round "
-                    f"{tasks[0].request.round}; take machines of one kind for one run"
+                    f"{tasks[0].request.round + 1}; take machines of one kind for one run"
                 )
             found |= dict(zip(positions[rank], outcomes, strict=True))
         return (reply_in(found.pop(i), task.request) for i, task in enumerate(tasks))

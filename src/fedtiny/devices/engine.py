@@ -128,8 +128,8 @@ def finite(loss: float, rng_key: RngKey) -> float:
                 retryable=False,
             )
         raise FedTinyError(
-            f"training diverged on device {rng_key.device} in round {rng_key.round}: its loss is "
-            f"{loss}; lower --train.lr"
+            f"training diverged on device {rng_key.device} in round {rng_key.round + 1}: its loss "
+            f"is {loss}; lower --train.lr"
         )
     return loss
 

@@ -128,8 +128,8 @@ def _check_finite(what: str, arrays: Iterable[NDArray[np.float32]], rng_key: Rng
     """A device that diverged says so, with advice; its reply would be refused without any."""
     if not all(np.isfinite(array).all() for array in arrays):
         raise FedTinyError(
-            f"training diverged on device {rng_key.device} in round {rng_key.round}: its {what} "
-            "are no longer finite; lower --train.lr"
+            f"training diverged on device {rng_key.device} in round {rng_key.round + 1}: its "
+            f"{what} are no longer finite; lower --train.lr"
         )
 
 

@@ -9,6 +9,7 @@ from fedtiny.drawing import files, palette
 from fedtiny.drawing import plot as plots
 from fedtiny.drawing.canvas import SMALL, Canvas, Dot, Line, Text, shortened
 from fedtiny.drawing.series import Series, draw_series, draw_spread
+from fedtiny.errors import plural
 from fedtiny.experiments.places import Coordinate, Place, along
 from fedtiny.experiments.quantities import QUANTITIES, axis_label, label, with_axis
 from fedtiny.experiments.results import Results, Value
@@ -169,7 +170,8 @@ def draw(results: Results, *, alone: bool = True) -> Canvas:
     canvas, top = Canvas(across * width, 0), 0.0
     keys = [one.key(layout.kind == "bars") for one in shown[0].series]
     if alone:
-        done = f"{len(results.places) - results.missing} of {len(results.places)} cells finished"
+        every = len(results.places)
+        done = f"{every - results.missing} of {plural(every, 'cell')} finished"
         canvas.add(
             Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
             Text(4, 15 + plots.LINE_HEIGHT, f"scale {results.scale.name}, {done}", size=SMALL),

@@ -14,7 +14,7 @@ from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat
 from fedtiny.cost.network import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs, layer_flow_of
-from fedtiny.errors import ConfigError, RunError
+from fedtiny.errors import ConfigError, RunError, plural
 from fedtiny.experiments.places import Cell, Place
 from fedtiny.experiments.quantities import Numbers
 from fedtiny.extras import own_code, require, version_of
@@ -23,6 +23,7 @@ from fedtiny.runs import metrics, reading
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.numbering import round_number
 from fedtiny.runs.split import load_split
 from fedtiny.sparse.flow import LayerFlow
 
@@ -149,7 +150,9 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
     records, selection = metrics.read(folder), reading.selection(folder)
     rounds = result["rounds"]
     if len(records) != rounds or not all(map(reading.WHOLE_RECORD, records)):
-        raise RunError(f"{folder.metrics} is missing or tells {len(records)} of {rounds} rounds")
+        raise RunError(
+            f"{folder.metrics} is missing or tells {len(records)} of {plural(rounds, 'round')}"
+        )
     known = IMAGES.get(config.data.name)
     shape = known[0] if known else load_data(configs.resolve(config)).shape
     samples = int(table.sum()) // len(table)
@@ -198,7 +201,7 @@ def bytes_a_round(records: Sequence[Record]) -> float:
 
 def curve_of(records: Sequence[Record]) -> Curve:
     """Accuracy to four digits after each round that was evaluated; rounds count from 1."""
-    found = ((record["round"] + 1, metrics.number(record, "accuracy")) for record in records)
+    found = ((round_number(record), metrics.number(record, "accuracy")) for record in records)
     return tuple((done, round(accuracy, 4)) for done, accuracy in found if accuracy is not None)
 
 

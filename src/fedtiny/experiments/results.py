@@ -14,7 +14,7 @@ from typing import Any
 from fedtiny.config import Config
 from fedtiny.config.aliases import current_settings
 from fedtiny.config.flat import flat
-from fedtiny.errors import RunError
+from fedtiny.errors import RunError, plural
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import (
     Curve,
@@ -95,7 +95,7 @@ class Results:
             return ""
         done = len(self.places) - self.missing
         seeds = sorted({len(runs) for runs in self.found.values() if runs})
-        told = f"{done} of {len(self.places)} cells are finished"
+        told = f"{done} of {plural(len(self.places), 'cell')} are finished"
         if not seeds:
             return f"{told}."
         span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"

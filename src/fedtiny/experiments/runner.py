@@ -14,21 +14,24 @@ from fedtiny import config as configs
 from fedtiny import methods
 from fedtiny.config import Config, DataConfig
 from fedtiny.cost.network import layer_flow, named
-from fedtiny.errors import ConfigError, DataError, FedTinyError, can_retry
+from fedtiny.errors import ConfigError, DataError, FedTinyError, can_retry, plural
 from fedtiny.experiments.finished import note_machine, require_same, this_machine, way_anew
 from fedtiny.experiments.places import Cell
 from fedtiny.models.param_spec import Shape
-from fedtiny.runs import formatting
+from fedtiny.runs import formatting, metrics
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.checkpoint import IncompleteRunError
 from fedtiny.runs.folder import LockedError, RunFolder
 from fedtiny.runs.formatting import unused_settings
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.numbering import round_number
 from fedtiny.runs.reading import is_finished
 from fedtiny.runs.reporter import Reporter, Silent
 from fedtiny.runs.resolve import has_gpu
 from fedtiny.runs.runner import resume, run
+
+INTERVAL = 30.0  # seconds after which a run tells where it is, if output goes to a file
 
 
 class OutOfTimeError(Exception):
@@ -50,8 +53,9 @@ class Clock:
 class CellReporter(Silent):
     """Shows a run in one line, with its round while it goes, and stops it at a checkpoint.
 
-    However short a slice is, it brings a run on by a checkpoint. If the command is given, the
-    machine that works on a run is noted in its folder.
+    Where there is no terminal, a run has a line when it starts, one when it ends, and one at
+    intervals between. However short a slice is, it brings a run on by a checkpoint. If the command
+    is given, the machine that works on a run is noted in its folder.
     """
 
     def __init__(
@@ -64,7 +68,15 @@ class CellReporter(Silent):
         self.rounds = 0
         self.checkpoint_every = 1
         self.selecting = False
-        self.status = console.status(title) if console.is_terminal else None
+        self.status = console.status(f"{title}: starts") if console.is_terminal else None
+        self.told = time.monotonic()
+
+    def begin(self) -> None:
+        """Show the run before anything is loaded."""
+        if self.status:
+            self.status.start()
+        else:
+            self.say("starts")
 
     def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
         self.rounds = assembly.config.rounds
@@ -73,23 +85,23 @@ class CellReporter(Silent):
         if self.command:
             note_machine(folder, this_machine(self.command))
         if records:
-            self._say(f"goes on after round {len(records)} of {self.rounds}")
-        if self.status:
-            self.status.start()
+            self.say(f"goes on after round {len(records)} of {self.rounds}")
 
     def selected(self, selection: dict[str, Any]) -> None:
         if self.selecting:
             self.clock.check()
 
     def round_done(self, record: Record) -> None:
-        done = record["round"] + 1
+        done = round_number(record)
         if self.status:
             self.status.update(f"{self.title}: round {done}/{self.rounds}")
+        elif time.monotonic() - self.told >= INTERVAL and done < self.rounds:
+            self.say(f"round {done}/{self.rounds}{_accuracy(record)}")
         if done % self.checkpoint_every == 0 and done < self.rounds:
             self.clock.check()
 
     def finished(self, result: dict[str, Any]) -> None:
-        self._say(
+        self.say(
             f"accuracy {result['accuracy']:.4f} at density {result['density']:.4f}, "
             f"{result['seconds']:.0f} s"
         )
@@ -98,8 +110,15 @@ class CellReporter(Silent):
         if self.status:
             self.status.stop()
 
-    def _say(self, what: str) -> None:
+    def say(self, what: str) -> None:
+        """Print a line on the run."""
+        self.told = time.monotonic()
         self.console.print(f"{self.title}: {what}", markup=False)
+
+
+def _accuracy(record: Record) -> str:
+    accuracy = metrics.number(record, "accuracy")
+    return "" if accuracy is None else f", accuracy {accuracy:.4f}"
 
 
 @dataclass
@@ -165,21 +184,29 @@ class Runner:
 
     def _try(self, cell: Cell, title: str, account: Account) -> None:
         place = RunFolder(self.folder / cell.name)
+        reporter = CellReporter(self.console, title, self.clock, self.command)
+        reporter.begin()
         try:
-            ran = complete(cell, place, CellReporter(self.console, title, self.clock, self.command))
+            ran = complete(cell, place, reporter)
         except OutOfTimeError:
             raise
         except LockedError:
             account.elsewhere.append(cell.name)
+            reporter.say("is left to another process")
         except Exception as error:
             if "FEDTINY_TRACEBACK" in os.environ:
                 raise
             account.failed[cell.name] = _reason(error, place)
+            reporter.say("fails")
             if not can_retry(error):
                 account.in_vain.add(cell.name)
         else:
-            if ran and not self.keep_models:
+            if not ran:
+                reporter.say("is finished already")
+            elif not self.keep_models:
                 place.model.unlink(missing_ok=True)
+        finally:
+            reporter.close()
 
     def _require_same(self, cells: Sequence[Cell]) -> None:
         """Refuse at once what is finished with other settings; what is damaged stops nothing."""
@@ -246,9 +273,16 @@ def check_config(config: Config, shape: Shape, classes: int) -> None:
         raise type(error)(f"method '{config.method}': {error}") from error
 
 
+def opening(cells: Sequence[Cell], todo: Sequence[Cell], folder: Path) -> str:
+    """What is about to be done, in a line that can be said at once."""
+    done = len(cells) - len(todo)
+    told = f"{len(todo)} to run, {done} finished" if done else f"{len(todo)} to run"
+    return f"{plural(len(cells), 'cell')}: {told if todo else 'all finished'}, in {folder}"
+
+
 def notices(cells: Sequence[Cell]) -> list[str]:
     """What a user should know before these cells are run."""
-    slow = not has_gpu() and any(cell.config.simulator == "gpu" for cell in cells)
+    slow = any(cell.config.simulator == "gpu" for cell in cells) and not has_gpu()
     return [
         *([formatting.NO_GPU] if slow else []),
         *unused_settings(*(cell.config for cell in cells)),

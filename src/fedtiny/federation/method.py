@@ -25,7 +25,7 @@ C = TypeVar("C", bound=Config)
 
 @dataclass(frozen=True)
 class CoarseRequest:
-    """What devices are asked before round 0, as the cost model needs it."""
+    """What devices are asked before the first round, as the cost model needs it."""
 
     program: Program
     counts: Mapping[str, int]
@@ -116,7 +116,7 @@ class Method:
         return 1.0 if self.dense else self.config.density
 
     def coarse_prune(self, server: "Server") -> None:
-        """Before round 0: turn the pretrained dense model into the first sparse one."""
+        """Before the first round: turn the pretrained dense model into the first sparse one."""
 
     def train_locally(self, server: "Server") -> Program:
         """What every device does with its data in this round (Alg. 2, lines 5 to 8)."""

@@ -119,9 +119,10 @@ class ReplyValidator:
         """Refuse what answers another request, as a replay of an earlier reply does."""
         asked = self.request
         if reply.round != asked.round:
-            raise ReplyError(f"it answers round {reply.round}, and this is round {asked.round}")
+            told, meant = reply.round + 1, asked.round + 1
+            raise ReplyError(f"it answers round {told}, and this is round {meant}")
         if reply.request != asked.id:
-            raise ReplyError(f"it answers another request than this one of round {asked.round}")
+            raise ReplyError(f"it answers another request than this one of round {asked.round + 1}")
 
     def _check_theta(self, theta: Theta | None) -> None:
         if theta is None:

@@ -49,7 +49,7 @@ def prepare(server: Server, method: Method) -> None:
     with _contract(method):
         method.check(server.param_spec)
         method.coarse_prune(server)
-        _check_density(server, method, "before round 0")
+        _check_density(server, method, "before the first round")
     server.coarse_pruned = True
 
 
@@ -74,7 +74,7 @@ def play_round(server: Server, method: Method, without: Collection[int] = ()) ->
             method.adjust(server, outcome)
             server_optimizer.follow(server, mean.mask, server.theta.mask)
             averaging.update(server, mask)
-            _check_density(server, method, f"after round {server.round}")
+            _check_density(server, method, f"after round {server.round + 1}")
     server.round += 1
     changes = mask_changes(mask, server.theta.mask)
     return RoundResult(server.round - 1, mask, counted, outcome, changes)

@@ -88,7 +88,7 @@ class Server:
         if not outcome.answered and not set(outcome.failed.values()) <= {ABSENT, STRAGGLER}:
             reasons = [f"device {k}: {why}" for k, why in outcome.failed.items()][:3]
             raise FedTinyError(
-                f"no device answered '{action}' in round {self.round} ({'; '.join(reasons)})"
+                f"no device answered '{action}' in round {self.round + 1} ({'; '.join(reasons)})"
             )
         return outcome
 

@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import FedTinyError, plural
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Traffic
 from fedtiny.files import write_json
 from fedtiny.flower.exchange import Exchange, failure
@@ -82,7 +82,7 @@ class NodeRegistry:
         until = time.monotonic() + self.settings.wait
         there = self._look()
         if len(there) < expected:
-            self.say(f"waiting for {expected} nodes; {len(there)} are here")
+            self.say(f"waiting for {plural(expected, 'node')}; here: {len(there)}")
         while len(there) < expected and time.monotonic() < until:
             time.sleep(LOOK)
             there = self._look()
@@ -177,15 +177,15 @@ class NodeRegistry:
             self.turned_away[node] = str(error)
             self.say(f"node {node} takes no part: {error}")
         else:
-            self.say(f"{self.name(device)} is here with {arrival.samples} samples")
+            self.say(f"{self.name(device)} is here with {plural(arrival.samples, 'sample')}")
 
     def _too_few(self, count: int, least: int) -> str:
         away = "; ".join(self.turned_away.values())
         begun = " with flower.resume=true" if self.folder.config.exists() else ""
         return (
-            f"after {self.settings.wait:g} s {count} nodes are here, fewer than the {least} that "
-            f"fleet.min_replies asks for{f' ({away})' if away else ''}; start more nodes, then "
-            f"run again{begun}"
+            f"after {self.settings.wait:g} s {plural(count, 'node')} came, fewer than the {least} "
+            f"that fleet.min_replies asks for{f' ({away})' if away else ''}; start more nodes, "
+            f"then run again{begun}"
         )
 
     def _seated(self, online: Iterable[int]) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import FedTinyError, plural
 from fedtiny.federation.method import Method
 from fedtiny.federation.public import PublicSet
 from fedtiny.federation.server import Server
@@ -57,7 +57,7 @@ def _budgets(method: Method, server: Server) -> Budgets:
 
 
 def require_enough(server: Server, outcome: Outcome) -> Outcome:
-    """What came of a question before round 0, if enough devices answered it.
+    """What came of a question before the first round, if enough devices answered it.
 
     If too few did: simulated devices fail again when a run goes on; real ones may be back.
     """
@@ -65,7 +65,7 @@ def require_enough(server: Server, outcome: Outcome) -> Outcome:
         return outcome
     fleet, answered = server.config.fleet, len(outcome.answered)
     trouble = (
-        f"only {answered} devices answered the selection, fewer than --fleet.min-replies "
+        f"only {plural(answered, 'device')} answered the selection, fewer than --fleet.min-replies "
         f"{fleet.min_replies}"
     )
     hindrances = {

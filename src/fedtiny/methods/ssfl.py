@@ -11,9 +11,9 @@ from fedtiny.sparse.iterative import prune_by_scores
 class SSFL(Method):
     """Salient sparse training: one global threshold on |g w|, averaged over the devices' batches.
 
-    In the original, as here, every device scores the dense model on one batch of its own before
-    round 0, scores are averaged by samples, and the mask then stays. So every device must once hold
-    a dense model with its gradient, and send as many values. Every layer keeps one weight at least.
+    In the original, as here, every device scores the dense model on one batch of its own at
+    first, scores are averaged by samples, and the mask then stays. So every device must once hold a
+    dense model with its gradient, and send as many values. Every layer keeps one weight at least.
     We score the pretrained network.
     """
 

@@ -1,5 +1,6 @@
 """A run in large numbers."""
 
+from fedtiny.errors import plural
 from fedtiny.experiments.quantities import label
 from fedtiny.report.costs import FLOPS, SIZE, SIZE_AS_SENT, costs, model_size, share
 from fedtiny.report.run import Run
@@ -89,7 +90,7 @@ def _devices(run: Run) -> Fact:
     named = sorted({str(k) for own in tables if isinstance(own, dict) for k in own}, key=_order)
     again = sum(isinstance(record.get("rejected"), dict) for record in run.records)
     told += [f"out of bounds: {', '.join(named)}"] if named else []
-    told += [f"{again} rounds played again"] if again else []
+    told += [f"{plural(again, 'round')} played again"] if again else []
     return "Devices", str(fleet.devices), "; ".join(told)
 
 

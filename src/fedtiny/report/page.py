@@ -9,6 +9,7 @@ from fedtiny import config as configs
 from fedtiny.drawing import files
 from fedtiny.drawing.figure import Figure
 from fedtiny.drawing.files import inline
+from fedtiny.errors import plural
 from fedtiny.experiments import table as tables
 from fedtiny.experiments.table import BEST, Entry
 from fedtiny.report import devices
@@ -159,7 +160,7 @@ def _rounds(run: Run) -> Html:
     if not run.records:
         return Html()
     rows = (formatting.round_cells(record) for record in run.records)
-    name = f"All {len(run.records)} rounds in numbers"
+    name = f"All {plural(len(run.records), 'round')} in numbers"
     return _folded(name, table(name, formatting.ROUND_HEADINGS, rows, ("missing",)))
 
 

@@ -16,7 +16,7 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.config.flat import flat, nested
 from fedtiny.drawing import palette
-from fedtiny.errors import RunError
+from fedtiny.errors import RunError, plural
 from fedtiny.experiments.quantities import label
 from fedtiny.runs import metrics, reading
 from fedtiny.runs.folder import RunFolder, quoted, way_on
@@ -129,7 +129,7 @@ def _gaps(run: Run) -> list[str]:
     """What a run lacks that is not finished, or that an older version made."""
     folder, records, gaps = run.folder, run.records, []
     if not run.finished:
-        done = f"{len(records)} of {run.config.rounds} rounds"
+        done = f"{len(records)} of {plural(run.config.rounds or 0, 'round')}"
         gaps.append(f"The run is not finished ({done}); go on with: {way_on(folder)}")
     files = (folder.partition, folder.selection, folder.metrics, folder.versions)
     gaps += [

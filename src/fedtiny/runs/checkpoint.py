@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save
 
-from fedtiny.errors import FedTinyError, RunError
+from fedtiny.errors import FedTinyError, RunError, plural
 from fedtiny.federation.server import Server
 from fedtiny.files import (
     MAX_TENSORS,
@@ -182,7 +182,8 @@ def require_complete(folder: RunFolder) -> None:
             reading.selection(folder)
         elif rounds := len(metrics.read(folder)):
             raise RunError(
-                f"{folder.checkpoint} is missing, and with it what {rounds} rounds have trained"
+                f"{folder.checkpoint} is missing, and with it what {plural(rounds, 'round')} "
+                "have trained"
             )
     except FedTinyError as error:
         raise IncompleteRunError(str(error), folder) from error

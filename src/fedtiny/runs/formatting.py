@@ -16,8 +16,10 @@ from fedtiny.config.flat import flat
 from fedtiny.cost import Workload
 from fedtiny.cost.flops import dense_round, plain
 from fedtiny.cost.memory import total
+from fedtiny.errors import plural
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.metrics import Record, number
+from fedtiny.runs.numbering import round_number
 
 MAX_COLUMNS = 20
 ROUND_HEADINGS = ("round", "accuracy", "loss", "density", "swapped", "down", "up", "s", "missing")
@@ -70,7 +72,8 @@ def whole_line(result: dict[str, Any]) -> str:
 def fleet_line(config: Config) -> str:
     """Who trains, and for how long."""
     fleet = config.fleet
-    return f"{fleet.devices} devices, {spread(fleet)}, {config.rounds} rounds"
+    rounds = "rounds by the preset" if config.rounds is None else plural(config.rounds, "round")
+    return f"{plural(fleet.devices, 'device')}, {spread(fleet)}, {rounds}"
 
 
 def budget_lines(config: RunConfig, work: Workload, arena: int | None) -> list[str]:
@@ -124,7 +127,7 @@ def _tie(choice: dict[str, Any]) -> str:
 def round_line(record: Record, rounds: int) -> str:
     """A round in one line."""
     digits = len(str(rounds))
-    parts = [f"round {record['round'] + 1:>{digits}}/{rounds}"]
+    parts = [f"round {round_number(record):>{digits}}/{rounds}"]
     if record["accuracy"] is not None:
         parts.append(f"accuracy {record['accuracy']:.4f}  loss {record['loss']:.3f}")
     if record.get("device_accuracy_worst") is not None:
@@ -149,7 +152,7 @@ def round_cells(record: Record) -> list[str]:
     moved = (number(record, f"bytes_{way}") for way in ("down", "up"))
     failed = record.get("failed")
     return [
-        str(record["round"] + 1),
+        str(round_number(record)),
         told("accuracy", ".4f"),
         told("loss", ".3f"),
         told("density", ".4f"),
@@ -167,7 +170,7 @@ def gpu_line(result: dict[str, Any]) -> str:
     kernels = " and ".join(result.get("kernels", ()))
     trained = f"{kernels} kernels, " if kernels else ""
     used = size(result["gpu_memory"])
-    return f"on {cards}{rank}: {trained}{result['lanes']} lanes, {used} of GPU memory"
+    return f"on {cards}{rank}: {trained}{plural(result['lanes'], 'lane')}, {used} of GPU memory"
 
 
 def idle_gpus_line(count: int) -> str:

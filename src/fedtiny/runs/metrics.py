@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedtiny.cost import Workload, flops, memory, traffic
-from fedtiny.errors import RunError
+from fedtiny.errors import RunError, plural
 from fedtiny.federation import averaging
 from fedtiny.federation.rounds import RoundResult
 from fedtiny.federation.verbs import Evaluate
@@ -24,19 +24,30 @@ from fedtiny.files import (
 )
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.numbering import KEY, OLD_KEY, numbered, numbered_from_zero, round_number
 from fedtiny.runs.reading import RECORD
 from fedtiny.sparse.vector import VALUE_BYTES
 
 Record = dict[str, Any]
 
 
-def append(folder: RunFolder, record: Record) -> None:
+def append(folder: RunFolder, record: Record, *, from_zero: bool = False) -> None:
     """Add a round's line."""
-    append_line(folder.metrics, json.dumps(plain(record)))
+    append_line(folder.metrics, _line(record, from_zero))
 
 
 def read(folder: RunFolder) -> list[Record]:
-    """Every whole line; a last line that a kill cut off is left out."""
+    """Every whole line, with rounds that count from 1; one that a kill cut off is left out."""
+    return [numbered(record) for record in _lines(folder)]
+
+
+def counts_from_zero(folder: RunFolder) -> bool:
+    """Whether the lines of a run are those of version 0.2 or before."""
+    return any(OLD_KEY in record for record in _lines(folder))
+
+
+def _lines(folder: RunFolder) -> list[Record]:
+    """Every whole line as it is."""
     if not folder.metrics.exists():
         return []
     with readable(folder.metrics):
@@ -54,24 +65,28 @@ def read(folder: RunFolder) -> list[Record]:
     return records
 
 
-def write(folder: RunFolder, records: list[Record]) -> None:
+def write(folder: RunFolder, records: list[Record], *, from_zero: bool = False) -> None:
     """Have these lines and no others."""
-    text = "".join(json.dumps(record) + "\n" for record in records)
+    text = "".join(_line(record, from_zero) + "\n" for record in records)
     write_atomically(folder.metrics, text.encode())
 
 
-def read_before(folder: RunFolder, round: int, last: Record | None = None) -> list[Record]:
-    """The lines that the checkpoint knows of: no round may stand twice.
+def _line(record: Record, from_zero: bool) -> str:
+    return json.dumps(plain(numbered_from_zero(record) if from_zero else record))
+
+
+def read_before(folder: RunFolder, rounds: int, last: Record | None = None) -> list[Record]:
+    """The lines of so many rounds, which the checkpoint knows of: no round may stand twice.
 
     If the last of them is lost, it is the checkpoint's own.
     """
-    records = [record for record in read(folder) if record["round"] < round]
-    if last and len(records) == round - 1:
-        records.append(last)
-    if len(records) != round or [record["round"] for record in records] != list(range(round)):
+    records = [record for record in read(folder) if round_number(record) <= rounds]
+    if last and len(records) == rounds - 1:
+        records.append(numbered(last))
+    if [round_number(record) for record in records] != list(range(1, rounds + 1)):
         raise RunError(
-            f"{folder.metrics} lacks some of the {round} rounds that the checkpoint has seen; "
-            "put the file back as it was"
+            f"{folder.metrics} lacks some of the {plural(rounds, 'round')} that the checkpoint has "
+            "seen; put the file back as it was"
         )
     return records
 
@@ -145,7 +160,7 @@ def round_record(assembly: Assembly, result: RoundResult, started: float) -> Rec
     measured = _measured(assembly, result)
     evaluation, *_ = assembly.server.take_account()
     return {
-        "round": result.round,
+        KEY: result.round + 1,
         **measured,
         "train_loss": result.outcome.metrics.get("loss"),
         "density": mask.density,

@@ -14,6 +14,7 @@ from fedtiny.data.images import Layout
 from fedtiny.errors import RunError
 from fedtiny.files import read_json
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.numbering import KEY, OLD_KEY
 
 Plain = dict[str, Any]
 Check = Callable[[Any], bool]
@@ -99,9 +100,18 @@ MEASURED: dict[str, Check] = {
     "failed": FAILED,
     "counted": is_flag,
 }
-ROUND = {"round": integer(MAX_ROUNDS)}
-RECORD = fields(
-    ROUND,
+NUMBER = {KEY: lambda value: integer(MAX_ROUNDS)(value) and value > 0}
+OLD_NUMBER = {OLD_KEY: integer(MAX_ROUNDS)}
+
+
+def of_round(needed: Mapping[str, Check], others: Mapping[str, Check] | None = None) -> Check:
+    """A table that belongs to a round, under today's key or the old one, never both."""
+    now, before = (fields({**own, **needed}, others) for own in (NUMBER, OLD_NUMBER))
+    return lambda value: now(value) != before(value)
+
+
+RECORD = of_round(
+    {},
     {
         **MEASURED,
         "train_loss": LOSS,
@@ -119,10 +129,10 @@ RECORD = fields(
     },
 )
 """A line of metrics.jsonl, as far as it tells."""
-WHOLE_RECORD = fields({**ROUND, **MEASURED})
+WHOLE_RECORD = of_round(MEASURED)
 """Such a line with all that a run needs to go on from."""
-BEST = fields(
-    {"accuracy": SHARE, "density": SHARE, "kept_weights": COUNT, "round": COUNT},
+BEST = of_round(
+    {"accuracy": SHARE, "density": SHARE, "kept_weights": COUNT},
     {"loss": LOSS, "by": is_text},
 )
 RESULT = fields(

@@ -59,6 +59,7 @@ class FolderRecorder:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
+        self.from_zero = False  # how the lines of a run that goes on count its rounds
 
     def described(self, assembly: Assembly, fleet: Fleet | None) -> None:
         if fleet is not None:
@@ -72,7 +73,8 @@ class FolderRecorder:
             write_atomically(folder.weights, assembly.weights.content)
 
     def started(self, records: list[Record]) -> None:
-        metrics.write(self.folder, records)
+        self.from_zero = bool(records) and metrics.counts_from_zero(self.folder)
+        metrics.write(self.folder, records, from_zero=self.from_zero)
 
     def selected(self, assembly: Assembly, selection: dict[str, Any]) -> None:
         write_json(self.folder.selection, selection)
@@ -80,7 +82,7 @@ class FolderRecorder:
 
     def round_done(self, assembly: Assembly, record: Record) -> None:
         server, config = assembly.server, assembly.config
-        metrics.append(self.folder, record)
+        metrics.append(self.folder, record, from_zero=self.from_zero)
         if server.round % config.checkpoint_every == 0 or server.round == config.rounds:
             save_checkpoint(self.folder, server, record)
 

@@ -11,6 +11,7 @@ from fedtiny.runs import formatting
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.numbering import round_number
 from fedtiny.runs.resolve import gpu_count, has_gpu
 
 
@@ -88,7 +89,7 @@ class Lines:
         for line in formatting.unused_settings(config):
             self._say(line)
         if records:
-            self._say(f"resumed after round {records[-1]['round'] + 1} of {self.rounds}")
+            self._say(f"resumed after round {round_number(records[-1])} of {self.rounds}")
         step = "training" if server.coarse_pruned else "choosing a candidate"
         self.progress.reset(self.task, total=self.rounds, completed=server.round, description=step)
         self.progress.start()

@@ -25,6 +25,7 @@ from fedtiny.runs.checkpoint import Checkpoint, restore
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.metrics import Record, result_record, selection_record
+from fedtiny.runs.opening import new_folder
 from fedtiny.runs.recorder import Recorder, Saved, recording, versions
 from fedtiny.runs.reporter import Reporter, Silent, automatic
 from fedtiny.runs.resolve import resolved
@@ -70,7 +71,7 @@ def run(
         _assembled(
             config, ranks, data=data, model=model, partition=partition, fleet=fleet
         ) as assembly,
-        recording(ranks, lambda: _new_folder(assembly.config, out)) as recorder,
+        recording(ranks, lambda: new_folder(assembly.config, out)) as recorder,
     ):
         recorder.described(assembly, fleet)
         return _train(assembly, recorder, _reporter(ranks, reporter))
@@ -204,14 +205,6 @@ def _finish(
         network=assembly.model.eval(),
         graph=assembly.graph,
     )
-
-
-def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
-    if out is not None:
-        return RunFolder.create(Path(out))
-    data, model = (name.rpartition(":")[2] for name in (config.data.name, config.model))
-    stem = f"{config.method}-{data}-{model}-d{config.density:g}-s{config.seed}"
-    return RunFolder.create_below(Path("runs"), stem)
 
 
 def _restore(checkpoint: Checkpoint, server: Server) -> None:

@@ -21,7 +21,7 @@ class Schedule:
     granularity: Granularity = "block"
     order: Order = "backward"
     rate: float = 0.3
-    """Share of a layer's weights that an adjustment in round 0 swaps."""
+    """Share of a layer's weights that an adjustment in the first round swaps."""
 
     def adjusts(self, round: int) -> bool:
         """Whether the mask is adjusted at the end of this round (Alg. 2, line 10)."""

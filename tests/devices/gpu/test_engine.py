@@ -257,7 +257,7 @@ def test_divergence_names_the_device_and_the_round():
     bench = lab(settings(train={"optimizer": "sgd", "lr": 1e30}))
     engine = engine_of(bench)
     engine.load(bench.theta())
-    with pytest.raises(FedTinyError, match=r"diverged on device 1 in round 7.*lower --train\.lr"):
+    with pytest.raises(FedTinyError, match=r"diverged on device 1 in round 8.*lower --train\.lr"):
         engine.train(bench.shards[1], RngKey(0, round=7, device=1), epochs=3)
     with pytest.raises(FedTinyError, match="on the server's public set"):
         engine.train(bench.shards[1], RngKey(0, BEFORE_ROUNDS, SERVER), epochs=3)

@@ -121,6 +121,14 @@ def test_what_is_written_down_of_the_first_round_is_the_same(played, name):
     assert ours.keys() == theirs.keys()
     for figure in ("train_loss", "loss"):
         assert ours[figure] == pytest.approx(theirs[figure], rel=2e-3)
-    for figure in ("round", "bytes_down", "flops", "density", "answered", "failed", "adjusted"):
+    for figure in (
+        "round_number",
+        "bytes_down",
+        "flops",
+        "density",
+        "answered",
+        "failed",
+        "adjusted",
+    ):
         assert ours[figure] == theirs[figure], figure
     assert ours["bytes_up"] == pytest.approx(theirs["bytes_up"], rel=1e-3)

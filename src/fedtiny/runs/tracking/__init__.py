@@ -19,8 +19,10 @@ from fedtiny.files import make_own_folder, write_json
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.numbering import KEY, round_number
 from fedtiny.runs.reading import TRACKED, plain
 from fedtiny.runs.reporter import Reporter, automatic
+from fedtiny.runs.tracking.mlflow import MLflow
 
 STATE = "trackers.json"
 
@@ -56,6 +58,7 @@ class TensorBoard:
     """Event files in the run folder; a resumed run adds one that takes over from the last."""
 
     def __init__(self) -> None:
+        require("tensorboard", extra="tensorboard")  # which PyTorch's writer does not name
         self.writing = require("torch.utils.tensorboard", extra="tensorboard")
         self.writer: Any = None
 
@@ -129,6 +132,10 @@ class WeightsAndBiases:
 
 
 TRACKERS: dict[str, tuple[Callable[[], Tracker], str]] = {
+    "mlflow": (
+        MLflow,
+        "mlflow ui --backend-store-uri {run}/mlruns (or MLFLOW_TRACKING_URI)",
+    ),
     "tensorboard": (TensorBoard, "tensorboard --logdir {run}"),
     "trackio": (Trackio, "trackio show --project fedtiny"),
     "wandb": (WeightsAndBiases, "wandb sync {run}/wandb/offline-* (if it was)"),
@@ -150,7 +157,6 @@ def create(names: Iterable[str]) -> dict[str, Tracker]:
         if name not in TRACKERS:
             hint = did_you_mean(name, TRACKERS)
             raise ConfigError(f"no tracker '{name}' (known: {', '.join(TRACKERS)}){hint}")
-        require(name, extra=name)
         kind, _ = TRACKERS[name]
         trackers[name] = kind()
     return trackers
@@ -207,7 +213,7 @@ class Tracked:
 
     def _log(self, record: Record) -> None:
         """Tell the trackers that do not have this round yet."""
-        step, news = record["round"] + 1, False
+        step, news = round_number(record), False
         for name, tracker in list(self.trackers.items()):
             new = step > self.state[name]["rounds"]
             if new and self._try(name, tracker.log, step, figures(record)):
@@ -229,7 +235,7 @@ class Tracked:
 def figures(record: Mapping[str, Any]) -> dict[str, float]:
     """Every finite number of a record, with the density of each layer.
 
-    >>> figures({"round": 3, "accuracy": 0.5, "loss": None, "densities": {"a.weight": 0.1}})
+    >>> figures({"round_number": 4, "accuracy": 0.5, "loss": None, "densities": {"a.weight": 0.1}})
     {'accuracy': 0.5, 'layer_density/a.weight': 0.1}
     """
     layers = record.get("densities") or {}
@@ -237,7 +243,7 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: value
         for name, value in flat.items()
-        if name != "round"
+        if name != KEY
         and isinstance(value, int | float)
         and not isinstance(value, bool)
         and isfinite(value)
