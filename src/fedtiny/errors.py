@@ -1,7 +1,8 @@
 """Errors that tell a user what went wrong and what to do about it."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from fedtiny.aliases import old_names
 
@@ -10,6 +11,8 @@ __getattr__ = old_names(__name__)
 
 class FedTinyError(Exception):
     """A problem the user can mend; the command line prints its one sentence and exits with 1.
+
+    Sentences are written with flags; from Python, `str` names arguments instead.
 
     One that is not `retryable` comes again however often its run is continued: it takes a new run
     to do better. One that is `reported` is printed by another process of the same run.
@@ -22,6 +25,9 @@ class FedTinyError(Exception):
         super().__init__(message)
         if retryable is not None:
             self.retryable = retryable
+
+    def __str__(self) -> str:
+        return named(super().__str__())
 
 
 class ConfigError(FedTinyError):
@@ -59,6 +65,29 @@ class KernelError(FedTinyError):
 
 class ExportError(FedTinyError):
     """A model that cannot be exported as asked, or an exported file that is not one."""
+
+
+class _Names:
+    flags = False
+
+
+@contextmanager
+def naming_flags(flags: bool = True) -> Iterator[None]:
+    """Within this, sentences name flags, as on the command line; elsewhere names of Python."""
+    before, _Names.flags = _Names.flags, flags
+    try:
+        yield
+    finally:
+        _Names.flags = before
+
+
+def named(sentence: str) -> str:
+    """A sentence that is written with flags, as whoever is here would write its settings."""
+    if _Names.flags or "--" not in sentence:
+        return sentence
+    from fedtiny.config.flags import as_arguments
+
+    return as_arguments(sentence)
 
 
 def can_retry(error: BaseException | None) -> bool:
