@@ -33,7 +33,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmg]i?)?b?", re.IGNORECASE)
 _FLOPS = re.compile(r"(\d+(?:\.\d*)?(?:e\+?\d+)?|\.\d+)\s*(%|[kmgt]?)(?:flops)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ResolvedTrain(TrainConfig):
     """Local training; a rate left open is the optimizer's own, whichever that is."""
 
@@ -41,14 +41,14 @@ class ResolvedTrain(TrainConfig):
     batch_size: int
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ResolvedSelection(SelectionConfig):
     """Coarse pruning."""
 
     pool_size: int | Literal["auto"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ResolvedPruning(PruningConfig):
     """Progressive pruning."""
 
@@ -56,7 +56,7 @@ class ResolvedPruning(PruningConfig):
     r_stop: int
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ResolvedConfig(Config):
     """A config with the data set's preset filled in: what methods and costs are worked out from."""
 
@@ -66,7 +66,7 @@ class ResolvedConfig(Config):
     pruning: ResolvedPruning
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RunConfig(ResolvedConfig):
     """A resolved config of which it is also settled who computes: what a run goes by."""
 

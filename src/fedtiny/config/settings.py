@@ -1,8 +1,8 @@
 """All settings of a run. A value of None is filled in from the data set's preset."""
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
 from fedtiny.aliases import old_attributes
 from fedtiny.config.checks import check_types, complaints
@@ -20,8 +20,23 @@ class Settings:
     def __hash__(self) -> int:
         return hash(tuple(vars(self).values()))
 
+    def __repr__(self) -> str:
+        """Only what differs from the defaults; it makes the same settings again."""
+        changed = [
+            f"{declared.name}={value!r}"
+            for declared in fields(self)  # type: ignore[arg-type]
+            if (value := getattr(self, declared.name)) != _default(declared)
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
-@dataclass(frozen=True, eq=False)
+
+def _default(declared: "Field[Any]") -> Any:
+    """The default of a setting; what has none is always shown."""
+    made = declared.default_factory
+    return declared.default if made is MISSING else made()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class DataConfig(Settings):
     """Which data, and how images are prepared."""
 
@@ -53,7 +68,7 @@ class DataConfig(Settings):
 
 
 @old_attributes
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FleetConfig(Settings):
     """The devices, and who takes part in a round."""
 
@@ -85,7 +100,7 @@ class FleetConfig(Settings):
         return max(1, ceil(round(self.fraction * self.devices, 9)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TrainConfig(Settings):
     """Local training."""
 
@@ -121,7 +136,7 @@ class TrainConfig(Settings):
     """Epochs on the public one-shot set before anything is pruned."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ServerConfig(Settings):
     """What the server makes of the devices' mean: its optimizer, and an average over rounds."""
 
@@ -144,7 +159,7 @@ class ServerConfig(Settings):
     """ema: weight of the average so far in a round."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SelectionConfig(Settings):
     """Coarse pruning: how the first mask is chosen (Alg. 1)."""
 
@@ -169,7 +184,7 @@ class SelectionConfig(Settings):
 
 
 @old_attributes
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PruningConfig(Settings):
     """Progressive pruning: how the mask is adjusted during training (Alg. 2)."""
 
@@ -217,7 +232,7 @@ class PruningConfig(Settings):
     """Last round that may adjust as a share of the rounds, say 0.75, if r_stop is not given."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DeviceConfig(Settings):
     """How a native device spends its memory and time."""
 
@@ -231,7 +246,7 @@ class DeviceConfig(Settings):
     """Another Python, with fedtiny but perhaps without torch, whose processes play the devices."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GpuConfig(Settings):
     """How the GPU simulator computes; all but graphs and compile works without a GPU too."""
 
@@ -255,7 +270,7 @@ class GpuConfig(Settings):
 
 
 @old_attributes
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RobustnessConfig(Settings):
     """How far devices are trusted; every reply is checked in any case."""
 
@@ -280,7 +295,7 @@ class RobustnessConfig(Settings):
 
 
 @old_attributes
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Config(Settings):
     """One run."""
 

@@ -33,7 +33,7 @@ TEST_SHARE = 0.2  # of a set that comes without a test split
 SPLIT_SEED = 0  # such a set is split alike in every run
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageSet:
     """Labelled images of one split: ``images`` is [N, C, H, W] and ``labels`` is [N].
 
@@ -68,6 +68,13 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.images)
 
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        return (
+            f"<ImageSet: {len(self):,} samples of {shape} {self.images.dtype}, "
+            f"{len(self.classes)} classes>"
+        )
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width."""
@@ -93,7 +100,7 @@ class ImageSet:
         return balanced_choice(self.labels, size, draw)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DataSet:
     """What a run learns from: two splits and how to normalize and augment them.
 
@@ -135,6 +142,14 @@ class DataSet:
             raise DataError(f"the std of {self.name} must be above 0 for every channel")
         if self.crop_padding < 0:
             raise DataError(f"crop_padding must be 0 or more, not {self.crop_padding}")
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.input_shape))
+        devices = f", {len(self.partition)} devices" if self.partition else ""
+        return (
+            f"<DataSet {self.name!r}: {len(self.train):,} training and {len(self.test):,} test "
+            f"samples of {shape}, {len(self.classes)} classes{devices}>"
+        )
 
     @classmethod
     def measured(

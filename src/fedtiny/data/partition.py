@@ -16,7 +16,7 @@ KINDS = ("dirichlet", "iid", "shards")
 REDRAWS = 100
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Partition:
     """The training samples of each device: sorted int64 indices, none on two devices."""
 
@@ -31,6 +31,10 @@ class Partition:
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    def __repr__(self) -> str:
+        sizes = self.sizes
+        return f"<Partition: {len(self)} devices with {sizes.min():,} to {sizes.max():,} samples>"
 
     @property
     def end(self) -> int:

@@ -25,7 +25,14 @@ from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
 from fedtiny.runs import reading
 from fedtiny.runs.folder import RunFolder, way_on
-from fedtiny.runs.inputs import build_model, check_inputs, load_data, own_inputs, parameters
+from fedtiny.runs.inputs import (
+    as_arguments,
+    build_model,
+    check_inputs,
+    load_data,
+    own_inputs,
+    parameters,
+)
 from fedtiny.runs.split import NOT_OURS
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta
@@ -108,12 +115,12 @@ class Trained:
         }
 
 
-def tiny_model(path: Path | str, *, fold: bool = True, best: bool = False) -> TinyModel:
+def tiny_model(path: Path | str, *, fold: bool = True, best: bool = False, **own: Any) -> TinyModel:
     """The model of a packed file or of a run folder, the best round's on request.
 
     A finished run holds its packed model, so that neither its data nor torch is needed here; with
     `fold` False, of the best round, or where that file is missing or damaged, the run's network is
-    built again.
+    built again; data and a model of one's own are given for that.
     """
     place = Path(path)
     if place.is_file():
@@ -121,7 +128,7 @@ def tiny_model(path: Path | str, *, fold: bool = True, best: bool = False) -> Ti
     if fold and not best:
         with suppress(ExportError):
             return packed.read(RunFolder(place).packed)
-    return trained(place, best=best).tiny(fold=fold)
+    return trained(place, best=best, **own).tiny(fold=fold)
 
 
 def trained(
@@ -147,8 +154,8 @@ def trained(
     inputs = {"data": data, "model": model}
     if any(inputs[name] is None for name in own_inputs(asked)):
         raise ExportError(
-            f"{path} was trained with data or a network of your own; pack it from Python with "
-            "fedtiny.export.source.pack_run(path, data=..., model=...), then export the file"
+            f"{path} was trained with data or a network of your own; export it from Python with "
+            f"fedtiny.load_run(path, {as_arguments(own_inputs(asked))}).export(...)"
         )
     data = data or load_data(asked)
     own = copy.deepcopy(model)

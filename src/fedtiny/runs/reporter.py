@@ -11,6 +11,7 @@ from fedtiny.runs import formatting
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.notebook import NotebookReporter
 from fedtiny.runs.resolve import gpu_count, has_gpu
 
 
@@ -135,5 +136,5 @@ def automatic() -> Reporter:
     """The reporter that fits where the output goes."""
     console = Console(highlight=False, soft_wrap=True)
     if console.is_jupyter:
-        return Silent()
+        return NotebookReporter()
     return Lines(console, bar=console.is_terminal)

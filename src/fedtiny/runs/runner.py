@@ -209,9 +209,13 @@ def _finish(
 def _new_folder(config: Config, out: Path | str | None) -> RunFolder:
     if out is not None:
         return RunFolder.create(Path(out))
+    return RunFolder.create_below(Path("runs"), stem_of(config))
+
+
+def stem_of(config: Config) -> str:
+    """What a run is, as the name of its folder."""
     data, model = (name.rpartition(":")[2] for name in (config.data.name, config.model))
-    stem = f"{config.method}-{data}-{model}-d{config.density:g}-s{config.seed}"
-    return RunFolder.create_below(Path("runs"), stem)
+    return f"{config.method}-{data}-{model}-d{config.density:g}-s{config.seed}"
 
 
 def _restore(checkpoint: Checkpoint, server: Server) -> None:
