@@ -240,18 +240,6 @@ def test_the_reporter_fits_where_the_output_goes(monkeypatch):
     assert not automatic().progress.disable
 
 
-def in_a_notebook(monkeypatch):
-    shell = type("ZMQInteractiveShell", (), {})()
-    monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
-
-
-def test_a_notebook_hears_nothing(tmp_path, monkeypatch, capfd):
-    in_a_notebook(monkeypatch)
-    assert type(automatic()) is Silent
-    fedtiny.run(tiny(rounds=1), out=tmp_path / "run")
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_reporter_is_always_closed(tmp_path):
     class Closing(StopAfter):
         closed = 0

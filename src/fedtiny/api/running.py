@@ -59,7 +59,7 @@ def run(
         >>> result.density <= 0.3
         True
     """
-    given = as_callbacks(callbacks)
+    called = as_callbacks(callbacks)
     shown = reporter or automatic()
     ended = runner.run(
         config,
@@ -67,10 +67,10 @@ def run(
         data=data,
         model=model,
         partition=partition,
-        reporter=CallbackReporter(shown, given),
+        reporter=CallbackReporter(shown, called),
         fleet=fleet,
     )
-    return _ended(of_run(ended, data=data, model=model), given, shown)
+    return _ended(of_run(ended, data=data, model=model), called, shown)
 
 
 def resume(
@@ -115,7 +115,7 @@ def resume(
         >>> fedtiny.resume("runs/stopped").accuracy == result.accuracy
         True
     """
-    given = as_callbacks(callbacks)
+    called = as_callbacks(callbacks)
     shown = reporter or automatic()
     ended = runner.resume(
         path,
@@ -124,10 +124,10 @@ def resume(
         device_python=device_python,
         data=data,
         model=model,
-        reporter=CallbackReporter(shown, given),
+        reporter=CallbackReporter(shown, called),
         fleet=fleet,
     )
-    return _ended(of_run(ended, data=data, model=model), given, shown)
+    return _ended(of_run(ended, data=data, model=model), called, shown)
 
 
 def _ended(result: Result, callbacks: list[Any], shown: Reporter) -> Result:

@@ -68,8 +68,8 @@ def _argument(found: re.Match[str]) -> str:
 
 def _call(command: str) -> str:
     """What continues a run, as a call; other commands are for a terminal."""
-    words = shlex.split(command) if command.startswith("fedtiny resume ") else []
-    return f"fedtiny.resume({words[2]!r})" if len(words) == 3 else command
+    parts = shlex.split(command) if command.startswith("fedtiny resume ") else []
+    return f"fedtiny.resume({parts[2]!r})" if len(parts) == 3 else command
 
 
 def _is_value(word: str, name: str, choices: Choices) -> bool:

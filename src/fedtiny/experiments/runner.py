@@ -197,7 +197,8 @@ class Runner:
 def complete(cell: Cell, folder: RunFolder, reporter: Reporter, **own: Any) -> bool:
     """Bring one cell to its end, from wherever it is; data may lie elsewhere than before.
 
-    A data set and a model of one's own are given as `data` and `model`. Returns whether there was anything left to do.
+    A data set and a model of one's own are given as `data` and `model`. Returns whether there was
+    anything left to do.
     """
     if folder.config.exists() or folder.result.exists():
         require_same(cell, folder)

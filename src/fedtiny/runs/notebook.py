@@ -1,5 +1,6 @@
 """A run in a notebook: one line below the cell, which is updated after each round."""
 
+import importlib
 import sys
 import time
 from html import escape
@@ -14,23 +15,21 @@ from fedtiny.runs.metrics import Record
 
 def display(shown: object, **options: Any) -> Any:
     """Show something below the cell; what is shown with a `display_id` can be updated."""
-    from IPython.display import display as show
-
-    return show(shown, **options)  # type: ignore[no-untyped-call]
+    return importlib.import_module("IPython.display").display(shown, **options)
 
 
 class Line:
     """What is shown: a bar, and words."""
 
-    def __init__(self, words: str, done: int, rounds: int) -> None:
-        self.words, self.done, self.rounds = words, done, rounds
+    def __init__(self, text: str, done: int, rounds: int) -> None:
+        self.text, self.done, self.rounds = text, done, rounds
 
     def __repr__(self) -> str:
-        return self.words
+        return self.text
 
     def _repr_html_(self) -> str:
         bar = f'<progress value="{self.done}" max="{self.rounds}"></progress>'
-        return f"<div>{bar} <code>{escape(self.words)}</code></div>"
+        return f"<div>{bar} <code>{escape(self.text)}</code></div>"
 
 
 class NotebookReporter:
@@ -81,8 +80,8 @@ class NotebookReporter:
         each = (time.monotonic() - self.began) / max(1, self.done - self.first)
         return f"about {each * (self.rounds - self.done):.0f} s left"
 
-    def _show(self, words: str) -> None:
-        line = Line(f"round {self.done}/{self.rounds}: {words}", self.done, self.rounds)
+    def _show(self, text: str) -> None:
+        line = Line(f"round {self.done}/{self.rounds}: {text}", self.done, self.rounds)
         if self.place is None:
             self.place = display(line, display_id=True)
         else:
