@@ -58,7 +58,7 @@ def test_a_bad_setting_is_named_as_it_was_written(make, sentence):
 
 
 def test_a_run_refuses_with_names_of_arguments(tmp_path):
-    with pytest.raises(ConfigError, match="^threads=2 needs workers=1: "):
+    with pytest.raises(ConfigError, match=r"^threads=2 needs workers=1: "):
         fedtiny.run(tiny(threads=2, workers=2), out=tmp_path / "a")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
@@ -76,8 +76,6 @@ def test_every_setting_is_known_by_its_flag():
     names = list(every_setting())
     assert len(names) > 90
     assert [as_arguments(as_flag(name)) for name in names] == names
-
-
 
 
 def test_commands_and_flags_of_other_programs_stay():

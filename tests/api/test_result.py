@@ -138,7 +138,9 @@ def test_an_export_of_ones_own_needs_nothing_again(tmp_path):
     again = fedtiny.load_run(result.path, data=data, model=model)
     assert again.export("onnx", tmp_path / "m.onnx").is_file()
     state = result.network.state_dict()
-    assert all(torch.equal(state[name], value) for name, value in again.network.state_dict().items())
+    assert all(
+        torch.equal(state[name], value) for name, value in again.network.state_dict().items()
+    )
 
 
 def test_what_cannot_be_exported_is_told_with_arguments(result, tmp_path):

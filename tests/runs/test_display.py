@@ -1,6 +1,5 @@
 """What a run shows: plain lines, a live bar in a terminal, nothing in a notebook."""
 
-import builtins
 import io
 import re
 import shlex
@@ -13,7 +12,7 @@ from rich.console import Console
 import fedtiny
 from fedtiny.errors import FedTinyError
 from fedtiny.runs import formatting, reporter
-from fedtiny.runs.reporter import Lines, Silent, automatic
+from fedtiny.runs.reporter import Lines, automatic
 
 from .tiny import TINY, StopAfter, own_data, tiny
 
