@@ -67,16 +67,17 @@ class SweepResult(Sequence[Result]):
 
     def __repr__(self) -> str:
         lost = f", {len(self.failed)} failed" if self.failed else ""
+        count = "1 run" if len(self) == 1 else f"{len(self)} runs"
         shown = "".join(f"\n  {result!r}" for result in self.results)
-        return f"<SweepResult: {len(self)} runs{lost}>{shown}"
+        return f"<SweepResult: {count}{lost}>{shown}"
 
     def frame(self) -> "DataFrame":
         """The finished runs as a pandas DataFrame.
 
         Returns:
             A row for each run, by the name of its folder. Columns are the settings in which the
-            runs differ, and accuracy, loss, density, rounds, bytes down and up, and bytes of the
-            model.
+            runs differ, and what came of them: accuracy, loss, the density that the model keeps,
+            rounds, bytes down and up, and bytes of the model.
 
         Raises:
             FedTinyError: pandas is not installed.

@@ -18,9 +18,15 @@ REDRAWS = 100
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partition:
-    """The training samples of each device: sorted int64 indices, none on two devices."""
+    """Which training samples each device has; no sample is on two devices.
+
+    Example:
+        >>> fedtiny.Partition.by_ids(["ann", "bob", "ann"])
+        <Partition: 2 devices with 1 to 2 samples>
+    """
 
     devices: tuple[Array, ...]
+    """For each device the indices of its samples, sorted, int64."""
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -48,7 +54,14 @@ class Partition:
         return np.array([len(device) for device in self.devices], dtype=np.int64)
 
     def table(self, labels: Array, n_classes: int) -> Array:
-        """How many samples of each class each device has: [devices, classes].
+        """How many samples of each class each device has.
+
+        Args:
+            labels: The label of every training sample.
+            n_classes: How many classes there are.
+
+        Returns:
+            Counts, [devices, classes].
 
         >>> Partition((np.array([0, 1]), np.array([2]))).table(np.array([0, 1, 1]), 2).tolist()
         [[1, 1], [0, 1]]
@@ -57,18 +70,35 @@ class Partition:
         return np.stack(rows)
 
     def flat(self) -> tuple[Array, Array]:
-        """All indices one device after another, and where each device's begin and end."""
+        """The partition as two arrays.
+
+        Returns:
+            All indices, one device after another, and where each device's begin and end.
+        """
         offsets = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
         return np.concatenate(self.devices).astype(np.int64), offsets
 
     @classmethod
     def of(cls, drawn: Iterable[Array]) -> "Partition":
-        """The partition of these samples, whatever their order."""
+        """The partition of these samples, whatever their order.
+
+        Args:
+            drawn: For each device the indices of its samples.
+
+        Returns:
+            The partition.
+        """
         return cls(tuple(np.sort(device.astype(np.int64)) for device in drawn))
 
     @classmethod
     def by_ids(cls, ids: ArrayLike) -> "Partition":
         """One device for each id, in the order of the ids: whose sample is whose.
+
+        Args:
+            ids: For each training sample a whole number or a text.
+
+        Returns:
+            The partition.
 
         >>> [device.tolist() for device in Partition.by_ids(["bo", "al", "bo"]).devices]
         [[1], [0, 2]]
@@ -86,6 +116,12 @@ class Partition:
     def within(self, chosen: Array) -> "Partition":
         """The same of some samples, numbered anew in their order; who has none is left out.
 
+        Args:
+            chosen: Indices of the samples that are kept.
+
+        Returns:
+            The partition of these.
+
         >>> whose = Partition((np.array([0, 3]), np.array([1]), np.array([2])))
         >>> [device.tolist() for device in whose.within(np.array([1, 3])).devices]
         [[1], [0]]
@@ -98,7 +134,15 @@ class Partition:
 
     @classmethod
     def from_flat(cls, indices: Array, offsets: Array) -> "Partition":
-        """The partition that :meth:`flat` wrote."""
+        """The partition that :meth:`flat` wrote.
+
+        Args:
+            indices: All indices, one device after another.
+            offsets: Where each device's begin and end.
+
+        Returns:
+            The partition.
+        """
         ordered = len(offsets) > 1 and offsets[0] == 0 and bool(np.all(np.diff(offsets) >= 0))
         if not ordered or offsets[-1] != len(indices):
             raise DataError("the saved partition is damaged: its offsets do not fit its indices")
