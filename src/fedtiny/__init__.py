@@ -54,15 +54,18 @@ _HOMES = {
     "run": "fedtiny.api.running",
     "sweep": "fedtiny.api.sweep",
 }
+_MODULES = ("config", "cost", "data", "errors", "methods", "models")
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that importing fedtiny stays quick."""
+    if name in _MODULES:
+        return importlib.import_module(f"fedtiny.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'fedtiny' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    """The public names, whether or not they are imported yet."""
-    return sorted(__all__)
+    """The public names and modules, whether or not they are imported yet."""
+    return sorted([*__all__, *_MODULES])

@@ -38,7 +38,12 @@ def _default(declared: "Field[Any]") -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DataConfig(Settings):
-    """Which data, and how images are prepared."""
+    """Which data, and how images are prepared.
+
+    Example:
+        >>> fedtiny.Config(data=fedtiny.config.DataConfig(limit_train=200, cutout=4))
+        Config(data=DataConfig(limit_train=200, cutout=4))
+    """
 
     name: str = "digits"
     """Data set: see `fedtiny list datasets`; `folder` reads a folder of images by class, `file` an
@@ -70,7 +75,12 @@ class DataConfig(Settings):
 @old_attributes
 @dataclass(frozen=True, eq=False, repr=False)
 class FleetConfig(Settings):
-    """The devices, and who takes part in a round."""
+    """The devices, and who takes part in a round.
+
+    Example:
+        >>> fedtiny.Config(fleet=fedtiny.config.FleetConfig(devices=20, alpha=0.1))
+        Config(fleet=FleetConfig(devices=20, alpha=0.1))
+    """
 
     devices: int = 10
     """Number of devices: K in the paper."""
@@ -102,7 +112,12 @@ class FleetConfig(Settings):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainConfig(Settings):
-    """Local training."""
+    """Local training.
+
+    Example:
+        >>> fedtiny.Config(train=fedtiny.config.TrainConfig(local_epochs=2, optimizer="sgd"))
+        Config(train=TrainConfig(local_epochs=2, optimizer='sgd'))
+    """
 
     local_epochs: int | None = None
     """Epochs on a device in a round; default: the preset's."""
@@ -138,7 +153,12 @@ class TrainConfig(Settings):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ServerConfig(Settings):
-    """What the server makes of the devices' mean: its optimizer, and an average over rounds."""
+    """What the server makes of the devices' mean: its optimizer, and an average over rounds.
+
+    Example:
+        >>> fedtiny.Config(server=fedtiny.config.ServerConfig(optimizer="fedadam", lr=0.02))
+        Config(server=ServerConfig(optimizer='fedadam', lr=0.02))
+    """
 
     optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedyogi"] = "fedavg"
     """fedavg takes the mean as it is; the others take a step along mean - theta."""
@@ -161,7 +181,12 @@ class ServerConfig(Settings):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SelectionConfig(Settings):
-    """Coarse pruning: how the first mask is chosen (Alg. 1)."""
+    """Coarse pruning: how the first mask is chosen (Alg. 1).
+
+    Example:
+        >>> fedtiny.Config(selection=fedtiny.config.SelectionConfig(pool_size=20))
+        Config(selection=SelectionConfig(pool_size=20))
+    """
 
     kind: Literal["adaptive_bn", "vanilla", "none"] = "adaptive_bn"
     """vanilla compares candidates without new batch-norm statistics; none prunes uniformly."""
@@ -186,7 +211,12 @@ class SelectionConfig(Settings):
 @old_attributes
 @dataclass(frozen=True, eq=False, repr=False)
 class PruningConfig(Settings):
-    """Progressive pruning: how the mask is adjusted during training (Alg. 2)."""
+    """Progressive pruning: how the mask is adjusted during training (Alg. 2).
+
+    Example:
+        >>> fedtiny.Config(pruning=fedtiny.config.PruningConfig(delta_r=5, r_stop=60, budgets="erk"))
+        Config(pruning=PruningConfig(delta_r=5, r_stop=60, budgets='erk'))
+    """
 
     progressive: bool = True
     """Adjust the mask at all."""
@@ -234,7 +264,12 @@ class PruningConfig(Settings):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DeviceConfig(Settings):
-    """How a native device spends its memory and time."""
+    """How a native device spends its memory and time.
+
+    Example:
+        >>> fedtiny.Config(device=fedtiny.config.DeviceConfig(storage="float16", recompute=True))
+        Config(device=DeviceConfig(storage='float16', recompute=True))
+    """
 
     storage: Literal["float32", "float16"] = "float32"
     """How activations are held; computed is in float32 always."""
@@ -248,7 +283,12 @@ class DeviceConfig(Settings):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GpuConfig(Settings):
-    """How the GPU simulator computes; all but graphs and compile works without a GPU too."""
+    """How the GPU simulator computes; all but graphs and compile works without a GPU too.
+
+    Example:
+        >>> fedtiny.Config(gpu=fedtiny.config.GpuConfig(precision="tf32"))
+        Config(gpu=GpuConfig(precision='tf32'))
+    """
 
     kernels: Literal["auto", "dense", "sparse"] = "auto"
     """Train at all weights or at the kept ones only; auto: where a GPU is faster so."""
@@ -272,7 +312,12 @@ class GpuConfig(Settings):
 @old_attributes
 @dataclass(frozen=True, eq=False, repr=False)
 class RobustnessConfig(Settings):
-    """How far devices are trusted; every reply is checked in any case."""
+    """How far devices are trusted; every reply is checked in any case.
+
+    Example:
+        >>> fedtiny.Config(robustness=fedtiny.config.RobustnessConfig(bound=0.0, mean="median"))
+        Config(robustness=RobustnessConfig(bound=0.0, mean='median'))
+    """
 
     bound: float = 3.0
     """A part of a reply (update, statistics, gradients, losses) whose norm is more than so many
@@ -297,7 +342,18 @@ class RobustnessConfig(Settings):
 @old_attributes
 @dataclass(frozen=True, eq=False, repr=False)
 class Config(Settings):
-    """One run."""
+    """The settings of one run; what is left open takes the data set's preset.
+
+    Settings that belong together are sections, each with a class of its own.
+
+    Raises:
+        ConfigError: A value of another type, out of its range, or at odds with others.
+
+    Example:
+        >>> from fedtiny.config import FleetConfig
+        >>> fedtiny.Config(method="fedtiny", density=0.01, fleet=FleetConfig(devices=20))
+        Config(density=0.01, fleet=FleetConfig(devices=20))
+    """
 
     method: str = "fedtiny"
     """How the model is pruned: see `fedtiny list methods`."""
@@ -343,14 +399,23 @@ class Config(Settings):
     """Keep the best round's model beside the last: by the devices' mean accuracy on their own data
     with --eval-devices, else by training loss; never by test images."""
     data: DataConfig = field(default_factory=DataConfig)
+    """Which data, and how images are prepared."""
     fleet: FleetConfig = field(default_factory=FleetConfig)
+    """The devices, and who takes part in a round."""
     train: TrainConfig = field(default_factory=TrainConfig)
+    """Local training."""
     server: ServerConfig = field(default_factory=ServerConfig)
+    """What the server makes of the devices' mean: its optimizer, and an average over rounds."""
     selection: SelectionConfig = field(default_factory=SelectionConfig)
+    """Coarse pruning: how the first mask is chosen (Alg. 1)."""
     pruning: PruningConfig = field(default_factory=PruningConfig)
+    """Progressive pruning: how the mask is adjusted during training (Alg. 2)."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
+    """How a native device spends its memory and time."""
     gpu: GpuConfig = field(default_factory=GpuConfig)
+    """How the GPU simulator computes; all but graphs and compile works without a GPU too."""
     robustness: RobustnessConfig = field(default_factory=RobustnessConfig)
+    """How far devices are trusted; every reply is checked in any case."""
 
     def __post_init__(self) -> None:
         check_types(self)
