@@ -14,6 +14,17 @@ class FedTinyError(Exception):
 
     Sentences are written with flags; from Python, `str` names arguments instead.
 
+    Args:
+        message: What is wrong and what to do, in one sentence.
+        retryable: Whether a run that ended with it may do better when it is continued.
+
+    Example:
+        >>> try:
+        ...     fedtiny.run(fedtiny.Config(density=2.0))
+        ... except fedtiny.errors.FedTinyError as error:
+        ...     print(error)
+        density must lie in (0, 1], got 2
+
     One that is not `retryable` comes again however often its run is continued: it takes a new run
     to do better. One that is `reported` is printed by another process of the same run.
     """
@@ -31,11 +42,23 @@ class FedTinyError(Exception):
 
 
 class ConfigError(FedTinyError):
-    """A setting that cannot work."""
+    """A setting that cannot work.
+
+    Example:
+        >>> fedtiny.Config(method="fedtiny", rounds=0)
+        Traceback (most recent call last):
+        fedtiny.errors.ConfigError: rounds must be at least 1, got 0
+    """
 
 
 class DataError(FedTinyError):
-    """Data that is missing, unreadable or does not fit."""
+    """Data that are missing, unreadable or do not fit.
+
+    Example:
+        >>> fedtiny.data.load("digit")
+        Traceback (most recent call last):
+        fedtiny.errors.DataError: there is no data set 'digit' among ...
+    """
 
 
 class WireError(FedTinyError):
@@ -50,11 +73,23 @@ class ReplyError(FedTinyError):
 
 
 class RunError(FedTinyError):
-    """A run folder that cannot be read, written or continued."""
+    """A run folder that cannot be read, written or continued.
+
+    Example:
+        >>> fedtiny.load_run("nowhere")
+        Traceback (most recent call last):
+        fedtiny.errors.RunError: nowhere is not a run folder: it has no config.toml
+    """
 
 
 class ModelError(FedTinyError):
-    """A model that cannot be pruned or trained as asked."""
+    """A model that cannot be pruned or trained as asked.
+
+    Example:
+        >>> fedtiny.models.build("resnet", (3, 32, 32), classes=10)
+        Traceback (most recent call last):
+        fedtiny.errors.ModelError: there is no model 'resnet' ...
+    """
 
     retryable = False
 
@@ -64,7 +99,13 @@ class KernelError(FedTinyError):
 
 
 class ExportError(FedTinyError):
-    """A model that cannot be exported as asked, or an exported file that is not one."""
+    """A model that cannot be exported as asked, or an exported file that is not one.
+
+    Example:
+        >>> fedtiny.load("nothing.packed")
+        Traceback (most recent call last):
+        fedtiny.errors.ExportError: cannot read nothing.packed: No such file or directory
+    """
 
 
 class _Names:

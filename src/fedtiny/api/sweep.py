@@ -40,7 +40,7 @@ class SweepResult(Sequence[Result]):
     Example:
         >>> tiny = {"model": "small", "width": 2, "rounds": 1, "workers": 1}
         >>> configs = [fedtiny.Config(density=density, **tiny) for density in (0.5, 0.2)]
-        >>> results = fedtiny.sweep(configs, out="runs/table")  # doctest: +ELLIPSIS
+        >>> results = fedtiny.sweep(configs, out="runs/table")
         1/2 fedtiny-digits-small-d0.5-s0-...
         >>> len(results), results[0].config.density
         (2, 0.5)
@@ -134,7 +134,7 @@ def sweep(
     Example:
         >>> tiny = {"model": "small", "width": 2, "rounds": 1, "workers": 1}
         >>> configs = [fedtiny.Config(seed=seed, **tiny) for seed in (0, 1)]
-        >>> results = fedtiny.sweep(configs, out="runs/seeds")  # doctest: +ELLIPSIS
+        >>> results = fedtiny.sweep(configs, out="runs/seeds")
         1/2 fedtiny-digits-small-d0.05-s0-...
         >>> [result.config.seed for result in results]
         [0, 1]

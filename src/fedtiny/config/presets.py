@@ -129,6 +129,15 @@ def _filled(kind: type[T], settings: Any, preset: Mapping[str, Any]) -> T:
 def parse_size(text: str) -> int:
     """A number of bytes; units are powers of a thousand, or of 1024 with an i.
 
+    Args:
+        text: A number and a unit.
+
+    Returns:
+        The number of bytes.
+
+    Raises:
+        ConfigError: This is no size.
+
     >>> [parse_size(text) for text in ("3MB", "500 kB", "1.5GB", "64", "1KiB")]
     [3000000, 500000, 1500000000, 64, 1024]
     """

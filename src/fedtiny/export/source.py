@@ -189,9 +189,14 @@ def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pack_run(path: Path | str, **own: Any) -> Path:
-    """Write the packed model of a finished run into its folder, and give the file.
+    """Write the packed model of a finished run into its folder, as every run ends.
 
-    A data set or a model of one's own is given again as `data` and `model`.
+    Args:
+        path: The run folder.
+        **own: A data set or a model of one's own, as `data` and `model`.
+
+    Returns:
+        The file.
     """
     run = trained(path, **own)
     write_atomically(run.folder.packed, packed.packed(run.tiny()))
