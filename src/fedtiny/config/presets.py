@@ -138,8 +138,9 @@ def parse_size(text: str) -> int:
     Raises:
         ConfigError: This is no size.
 
-    >>> [parse_size(text) for text in ("3MB", "500 kB", "1.5GB", "64", "1KiB")]
-    [3000000, 500000, 1500000000, 64, 1024]
+    Example:
+        >>> [parse_size(text) for text in ("3MB", "500 kB", "1.5GB", "64", "1KiB")]
+        [3000000, 500000, 1500000000, 64, 1024]
     """
     match = _SIZE.fullmatch(text.strip())
     size = int(float(match[1]) * UNITS[(match[2] or "").lower()]) if match else 0

@@ -214,8 +214,8 @@ class PruningConfig(Settings):
     """Progressive pruning: how the mask is adjusted during training (Alg. 2).
 
     Example:
-        >>> fedtiny.Config(pruning=fedtiny.config.PruningConfig(delta_r=5, r_stop=60, budgets="erk"))
-        Config(pruning=PruningConfig(delta_r=5, r_stop=60, budgets='erk'))
+        >>> fedtiny.Config(pruning=fedtiny.config.PruningConfig(delta_r=5, budgets="erk"))
+        Config(pruning=PruningConfig(delta_r=5, budgets='erk'))
     """
 
     progressive: bool = True

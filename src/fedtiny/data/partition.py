@@ -63,8 +63,9 @@ class Partition:
         Returns:
             Counts, [devices, classes].
 
-        >>> Partition((np.array([0, 1]), np.array([2]))).table(np.array([0, 1, 1]), 2).tolist()
-        [[1, 1], [0, 1]]
+        Example:
+            >>> Partition((np.array([0, 1]), np.array([2]))).table(np.array([0, 1, 1]), 2).tolist()
+            [[1, 1], [0, 1]]
         """
         rows = [np.bincount(labels[device], minlength=n_classes) for device in self.devices]
         return np.stack(rows)
@@ -100,8 +101,9 @@ class Partition:
         Returns:
             The partition.
 
-        >>> [device.tolist() for device in Partition.by_ids(["bo", "al", "bo"]).devices]
-        [[1], [0, 2]]
+        Example:
+            >>> [device.tolist() for device in Partition.by_ids(["bo", "al", "bo"]).devices]
+            [[1], [0, 2]]
         """
         found = np.asarray(ids)
         if found.ndim != 1 or not len(found) or found.dtype.kind not in "iuUSb":
@@ -122,9 +124,10 @@ class Partition:
         Returns:
             The partition of these.
 
-        >>> whose = Partition((np.array([0, 3]), np.array([1]), np.array([2])))
-        >>> [device.tolist() for device in whose.within(np.array([1, 3])).devices]
-        [[1], [0]]
+        Example:
+            >>> whose = Partition((np.array([0, 3]), np.array([1]), np.array([2])))
+            >>> [device.tolist() for device in whose.within(np.array([1, 3])).devices]
+            [[1], [0]]
         """
         places = np.full(max(self.end, int(chosen.max(initial=-1)) + 1), -1)
         places[chosen] = np.arange(len(chosen))

@@ -85,7 +85,14 @@ class NumpyModel:
         return np.concatenate([np.empty((0, len(self.model.classes)), np.float32), *logits])
 
     def logits(self, normalised: Floats) -> Floats:
-        """Logits of images that are normalised already, all at once."""
+        """Logits of images that are normalized already, all at once.
+
+        Args:
+            normalised: [N, C, H, W].
+
+        Returns:
+            Logits, [N, classes].
+        """
         with np.errstate(over="ignore", invalid="ignore"):  # as torch, without a word
             return self._logits(normalised)
 
