@@ -124,7 +124,7 @@ def naming_flags(flags: bool = True) -> Iterator[None]:
 
 def named(sentence: str) -> str:
     """A sentence that is written with flags, as whoever is here would write its settings."""
-    if _Names.flags or "--" not in sentence:
+    if _Names.flags:
         return sentence
     from fedtiny.config.flags import as_arguments
 
