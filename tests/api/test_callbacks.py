@@ -1,5 +1,6 @@
 """Callbacks hear of a run, and change nothing of it."""
 
+import shutil
 import types
 
 import numpy as np
@@ -10,7 +11,7 @@ import fedtiny
 from fedtiny.errors import ConfigError
 from fedtiny.runs.reporter import Silent
 
-from ..runs.tiny import TINY, differences, train
+from ..runs.tiny import TINY, differences, stop, train
 
 
 class Noting(fedtiny.Callback):
@@ -21,7 +22,7 @@ class Noting(fedtiny.Callback):
         self.heard.append(("begin", len(result.metrics), result.finished))
 
     def on_round_end(self, record):
-        self.heard.append(("round", record["round"] + 1))
+        self.heard.append(("round", record["accuracy"]))
 
     def on_train_end(self, result):
         self.heard.append(("end", result.finished, result.accuracy))
@@ -34,15 +35,18 @@ class Meddling(fedtiny.Callback):
         result.metrics.append("nonsense")
 
     def on_round_end(self, record):
-        np.random.seed(record["round"])
-        torch.manual_seed(record["round"])
+        np.random.seed(3)
+        torch.manual_seed(3)
         record["densities"].clear()
         record.clear()
 
 
 class Failing(fedtiny.Callback):
+    rounds = 0
+
     def on_round_end(self, record):
-        if record["round"] == 1:
+        self.rounds += 1
+        if self.rounds == 2:
             raise ZeroDivisionError("mine")
 
 
@@ -56,7 +60,7 @@ def test_they_are_called_at_begin_after_rounds_and_at_end(tmp_path, quiet):
     result = train(TINY, tmp_path / "run", callbacks=[noting, rounds.append])
     assert noting.heard == [
         ("begin", 0, False),
-        *(("round", done) for done in (1, 2, 3)),
+        *(("round", record["accuracy"]) for record in quiet.metrics),
         ("end", True, quiet.accuracy),
     ]
     untimed = [{**record, "seconds": 0} for record in result.metrics]
@@ -76,8 +80,25 @@ def test_an_exception_ends_a_run_that_can_go_on(tmp_path, quiet):
     assert (stopped.finished, len(stopped.metrics)) == (False, 2)
     noting = Noting()
     fedtiny.resume(tmp_path / "run", callbacks=[noting], reporter=Silent())
-    assert noting.heard == [("begin", 2, False), ("round", 3), ("end", True, quiet.accuracy)]
+    last = ("round", quiet.metrics[-1]["accuracy"])
+    assert noting.heard == [("begin", 2, False), last, ("end", True, quiet.accuracy)]
     assert differences(tmp_path / "run", quiet.path) == []
+
+
+@pytest.mark.parametrize("kind", [KeyError, ValueError, ZeroDivisionError, KeyboardInterrupt])
+def test_what_a_callback_raises_comes_through_a_resumed_run(kind, stopped_once, tmp_path):
+    def fail(record):
+        raise kind("mine")
+
+    folder = shutil.copytree(stopped_once, tmp_path / "run")
+    with pytest.raises(kind, match="mine"):
+        fedtiny.resume(folder, callbacks=[fail], reporter=Silent())
+    assert len(fedtiny.load_run(folder).metrics) == 2
+
+
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory):
+    return stop(TINY, tmp_path_factory.mktemp("stopped") / "run", 1)
 
 
 @pytest.mark.parametrize(

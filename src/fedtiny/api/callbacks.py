@@ -1,6 +1,7 @@
 """Code of one's own that a run calls: at its begin, after each round, and at its end."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -84,24 +85,48 @@ def _as_callback(callback: object) -> Callback:
 
 
 class CallbackReporter:
-    """Passes everything on to a reporter, and then to callbacks."""
+    """Passes everything on to a reporter, and then to callbacks.
+
+    What a callback raises is kept, so that it is not taken for a fault of the run.
+    """
 
     def __init__(self, reporter: Reporter, callbacks: Iterable[Callback]) -> None:
         self.reporter = reporter
         self.callbacks = list(callbacks)
+        self.raised: BaseException | None = None
+
+    @contextmanager
+    def surfacing(self) -> Iterator[None]:
+        """Within this, what a callback raises ends the run as it is."""
+        try:
+            yield
+        except Exception:
+            if self.raised is not None:
+                raise self.raised from None
+            raise
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.raised = error
+            raise
 
     def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
         self.reporter.started(assembly, folder, records)
-        for callback in self.callbacks:
-            callback.on_train_begin(so_far(folder, assembly.config, deepcopy(records)))
+        with self._noting():
+            for callback in self.callbacks:
+                callback.on_train_begin(so_far(folder, assembly.config, deepcopy(records)))
 
     def selected(self, selection: dict[str, Any]) -> None:
         self.reporter.selected(selection)
 
     def round_done(self, record: Record) -> None:
         self.reporter.round_done(record)
-        for callback in self.callbacks:
-            callback.on_round_end(deepcopy(record))
+        with self._noting():
+            for callback in self.callbacks:
+                callback.on_round_end(deepcopy(record))
 
     def finished(self, result: dict[str, Any]) -> None:
         self.reporter.finished(result)

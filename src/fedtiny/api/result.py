@@ -217,9 +217,9 @@ class Result:
             {**numbers(record), **{key: len(record.get(key, ())) for key in ("answered", "failed")}}
             for record in self.metrics
         ]
-        rounds = [record["round"] + 1 for record in self.metrics]
         pandas = require("pandas", extra="pandas")
-        frame: DataFrame = pandas.DataFrame(rows, index=pandas.Index(rounds, name="round"))
+        rounds = pandas.RangeIndex(1, len(rows) + 1, name="round")
+        frame: DataFrame = pandas.DataFrame(rows, index=rounds)
         return frame
 
 

@@ -1,7 +1,7 @@
 """Running and resuming, with callbacks and with pictures in a notebook."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedtiny.api.callbacks import CallbackReporter, Callbacks, as_callbacks
 from fedtiny.api.result import Result, of_run
@@ -59,18 +59,18 @@ def run(
         >>> result.density <= 0.3
         True
     """
-    called = as_callbacks(callbacks)
-    shown = reporter or automatic()
-    ended = runner.run(
-        config,
-        out=out,
-        data=data,
-        model=model,
-        partition=partition,
-        reporter=CallbackReporter(shown, called),
-        fleet=fleet,
-    )
-    return _ended(of_run(ended, data=data, model=model), called, shown)
+    calling = CallbackReporter(reporter or automatic(), as_callbacks(callbacks))
+    with calling.surfacing():
+        ended = runner.run(
+            config,
+            out=out,
+            data=data,
+            model=model,
+            partition=partition,
+            reporter=calling,
+            fleet=fleet,
+        )
+    return _ended(of_run(ended, data=data, model=model), calling)
 
 
 def resume(
@@ -115,27 +115,27 @@ def resume(
         >>> fedtiny.resume("runs/stopped").accuracy == result.accuracy
         True
     """
-    called = as_callbacks(callbacks)
-    shown = reporter or automatic()
-    ended = runner.resume(
-        path,
-        root=root,
-        workers=workers,
-        device_python=device_python,
-        data=data,
-        model=model,
-        reporter=CallbackReporter(shown, called),
-        fleet=fleet,
-    )
-    return _ended(of_run(ended, data=data, model=model), called, shown)
+    calling = CallbackReporter(reporter or automatic(), as_callbacks(callbacks))
+    with calling.surfacing():
+        ended = runner.resume(
+            path,
+            root=root,
+            workers=workers,
+            device_python=device_python,
+            data=data,
+            model=model,
+            reporter=calling,
+            fleet=fleet,
+        )
+    return _ended(of_run(ended, data=data, model=model), calling)
 
 
-def _ended(result: Result, callbacks: list[Any], shown: Reporter) -> Result:
-    """Tell the callbacks, and show the picture in a notebook."""
+def _ended(result: Result, calling: CallbackReporter) -> Result:
+    """Show the picture in a notebook, and tell the callbacks."""
     if launch().rank == 0:
-        if isinstance(shown, NotebookReporter):
+        if isinstance(calling.reporter, NotebookReporter):
             _show(result)
-        for callback in callbacks:
+        for callback in calling.callbacks:
             callback.on_train_end(result)
     return result
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from rich import progress
 from rich.console import Console
 
-from fedtiny.errors import can_retry
+from fedtiny.errors import can_retry, named
 from fedtiny.runs import formatting
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted, way_on
@@ -70,7 +70,7 @@ class Lines:
         config, server, self.unfinished = assembly.config, assembly.server, folder
         self.rounds = config.rounds
         headline = formatting.headline(config, server.param_spec, assembly.backend)
-        self.console.print(headline, style="bold", markup=False)
+        self.console.print(named(headline), style="bold", markup=False)
         if assembly.split.table.any():
             table = formatting.partition_table(assembly.split.table, assembly.data.classes)
             self.console.print(table, soft_wrap=False)
@@ -129,7 +129,7 @@ class Lines:
             self._say(f"stopped; continue with: {way_on(self.unfinished)}")
 
     def _say(self, line: str) -> None:
-        self.console.print(line, markup=False)
+        self.console.print(named(line), markup=False)
 
 
 def automatic() -> Reporter:
