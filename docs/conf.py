@@ -8,8 +8,10 @@ sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 import source_pages
 from pygments.lexers import BashLexer
 from sphinx.application import Sphinx
+from sphinx.ext.napoleon import Config, GoogleDocstring
 
 from fedtiny import __version__
+from fedtiny.config.flags import as_arguments
 
 project = "fedtiny"
 author = "The fedtiny maintainers"
@@ -56,12 +58,13 @@ linkcode_resolve = source_pages.of_object
 
 # What lies outside fedtiny has no page here: Python, NumPy, PyTorch, and names within fedtiny
 # that stand for types of theirs.
-# Neither have the inner parts of the native engine and of packed models.
+# Neither have the inner parts of the native engine, of packed models, drawings and data files.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!fedtiny\.).*"),
     (
         "py:class",
-        r"fedtiny\.(native|export\.network)\..*|fedtiny\.(federation\.method|cost\.budgets)\.C",
+        r"fedtiny\.(native|export\.network|drawing\.canvas|data\.own_files)\..*"
+        r"|fedtiny\.(federation\.method|cost\.budgets)\.C",
     ),
 ]
 
@@ -69,7 +72,20 @@ nitpick_ignore_regex = [
 def setup(app: Sphinx) -> None:
     """Commands are shown without a prompt, so that they can be copied."""
     app.add_lexer("console", BashLexer)
+    app.connect("autodoc-process-docstring", read_sections)
     app.connect("autodoc-process-docstring", escape_bars)
+
+
+def read_sections(
+    app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]
+) -> None:
+    """Args, Returns, Raises and Example are sections; a setting is named as Python writes it."""
+    if what == "attribute":
+        lines[:] = as_arguments("\n".join(lines)).split("\n")
+    else:
+        kind = "method" if what == "property" else what
+        sections = Config(napoleon_use_rtype=False)
+        lines[:] = GoogleDocstring(lines, sections, app, kind, name, thing, options).lines()
 
 
 def escape_bars(

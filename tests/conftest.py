@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from fedtiny.errors import naming_flags
 from fedtiny.native.library import available
 
 settings.register_profile("untimed", settings(deadline=None))
@@ -18,6 +19,13 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _sentences_name_flags():
+    """As on the command line; what they name in Python is for tests/api."""
+    with naming_flags():
+        yield
 
 
 NATIVE = ("native", "bench", "runs/test_backend.py", "cli/test_bench.py")

@@ -26,7 +26,7 @@ def _tables(section: type, prefix: str) -> list[str]:
         else:
             plain.append(_row(section, field, prefix, words))
     heading = f"## [{prefix.rstrip('.')}]" if prefix else "## The run"
-    about = (section.__doc__ or "").strip()
+    about = (section.__doc__ or "").partition("\n")[0]
     head = ["| flag | values | default | what it does |", "|---|---|---|---|"]
     return [heading, "", about, "", *head, *plain, "", *parts]
 

@@ -1,6 +1,7 @@
 """Errors that tell a user what went wrong and what to do about it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from fedtiny.aliases import old_names
 
@@ -9,6 +10,19 @@ __getattr__ = old_names(__name__)
 
 class FedTinyError(Exception):
     """A problem the user can mend; the command line prints its one sentence and exits with 1.
+
+    Sentences are written with flags; from Python, `str` names arguments instead.
+
+    Args:
+        message: What is wrong and what to do, in one sentence.
+        retryable: Whether a run that ended with it may do better when it is continued.
+
+    Example:
+        >>> try:
+        ...     fedtiny.run(fedtiny.Config(density=2.0))
+        ... except fedtiny.errors.FedTinyError as error:
+        ...     print(error)
+        density must lie in (0, 1], got 2
 
     One that is not `retryable` comes again however often its run is continued: it takes a new run
     to do better. One that is `reported` is printed by another process of the same run.
@@ -22,13 +36,28 @@ class FedTinyError(Exception):
         if retryable is not None:
             self.retryable = retryable
 
+    def __str__(self) -> str:
+        return named(super().__str__())
+
 
 class ConfigError(FedTinyError):
-    """A setting that cannot work."""
+    """A setting that cannot work.
+
+    Example:
+        >>> fedtiny.Config(method="fedtiny", rounds=0)
+        Traceback (most recent call last):
+        fedtiny.errors.ConfigError: rounds must be at least 1, got 0
+    """
 
 
 class DataError(FedTinyError):
-    """Data that is missing, unreadable or does not fit."""
+    """Data that are missing, unreadable or do not fit.
+
+    Example:
+        >>> fedtiny.data.load("digit")
+        Traceback (most recent call last):
+        fedtiny.errors.DataError: there is no data set 'digit' among ...
+    """
 
 
 class WireError(FedTinyError):
@@ -43,11 +72,23 @@ class ReplyError(FedTinyError):
 
 
 class RunError(FedTinyError):
-    """A run folder that cannot be read, written or continued."""
+    """A run folder that cannot be read, written or continued.
+
+    Example:
+        >>> fedtiny.load_run("nowhere")
+        Traceback (most recent call last):
+        fedtiny.errors.RunError: nowhere is not a run folder: it has no config.toml
+    """
 
 
 class ModelError(FedTinyError):
-    """A model that cannot be pruned or trained as asked."""
+    """A model that cannot be pruned or trained as asked.
+
+    Example:
+        >>> fedtiny.models.build("resnet", (3, 32, 32), classes=10)
+        Traceback (most recent call last):
+        fedtiny.errors.ModelError: there is no model 'resnet' ...
+    """
 
     retryable = False
 
@@ -57,7 +98,36 @@ class KernelError(FedTinyError):
 
 
 class ExportError(FedTinyError):
-    """A model that cannot be exported as asked, or an exported file that is not one."""
+    """A model that cannot be exported as asked, or an exported file that is not one.
+
+    Example:
+        >>> fedtiny.load("nothing.packed")
+        Traceback (most recent call last):
+        fedtiny.errors.ExportError: cannot read nothing.packed: No such file or directory
+    """
+
+
+class _Names:
+    flags = False
+
+
+@contextmanager
+def naming_flags(flags: bool = True) -> Iterator[None]:
+    """Within this, sentences name flags, as on the command line; elsewhere names of Python."""
+    before, _Names.flags = _Names.flags, flags
+    try:
+        yield
+    finally:
+        _Names.flags = before
+
+
+def named(sentence: str) -> str:
+    """A sentence that is written with flags, as whoever is here would write its settings."""
+    if _Names.flags:
+        return sentence
+    from fedtiny.config.flags import as_arguments
+
+    return as_arguments(sentence)
 
 
 def can_retry(error: BaseException | None) -> bool:

@@ -1,6 +1,5 @@
 """What a run shows: plain lines, a live bar in a terminal, nothing in a notebook."""
 
-import builtins
 import io
 import re
 import shlex
@@ -13,7 +12,7 @@ from rich.console import Console
 import fedtiny
 from fedtiny.errors import FedTinyError
 from fedtiny.runs import formatting, reporter
-from fedtiny.runs.reporter import Lines, Silent, automatic
+from fedtiny.runs.reporter import Lines, automatic
 
 from .tiny import TINY, StopAfter, own_data, tiny
 
@@ -238,18 +237,6 @@ def test_the_reporter_fits_where_the_output_goes(monkeypatch):
     assert type(automatic()) is Lines
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert not automatic().progress.disable
-
-
-def in_a_notebook(monkeypatch):
-    shell = type("ZMQInteractiveShell", (), {})()
-    monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
-
-
-def test_a_notebook_hears_nothing(tmp_path, monkeypatch, capfd):
-    in_a_notebook(monkeypatch)
-    assert type(automatic()) is Silent
-    fedtiny.run(tiny(rounds=1), out=tmp_path / "run")
-    assert capfd.readouterr() == ("", "")
 
 
 def test_a_reporter_is_always_closed(tmp_path):

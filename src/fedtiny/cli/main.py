@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedtiny.errors import ConfigError, FedTinyError, did_you_mean, printable
+from fedtiny.errors import ConfigError, FedTinyError, did_you_mean, naming_flags, printable
 from fedtiny.process import Stopped, launch, stop_on_signals
 
 COMMANDS = {  # each is the function `command` of the module of its name
@@ -62,6 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def dispatch(arguments: list[str]) -> int:
     """Find the command and run it; whatever a user can mend is reported in one sentence."""
+    with naming_flags():
+        return _dispatch(arguments)
+
+
+def _dispatch(arguments: list[str]) -> int:
     try:
         return _carried_out(arguments)
     except KeyboardInterrupt as stopped:

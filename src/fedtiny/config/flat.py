@@ -19,7 +19,18 @@ Flat = dict[str, Any]
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """The config as plain data; a value of None is left out."""
+    """The config as plain data; a value of None is left out.
+
+    Args:
+        config: The settings.
+
+    Returns:
+        Nested dicts, as :func:`fedtiny.config.from_dict` takes them.
+
+    Example:
+        >>> fedtiny.config.to_dict(fedtiny.Config())["fleet"]["devices"]
+        10
+    """
     return asdict(config, dict_factory=lambda pairs: {k: v for k, v in pairs if v is not None})
 
 
@@ -67,8 +78,22 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 def load(path: Path, *, programs: bool = False) -> Config:
     """Read a TOML file; keys left out keep their defaults.
 
-    A file may not name a program to start, unless `programs` are asked for: whoever asks does not
-    start them.
+    Args:
+        path: The file.
+        programs: Whether the file may name a program to start, which the caller does not start.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ConfigError: The file cannot be read, or a setting in it cannot work.
+
+    Example:
+        >>> from pathlib import Path
+        >>> file = Path("my.toml")
+        >>> _ = file.write_text("density = 0.02")
+        >>> fedtiny.config.load(file)
+        Config(density=0.02)
     """
     try:
         config = from_dict(tomllib.loads(read_file(path, MAX_CONFIG).decode()))
@@ -94,16 +119,38 @@ def refuse_program(config: Config, where: str) -> None:
 
 
 def dumps(config: Config) -> str:
-    """The config as TOML; a value of None is left out."""
+    """The config as TOML; a value of None is left out.
+
+    Args:
+        config: The settings.
+
+    Returns:
+        The text of a file for :func:`fedtiny.config.load`.
+
+    Example:
+        >>> fedtiny.config.dumps(fedtiny.Config(density=0.02)).splitlines()[2]
+        'density = 0.02'
+    """
     import tomli_w
 
     return tomli_w.dumps(to_dict(config))
 
 
 def from_dict(values: Mapping[str, Any]) -> Config:
-    """A config from plain data; an unknown key or a wrong type is an error that says where.
+    """A config from plain data; names that settings had before are understood too.
 
-    Names that settings had before are understood too.
+    Args:
+        values: Settings by name, those of a section in a dict of their own.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ConfigError: An unknown key or a wrong value; the sentence says where.
+
+    Example:
+        >>> fedtiny.config.from_dict({"density": 0.02, "fleet": {"devices": 5}})
+        Config(density=0.02, fleet=FleetConfig(devices=5))
     """
     before = joined(values)
     settings = current_settings(before)

@@ -33,7 +33,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmg]i?)?b?", re.IGNORECASE)
 _FLOPS = re.compile(r"(\d+(?:\.\d*)?(?:e\+?\d+)?|\.\d+)\s*(%|[kmgt]?)(?:flops)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ResolvedTrain(TrainConfig):
     """Local training; a rate left open is the optimizer's own, whichever that is."""
 
@@ -41,14 +41,14 @@ class ResolvedTrain(TrainConfig):
     batch_size: int
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ResolvedSelection(SelectionConfig):
     """Coarse pruning."""
 
     pool_size: int | Literal["auto"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ResolvedPruning(PruningConfig):
     """Progressive pruning."""
 
@@ -56,7 +56,7 @@ class ResolvedPruning(PruningConfig):
     r_stop: int
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ResolvedConfig(Config):
     """A config with the data set's preset filled in: what methods and costs are worked out from."""
 
@@ -66,7 +66,7 @@ class ResolvedConfig(Config):
     pruning: ResolvedPruning
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RunConfig(ResolvedConfig):
     """A resolved config of which it is also settled who computes: what a run goes by."""
 
@@ -129,8 +129,18 @@ def _filled(kind: type[T], settings: Any, preset: Mapping[str, Any]) -> T:
 def parse_size(text: str) -> int:
     """A number of bytes; units are powers of a thousand, or of 1024 with an i.
 
-    >>> [parse_size(text) for text in ("3MB", "500 kB", "1.5GB", "64", "1KiB")]
-    [3000000, 500000, 1500000000, 64, 1024]
+    Args:
+        text: A number and a unit.
+
+    Returns:
+        The number of bytes.
+
+    Raises:
+        ConfigError: This is no size.
+
+    Example:
+        >>> [parse_size(text) for text in ("3MB", "500 kB", "1.5GB", "64", "1KiB")]
+        [3000000, 500000, 1500000000, 64, 1024]
     """
     match = _SIZE.fullmatch(text.strip())
     size = int(float(match[1]) * UNITS[(match[2] or "").lower()]) if match else 0

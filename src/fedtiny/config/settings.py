@@ -1,8 +1,8 @@
 """All settings of a run. A value of None is filled in from the data set's preset."""
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
 from fedtiny.aliases import old_attributes
 from fedtiny.config.checks import check_types, complaints
@@ -20,10 +20,30 @@ class Settings:
     def __hash__(self) -> int:
         return hash(tuple(vars(self).values()))
 
+    def __repr__(self) -> str:
+        """Only what differs from the defaults; it makes the same settings again."""
+        changed = [
+            f"{declared.name}={value!r}"
+            for declared in fields(self)  # type: ignore[arg-type]
+            if (value := getattr(self, declared.name)) != _default(declared)
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
-@dataclass(frozen=True, eq=False)
+
+def _default(declared: "Field[Any]") -> Any:
+    """The default of a setting; what has none is always shown."""
+    made = declared.default_factory
+    return declared.default if made is MISSING else made()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class DataConfig(Settings):
-    """Which data, and how images are prepared."""
+    """Which data, and how images are prepared.
+
+    Example:
+        >>> fedtiny.Config(data=fedtiny.config.DataConfig(limit_train=200, cutout=4))
+        Config(data=DataConfig(limit_train=200, cutout=4))
+    """
 
     name: str = "digits"
     """Data set: see `fedtiny list datasets`; `folder` reads a folder of images by class, `file` an
@@ -53,9 +73,14 @@ class DataConfig(Settings):
 
 
 @old_attributes
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FleetConfig(Settings):
-    """The devices, and who takes part in a round."""
+    """The devices, and who takes part in a round.
+
+    Example:
+        >>> fedtiny.Config(fleet=fedtiny.config.FleetConfig(devices=20, alpha=0.1))
+        Config(fleet=FleetConfig(devices=20, alpha=0.1))
+    """
 
     devices: int = 10
     """Number of devices: K in the paper."""
@@ -85,9 +110,14 @@ class FleetConfig(Settings):
         return max(1, ceil(round(self.fraction * self.devices, 9)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TrainConfig(Settings):
-    """Local training."""
+    """Local training.
+
+    Example:
+        >>> fedtiny.Config(train=fedtiny.config.TrainConfig(local_epochs=2, optimizer="sgd"))
+        Config(train=TrainConfig(local_epochs=2, optimizer='sgd'))
+    """
 
     local_epochs: int | None = None
     """Epochs on a device in a round; default: the preset's."""
@@ -121,9 +151,14 @@ class TrainConfig(Settings):
     """Epochs on the public one-shot set before anything is pruned."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ServerConfig(Settings):
-    """What the server makes of the devices' mean: its optimizer, and an average over rounds."""
+    """What the server makes of the devices' mean: its optimizer, and an average over rounds.
+
+    Example:
+        >>> fedtiny.Config(server=fedtiny.config.ServerConfig(optimizer="fedadam", lr=0.02))
+        Config(server=ServerConfig(optimizer='fedadam', lr=0.02))
+    """
 
     optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedyogi"] = "fedavg"
     """fedavg takes the mean as it is; the others take a step along mean - theta."""
@@ -144,9 +179,14 @@ class ServerConfig(Settings):
     """ema: weight of the average so far in a round."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SelectionConfig(Settings):
-    """Coarse pruning: how the first mask is chosen (Alg. 1)."""
+    """Coarse pruning: how the first mask is chosen (Alg. 1).
+
+    Example:
+        >>> fedtiny.Config(selection=fedtiny.config.SelectionConfig(pool_size=20))
+        Config(selection=SelectionConfig(pool_size=20))
+    """
 
     kind: Literal["adaptive_bn", "vanilla", "none"] = "adaptive_bn"
     """vanilla compares candidates without new batch-norm statistics; none prunes uniformly."""
@@ -169,9 +209,14 @@ class SelectionConfig(Settings):
 
 
 @old_attributes
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PruningConfig(Settings):
-    """Progressive pruning: how the mask is adjusted during training (Alg. 2)."""
+    """Progressive pruning: how the mask is adjusted during training (Alg. 2).
+
+    Example:
+        >>> fedtiny.Config(pruning=fedtiny.config.PruningConfig(delta_r=5, budgets="erk"))
+        Config(pruning=PruningConfig(delta_r=5, budgets='erk'))
+    """
 
     progressive: bool = True
     """Adjust the mask at all."""
@@ -217,9 +262,14 @@ class PruningConfig(Settings):
     """r_stop as a share of the rounds, say 0.75, if r_stop is not given."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DeviceConfig(Settings):
-    """How a native device spends its memory and time."""
+    """How a native device spends its memory and time.
+
+    Example:
+        >>> fedtiny.Config(device=fedtiny.config.DeviceConfig(storage="float16", recompute=True))
+        Config(device=DeviceConfig(storage='float16', recompute=True))
+    """
 
     storage: Literal["float32", "float16"] = "float32"
     """How activations are held; computed is in float32 always."""
@@ -231,9 +281,14 @@ class DeviceConfig(Settings):
     """Another Python, with fedtiny but perhaps without torch, whose processes play the devices."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GpuConfig(Settings):
-    """How the GPU simulator computes; all but graphs and compile works without a GPU too."""
+    """How the GPU simulator computes; all but graphs and compile works without a GPU too.
+
+    Example:
+        >>> fedtiny.Config(gpu=fedtiny.config.GpuConfig(precision="tf32"))
+        Config(gpu=GpuConfig(precision='tf32'))
+    """
 
     kernels: Literal["auto", "dense", "sparse"] = "auto"
     """Train at all weights or at the kept ones only; auto: where a GPU is faster so."""
@@ -255,9 +310,14 @@ class GpuConfig(Settings):
 
 
 @old_attributes
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RobustnessConfig(Settings):
-    """How far devices are trusted; every reply is checked in any case."""
+    """How far devices are trusted; every reply is checked in any case.
+
+    Example:
+        >>> fedtiny.Config(robustness=fedtiny.config.RobustnessConfig(bound=0.0, mean="median"))
+        Config(robustness=RobustnessConfig(bound=0.0, mean='median'))
+    """
 
     bound: float = 3.0
     """A part of a reply (update, statistics, gradients, losses) whose norm is more than so many
@@ -280,9 +340,20 @@ class RobustnessConfig(Settings):
 
 
 @old_attributes
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Config(Settings):
-    """One run."""
+    """The settings of one run; what is left open takes the data set's preset.
+
+    Settings that belong together are sections, each with a class of its own.
+
+    Raises:
+        ConfigError: A value of another type, out of its range, or at odds with others.
+
+    Example:
+        >>> from fedtiny.config import FleetConfig
+        >>> fedtiny.Config(method="fedtiny", density=0.01, fleet=FleetConfig(devices=20))
+        Config(density=0.01, fleet=FleetConfig(devices=20))
+    """
 
     method: str = "fedtiny"
     """How the model is pruned: see `fedtiny list methods`."""
@@ -328,14 +399,23 @@ class Config(Settings):
     """Keep the best round's model beside the last: by the devices' mean accuracy on their own data
     with --eval-devices, else by training loss; never by test images."""
     data: DataConfig = field(default_factory=DataConfig)
+    """Which data, and how images are prepared."""
     fleet: FleetConfig = field(default_factory=FleetConfig)
+    """The devices, and who takes part in a round."""
     train: TrainConfig = field(default_factory=TrainConfig)
+    """Local training."""
     server: ServerConfig = field(default_factory=ServerConfig)
+    """What the server makes of the devices' mean: its optimizer, and an average over rounds."""
     selection: SelectionConfig = field(default_factory=SelectionConfig)
+    """Coarse pruning: how the first mask is chosen (Alg. 1)."""
     pruning: PruningConfig = field(default_factory=PruningConfig)
+    """Progressive pruning: how the mask is adjusted during training (Alg. 2)."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
+    """How a native device spends its memory and time."""
     gpu: GpuConfig = field(default_factory=GpuConfig)
+    """How the GPU simulator computes; all but graphs and compile works without a GPU too."""
     robustness: RobustnessConfig = field(default_factory=RobustnessConfig)
+    """How far devices are trusted; every reply is checked in any case."""
 
     def __post_init__(self) -> None:
         check_types(self)

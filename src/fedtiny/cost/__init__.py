@@ -23,10 +23,25 @@ PLAIN = "fl_pqsu"  # trains a sparse network and does nothing else
 
 
 def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
-    """Every cost of one device, as plain data; nothing is trained.
+    """What training costs a device; nothing is trained.
 
     FLOPs and memory are those of the costliest round, as in the paper; bytes those of a plain
     round, and those of a round that brings a new mask and adjusts it.
+
+    Args:
+        config: The settings of the run.
+        **inputs: What the config does not say: `shape` of a sample, number of `classes`, `samples`
+            of a device, and `model` if the network is one of your own.
+
+    Returns:
+        Costs by name: `flops_round`, `flops_ratio` to a dense round, `memory_paper` and
+        `memory_device` in bytes, `bytes_down` and `bytes_up` of a round, `kept_weights`, and more.
+
+    Example:
+        >>> config = fedtiny.Config(model="small", width=4, density=0.1)
+        >>> costs = fedtiny.cost.summary(config, shape=(1, 8, 8), classes=10, samples=100)
+        >>> costs["flops_ratio"] < 1, costs["kept_weights"]
+        (True, 144)
     """
     work = Workload.of(config, **inputs)
     return {

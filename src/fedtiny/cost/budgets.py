@@ -67,6 +67,24 @@ def largest_density(
 
     The answer is exact to one weight: with one more kept, the model would not fit. Budgets `flow`
     are counted as uniform ones, whose memory is the same but for layers that keep all.
+
+    Args:
+        config: The settings of the run.
+        budget: Bytes of a device.
+        memory_model: How memory is counted: `paper` or `device`; default: the config's.
+        **inputs: As for :func:`fedtiny.cost.summary`.
+
+    Returns:
+        The density.
+
+    Raises:
+        DoesNotFit: Even the fewest weights need more.
+
+    Example:
+        >>> config = fedtiny.Config(model="small", width=4)
+        >>> images = {"shape": (1, 8, 8), "classes": 10, "samples": 100}
+        >>> 0 < fedtiny.cost.largest_density(config, 10_000, "paper", **images) < 1
+        True
     """
     model = memory_model or config.memory_model
     if config.pruning.budgets == "flow":

@@ -29,7 +29,15 @@ BRIGHTEST_DIGIT = 16  # scikit-learn's pixels go from 0 to 16
 
 
 def names() -> dict[str, str]:
-    """The named sets and what each holds in one line."""
+    """The named sets.
+
+    Returns:
+        What each holds, in one line, by its name.
+
+    Example:
+        >>> "digits" in fedtiny.data.names()
+        True
+    """
     described = {name: known.description for name, known in KNOWN.items()}
     return {"digits": "1,797 handwritten digits of 8x8 pixels, without any download", **described}
 
@@ -42,15 +50,30 @@ def load(
     layout: ArrayLayout | None = None,
     columns: Columns | None = None,
 ) -> DataSet:
-    """A named set, ``folder`` for images by class in the folder ``root``, or ``file`` for a file.
+    """A data set by its name, or out of files.
 
-    Named sets are read from Parquet files below ROOT/NAME (``root``, else ``$FEDTINY_DATA``,
-    else ``data``) and decoded once into ``cache`` (else ``$FEDTINY_CACHE``, else
-    ``~/.cache/fedtiny``). Of CINIC-10's three splits the validation split is kept out: as in
-    the paper, runs train on the training split and are measured on the test split.
+    Named sets are read from Parquet files below ROOT/NAME. Of CINIC-10's three splits the
+    validation split is kept out: as in the paper, runs train on the training split and are measured
+    on the test split.
 
-    >>> load("digits").train.shape
-    (1, 8, 8)
+    Args:
+        name: One of :func:`fedtiny.data.names`, `folder` for images by class in a folder, or `file`
+            for an .npz, .csv or .parquet file.
+        root: The folder or file; default: the environment variable FEDTINY_DATA, else `data`.
+        cache: Where images are decoded to, once; default: the environment variable FEDTINY_CACHE,
+            else `~/.cache/fedtiny`.
+        layout: What the dimensions of a file's arrays are, as for :func:`fedtiny.from_arrays`.
+        columns: Which columns of a file hold the classes and the devices.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: There is no such set, or its files are missing or damaged.
+
+    Example:
+        >>> fedtiny.data.load("digits").train.shape
+        (1, 8, 8)
     """
     if name == "file":
         return load_file(root_folder(root), Cache.at(cache), layout, columns)

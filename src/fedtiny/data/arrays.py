@@ -45,25 +45,40 @@ def from_arrays(
     flips: bool = False,
     crop_padding: int | None = None,
 ) -> DataSet:
-    """A data set of (samples, labels) pairs.
+    """A data set of arrays: images, sequences, or rows of a table.
 
-    ``layout`` says what the dimensions are: NCHW, NHWC or NHW of images, NCT or NTC of sequences,
-    NF of a table. Without it, four dimensions of which either the second or the last is one to
-    four channels, and three of square images of whole numbers from 0 to 255, are images; what
-    could be two things is refused.
-    Images of whole numbers from 0 to 255 are normalized by their measured mean and std, and by
-    default cropped at random after padding by an eighth of their size; images of floats are taken
-    as they are. Sequences and tables are normalized by the mean and std of each channel or column.
+    Images of whole numbers from 0 to 255 are normalized by their measured mean and std; images of
+    floats are taken as they are. Sequences and tables are normalized by the mean and std of each
+    channel or column.
 
-    ``device_ids`` names for each training sample the device, or user, that has it. Classes are
-    numbered where no names are given.
+    Args:
+        train: The training samples and their labels, whole numbers from 0.
+        test: The test samples and their labels.
+        classes: Names of the classes, in the order of the labels; default: their numbers.
+        name: What the data are called in the run folder.
+        layout: What the dimensions are: `NCHW`, `NHWC` or `NHW` of images, `NCT` or `NTC` of
+            sequences, `NF` of a table. Without it, four dimensions of which either the second or
+            the last is one to four channels, and three of square images of whole numbers from 0 to
+            255, are images; what could be two things is refused.
+        device_ids: For each training sample the device, or user, that has it.
+        flips: Whether a mirrored image keeps its class, so that images may be mirrored in training.
+        crop_padding: Pixels of padding before images are cropped at random; default: an eighth of
+            their size, and 0 for floats.
 
-    >>> images, labels = np.zeros((4, 8, 8), dtype=np.uint8), [0, 1, 2, 1]
-    >>> from_arrays((images, labels), (images, labels)).classes
-    ('0', '1', '2')
-    >>> motion = np.zeros((4, 6, 128), dtype=np.float32)
-    >>> from_arrays((motion, labels), (motion, labels), layout="NCT").input_shape
-    (6, 128)
+    Returns:
+        The data set, for `data=` of :func:`fedtiny.run`.
+
+    Raises:
+        DataError: The arrays do not fit each other, or do not say what they are.
+
+    Example:
+        >>> import numpy as np
+        >>> images, labels = np.zeros((4, 8, 8), dtype=np.uint8), [0, 1, 2, 1]
+        >>> fedtiny.from_arrays((images, labels), (images, labels)).classes
+        ('0', '1', '2')
+        >>> motion = np.zeros((4, 6, 128), dtype=np.float32)
+        >>> fedtiny.from_arrays((motion, labels), (motion, labels), layout="NCT").input_shape
+        (6, 128)
     """
     pairs = [as_held(pair, layout) for pair in (train, test)]
     named = _class_names(classes, *(labels for _, labels in pairs))
@@ -102,8 +117,32 @@ def from_torch(
 ) -> DataSet:
     """A data set of two map-style torch Datasets that yield (sample, label).
 
-    Samples are PIL images, tensors or arrays, as for :func:`from_arrays`. Each sample is read
-    once, so random transforms belong into the run's augmentation and not into the Dataset.
+    Each sample is read once, so random transforms belong into the run's augmentation
+    (`data.augment`, `data.cutout`) and not into the Dataset.
+
+    Args:
+        train: The training samples: PIL images, tensors or arrays, each with its label.
+        test: The test samples.
+        classes: Names of the classes; default: `train.classes`, or else their numbers.
+        name: What the data are called in the run folder.
+        layout: As for :func:`fedtiny.from_arrays`.
+        device_ids: As for :func:`fedtiny.from_arrays`.
+        flips: As for :func:`fedtiny.from_arrays`.
+        crop_padding: As for :func:`fedtiny.from_arrays`.
+
+    Returns:
+        The data set, for `data=` of :func:`fedtiny.run`.
+
+    Raises:
+        DataError: A Dataset has no length, or its samples differ in size or type.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> images = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
+        >>> samples = TensorDataset(images, torch.tensor([0, 1, 2, 1]))
+        >>> fedtiny.from_torch(samples, samples, classes=["cat", "dog", "cow"])
+        <DataSet 'torch': 4 training and 4 test samples of 1x8x8, 3 classes>
     """
     named = classes if classes is not None else getattr(train, "classes", None)
     pairs = _collected(train), _collected(test)

@@ -44,20 +44,22 @@ TEST_SHARE = 0.2  # of a set that comes without a test split
 SPLIT_SEED = 0  # such a set is split alike in every run
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageSet:
-    """Labelled images of one split: ``images`` is [N, C, H, W] and ``labels`` is [N].
+    """Labelled images of one split; sequences and rows of tables are held as images too.
 
-    Images are uint8 (possibly memory-mapped), or float32 where they are normalized already.
-
-    >>> images = np.zeros((3, 1, 8, 8), dtype=np.uint8)
-    >>> ImageSet(images, np.array([0, 1, 1]), ("cat", "dog")).shape
-    (1, 8, 8)
+    Example:
+        >>> images = np.zeros((3, 1, 8, 8), dtype=np.uint8)
+        >>> ImageSet(images, np.array([0, 1, 1]), ("cat", "dog")).shape
+        (1, 8, 8)
     """
 
     images: Array
+    """[N, C, H, W], uint8 (perhaps memory-mapped), or float32 if they are normalized already."""
     labels: Array
+    """[N], int64: the class of each image by its number."""
     classes: tuple[str, ...]
+    """The names of the classes, in the order of the labels."""
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or 0 in self.images.shape:
@@ -79,6 +81,13 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.images)
 
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        return (
+            f"<ImageSet: {len(self):,} samples of {shape} {self.images.dtype}, "
+            f"{len(self.classes)} classes>"
+        )
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width."""
@@ -86,17 +95,40 @@ class ImageSet:
         return channels, height, width
 
     def subset(self, indices: Array | Sequence[int]) -> "ImageSet":
-        """The images at these indices, in memory."""
+        """The images at these indices, in memory.
+
+        Args:
+            indices: Which images, in which order.
+
+        Returns:
+            The images with their labels.
+        """
         chosen = np.asarray(indices, dtype=np.int64)
         return replace(self, images=np.asarray(self.images[chosen]), labels=self.labels[chosen])
 
     def limited(self, size: int | None, draw: np.random.Generator) -> "ImageSet":
-        """At most ``size`` images, as even over the classes as they allow."""
+        """At most so many images, as even over the classes as they allow.
+
+        Args:
+            size: How many; None is all.
+            draw: What chooses them.
+
+        Returns:
+            The images with their labels.
+        """
         chosen = self.limit(size, draw)
         return self if chosen is None else self.subset(chosen)
 
     def limit(self, size: int | None, draw: np.random.Generator) -> Array | None:
-        """Which images these are; None is all."""
+        """Which images :meth:`limited` would keep.
+
+        Args:
+            size: How many; None is all.
+            draw: What chooses them.
+
+        Returns:
+            Their indices; None is all.
+        """
         if size is not None and size < 1:
             raise DataError(f"a set can be limited to 1 sample or more, not to {size}")
         if size is None or size >= len(self):
@@ -104,24 +136,39 @@ class ImageSet:
         return balanced_choice(self.labels, size, draw)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DataSet:
     """What a run learns from: two splits and how to normalize and augment them.
 
-    ``mean`` and ``std`` are per channel in units of 0..1 for uint8 images; float images are
-    taken as they are. ``flips`` says that a mirrored image keeps its class. ``layout`` is how a
-    network reads a batch. ``partition`` says which training samples are whose, if that is known.
+    :func:`fedtiny.from_arrays` and :func:`fedtiny.from_torch` make one of your own data,
+    :func:`fedtiny.data.load` one of a name.
+
+    Example:
+        >>> digits = fedtiny.data.load("digits")
+        >>> digits
+        <DataSet 'digits': 1,438 training and 359 test samples of 1x8x8, 10 classes>
+        >>> digits.train.images.shape
+        (1438, 1, 8, 8)
     """
 
     name: str
+    """What the data are called."""
     train: ImageSet
+    """The training samples, which are spread over the devices."""
     test: ImageSet
+    """The test samples, which the server measures with."""
     mean: tuple[float, ...]
+    """Mean of each channel, in units of 0 to 1 for uint8 images."""
     std: tuple[float, ...]
+    """Standard deviation of each channel, in the same units."""
     flips: bool
+    """Whether a mirrored image keeps its class."""
     crop_padding: int
+    """Pixels of padding before images are cropped at random; 0 is off."""
     layout: Layout = "NCHW"
+    """How a network reads a batch: images, sequences (NCT), or rows of a table (NF)."""
     partition: Partition | None = None
+    """Which training samples are whose, if that is known."""
 
     def __post_init__(self) -> None:
         train, test = self.train, self.test
@@ -150,11 +197,30 @@ class DataSet:
     def _described(self, part: ImageSet) -> str:
         return f"{part.images.dtype} {input_shape(self.layout, part.shape)}"
 
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.input_shape))
+        devices = f", {len(self.partition)} devices" if self.partition else ""
+        return (
+            f"<DataSet {self.name!r}: {len(self.train):,} training and {len(self.test):,} test "
+            f"samples of {shape}, {len(self.classes)} classes{devices}>"
+        )
+
     @classmethod
     def measured(
         cls, name: str, train: ImageSet, test: ImageSet, flips: bool, crop_padding: int | None
     ) -> "DataSet":
-        """With the training images' own mean and std; bytes are padded by an eighth of the size."""
+        """With the training images' own mean and std.
+
+        Args:
+            name: What the data are called.
+            train: The training samples.
+            test: The test samples.
+            flips: Whether a mirrored image keeps its class.
+            crop_padding: Pixels of padding; None is an eighth of the size of uint8 images.
+
+        Returns:
+            The data set.
+        """
         mean, std = channel_statistics(train.images)
         usual = max(train.shape[1:]) // 8 if train.images.dtype == np.uint8 else 0
         padding = usual if crop_padding is None else crop_padding
@@ -162,7 +228,17 @@ class DataSet:
 
     @classmethod
     def standardized(cls, name: str, train: ImageSet, test: ImageSet, layout: Layout) -> "DataSet":
-        """Sequences or rows of a table: each channel has a mean of 0 and a std of 1 in training."""
+        """Sequences or rows of a table: each channel has a mean of 0 and a std of 1 in training.
+
+        Args:
+            name: What the data are called.
+            train: The training samples.
+            test: The test samples.
+            layout: How a network reads a batch.
+
+        Returns:
+            The data set.
+        """
         means, stds = train.images.mean(axis=(0, 2, 3)), train.images.std(axis=(0, 2, 3))
         std = tuple(float(value) or 1.0 for value in stds)
         mean = tuple(float(value) for value in means)
@@ -184,7 +260,14 @@ class DataSet:
         return input_shape(self.layout, self.shape)
 
     def resized(self, size: int) -> "DataSet":
-        """The same images at ``size`` x ``size``, with the crop padding scaled along."""
+        """The same images at another size, with the crop padding scaled along.
+
+        Args:
+            size: Height and width.
+
+        Returns:
+            The data set.
+        """
         _, height, width = self.shape
         if height == width == size:
             return self
@@ -194,13 +277,30 @@ class DataSet:
         return replace(self, train=train, test=test, crop_padding=padding)
 
     def validating(self, share: float, seed: int) -> "DataSet":
-        """The same with a share of the training images in place of the test images."""
+        """The same with a share of the training images in place of the test images.
+
+        Args:
+            share: How many of them.
+            seed: What chooses them.
+
+        Returns:
+            The data set.
+        """
         draw = generator(seed, "validation")
         kept, held_out = hold_out(self.train.labels, share, draw)
         return replace(self._training_on(kept), test=self.train.subset(held_out))
 
     def limited(self, train: int | None, test: int | None, seed: int) -> "DataSet":
-        """A seeded subset of at most n images, as even over the classes as they allow."""
+        """A seeded subset, as even over the classes as they allow.
+
+        Args:
+            train: Most training images; None is all.
+            test: Most test images; None is all.
+            seed: What chooses them.
+
+        Returns:
+            The data set.
+        """
         chosen = self.train.limit(train, generator(seed, "limit train"))
         fewer = self if chosen is None else self._training_on(chosen)
         return replace(fewer, test=self.test.limited(test, generator(seed, "limit test")))

@@ -16,11 +16,17 @@ KINDS = ("dirichlet", "iid", "shards")
 REDRAWS = 100
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Partition:
-    """The training samples of each device: sorted int64 indices, none on two devices."""
+    """Which training samples each device has; no sample is on two devices.
+
+    Example:
+        >>> fedtiny.Partition.by_ids(["ann", "bob", "ann"])
+        <Partition: 2 devices with 1 to 2 samples>
+    """
 
     devices: tuple[Array, ...]
+    """For each device the indices of its samples, sorted, int64."""
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -31,6 +37,10 @@ class Partition:
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    def __repr__(self) -> str:
+        sizes = self.sizes
+        return f"<Partition: {len(self)} devices with {sizes.min():,} to {sizes.max():,} samples>"
 
     @property
     def end(self) -> int:
@@ -44,30 +54,56 @@ class Partition:
         return np.array([len(device) for device in self.devices], dtype=np.int64)
 
     def table(self, labels: Array, n_classes: int) -> Array:
-        """How many samples of each class each device has: [devices, classes].
+        """How many samples of each class each device has.
 
-        >>> Partition((np.array([0, 1]), np.array([2]))).table(np.array([0, 1, 1]), 2).tolist()
-        [[1, 1], [0, 1]]
+        Args:
+            labels: The label of every training sample.
+            n_classes: How many classes there are.
+
+        Returns:
+            Counts, [devices, classes].
+
+        Example:
+            >>> Partition((np.array([0, 1]), np.array([2]))).table(np.array([0, 1, 1]), 2).tolist()
+            [[1, 1], [0, 1]]
         """
         rows = [np.bincount(labels[device], minlength=n_classes) for device in self.devices]
         return np.stack(rows)
 
     def flat(self) -> tuple[Array, Array]:
-        """All indices one device after another, and where each device's begin and end."""
+        """The partition as two arrays.
+
+        Returns:
+            All indices, one device after another, and where each device's begin and end.
+        """
         offsets = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
         return np.concatenate(self.devices).astype(np.int64), offsets
 
     @classmethod
     def of(cls, drawn: Iterable[Array]) -> "Partition":
-        """The partition of these samples, whatever their order."""
+        """The partition of these samples, whatever their order.
+
+        Args:
+            drawn: For each device the indices of its samples.
+
+        Returns:
+            The partition.
+        """
         return cls(tuple(np.sort(device.astype(np.int64)) for device in drawn))
 
     @classmethod
     def by_ids(cls, ids: ArrayLike) -> "Partition":
         """One device for each id, in the order of the ids: whose sample is whose.
 
-        >>> [device.tolist() for device in Partition.by_ids(["bo", "al", "bo"]).devices]
-        [[1], [0, 2]]
+        Args:
+            ids: For each training sample a whole number or a text.
+
+        Returns:
+            The partition.
+
+        Example:
+            >>> [device.tolist() for device in Partition.by_ids(["bo", "al", "bo"]).devices]
+            [[1], [0, 2]]
         """
         found = np.asarray(ids)
         if found.ndim != 1 or not len(found) or found.dtype.kind not in "iuUSb":
@@ -82,9 +118,16 @@ class Partition:
     def within(self, chosen: Array) -> "Partition":
         """The same of some samples, numbered anew in their order; who has none is left out.
 
-        >>> whose = Partition((np.array([0, 3]), np.array([1]), np.array([2])))
-        >>> [device.tolist() for device in whose.within(np.array([1, 3])).devices]
-        [[1], [0]]
+        Args:
+            chosen: Indices of the samples that are kept.
+
+        Returns:
+            The partition of these.
+
+        Example:
+            >>> whose = Partition((np.array([0, 3]), np.array([1]), np.array([2])))
+            >>> [device.tolist() for device in whose.within(np.array([1, 3])).devices]
+            [[1], [0]]
         """
         places = np.full(max(self.end, int(chosen.max(initial=-1)) + 1), -1)
         places[chosen] = np.arange(len(chosen))
@@ -94,7 +137,15 @@ class Partition:
 
     @classmethod
     def from_flat(cls, indices: Array, offsets: Array) -> "Partition":
-        """The partition that :meth:`flat` wrote."""
+        """The partition that :meth:`flat` wrote.
+
+        Args:
+            indices: All indices, one device after another.
+            offsets: Where each device's begin and end.
+
+        Returns:
+            The partition.
+        """
         ordered = len(offsets) > 1 and offsets[0] == 0 and bool(np.all(np.diff(offsets) >= 0))
         if not ordered or offsets[-1] != len(indices):
             raise DataError("the saved partition is damaged: its offsets do not fit its indices")

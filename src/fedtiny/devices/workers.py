@@ -20,7 +20,7 @@ from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.node import Receiver, answer
-from fedtiny.errors import FedTinyError, ReplyError, WireError
+from fedtiny.errors import FedTinyError, ReplyError, WireError, naming_flags
 from fedtiny.federation import wire
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.models.param_spec import ParamSpec
@@ -189,7 +189,7 @@ def main() -> None:
 
     ignore_terminal()
     channel = _own_streams()
-    with contextlib.suppress(*GONE):
+    with contextlib.suppress(*GONE), naming_flags():  # the parent names them as its user does
         channel.send_bytes(DONE + __version__.encode())
         plain = channel.recv_bytes()
         count = int.from_bytes(channel.recv_bytes(), "little")

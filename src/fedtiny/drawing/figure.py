@@ -11,7 +11,12 @@ from fedtiny.files import make_folder, write_atomically
 
 @dataclass(frozen=True, repr=False)
 class Figure:
-    """A drawing with its name (of the files), its title and what it says; notebooks show it."""
+    """A drawing with its name (of the files), its title and what it says; notebooks show it.
+
+    Example:
+        >>> Figure("empty", "Nothing", "Nothing is drawn.", Canvas(20, 10)).save("it.svg").name
+        'it.svg'
+    """
 
     name: str
     """The name of its files, as in `accuracy`."""
@@ -30,7 +35,14 @@ class Figure:
         return files.standalone(self.canvas, self.title)
 
     def save(self, path: Path | str) -> Path:
-        """Write it to a file, .svg or, with the extra `plot`, .png; returns the file."""
+        """Write it to a file.
+
+        Args:
+            path: Where to; its ending says the format: .svg, or .png with the extra `plot`.
+
+        Returns:
+            The file.
+        """
         place = Path(path)
         if place.suffix not in (".svg", ".png"):
             raise ConfigError(f"a figure is written as .svg or .png, not as {place.name!r}")

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from fedtiny import config as configs
 from fedtiny import methods
 from fedtiny.config import Config, DataConfig
 from fedtiny.cost.network import layer_flow, named
+from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, DataError, FedTinyError, can_retry, plural
 from fedtiny.experiments.finished import note_machine, require_same, this_machine, way_anew
 from fedtiny.experiments.places import Cell
@@ -161,6 +162,8 @@ class Runner:
     clock: Clock = field(default_factory=Clock)
     command: str | None = None
     keep_models: bool = True
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """A data set and a model of one's own, for all cells."""
 
     def run(self, cells: Sequence[Cell], todo: Sequence[Cell] | None = None) -> Account:
         """Run or resume each cell that is to do in turn, until all are finished or time is over.
@@ -172,7 +175,7 @@ class Runner:
         account = Account()
         self._require_same(cells)
         todo = unfinished(cells, self.folder) if todo is None else todo
-        ready = usable(todo, account)
+        ready = usable(todo, account, **self.own)
         try:
             for number, cell in enumerate(ready, start=len(cells) - len(todo) + 1):
                 if cell is not ready[0]:
@@ -187,7 +190,7 @@ class Runner:
         reporter = CellReporter(self.console, title, self.clock, self.command)
         reporter.begin()
         try:
-            ran = complete(cell, place, reporter)
+            ran = complete(cell, place, reporter, **self.own)
         except OutOfTimeError:
             raise
         except LockedError:
@@ -217,10 +220,11 @@ class Runner:
                     require_same(cell, place)
 
 
-def complete(cell: Cell, folder: RunFolder, reporter: Reporter) -> bool:
+def complete(cell: Cell, folder: RunFolder, reporter: Reporter, **own: Any) -> bool:
     """Bring one cell to its end, from wherever it is; data may lie elsewhere than before.
 
-    Returns whether there was anything left to do.
+    A data set and a model of one's own are given as `data` and `model`. Returns whether there was
+    anything left to do.
     """
     if folder.config.exists() or folder.result.exists():
         require_same(cell, folder)
@@ -228,10 +232,11 @@ def complete(cell: Cell, folder: RunFolder, reporter: Reporter) -> bool:
         return False
     config = cell.config
     if folder.config.exists():
-        root, workers, python = config.data.root, config.workers, config.device.python
-        resume(folder.path, root=root, workers=workers, device_python=python, reporter=reporter)
+        here: dict[str, Any] = {"root": config.data.root, "workers": config.workers}
+        here["device_python"] = config.device.python
+        resume(folder.path, reporter=reporter, **here, **own)
     else:
-        run(config, out=folder.path, reporter=reporter)
+        run(config, out=folder.path, reporter=reporter, **own)
     return True
 
 
@@ -240,22 +245,28 @@ def unfinished(cells: Sequence[Cell], folder: Path) -> list[Cell]:
     return [cell for cell in cells if not is_finished(RunFolder(folder / cell.name))]
 
 
-def usable(cells: Sequence[Cell], account: Account) -> list[Cell]:
-    """The cells that have their data; a setting that cannot work is an error at once."""
+def usable(
+    cells: Sequence[Cell], account: Account, data: DataSet | None = None, model: Any = None
+) -> list[Cell]:
+    """The cells that have their data; a setting that cannot work is an error at once.
+
+    Of a model of one's own that is found out when it runs.
+    """
     images: dict[DataConfig, tuple[Shape, int] | None] = {}
     ready = []
     for cell in cells:
         config = configs.resolve(cell.config)
         if config.data not in images:
             try:
-                data = load_data(config)
-                images[config.data] = (data.input_shape, len(data.classes))
+                found_data = data or load_data(config)
+                images[config.data] = (found_data.input_shape, len(found_data.classes))
             except DataError as error:
                 account.without_data[config.data.name] = str(error)
                 images[config.data] = None
         found = images[config.data]
         if found is not None:
-            check_config(config, *found)
+            if model is None:
+                check_config(config, *found)
             ready.append(cell)
     return ready
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import tyro
 from safetensors.numpy import save
 
-from fedtiny.errors import ExportError, FedTinyError
+from fedtiny.errors import ExportError, FedTinyError, did_you_mean
 from fedtiny.export import packed
 from fedtiny.export.c_source import flash_bytes, write_c
 from fedtiny.export.network import TinyModel, Values
@@ -44,6 +44,7 @@ class Order:
     """The best round's model, of a run with --save-best; default: the final one."""
 
     def __post_init__(self) -> None:
+        self._check_names()
         if self.values not in (None, "fp32") and self.format in ("onnx", "torch"):
             raise ExportError(f"--values {self.values} is for packed and c; {self.format} has fp32")
         if self.plain and self.format != "onnx":
@@ -54,6 +55,15 @@ class Order:
             raise ExportError(f"{asked} needs the run folder, not its packed model")
         if self.out is not None:
             self._check_free(self.out)
+
+    def _check_names(self) -> None:
+        """Refuse a format or values that there are not; the command line has checked them."""
+        for name, known in (("format", tuple(ENDINGS)), ("values", (None, *get_args(Values)))):
+            value = getattr(self, name)
+            if value not in known:
+                choices = ", ".join(each for each in known if each)
+                hint = did_you_mean(str(value), filter(None, known))
+                raise ExportError(f"--{name} must be one of {choices}, got {value!r}{hint}")
 
     def _check_free(self, out: Path) -> None:
         """Nothing that exists is written over, nor one file of an export by the other."""
@@ -98,16 +108,16 @@ Written = tuple[TinyModel | None, tuple[Path, ...], str]
 DENSE_IN_RUNTIMES = "runtimes make its weights dense: small, but not faster"
 
 
-def export(order: Order) -> Written:
-    """Write a model in one of the formats."""
+def export(order: Order, **own: Any) -> Written:
+    """Write a model in one of the formats; data and a model of one's own are given again."""
     place = order.place
     make_folder(place.parent)
     try:
-        model = tiny_model(order.source, fold=order.fold, best=order.best)
+        model = tiny_model(order.source, fold=order.fold, best=order.best, **own)
     except NoGraphError:
         if order.format != "onnx":
             raise
-        return None, (_traced_by_torch(order, place),), DENSE_IN_RUNTIMES
+        return None, (_traced_by_torch(order, place, **own),), DENSE_IN_RUNTIMES
     match order.format:
         case "packed":
             write_atomically(place, packed.packed(model, order.stored))
@@ -116,16 +126,17 @@ def export(order: Order) -> Written:
             write_atomically(place, onnx_bytes(model, plain=order.plain))
             return model, (place,), DENSE_IN_RUNTIMES
         case "torch":
-            return model, write_torch(trained(order.source, best=order.best), place), "dense"
+            run = trained(order.source, best=order.best, **own)
+            return model, write_torch(run, place), "dense"
     made = write_c(model, place, values=order.stored)
     return model, made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}"
 
 
-def _traced_by_torch(order: Order, place: Path) -> Path:
+def _traced_by_torch(order: Order, place: Path, **own: Any) -> Path:
     """Write the ONNX file of a network that has no graph."""
     from fedtiny.export.onnx_torch import exported
 
-    run = trained(order.source, best=order.best)
+    run = trained(order.source, best=order.best, **own)
     write_atomically(place, exported(run, plain=order.plain))
     return place
 

@@ -29,12 +29,38 @@ MAX_READ = 1 << 25  # values that the windows of a layer read at a time
 
 
 def load(path: Path | str) -> "NumpyModel":
-    """The model of a packed file, or of a run folder."""
+    """The model of a packed file, or of a run folder, for NumPy alone.
+
+    Args:
+        path: As for :func:`fedtiny.load`.
+
+    Returns:
+        The model, which is called with images.
+
+    Raises:
+        ExportError: This is no packed model, or a damaged one.
+
+    Example:
+        >>> import numpy as np
+        >>> config = fedtiny.Config(model="small", width=2, rounds=1, workers=1)
+        >>> model = load(fedtiny.run(config, out="runs/plain").export("packed"))
+        >>> model(np.zeros((5, 1, 8, 8), dtype=np.uint8)).shape
+        (5, 10)
+    """
     return NumpyModel(shipped(path))
 
 
 class NumpyModel:
-    """Gives logits for images; `model` has the classes' names, the shape and the model card."""
+    """A trained model that needs neither torch nor the run: call it with images.
+
+    Args:
+        model: What a packed file holds: `classes`, `shape` and the model `card` among it.
+
+    Example:
+        >>> config = fedtiny.Config(model="small", width=2, rounds=1, workers=1)
+        >>> NumpyModel(load(fedtiny.run(config, out="runs/a").path).model).model.shape
+        (1, 8, 8)
+    """
 
     def __init__(self, model: TinyModel) -> None:
         self.model = model
@@ -45,7 +71,14 @@ class NumpyModel:
         self._at_once = max(1, min(MAX_AT_ONCE, MAX_READ // graph.largest_read, most))
 
     def __call__(self, images: NDArray[Any]) -> Floats:
-        """Logits [N, classes] of images [N, C, H, W]: uint8 from 0 to 255, or float from 0 to 1."""
+        """Classify images.
+
+        Args:
+            images: [N, C, H, W], uint8 from 0 to 255, or float from 0 to 1.
+
+        Returns:
+            Logits, [N, classes].
+        """
         images = as_images(images, self.model.shape)
         starts = range(0, len(images), self._at_once)
         parts = [images[start : start + self._at_once] for start in starts]
@@ -53,7 +86,14 @@ class NumpyModel:
         return np.concatenate([np.empty((0, len(self.model.classes)), np.float32), *logits])
 
     def logits(self, normalised: Floats) -> Floats:
-        """Logits of images that are normalised already, all at once."""
+        """Logits of images that are normalized already, all at once.
+
+        Args:
+            normalised: [N, C, H, W].
+
+        Returns:
+            Logits, [N, classes].
+        """
         with np.errstate(over="ignore", invalid="ignore"):  # as torch, without a word
             return self._logits(normalised)
 

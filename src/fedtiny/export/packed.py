@@ -41,10 +41,27 @@ NORM_PARTS = ("gamma", "beta", "mean", "variance")
 
 
 def load(path: Path | str) -> "PackedNetwork":
-    """The network of a packed file or of a run folder, ready for pixels that are not normalised.
+    """The network of a packed file or of a run folder, ready for pixels that are not normalized.
 
-    It takes [N, C, H, W], uint8 from 0 to 255 or float from 0 to 1, and gives logits; `classes`
-    has the names, `card` says where the model comes from.
+    Args:
+        path: A packed file, as `fedtiny run` and :meth:`fedtiny.Result.export` write it, or the
+            folder of a finished run.
+
+    Returns:
+        An `nn.Module` that takes [N, C, H, W], uint8 from 0 to 255 or float from 0 to 1, and gives
+        logits. `classes` has the names of the classes, `card` says where the model comes from.
+
+    Raises:
+        ExportError: This is no packed model, or a damaged one.
+
+    Example:
+        >>> import torch
+        >>> config = fedtiny.Config(model="small", width=2, rounds=1, workers=1)
+        >>> network = fedtiny.load(fedtiny.run(config, out="runs/packed").export("packed"))
+        >>> network(torch.zeros(5, 1, 8, 8, dtype=torch.uint8)).shape
+        torch.Size([5, 10])
+        >>> network.card["method"]
+        'fedtiny'
     """
     require("torch", extra="torch")
     from fedtiny.export.torch_model import PackedNetwork

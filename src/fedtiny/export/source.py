@@ -25,7 +25,14 @@ from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
 from fedtiny.runs import reading
 from fedtiny.runs.folder import RunFolder, way_on
-from fedtiny.runs.inputs import build_model, check_inputs, load_data, own_inputs, parameters
+from fedtiny.runs.inputs import (
+    as_arguments,
+    build_model,
+    check_inputs,
+    load_data,
+    own_inputs,
+    parameters,
+)
 from fedtiny.runs.split import NOT_OURS
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta
@@ -109,12 +116,12 @@ class Trained:
         }
 
 
-def tiny_model(path: Path | str, *, fold: bool = True, best: bool = False) -> TinyModel:
+def tiny_model(path: Path | str, *, fold: bool = True, best: bool = False, **own: Any) -> TinyModel:
     """The model of a packed file or of a run folder, the best round's on request.
 
     A finished run holds its packed model, so that neither its data nor torch is needed here; with
     `fold` False, of the best round, or where that file is missing or damaged, the run's network is
-    built again.
+    built again; data and a model of one's own are given for that.
     """
     place = Path(path)
     if place.is_file():
@@ -122,7 +129,7 @@ def tiny_model(path: Path | str, *, fold: bool = True, best: bool = False) -> Ti
     if fold and not best:
         with suppress(ExportError):
             return packed.read(RunFolder(place).packed)
-    return trained(place, best=best).tiny(fold=fold)
+    return trained(place, best=best, **own).tiny(fold=fold)
 
 
 def trained(
@@ -150,8 +157,8 @@ def trained(
     if any(inputs[name] is None for name in needed):
         untraced = f"; one that cannot be traced goes to ONNX with {BY_TORCH}"
         raise ExportError(
-            f"{path} was trained with data or a network of your own; pack it from Python with "
-            "fedtiny.export.source.pack_run(path, data=..., model=...), then export the file"
+            f"{path} was trained with data or a network of your own; export it from Python with "
+            f"fedtiny.load_run(path, {as_arguments(needed)}).export(...)"
             + (untraced if "model" in needed else "")
         )
     data = data or load_data(asked)
@@ -186,9 +193,14 @@ def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pack_run(path: Path | str, **own: Any) -> Path:
-    """Write the packed model of a finished run into its folder, and give the file.
+    """Write the packed model of a finished run into its folder, as every run ends.
 
-    A data set or a model of one's own is given again as `data` and `model`.
+    Args:
+        path: The run folder.
+        **own: A data set or a model of one's own, as `data` and `model`.
+
+    Returns:
+        The file.
     """
     run = trained(path, **own)
     write_atomically(run.folder.packed, packed.packed(run.tiny()))

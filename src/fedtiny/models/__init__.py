@@ -106,7 +106,15 @@ KINDS = {
 
 
 def names() -> dict[str, str]:
-    """Every model that can be asked for by name, with a line of description."""
+    """The networks that can be asked for by name.
+
+    Returns:
+        What each is, in one line, by its name.
+
+    Example:
+        >>> "resnet18" in fedtiny.models.names()
+        True
+    """
     return {
         name: f"{model.description}; reads {model.reads}, {model.parameters:,} parameters"
         for name, model in KINDS.items()
@@ -124,7 +132,26 @@ def kind(name: str) -> ModelKind:
 def build(
     name: str, shape: Shape, classes: int, *, width: int | None = None, seed: int = 0
 ) -> "nn.Module":
-    """A freshly initialised network for samples of this shape: (C, H, W), (C, T) or (F,)."""
+    """A network by its name, freshly initialized.
+
+    Args:
+        name: One of :func:`fedtiny.models.names`.
+        shape: The shape of a sample: (C, H, W), (C, T) or (F,).
+        classes: How many classes it tells apart.
+        width: Channels of its first layer; default: its own.
+        seed: What draws its weights.
+
+    Returns:
+        The network.
+
+    Raises:
+        ModelError: There is no such network, or it does not take such samples.
+
+    Example:
+        >>> network = fedtiny.models.build("small", (1, 8, 8), 10, width=4)
+        >>> sum(parameter.numel() for parameter in network.parameters())
+        1702
+    """
     model = kind(name)
     check_reads(name, shape)
     if len(shape) == 3 and min(shape[1:]) < model.smallest_input:
@@ -182,10 +209,24 @@ def traced(model: "nn.Module", shape: Shape) -> Traced:
 def analyze(
     model: "nn.Module", shape: Shape, graph: Traced | None = None, *, depthwise: bool = False
 ) -> ParamSpec:
-    """The parameter spec of any network that takes images of this shape.
+    """What of a network may be pruned, and what stays dense.
 
-    What tracing it gave may be handed in, so that it is not traced again. With `depthwise`,
-    depthwise and squeeze-and-excite layers may be pruned too.
+    Args:
+        model: Any network.
+        shape: The shape of a sample that it takes.
+        graph: What tracing it gave, so that it is not traced again.
+        depthwise: Whether depthwise and squeeze-and-excite layers may be pruned too.
+
+    Returns:
+        The parameter spec: names, shapes and blocks of its layers.
+
+    Raises:
+        ModelError: Nothing of it can be pruned.
+
+    Example:
+        >>> network = fedtiny.models.build("small", (1, 8, 8), 10, width=4)
+        >>> fedtiny.models.analyze(network, (1, 8, 8)).prunable_count
+        1440
     """
     graph = traced(model, shape) if graph is None else graph
     from fedtiny.models import analysis

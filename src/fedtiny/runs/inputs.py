@@ -27,6 +27,15 @@ def own_inputs(config: Config) -> dict[str, str]:
     return {k: name.removeprefix(CUSTOM) for k, name in names.items() if name.startswith(CUSTOM)}
 
 
+def naming_own(config: Config, data: DataSet | None, model: "nn.Module | None") -> Config:
+    """The config with the names of what came through the API."""
+    if data is not None:
+        config = replace(config, data=replace(config.data, name=CUSTOM + data.name))
+    if model is not None:
+        config = replace(config, model=CUSTOM + type(model).__name__)
+    return config
+
+
 def as_arguments(own: Iterable[str]) -> str:
     """How a call takes it again.
 

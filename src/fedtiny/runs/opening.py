@@ -68,9 +68,13 @@ def new_folder(config: Config, out: Path | str | None) -> RunFolder:
     """A new run folder: the one that is asked for, or one below `runs` with a name that tells."""
     if out is not None:
         return RunFolder.create(Path(out))
+    return RunFolder.create_below(RUNS, stem_of(config))
+
+
+def stem_of(config: Config) -> str:
+    """What a run is, as the name of its folder."""
     data, model = (name.rpartition(":")[2] for name in (config.data.name, config.model))
-    stem = f"{config.method}-{data}-{model}-d{config.density:g}-s{config.seed}"
-    return RunFolder.create_below(RUNS, stem)
+    return f"{config.method}-{data}-{model}-d{config.density:g}-s{config.seed}"
 
 
 def _has_budget(config: Config) -> bool:

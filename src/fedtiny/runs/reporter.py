@@ -6,11 +6,12 @@ from typing import Any, Protocol
 from rich import progress
 from rich.console import Console
 
-from fedtiny.errors import can_retry
+from fedtiny.errors import can_retry, named
 from fedtiny.runs import formatting
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.metrics import Record
+from fedtiny.runs.notebook import NotebookReporter
 from fedtiny.runs.numbering import round_number
 from fedtiny.runs.resolve import gpu_count, has_gpu
 
@@ -70,7 +71,7 @@ class Lines:
         config, server, self.unfinished = assembly.config, assembly.server, folder
         self.rounds = config.rounds
         headline = formatting.headline(config, server.param_spec, assembly.backend)
-        self.console.print(headline, style="bold", markup=False)
+        self.console.print(named(headline), style="bold", markup=False)
         if assembly.split.table.any():
             table = formatting.partition_table(assembly.split.table, assembly.data.classes)
             self.console.print(table, soft_wrap=False)
@@ -129,12 +130,12 @@ class Lines:
             self._say(f"stopped; continue with: {way_on(self.unfinished)}")
 
     def _say(self, line: str) -> None:
-        self.console.print(line, markup=False)
+        self.console.print(named(line), markup=False)
 
 
 def automatic() -> Reporter:
     """The reporter that fits where the output goes."""
     console = Console(highlight=False, soft_wrap=True)
     if console.is_jupyter:
-        return Silent()
+        return NotebookReporter()
     return Lines(console, bar=console.is_terminal)

@@ -8,7 +8,6 @@ import numpy as np
 
 from fedtiny import methods
 from fedtiny.config import Config, RunConfig, resolve_run
-from fedtiny.config.aliases import CUSTOM
 from fedtiny.cost import fitted
 from fedtiny.cost.workload import CostInputs, first_mask, layer_flow_of
 from fedtiny.data import DataSet
@@ -22,7 +21,7 @@ from fedtiny.models.param_spec import ParamSpec
 from fedtiny.native.library import NativeError, Options, available
 from fedtiny.native.model import NativeModel, largest_fit
 from fedtiny.process import cores, launch
-from fedtiny.runs.inputs import check_config, check_inputs
+from fedtiny.runs.inputs import check_config, check_inputs, naming_own
 
 if TYPE_CHECKING:
     import torch
@@ -39,10 +38,7 @@ def resolved(config: Config, data: DataSet | None, model: "nn.Module | None") ->
     """The config with nothing left open: presets, processes, and what came through the API."""
     check_config(config)
     check_inputs(data, model)
-    if data is not None:
-        config = replace(config, data=replace(config.data, name=CUSTOM + data.name))
-    if model is not None:
-        config = replace(config, model=CUSTOM + type(model).__name__)
+    config = naming_own(config, data, model)
     simulator = _simulator(config)
     gpu_in_use = require("torch", extra="torch").cuda.is_initialized()
     forking = can_fork() and not gpu_in_use  # with a GPU in use, a child process cannot compute

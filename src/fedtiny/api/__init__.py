@@ -1,0 +1,1 @@
+"""What `import fedtiny` offers: running, what came of it, callbacks, and many runs at once."""

@@ -1,0 +1,103 @@
+"""Many configs in one call: each is run once, and what was cut goes on."""
+
+from dataclasses import replace
+
+import pytest
+
+import fedtiny
+from fedtiny.errors import ConfigError, DataError, RunError
+
+from ..runs.tiny import TINY, own_data, tiny
+
+CONFIGS = [tiny(rounds=1, density=density) for density in (0.4, 0.2)]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sweep")
+    return out, fedtiny.sweep(CONFIGS, out=out)
+
+
+def test_results_come_in_the_order_of_the_configs(swept):
+    out, results = swept
+    assert len(results) == 2
+    assert [result.config.density for result in results] == [0.4, 0.2]
+    assert all(result.finished and result.path.parent == out for result in results)
+    assert [result.path for result in results[:1]] == [results[0].path]
+    assert results.failed == {}
+    assert repr(results).splitlines() == [
+        "<SweepResult: 2 runs>",
+        *(f"  {result!r}" for result in results),
+    ]
+
+
+def test_what_is_finished_is_not_run_again(swept, capsys):
+    out, results = swept
+    made = [result.path.joinpath("result.json").stat().st_mtime_ns for result in results]
+    again = fedtiny.sweep([CONFIGS[1], CONFIGS[0], CONFIGS[1]], out=out)
+    assert [result.config.density for result in again] == [0.2, 0.4, 0.2]
+    assert [result.path.joinpath("result.json").stat().st_mtime_ns for result in results] == made
+    assert capsys.readouterr().out == ""
+
+
+def test_what_was_cut_goes_on(tmp_path, monkeypatch):
+    from fedtiny.experiments.runner import CellReporter
+
+    def cut(self, record):
+        raise KeyboardInterrupt
+
+    config = replace(TINY, rounds=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(CellReporter, "round_done", cut)
+        with pytest.raises(KeyboardInterrupt):
+            fedtiny.sweep([config], out=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    assert len(fedtiny.load_run(folder).metrics) == 1
+    (result,) = fedtiny.sweep([config], out=tmp_path)
+    assert (result.path, len(result.metrics)) == (folder, 2)
+
+
+def test_a_run_that_fails_is_told_and_others_go_on(tmp_path, capsys):
+    lost = tiny(rounds=1, fleet=replace(TINY.fleet, fail_rate=0.99, min_replies=3))
+    results = fedtiny.sweep([lost, CONFIGS[0]], out=tmp_path)
+    (name,) = results.failed
+    assert [result.config.density for result in results] == [0.4]
+    assert f"failed: {name}: " in capsys.readouterr().out
+    assert "1 run, 1 failed" in repr(results)
+
+
+def test_settings_that_differ_and_figures_become_a_frame(swept):
+    pytest.importorskip("pandas")
+    _, results = swept
+    frame = results.frame()
+    assert frame.index.tolist() == [result.path.name for result in results]
+    assert frame["accuracy"].tolist() == [result.accuracy for result in results]
+    assert frame["rounds"].tolist() == [1, 1]
+    assert frame["density"].tolist() == [result.density for result in results]
+
+
+def test_data_of_ones_own_serve_all_runs(tmp_path):
+    data = own_data()
+    configs = [tiny(rounds=1, seed=seed) for seed in (0, 1)]
+    results = fedtiny.sweep(configs, out=tmp_path, data=data)
+    assert [result.config.data.name for result in results] == ["custom:arrays"] * 2
+    assert results[0].export("packed").is_file()
+    assert len(fedtiny.sweep(configs, out=tmp_path, data=data)) == 2
+
+
+def test_the_report_compares_the_runs(swept):
+    out, results = swept
+    assert results.report() == out / "report.html"
+    assert "2 runs side by side" in (out / "report.html").read_text()
+    with pytest.raises(RunError, match="no run is finished"):
+        fedtiny.SweepResult(()).report()
+
+
+def test_bad_input_is_told_at_once(tmp_path):
+    with pytest.raises(ConfigError, match="configs= needs at least one"):
+        fedtiny.sweep([], out=tmp_path)
+    with pytest.raises(ConfigError, match=r"a run takes a fedtiny\.Config, got a value of type"):
+        fedtiny.sweep(["density"], out=tmp_path)
+    with pytest.raises(DataError, match="there is no data set 'digitz'"):
+        fedtiny.sweep([tiny(data=replace(TINY.data, name="digitz"))], out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
