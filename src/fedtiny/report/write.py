@@ -10,6 +10,7 @@ from string import Template
 from fedtiny import config as configs
 from fedtiny.drawing import files, palette
 from fedtiny.drawing.files import inline
+from fedtiny.errors import RunError
 from fedtiny.experiments import table as tables
 from fedtiny.experiments.table import BEST, Entry
 from fedtiny.files import make_folder, make_own_folder, write_atomically
@@ -221,7 +222,7 @@ class Written:
 def write_page(runs: Sequence[Run], out: Path) -> Path:
     """Write the page alone, which takes a moment."""
     text = one_run(runs[0]) if len(runs) == 1 else several_runs(runs, groups(runs))
-    write_atomically(out, text.encode())
+    write_atomically(out, text.encode(errors="backslashreplace"))  # a folder may have any name
     return out
 
 
@@ -229,6 +230,8 @@ def write_report(folders: Sequence[RunFolder], out: Path | None = None) -> Writt
     """Write the page and every figure as SVG and, with the extra `plot`, as PNG."""
     runs = [read(folder) for folder in folders]
     place = out or _default(folders)
+    if place.is_dir():
+        raise RunError(f"{place} is a folder; name the page with --out PAGE.html")
     beside = place.with_name(f"{place.stem}_figures")
     named = _named(runs)
     make_folder(place.parent)
