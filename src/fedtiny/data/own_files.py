@@ -207,10 +207,10 @@ def _numbers(file: Path, name: str, values: Sequence[Any]) -> Array:
         return np.array(values, dtype=np.float32)
     except (TypeError, ValueError) as other:
         row, value = next((n, v) for n, v in enumerate(values, start=1) if not _is_number(v))
-        what = f"holds {str(value)!r:.40}, which is no number" if str(value).strip() else "is empty"
+        what = f"{str(value)!r:.40}, which is no number" if str(value).strip() else "nothing"
         raise DataError(
-            f"column {name!r} of {file} {what} in row {row}; code it as numbers, or leave the row "
-            "or the column out"
+            f"column {name!r} of {file} holds {what}, in row {row}; code it as numbers, or leave "
+            "the row or the column out"
         ) from other
 
 
