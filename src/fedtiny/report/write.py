@@ -14,6 +14,7 @@ from fedtiny.errors import RunError
 from fedtiny.experiments import table as tables
 from fedtiny.experiments.table import BEST, Entry
 from fedtiny.files import make_folder, make_own_folder, write_atomically
+from fedtiny.paths import user_path
 from fedtiny.report.comparison import (
     Group,
     accuracy_over_density,
@@ -229,7 +230,7 @@ def write_page(runs: Sequence[Run], out: Path) -> Path:
 def write_report(folders: Sequence[RunFolder], out: Path | None = None) -> Written:
     """Write the page and every figure as SVG and, with the extra `plot`, as PNG."""
     runs = [read(folder) for folder in folders]
-    place = out or _default(folders)
+    place = user_path(out, "--out") if out else _default(folders)
     if place.is_dir():
         raise RunError(f"{place} is a folder; name the page with --out PAGE.html")
     beside = place.with_name(f"{place.stem}_figures")

@@ -13,6 +13,7 @@ from pathlib import Path
 from fedtiny import config as configs
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.files import LINK, NOT_REGULAR, WRITING, is_temporary
+from fedtiny.paths import user_path
 from fedtiny.runs.inputs import as_arguments, own_inputs
 
 
@@ -83,6 +84,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """An existing run folder."""
+        path = user_path(path, "the run folder")
         folder = cls(path)
         if path.exists() and not path.is_dir() and not path.is_file():
             raise RunError(f"{path} is neither a folder nor a regular file")

@@ -263,7 +263,7 @@ def _with_program(config: Config, python: Path | str | None, folder: RunFolder) 
 
 
 def _known_folder(path: Path | str, fleet: Fleet | None) -> RunFolder:
-    folder = RunFolder.open(user_path(path, "the run folder"))
+    folder = RunFolder.open(Path(path))
     if fleet is None and folder.nodes.exists():
         raise RunError(f"the devices of this run are real; continue it with {way_on(folder)}")
     return folder
