@@ -1,5 +1,6 @@
 """Run folders whose checksums fit and whose content lies: a sentence, or what was found."""
 
+import json
 import shutil
 
 import numpy as np
@@ -8,14 +9,13 @@ import pytest
 import fedtiny
 from fedtiny.cli.main import dispatch
 from fedtiny.errors import RunError
-from fedtiny.export import packed
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.recorder import BEGINS_AGAIN, Saved
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.split import load_split
 
 from .forgery import deep_table, empty_device, open_forged, sign
-from .tiny import assert_one_sentence, differences, stop, tiny
+from .tiny import FLAGS, assert_one_sentence, differences, stop, tiny
 
 FIRST = "method.server optimizer: first moment"
 
@@ -60,8 +60,6 @@ def test_memory_that_is_too_deep_is_damaged(forged, capsys, depth):
     path = forged / "checkpoint.safetensors"
     tensors, told = open_forged(path)
     told["memory"] = "DEEP"
-    import json
-
     sign(path, tensors, json.dumps(told).replace('"DEEP"', text))
     assert "checkpoint.safetensors is damaged" in refused(capsys, "resume", forged)
 
@@ -110,10 +108,7 @@ def test_arrays_of_another_shape_are_damaged(forged, capsys, change):
 
 def test_what_a_method_cannot_remember_names_the_checkpoint(forged, capsys, monkeypatch):
     """Only the method knows what it keeps."""
-    forge(forged / "checkpoint.safetensors", lambda _, told: told["memory"].update(best={}))
-    monkeypatch.setattr(
-        "fedtiny.runs.runner.keep_best", lambda server, _: server.memory["best"]["x"]
-    )
+    monkeypatch.setattr("fedtiny.runs.runner.keep_best", lambda server, _: server.memory["x"])
     said = refused(capsys, "resume", forged)
     assert "cannot go on from" in said
     assert "KeyError: 'x'" in said
@@ -150,13 +145,15 @@ def test_a_final_model_that_cannot_be_computed_with_is_not_exported(
 
     forge(folder / "model.safetensors", poison)
     (folder / "model.packed").unlink(missing_ok=True)
-    assert "model.safetensors" in refused(capsys, "export", folder, "--format", format)
+    assert "model.safetensors holds NaN" in refused(capsys, "export", folder, "--format", format)
+    weights = ("run", *FLAGS, "--weights", folder / "model.safetensors", "--out", tmp_path / "new")
+    assert "holds NaN or infinity before any training" in refused(capsys, *weights)
 
 
 @pytest.mark.parametrize("depth", [30, 900])
 def test_a_packed_model_with_a_deep_card_is_damaged(finished, tmp_path, capsys, depth):
     folder = shutil.copytree(finished.path, tmp_path / "run")
-    path = packed.shipped and folder / "model.packed"
+    path = folder / "model.packed"
     assert dispatch(["export", str(folder)]) == 0
     forge(path, lambda _, told: told["card"].update(more=deep_table(depth)))
     assert "damaged packed model" in refused(capsys, "inspect", path)

@@ -17,7 +17,6 @@ from fedtiny.extras import require
 from fedtiny.files import MAX_TENSORS, read_file
 from fedtiny.paths import user_path
 from fedtiny.runs.inputs import build_model
-from fedtiny.sparse.theta import is_usable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -68,12 +67,6 @@ class Weights:
         state = model.state_dict()
         if trouble := _misfit(state, found):
             raise ModelError(f"{self.name} does not fit the network: {trouble}")
-        poisoned = [name for name, value in found.items() if not is_usable(value.float().numpy())]
-        if poisoned:
-            raise ModelError(
-                f"{self.name} has NaN, infinity or values too large to compute with in "
-                f"{_listed(poisoned)}"
-            )
         with torch.no_grad():
             for name, value in found.items():
                 state[name].copy_(value)
