@@ -139,7 +139,22 @@ def _toml(path: Path, draw: random.Random) -> str:
     return f"{lines[number]!r:.60}"
 
 
-CELLS = ("", " ", "x", "nan", "inf", "1e400", "-1", "0.5", "9" * 40, "\0", "a\nb", "é", '"')
+CELLS = (
+    "",
+    " ",
+    "x",
+    "nan",
+    "inf",
+    "1e400",
+    "-1",
+    "0.5",
+    "9" * 40,
+    "\0",
+    "a\nb",
+    "é",
+    '"',
+    "\x1b[2J",
+)
 
 
 def _csv(path: Path, draw: random.Random) -> str:
@@ -164,7 +179,7 @@ def _arrays(path: Path, draw: random.Random) -> str:
     with np.errstate(all="ignore"):
         choice = draw.randrange(len(kinds))
     arrays[name] = kinds[choice]
-    np.savez(path, **arrays)
+    draw.choice([np.savez, np.savez_compressed])(path, **arrays)
     return f"{name} {choice}"
 
 

@@ -34,7 +34,7 @@ def open_forged(path: Path) -> tuple[Tensors, Any]:
 def sign(path: Path, tensors: Tensors, told: Any) -> None:
     """Write such a file anew, with a checksum that fits."""
     beside = metadata_of(path.read_bytes())
-    tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    tensors = {name: np.array(array, order="C") for name, array in tensors.items()}
     text = told if isinstance(told, str) else json.dumps(told)
     if packed.METADATA in beside:
         digest = np.frombuffer(bytes.fromhex(digest_of(tensors, text)), np.uint8)

@@ -93,6 +93,9 @@ class Workshop:
         nodes = {"devices": {"0": seat}, "turned_away": {}, "bytes_joining": 9}
         (real / "nodes.json").write_text(json.dumps(nodes))
         yield real
+        server = {"optimizer": "fedadam", "average": "ema", "average_start": 0}
+        yield stop(tiny(method="fedrts", server=server), bases / "fedrts", 2)
+        yield stop(tiny(method="fedsgc", server={"average": "swa"}), bases / "fedsgc", 2)
         for old in ("finished", "native", "lotteryfl"):
             yield shutil.copytree(FIXTURES / old, bases / f"old {old}")
 
@@ -105,7 +108,7 @@ class Workshop:
         shutil.rmtree(self.place / "made")
         labels = np.arange(90) % 3
         pixels = np.random.default_rng(0).integers(0, 256, (90, 8, 8, 3), dtype=np.uint8)
-        np.savez(folder / "own.npz", x=pixels, y=labels, device_ids=np.arange(90) % 4)
+        np.savez_compressed(folder / "own.npz", x=pixels, y=labels, device_ids=np.arange(90) % 4)
         rows = [f"{i},{i % 7},{label}" for i, label in enumerate(labels)]
         (folder / "own.csv").write_text("\n".join(["x,y,label", *rows]) + "\n")
         images = [png(image.transpose(2, 0, 1)) for image in pixels]

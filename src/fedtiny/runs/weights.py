@@ -89,7 +89,7 @@ def _misfit(state: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     wanted = [name for name in state if not name.endswith(COUNTER)]
     missing = [name for name in wanted if name not in found]
     unexpected = [name for name in found if name not in state]
-    others = [n for n in wanted if n in found and found[n].shape != state[n].shape]
+    others = [n for n in state if n in found and found[n].shape != state[n].shape]
     shapes = [f"'{n}' is {list(found[n].shape)} and not {list(state[n].shape)}" for n in others]
     told = [
         f"it lacks {_listed(missing)}" if missing else "",
