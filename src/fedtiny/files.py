@@ -8,9 +8,10 @@ its place. Only the folder that a user names may be reached through links.
 import hashlib
 import json
 import os
+import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from errno import EFBIG, EINVAL, EISDIR, ELOOP
 from math import isfinite
@@ -28,6 +29,8 @@ MAX_LINES = 1 << 30  # bytes of a file of lines
 MAX_TENSORS = 1 << 36  # bytes of a file of tensors
 MAX_DEPTH = 20  # of plain data: tables within tables
 MAX_WHOLE = 1 << 64
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)  # as `write_atomically` names them
+NOT_REGULAR = "it is not a regular file"
 LINK = "it is a symbolic link, and nothing is written through one; remove it"
 
 
@@ -53,7 +56,7 @@ def read_file(path: Path, most: int = MAX_PLAIN) -> bytes:
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(EINVAL, "it is not a regular file", str(path))
+            raise OSError(EINVAL, NOT_REGULAR, str(path))
         if found.st_size > most:
             raise OSError(EFBIG, f"it is larger than {most:,} bytes", str(path))
         return _read(descriptor, found.st_size)
@@ -114,6 +117,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with writable(path):
+            _require_replaceable(path)
             write_new(temporary, data)
             temporary.replace(path)
             sync_folder(path.parent)
@@ -121,6 +125,16 @@ def write_atomically(path: Path, data: bytes) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _require_replaceable(path: Path) -> None:
+    """A pipe or a device is nobody's to replace, whatever the rights; a link is, not its target."""
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(kind) and not stat.S_ISLNK(kind) and not stat.S_ISDIR(kind):
+        raise OSError(EINVAL, NOT_REGULAR)
 
 
 def write_new(path: Path, data: bytes, mode: int = 0o666) -> None:
@@ -141,7 +155,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 def is_temporary(path: Path) -> bool:
     """Whether a write that was killed left this behind."""
-    return path.name.startswith(".") and path.suffix == ".tmp"
+    return TEMPORARY.fullmatch(path.name) is not None
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -176,19 +190,36 @@ def parse_json(data: bytes | str) -> Any:
 
     Texts are made printable; a number that is not finite becomes None.
     """
+    return _tidy(exact_json(data))
+
+
+def exact_json(data: bytes | str, depth: int = MAX_DEPTH) -> Any:
+    """Plain data as it was written; a ValueError if it is none or deeper than so many tables."""
     try:
-        return _tidy(json.loads(data), MAX_DEPTH)
+        value = json.loads(data)
     except RecursionError as error:
         raise ValueError("it is too deep") from error
+    inner = [value]
+    for _ in range(depth):
+        inner = [item for table in inner for item in _items(table)]
+    if any(True for table in inner for _ in _items(table)):
+        raise ValueError("it is too deep")
+    return value
 
 
-def _tidy(value: Any, depth: int) -> Any:
-    if depth < 0 or (isinstance(value, int) and abs(value) >= MAX_WHOLE):
-        raise ValueError("it is too deep, or a number is too large")
+def _items(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
-        return {printable(name): _tidy(item, depth - 1) for name, item in value.items()}
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _tidy(value: Any) -> Any:
+    if isinstance(value, int) and abs(value) >= MAX_WHOLE:
+        raise ValueError("a number is too large")
+    if isinstance(value, dict):
+        return {printable(name): _tidy(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_tidy(item, depth - 1) for item in value]
+        return [_tidy(item) for item in value]
     if isinstance(value, str):
         return printable(value)
     return None if isinstance(value, float) and not isfinite(value) else value
@@ -200,7 +231,7 @@ def append_line(path: Path, line: str) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | WRITING, 0o666)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(EINVAL, "it is not a regular file")
+                raise OSError(EINVAL, NOT_REGULAR)
             _write(descriptor, f"{line}\n".encode())
         finally:
             os.close(descriptor)
@@ -244,6 +275,6 @@ def with_text(data: bytes, key: str) -> tuple[dict[str, NDArray[Any]], Any]:
 
 def metadata_of(data: bytes) -> dict[str, str]:
     """What stands beside the tensors of a safetensors file, if anything does."""
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    header = exact_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
     found: dict[str, str] = header.get("__metadata__", {})
     return found

@@ -6,11 +6,11 @@ from functools import partial
 from fedtiny.errors import FedTinyError
 from fedtiny.export import packed
 from fedtiny.export.source import pack_run
-from fedtiny.process import launch
+from fedtiny.process import Stopped, launch
 from fedtiny.report.run import read
 from fedtiny.report.write import write_page
 from fedtiny.runs import formatting, reading
-from fedtiny.runs.folder import RunFolder, quoted
+from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.runner import Result
 from fedtiny.runs.tracking import seen_with
 
@@ -29,6 +29,9 @@ def finish(result: Result, *, report: bool = True, track: Iterable[str] = ()) ->
     for name, hook in hooks.items():
         try:
             print(f"{name}: {hook()}")
+        except Stopped as stopped:
+            stopped.way_on = f"{way_on(RunFolder(result.path))} (the run itself is complete)"
+            raise
         except FedTinyError as error:
             print(f"no {name}: {error}")
         except Exception as error:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -9,6 +11,7 @@ from typing import NamedTuple
 
 MEMORY_INFO = Path("/proc/meminfo")
 CONTROL_GROUP = Path("/sys/fs/cgroup")
+SOON = 0.05  # seconds
 LAUNCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -74,8 +77,16 @@ def _number(path: Path) -> int | None:
     return None
 
 
+def wants_traceback() -> bool:
+    """Whether errors are shown with where they come from: `FEDTINY_TRACEBACK`, unless it is 0."""
+    return os.environ.get("FEDTINY_TRACEBACK", "0") not in ("", "0")
+
+
 class Stopped(KeyboardInterrupt):
-    """A signal that ends this process as Ctrl-C does: what is under way says how to go on."""
+    """A signal that ends this process: what is under way says how to go on, or notes it here."""
+
+    said = False
+    way_on = ""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -84,11 +95,22 @@ class Stopped(KeyboardInterrupt):
 
 def stop_on_signals() -> None:
     """Take SIGTERM and SIGHUP like Ctrl-C, unless whoever started this process chose otherwise."""
-    for name in ("SIGTERM", "SIGHUP"):
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+        if number is not None and signal.getsignal(number) in usual:
             signal.signal(number, _stop)
+    sys.unraisablehook = _not_lost
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(number)
+
+
+def _not_lost(lost: "sys.UnraisableHookArgs") -> None:
+    """Send a signal again that came where Python drops exceptions, as in a callback of imports."""
+    if isinstance(lost.exc_value, Stopped):
+        number = lost.exc_value.code - 128
+        threading.Timer(SOON, os.kill, (os.getpid(), number)).start()
+    else:
+        sys.__unraisablehook__(lost)

@@ -99,7 +99,8 @@ def test_numbered_classes_go_by_their_value_and_a_folder_has_train_and_test(tmp_
     [
         (ROWS, Columns(label="kind"), r"no column 'kind' .*--data\.label-column"),
         (ROWS, Columns(device="who"), r"no column 'who' .*--data\.device-column"),
-        (ROWS, None, "column 'user' of .* holds something that is no number"),
+        (ROWS, None, "column 'user' of .* holds 'u0', which is no number, in row 1"),
+        ([(1, 2, 3, 0), (1, " ", 3, 1)], None, "column '.*' of .* holds nothing, in row 2"),
         ([(1, 2, 3, 0.5)], None, r"holds 0\.5: regression targets are not supported"),
         ([(1, 2, 3)], None, "row 1 of .* has 3 values, its header 4"),
         ([], None, "rows below it"),

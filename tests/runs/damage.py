@@ -10,19 +10,22 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
+import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
-from fedtiny.files import digest_of, metadata_of
+from .forgery import deep_table, forge
 
 ODD = (
     *(None, True, -1, 0, 3, 0.5, -0.5, 10**18, 10**30, 1e300, -1e39, float("nan"), float("inf")),
     *("", "x", "3", "\x1b[2J\n\r", "../../etc/passwd", "A" * 5000, [], [[]], {}, {"a": {"b": 1}}),
+    *("a\0b", "a\udcffb", "~nosuchuser/x", deep_table(), [[1.0] * 3] * 3, 1 << 63, -0.0, 5e-324),
 )
 ODD_TOML = (
     *("true", "-1", "0", "3", "0.5", "1e300", "nan", "inf", "99999999999999999999", '""', '"x"'),
     *('"\\u001b[2J"', "[]", "[[1]]", "{}", "2026-01-01", "[" * 200, '"' + "A" * 3000 + '"'),
+    *('"a\\u0000b"', '"~nosuchuser/x"', '"/dev/zero"', "{a = " * 300 + "1" + "}" * 300, "-0.0"),
 )
 LARGE = 1 << 20
 DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
@@ -55,7 +58,7 @@ def of_file(path: Path, draw: random.Random) -> str:
     kind = draw.choice(["gone", "pipe", "folder", "link", "dangling", "device", "loop", "huge"])
     if kind != "huge":
         path.unlink()
-    elsewhere = path.parent.parent / "elsewhere"
+    elsewhere = _elsewhere(path)
     match kind:
         case "pipe":
             os.mkfifo(path)
@@ -74,12 +77,21 @@ def of_file(path: Path, draw: random.Random) -> str:
     return kind
 
 
+def _elsewhere(path: Path) -> Path:
+    """Somebody else's folder, beside the one that is damaged."""
+    return next(p / "elsewhere" for p in path.parents if (p / "elsewhere").exists())
+
+
 def of_values(path: Path, draw: random.Random) -> str:
     """A value of another type or size, or none, behind checksums that fit."""
     if path.suffix == ".toml":
         return _toml(path, draw)
     if path.suffix in (".safetensors", ".packed"):
-        return _tensors(path, draw)
+        return forge(path, draw, changed)
+    if path.suffix == ".csv":
+        return _csv(path, draw)
+    if path.suffix == ".npz":
+        return _arrays(path, draw)
     if path.suffix == ".jsonl":
         lines = path.read_text().splitlines()
         if not lines:
@@ -127,34 +139,48 @@ def _toml(path: Path, draw: random.Random) -> str:
     return f"{lines[number]!r:.60}"
 
 
-def _tensors(path: Path, draw: random.Random) -> str:
-    """Tensors or what is written beside them, signed again by whoever did it."""
-    data = path.read_bytes()
-    tensors, beside = load(data), metadata_of(data)
-    name = draw.choice(sorted(tensors))
-    kind = draw.randrange(5)
-    if kind == 0:
-        del tensors[name]
-    elif kind == 1:
-        tensors[name] = tensors[name].ravel()[:-1].copy()
-    elif kind == 2:
-        tensors[name] = tensors[name].astype(draw.choice(["float32", "int64", "uint8", "float64"]))
-    elif kind == 3 and tensors[name].size:
-        tensors[name] = tensors[name].copy()
-        flat = tensors[name].reshape(-1)
-        flat[draw.randrange(flat.size)] = draw.choice([0, 1, 99])
-    told = f"tensor {name} {kind}"
-    if "fedtiny" in beside:
-        signed = json.loads(beside["fedtiny"])
-        (key,) = signed.keys() - {"digest"}
-        inner = json.loads(signed[key])
-        if kind == 4:
-            told = changed(inner, draw)
-        text = json.dumps(inner)
-        digest = digest_of(tensors, text)
-        beside = {"fedtiny": json.dumps({key: text, "digest": digest})}
-    path.write_bytes(save(tensors, beside or None))
-    return told
+CELLS = (
+    "",
+    " ",
+    "x",
+    "nan",
+    "inf",
+    "1e400",
+    "-1",
+    "0.5",
+    "9" * 40,
+    "\0",
+    "a\nb",
+    "é",
+    '"',
+    "\x1b[2J",
+)
+
+
+def _csv(path: Path, draw: random.Random) -> str:
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    row, cell = draw.randrange(len(rows)), draw.choice(CELLS)
+    place = draw.randrange(len(rows[row]))
+    if draw.random() < 0.2:
+        del rows[row][place]
+    else:
+        rows[row][place] = cell
+    path.write_text("\n".join(",".join(row) for row in rows) + "\n")
+    return f"row {row}, cell {place} = {cell!r:.20}"
+
+
+def _arrays(path: Path, draw: random.Random) -> str:
+    with np.load(path) as held:
+        arrays = {name: held[name] for name in held.files}
+    name = draw.choice(sorted(arrays))
+    array = arrays[name]
+    kinds = [array[:-1], array[:0], array[None], array.astype("float64") * 1e300, array * 0 - 1]
+    kinds += [np.full(array.shape, np.nan), array.astype(str), np.array("x"), array.astype(bool)]
+    with np.errstate(all="ignore"):
+        choice = draw.randrange(len(kinds))
+    arrays[name] = kinds[choice]
+    draw.choice([np.savez, np.savez_compressed])(path, **arrays)
+    return f"{name} {choice}"
 
 
 LINKS = (
@@ -171,7 +197,7 @@ def of_outputs(path: Path, draw: random.Random) -> str:
         shutil.rmtree(place)
     place.unlink(missing_ok=True)
     target = "folder" if re.search("figures|_c$|spool", place.name) else "thesis.tex"
-    place.symlink_to(path.parent.parent / "elsewhere" / target)
+    place.symlink_to(_elsewhere(path) / target)
     return f"{place.name} -> {target}"
 
 
@@ -184,9 +210,12 @@ DAMAGES: dict[str, tuple[Damage, float]] = {
 """Each with how often it is done."""
 
 
+UNREADABLE = (ValueError, LookupError, TypeError, SafetensorError, BadZipFile, RecursionError)
+
+
 def damage(folder: Path, draw: random.Random) -> str:
     """Do something to a file of a run folder; says what and to which."""
-    usual = [file for file in sorted(folder.iterdir()) if stat.S_ISREG(file.lstat().st_mode)]
+    usual = [file for file in sorted(folder.rglob("*")) if stat.S_ISREG(file.lstat().st_mode)]
     known = [
         f for f in usual if f.name not in (".lock", "report.html") and f.stat().st_size < LARGE
     ]
@@ -195,6 +224,6 @@ def damage(folder: Path, draw: random.Random) -> str:
     kind = draw.choices(kinds, weights)[0]
     try:
         told = kind(file, draw)
-    except (ValueError, KeyError, IndexError, SafetensorError):  # what an earlier damage left of it
+    except UNREADABLE:  # what an earlier damage left of it
         told = of_bytes(file, draw)
     return f"{file.name}: {told}"

@@ -1,18 +1,19 @@
-"""Give damaged run folders to every command that reads one.
+"""Give damaged run folders, and other files that are read, to every command that reads one.
 
     python -m tests.runs.fuzz_folders [--mutations 2000] [--seconds S] [--seed 0]
 
-A folder of a finished, a stopped, an old or a real run is damaged once or twice, and a command is
-called on it in this process. It must end in time with 0, or with 1 and one sentence, without a
-traceback, and touch nothing outside of the folder. Prints what came of it as JSON.
+A folder of a finished, a stopped, an old or a real run, or one with data, weights, experiments, an
+app and a cache, is damaged once or twice, and a command is called on it in this process. It must
+end in time with 0, or with 1 and one sentence, without a traceback, make no model of values that
+are not finite, and touch nothing outside of the folder. Prints what came of it as JSON.
 """
 
 import argparse
 import contextlib
-import io
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -22,22 +23,22 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
-import numpy as np
 import torch
-from PIL import Image
+from safetensors.numpy import load
 
-from fedtiny.cli.main import dispatch
+from fedtiny.errors import FedTinyError
+from fedtiny.files import read_file
+from fedtiny.flower.trial import local
+from fedtiny.sparse.theta import is_usable
 
 from .damage import damage
-from .tiny import FLAGS, stop, tiny
+from .workshop import INPUTS, Workshop, ordered, quiet
 
 PATIENCE = 30  # seconds that a command may take
 SPARE_MEMORY = 8 << 30
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "run_folder_0_1"
 COMMANDS = {  # how often each is called; FOLDER is the damaged one
     "resume FOLDER": 6,
     "resume FOLDER --no-report": 1,
@@ -56,73 +57,19 @@ COMMANDS = {  # how often each is called; FOLDER is the damaged one
     "cost FOLDER/config.toml": 1,
     "run FOLDER/config.toml --rounds 1 --out OUT/run": 1,
     "compare --methods fedtiny --density 0.3 --seeds 0 --out FOLDER/.. GRID": 3,
+    "report FOLDER/.. --out OUT/page.html": 1,
+    "cost FOLDER/config.toml --layers": 1,
+    "compare FOLDER/config.toml --methods fedavg --density 0.3 --seeds 0 --out OUT/c GRID": 1,
+    "flower init OUT/app --config FOLDER/config.toml": 1,
+    "run FLAGS --rounds 1 --weights FOLDER/model.safetensors --out OUT/run": 2,
 }
-GRID = [flag for flag in FLAGS if flag not in ("--density", "0.3")]
+REMARKS = ("fedtiny: names of settings", "fedtiny: the cache entry ")
 CELL = "fedtiny-d0.3-s0"
+SIDES = ("a\udcffb", "a\x1b[2Jb", "a\nb")  # names of folders that may lie beside it
 
 
-class HangsError(Exception):
+class HangsError(BaseException):
     """A command that does not end."""
-
-
-@dataclass
-class Workshop:
-    """Folders to damage, and a place beside them that nobody may touch."""
-
-    place: Path
-    bases: list[Path] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.elsewhere = self.place / "elsewhere"
-        (self.elsewhere / "folder").mkdir(parents=True)
-        for name in ("thesis.tex", "folder/notes.txt", "folder/model.c", "folder/0.reply"):
-            (self.elsewhere / name).write_text("my work")
-        pixels = np.full((8, 8), 90, dtype=np.uint8)
-        Image.fromarray(pixels).save(self.place / "image.png")
-        self.bases += self._made()
-
-    def _made(self) -> Iterator[Path]:
-        bases = self.place / "bases"
-        finished = bases / "finished"
-        assert quiet(["run", *FLAGS, "--save-best", "--out", str(finished)])[0] == 0
-        (finished / "machines.json").write_text('{"machines": [{"cpu": "a", "cores": 2}]}')
-        (finished / "trackers.json").write_text('{"tensorboard": {"key": "a", "rounds": 1}}')
-        yield finished
-        yield stop(tiny(save_best=True), bases / "stopped", 2)
-        begun = shutil.copytree(bases / "stopped", bases / "begun")
-        for name in ("checkpoint.safetensors", "metrics.jsonl", "selection.json"):
-            (begun / name).unlink()
-        yield begun
-        real = shutil.copytree(bases / "stopped", bases / "real")
-        seat = {"node": 2**63 + 1, "name": "ward", "samples": 23}
-        nodes = {"devices": {"0": seat}, "turned_away": {}, "bytes_joining": 9}
-        (real / "nodes.json").write_text(json.dumps(nodes))
-        yield real
-        for old in ("finished", "native", "lotteryfl"):
-            yield shutil.copytree(FIXTURES / old, bases / f"old {old}")
-
-    def state(self) -> dict[str, tuple[int, bytes]]:
-        """Everything that must stay as it is."""
-        found = {}
-        for root in (self.elsewhere, self.place / "bases"):
-            for path in sorted(root.rglob("*")):
-                status = path.lstat()
-                data = path.read_bytes() if path.is_file() else b""
-                found[str(path)] = (status.st_mtime_ns, data)
-        return found
-
-
-def quiet(arguments: list[str]) -> tuple[int, str, str]:
-    """Call a command: exit code, output and what it said of errors."""
-    with (
-        contextlib.redirect_stdout(io.StringIO()) as out,
-        contextlib.redirect_stderr(io.StringIO()) as err,
-    ):
-        try:
-            code = dispatch(arguments)
-        except SystemExit as left:
-            code = int(left.code or 0)
-    return code, out.getvalue(), err.getvalue()
 
 
 def _ring(*_: object) -> None:
@@ -143,11 +90,20 @@ def complaint(arguments: list[str], codes: Counter[int]) -> str:
         signal.alarm(0)
     codes[code] += 1
     told = err.count("fedtiny: error: ")
+    mistake = re.search(
+        r"^.*\b(?!FedTiny)\w+(Error|Exception|Interrupt|Exit): .*$", out, re.MULTILINE
+    )
+    if mistake:
+        return f"tells of a mistake: {mistake[0]}"
+    if code == 0 and arguments[0] in ("run", "resume"):
+        path = Path(arguments[1] if arguments[0] == "resume" else arguments[-1])
+        if not all(map(is_usable, load(read_file(path / "model.safetensors", 1 << 30)).values())):
+            return "made a model of values that cannot be computed with"
     if code not in (0, 1) or told > 1 or (code and not told and "failed: " not in out):
         return f"ended with {code}: {err[-500:]!r}"
     if "\x1b" in out + err or "Traceback" in out + err:
         return f"prints what it should not: {(out + err)[-500:]!r}"
-    if len(err.splitlines()) > told + err.count("fedtiny: names of settings"):
+    if len(err.splitlines()) > told + sum(err.count(remark) for remark in REMARKS):
         return f"says too much: {err[-500:]!r}"
     return ""
 
@@ -157,19 +113,23 @@ def trial(workshop: Workshop, draw: random.Random, codes: Counter[int]) -> tuple
     place = workshop.place / "trial"
     shutil.rmtree(place, ignore_errors=True)
     (place / "out").mkdir(parents=True)
-    base = draw.choice(workshop.bases)
+    of_inputs = draw.random() < 0.25
+    base = workshop.inputs if of_inputs else draw.choice(workshop.bases)
+    commands = INPUTS if of_inputs else COMMANDS
     folder = shutil.copytree(base, place / CELL)
+    os.environ["FEDTINY_CACHE"] = str(folder / "cache")
     (place / "elsewhere").symlink_to(workshop.elsewhere)
     told = [damage(folder, draw) for _ in range(draw.choice([1, 1, 1, 2]))]
-    command = draw.choices(list(COMMANDS), list(COMMANDS.values()))[0]
+    if draw.random() < 0.05:
+        shutil.copytree(base, place / draw.choice(SIDES))
+    command = draw.choices(list(commands), list(commands.values()))[0]
     words = {"IMAGE": workshop.place / "image.png", "OTHER": workshop.bases[0]}
-    words |= {"FOLDER": folder, "OUT": place / "out"}
-    arguments = []
-    for word in command.split():
-        for name, path in words.items():
-            word = word.replace(name, str(path))
-        arguments += GRID if word == "GRID" else [word]
+    arguments = ordered(command, **words, FOLDER=folder, OUT=place / "out")
     return command, f"{base.name}: {'; '.join(told)}", complaint(arguments, codes)
+
+
+def _not_started(*_: object) -> None:
+    raise FedTinyError("an app would be started now")
 
 
 def confine() -> None:
@@ -185,7 +145,12 @@ def run(mutations: int, seed: int, seconds: float | None = None, place: Path | N
     place = place or Path(tempfile.mkdtemp(prefix="fedtiny-fuzz-"))
     started = time.monotonic()
     try:
-        with contextlib.chdir(place), warnings.catch_warnings():
+        with (
+            contextlib.chdir(place),
+            warnings.catch_warnings(),
+            mock.patch.object(local, "federation", _not_started),
+            mock.patch.dict(os.environ),
+        ):
             warnings.simplefilter("error")
             workshop = Workshop(place)
             before = workshop.state()

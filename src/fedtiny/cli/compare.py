@@ -12,6 +12,7 @@ from fedtiny.errors import DataError
 from fedtiny.experiments import table
 from fedtiny.experiments.compare import IN_FULL, Grid, load
 from fedtiny.experiments.runner import Runner, notices, opening, unfinished
+from fedtiny.paths import user_path
 
 PROG = "fedtiny compare [CONFIG.toml]"
 
@@ -71,4 +72,4 @@ def parse(arguments: list[str]) -> tuple[Grid, Path]:
     grid = replace(
         grid, methods=parsed.methods, density=parsed.density, seeds=parsed.seeds, base=base
     )
-    return grid, parsed.out
+    return grid, user_path(parsed.out, "--out")

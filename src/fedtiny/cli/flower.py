@@ -19,7 +19,8 @@ from fedtiny.config.flat import Flat
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.flower import settings as apps
-from fedtiny.process import stop_on_signals
+from fedtiny.paths import user_path
+from fedtiny.process import Stopped, stop_on_signals
 from fedtiny.runs.folder import quoted
 
 if TYPE_CHECKING:
@@ -110,10 +111,12 @@ class Up:
                 else:
                     self._wait(federation, console)
                     failed = False
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
             failed = False
             if self.app:
                 console.print(f"stopped; {self._going_on(changes)}", markup=False)
+                if isinstance(stopped, Stopped):
+                    stopped.said = True
             raise
         finally:
             if not failed:
@@ -131,7 +134,7 @@ class Up:
         settings, config = apps.read_changed(settings_of_app, changes)
         methods.find(config.method)
         models.kind(config.model)
-        run = Path(settings.run).expanduser()
+        run = user_path(settings.run, "flower.run")
         if not settings.resume and run.is_dir() and any(run.iterdir()):
             raise FedTinyError(
                 f"{run} holds a run already; {self._going_on(changes)}, "

@@ -1,6 +1,7 @@
 """The command `fedtiny`. Each command lives in a file of its own and is imported when called."""
 
 import importlib
+import io
 import os
 import shlex
 import shutil
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fedtiny.errors import ConfigError, FedTinyError, did_you_mean, naming_flags, printable
-from fedtiny.process import Stopped, launch, stop_on_signals
+from fedtiny.paths import check_text
+from fedtiny.process import Stopped, launch, stop_on_signals, wants_traceback
 
 COMMANDS = {  # each is the function `command` of the module of its name
     "run": "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]",
@@ -45,11 +47,18 @@ HELP = {"-h", "--help"}
 DISTRIBUTED = ("run", "resume")  # commands that torchrun may start as several processes
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # PyTorch's own words
 GO_ON = ("compare", "reproduce")  # commands that take up where they were stopped
+STOPPED = {
+    "run": "stopped before the run began, and nothing is kept of it; begin it again with",
+    "resume": "stopped before the run went on, and it is as it was; continue with",
+}
+"""What is said of a command that was stopped before it had anything to keep."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code."""
     stop_on_signals()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name of a file may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = dispatch(list(sys.argv[1:] if arguments is None else arguments))
     try:
         if sys.stdout is not None:  # as it is where it was closed
@@ -70,19 +79,31 @@ def _dispatch(arguments: list[str]) -> int:
     try:
         return _carried_out(arguments)
     except KeyboardInterrupt as stopped:
-        if arguments[0] in GO_ON:
-            command = shlex.join(["fedtiny", *arguments])
-            print(f"stopped; go on with: {command}", file=sys.stderr)
+        _tell_way_on(stopped, arguments)
         return stopped.code if isinstance(stopped, Stopped) else 130
     except BrokenPipeError:
         return 1
     except (FedTinyError, OSError, MemoryError, RuntimeError) as error:
-        if "FEDTINY_TRACEBACK" in os.environ or not told(error):
+        if wants_traceback() or not told(error):
             raise
         return 1 if getattr(error, "reported", False) else fail(told(error))
 
 
+def _tell_way_on(stopped: KeyboardInterrupt, arguments: list[str]) -> None:
+    """Say what is kept and how to go on, unless what was under way has said it."""
+    name, command = arguments[0], shlex.join(["fedtiny", *arguments])
+    line = f"{STOPPED.get(name, 'stopped; go on with')}: {command}"
+    if name not in GO_ON:
+        if not isinstance(stopped, Stopped) or stopped.said or launch().rank:
+            return
+        line = f"stopped; continue with: {stopped.way_on}" if stopped.way_on else line
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
 def _carried_out(arguments: list[str]) -> int:
+    for argument in arguments:
+        check_text(argument, "the argument")
     if not arguments or arguments[0] in {*HELP, "help"}:
         print(overview(_width()))
         return 0

@@ -1,6 +1,5 @@
 """fedtiny predict: needs NumPy and Pillow, and no torch."""
 
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 
+from fedtiny.cli.main import fail
 from fedtiny.errors import ExportError, FedTinyError
 from fedtiny.export import numpy_model
 from fedtiny.export.numpy_model import NumpyModel, read_image
@@ -48,7 +48,7 @@ def command(arguments: list[str]) -> int:
             image = read_image(path, model.model.shape)
         except FedTinyError as error:
             unreadable += 1
-            print(f"fedtiny: error: {error}", file=sys.stderr)
+            fail(str(error))
         else:
             _show(path, image, model, parsed.top, console)
     console.print(f"[dim]resident memory {formatting.size(peak_resident_bytes())} at most[/dim]")

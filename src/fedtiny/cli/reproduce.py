@@ -17,6 +17,7 @@ from fedtiny.experiments.results import scale_of
 from fedtiny.experiments.runner import Account, Clock, Runner, notices, opening
 from fedtiny.experiments.suite import ALL, Suite
 from fedtiny.experiments.sweep import Sweep
+from fedtiny.paths import user_path
 from fedtiny.runs import formatting
 
 DEFAULT_SCALE = "smoke"
@@ -96,7 +97,7 @@ def parse(asked: Arguments) -> Sweep:
         suite,
         suite.scale(scale),
         suite.find(asked.names or (ALL,)),
-        asked.out,
+        user_path(asked.out, "--out"),
         tuple(dict.fromkeys(asked.seeds)),
         asked.part,
         asked.root,

@@ -9,6 +9,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any, get_args
 
 from fedtiny.errors import ConfigError
+from fedtiny.paths import check_text
 
 if TYPE_CHECKING:
     from fedtiny.config.settings import Config
@@ -137,6 +138,8 @@ def check_types(settings: Any, where: str = "") -> None:
             _check_section(choices[0], value, f"{where}{name}")
         elif type(value) not in choices:
             check_value(choices, value, f"{where}{name}")
+        elif type(value) is str:
+            check_text(value, f"--{where}{name}".replace("_", "-"))
 
 
 def _check_section(kind: Any, value: Any, where: str) -> None:

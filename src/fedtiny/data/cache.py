@@ -23,8 +23,9 @@ from typing import IO, Any
 import numpy as np
 
 from fedtiny.data.images import Array, ImageSet
-from fedtiny.errors import DataError
+from fedtiny.errors import DataError, printable
 from fedtiny.files import parse_json, read_file, sync, sync_folder
+from fedtiny.paths import user_path
 
 FORMAT = 1
 IMAGES = "images.npy"
@@ -43,11 +44,18 @@ class Decoding:
     classes: tuple[str, ...]
     batches: Iterator[tuple[Array, Array]]
 
+    @property
+    def shown_classes(self) -> tuple[str, ...]:
+        """The names of classes as a manifest keeps them."""
+        return tuple(map(printable, self.classes))
+
 
 def content_key(kind: str, files: Iterable[tuple[str, Path]]) -> str:
     """A name for what these tagged files hold, the same wherever they lie."""
     key = _digest(repr((FORMAT, kind)).encode())
     for tag, path in files:
+        if path.exists() and not path.is_file():  # a pipe would never end
+            raise DataError(f"{path} is not a regular file; take it away")
         with path.open("rb") as file:
             content = hashlib.file_digest(file, _digest).hexdigest()
         key.update(repr((tag, content)).encode())
@@ -64,10 +72,7 @@ class Cache:
     def at(cls, folder: str | Path | None = None) -> "Cache":
         """The cache in this folder, else ``$FEDTINY_CACHE``, else ``~/.cache/fedtiny``."""
         chosen = folder or os.environ.get("FEDTINY_CACHE") or "~/.cache/fedtiny"
-        try:
-            return cls(Path(chosen).expanduser().absolute())
-        except RuntimeError as homeless:
-            raise DataError("there is no home folder; set FEDTINY_CACHE to a folder") from homeless
+        return cls(user_path(chosen, "FEDTINY_CACHE").absolute())
 
     def get(self, key: str, decode: Callable[[], Decoding]) -> ImageSet:
         """The images kept under this key, decoded first where they are missing or damaged."""
@@ -141,7 +146,7 @@ def write_entry(folder: Path, decoding: Decoding) -> None:
         np.save(file, labels)
         sync(file)
     with (folder / MANIFEST).open("w") as file:
-        json.dump(_manifest(folder, shape, decoding.classes), file)
+        json.dump(_manifest(folder, shape, decoding.shown_classes), file)
         sync(file)
     sync_folder(folder)
 

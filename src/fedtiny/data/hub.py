@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedtiny.errors import DataError
 from fedtiny.extras import require
+from fedtiny.paths import user_path
 
 SPLITS = ("train", "test")
 SHARD = re.compile(r"(?P<split>\w+)-(?P<number>\d+)-of-(?P<count>\d+)(-[0-9a-f]+)?\.parquet")
@@ -70,7 +71,9 @@ KNOWN = {
 
 def root_folder(root: str | Path | None = None) -> Path:
     """The folder of the data sets: the one given, else ``$FEDTINY_DATA``, else ``data``."""
-    return Path(root or os.environ.get("FEDTINY_DATA") or "data").expanduser()
+    if root:
+        return user_path(root, "--data.root")
+    return user_path(os.environ.get("FEDTINY_DATA") or "data", "FEDTINY_DATA")
 
 
 def split_files(root: Path, name: str, split: str, config: str) -> list[Path]:

@@ -4,7 +4,6 @@ In the hub's layout an image column holds ``{bytes, path}`` of encoded images, a
 integers, and the schema's ``huggingface`` metadata may name the classes.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -18,6 +17,7 @@ from fedtiny.data.cache import Cache, Decoding, content_key
 from fedtiny.data.images import SPLIT_SEED, TEST_SHARE, Array, DataSet, ImageSet, hold_out
 from fedtiny.errors import DataError
 from fedtiny.extras import require
+from fedtiny.files import parse_json
 from fedtiny.randomness import generator
 
 BATCH = 512
@@ -143,7 +143,7 @@ def _header(file: Path, n_classes: int, named: str | None = None) -> tuple[tuple
 
 def _named_in(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...] | None:
     try:
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        features = parse_json(metadata[b"huggingface"])["info"]["features"]
         return tuple(map(str, features[label]["names"]))
     except (KeyError, TypeError, ValueError):
         return None

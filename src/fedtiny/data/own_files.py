@@ -69,6 +69,8 @@ def _files(root: Path) -> tuple[Path, Path | None]:
         if train is None or test is None or not test.is_file():
             raise DataError(f"{root} needs train.csv and test.csv, or train and test .parquet")
         return train, test
+    if root.exists() and not root.is_file():
+        raise DataError(f"{root} is not a regular file; point --data.root at one")
     if not root.is_file() or root.suffix not in SUFFIXES:
         raise DataError(
             f"{root} is no .npz, .csv or .parquet file that can be read; point --data.root at one"
@@ -224,10 +226,20 @@ def _numbers(file: Path, name: str, values: Sequence[Any]) -> Array:
     try:
         return np.array(values, dtype=np.float32)
     except (TypeError, ValueError) as other:
+        row, value = next((n, v) for n, v in enumerate(values, start=1) if not _is_number(v))
+        what = f"{str(value)!r:.40}, which is no number" if str(value).strip() else "nothing"
         raise DataError(
-            f"column {name!r} of {file} holds something that is no number; code it as numbers, or "
-            "leave the column out"
+            f"column {name!r} of {file} holds {what}, in row {row}; code it as numbers, or leave "
+            "the row or the column out"
         ) from other
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _csv_columns(file: Path) -> dict[str, list[str]]:

@@ -16,7 +16,8 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_file(path).decode())
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot read {path}: {why}") from error
 
 
 def hint(word: str, known: Iterable[str]) -> str:

@@ -1,6 +1,5 @@
 """Many runs in turn until time is over: what is finished stays, what was cut goes on."""
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from fedtiny.errors import ConfigError, DataError, FedTinyError, can_retry, plur
 from fedtiny.experiments.finished import note_machine, require_same, this_machine, way_anew
 from fedtiny.experiments.places import Cell
 from fedtiny.models.param_spec import Shape
+from fedtiny.process import wants_traceback
 from fedtiny.runs import formatting, metrics
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.checkpoint import IncompleteRunError
@@ -197,7 +197,7 @@ class Runner:
             account.elsewhere.append(cell.name)
             reporter.say("is left to another process")
         except Exception as error:
-            if "FEDTINY_TRACEBACK" in os.environ:
+            if wants_traceback():
                 raise
             account.failed[cell.name] = _reason(error, place)
             reporter.say("fails")

@@ -16,6 +16,7 @@ from fedtiny.export.network import TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
 from fedtiny.export.source import NoGraphError, Trained, tiny_model, trained
 from fedtiny.files import make_folder, write_atomically, write_json
+from fedtiny.paths import user_path
 from fedtiny.runs.formatting import size
 from fedtiny.runs.inputs import model_width
 
@@ -54,7 +55,7 @@ class Order:
             asked = "--best" if self.best else asked
             raise ExportError(f"{asked} needs the run folder, not its packed model")
         if self.out is not None:
-            self._check_free(self.out)
+            self._check_free(self.place)
 
     def _check_names(self) -> None:
         """Refuse a format or values that there are not; the command line has checked them."""
@@ -87,7 +88,7 @@ class Order:
     def place(self) -> Path:
         """Where the export goes: beside the model unless something else was said."""
         if self.out is not None:
-            return self.out
+            return user_path(self.out, "--out")
         folder, stem = (
             (self.source, "best" if self.best else "model")
             if self.source.is_dir()

@@ -21,7 +21,7 @@ from fedtiny.errors import ExportError, FedTinyError, ModelError
 from fedtiny.export.network import TinyModel, Values, quantise
 from fedtiny.extras import require
 from fedtiny.federation.wire.indices import Reader, coded, read_positions
-from fedtiny.files import MAX_TENSORS, digest_of, read_file, with_text
+from fedtiny.files import MAX_TENSORS, digest_of, exact_json, read_file, with_text
 from fedtiny.graph.arrays import Floats, Lowered, Norm, Weights
 from fedtiny.graph.ir import UNTRUSTED, Graph, Kind, Node
 from fedtiny.graph.node import NORMS
@@ -144,7 +144,7 @@ def _printable_all(value: Any) -> Any:
 
 
 def _checked(tensors: Tensors, text: str) -> TinyModel:
-    header = json.loads(text)
+    header = exact_json(text)
     if header["format"] != FORMAT:
         raise ModelError(f"it has format {header['format']!r:.20}; this version reads {FORMAT}")
     checksum = tensors.pop(DIGEST)

@@ -35,7 +35,7 @@ from fedtiny.runs.inputs import (
 )
 from fedtiny.runs.split import NOT_OURS
 from fedtiny.sparse.mask import Mask
-from fedtiny.sparse.theta import Floats, Theta
+from fedtiny.sparse.theta import Floats, Theta, is_usable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,8 +83,8 @@ class Trained:
         needed = {**param_spec.prunable, **param_spec.dense}
         if any(self.state.get(name, np.empty(0)).shape != s for name, s in needed.items()):
             raise RunError(f"{self.file} belongs to another model than its config names")
-        if not all(np.isfinite(self.state[name]).all() for name in needed):
-            raise RunError(f"{self.file} holds NaN or infinity")
+        if not all(is_usable(self.state[name]) for name in needed):
+            raise RunError(f"{self.file} holds NaN, infinity or values too large to compute with")
         mask = Mask(param_spec, {n: np.flatnonzero(self.state[n]) for n in param_spec.prunable})
         return Theta.from_tensors(self.state, mask)
 

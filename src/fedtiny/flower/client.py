@@ -20,6 +20,7 @@ from fedtiny.federation.messages import Request
 from fedtiny.flower import messages
 from fedtiny.flower.messages import DONE, FAILED, LACKS, Answer, Arrival, NodeSpec, Question, key_of
 from fedtiny.flower.node_log import NodeError, told_to_server
+from fedtiny.paths import user_path
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.split import Split, share_out
 from fedtiny.sparse.theta import Theta
@@ -37,7 +38,7 @@ def shard_of(spec: NodeSpec, device: int, node: NodeConfig) -> DeviceData:
                 "this run takes nodes with data of their own: start them with "
                 "--node-config 'data=\"PATH\"'"
             )
-        images = _own_set(spec, Path(str(node["data"])).expanduser())
+        images = _own_set(spec, user_path(str(node["data"]), "data"))
         own = np.arange(len(images))
     else:
         part = _part(spec, node)

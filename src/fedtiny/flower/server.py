@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
@@ -24,6 +23,7 @@ from fedtiny.flower.exchange import Exchange, Spool, failure
 from fedtiny.flower.messages import DONE, LACKS, Answer, NodeSpec, Question
 from fedtiny.flower.node_registry import NodeRegistry, Say
 from fedtiny.flower.settings import FlowerSettings
+from fedtiny.paths import user_path
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Lines
 from fedtiny.runs.runner import resume, run
@@ -228,7 +228,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def _play(grid: Grid, context: Context, console: Console) -> None:
     settings, config = run_settings.read(context.run_config)
-    folder = RunFolder(Path(settings.run).expanduser().absolute())
+    folder = RunFolder(user_path(settings.run, "flower.run").absolute())
     fleet = FlowerFleet(grid, settings, folder, lambda line: console.print(line, markup=False))
     if settings.resume:
         result = resume(folder.path, reporter=Lines(console), fleet=fleet)

@@ -81,7 +81,8 @@ def open_runs(paths: list[Path]) -> list[RunFolder]:
     for path in paths:
         inner = [] if RunFolder(path).config.is_file() else sorted(path.glob("*/config.toml"))
         for own in [file.parent for file in inner] or [path]:
-            found.setdefault(own.resolve(), RunFolder.open(own))
+            folder = RunFolder.open(own)
+            found.setdefault(own.resolve(), folder)
     return list(found.values())
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from fedtiny.drawing import files
 from fedtiny.drawing.figure import Figure
+from fedtiny.errors import RunError
 from fedtiny.files import make_folder, make_own_folder, write_atomically
+from fedtiny.paths import user_path
 from fedtiny.report.comparison import groups
 from fedtiny.report.figures import figures
 from fedtiny.report.page import comparison_figures, one_run, overall_figures, several_runs
@@ -27,14 +29,16 @@ class Written:
 def write_page(runs: Sequence[Run], out: Path) -> Path:
     """Write the page alone, which takes a moment."""
     text = one_run(runs[0]) if len(runs) == 1 else several_runs(runs, groups(runs))
-    write_atomically(out, text.encode())
+    write_atomically(out, text.encode(errors="backslashreplace"))  # a folder may have any name
     return out
 
 
 def write_report(folders: Sequence[RunFolder], out: Path | None = None) -> Written:
     """Write the page and every figure as SVG and, with the extra `plot`, as PNG."""
     runs = [read(folder) for folder in folders]
-    place = out or _default(folders)
+    place = user_path(out, "--out") if out else _default(folders)
+    if place.is_dir():
+        raise RunError(f"{place} is a folder; name the page with --out PAGE.html")
     beside = place.with_name(f"{place.stem}_figures")
     named = _named(runs)
     make_folder(place.parent)

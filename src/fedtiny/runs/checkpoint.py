@@ -15,6 +15,7 @@ from fedtiny.federation.server import Server
 from fedtiny.files import (
     MAX_TENSORS,
     digest_of,
+    exact_json,
     plain,
     read_file,
     readable,
@@ -27,10 +28,11 @@ from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.split import NOT_OURS, load_split
 from fedtiny.sparse.mask import Mask
-from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.theta import Theta, is_usable
 
 FORMAT = 1
 METHOD_ARRAY = "method."
+MAX_MEMORY_DEPTH = 100  # tables within tables of what a method remembers
 ARRAYS = {"theta": np.float32, "mask.counts": np.int64, "mask.indices": np.int32}
 """The arrays of a model and its mask."""
 STATE = reading.fields(
@@ -69,6 +71,11 @@ class Checkpoint:
     def round(self) -> int:
         """The number of rounds before it."""
         return int(self.state["round"])
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether all its values are finite, and small enough to compute with."""
+        return all(is_usable(a) for a in self.tensors.values() if a.dtype.kind == "f")
 
 
 def save_checkpoint(folder: RunFolder, server: Server, last: Record | None = None) -> None:
@@ -154,9 +161,9 @@ def read_checkpoint(folder: RunFolder) -> Checkpoint:
         data = read_file(path, MAX_TENSORS)
     try:
         tensors, signed_text = with_text(data, "fedtiny")
-        signed = json.loads(signed_text)
+        signed = exact_json(signed_text)
         text, digest = signed["state"], signed["digest"]
-        state = json.loads(text)
+        state = exact_json(text, MAX_MEMORY_DEPTH)
         if digest != digest_of(tensors, text):
             raise ValueError("the digest is that of something else")
         if state["format"] == FORMAT and not (STATE(state) and _has_arrays(tensors)):

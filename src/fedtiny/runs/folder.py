@@ -12,7 +12,8 @@ from pathlib import Path
 
 from fedtiny import config as configs
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.files import LINK, WRITING, is_temporary
+from fedtiny.files import LINK, NOT_REGULAR, WRITING, is_temporary
+from fedtiny.paths import user_path
 from fedtiny.runs.inputs import as_arguments, own_inputs
 
 
@@ -84,7 +85,12 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """An existing run folder."""
+        path = user_path(path, "the run folder")
         folder = cls(path)
+        if path.exists() and not path.is_dir() and not path.is_file():
+            raise RunError(f"{path} is neither a folder nor a regular file")
+        if folder.config.exists() and not folder.config.is_file():
+            raise RunError(f"cannot read {folder.config}: {NOT_REGULAR}")
         if not folder.config.is_file():
             raise RunError(f"{path} is not a run folder: it has no {folder.config.name}")
         return folder

@@ -13,6 +13,7 @@ from fedtiny.errors import ConfigError, DataError, ModelError
 from fedtiny.extras import require
 from fedtiny.models.param_spec import Shape
 from fedtiny.process import free_memory
+from fedtiny.sparse.theta import LARGEST
 from fedtiny.sparse.vector import VALUE_BYTES
 
 if TYPE_CHECKING:
@@ -140,10 +141,10 @@ def check_network(model: "nn.Module", data: DataSet) -> None:
             "be trained; unfreeze some with parameter.requires_grad_(True)"
         )
     for name, value in model.state_dict().items():
-        if not torch.isfinite(value).all():
+        if value.is_floating_point() and not (value.abs() < LARGEST).all():
             raise ModelError(
-                f"'{name}' of the model holds NaN or infinity before any training; give a model "
-                "whose values are finite"
+                f"'{name}' of the model holds NaN or infinity before any training, or values too "
+                "large to compute with; give a model whose values are finite and small"
             )
     with torch.no_grad():
         outputs = model.eval()(torch.zeros(1, *data.input_shape))

@@ -10,6 +10,7 @@ from pathlib import Path
 from fedtiny import config as configs
 from fedtiny import methods, models
 from fedtiny.config import Config
+from fedtiny.paths import user_path
 from fedtiny.process import launch
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.inputs import own_inputs
@@ -67,7 +68,7 @@ def first_line(config: Config, folder: Path | None) -> str:
 def new_folder(config: Config, out: Path | str | None) -> RunFolder:
     """A new run folder: the one that is asked for, or one below `runs` with a name that tells."""
     if out is not None:
-        return RunFolder.create(Path(out))
+        return RunFolder.create(user_path(out, "--out"))
     return RunFolder.create_below(RUNS, stem_of(config))
 
 

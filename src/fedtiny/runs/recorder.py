@@ -16,19 +16,21 @@ from fedtiny.devices.ranks import Ranks
 from fedtiny.errors import RunError
 from fedtiny.extras import own_code, require, version_of
 from fedtiny.files import MAX_TENSORS, read_file, write_atomically, write_json
+from fedtiny.process import Stopped
 from fedtiny.runs import begun, metrics, reading
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.best import best_model
 from fedtiny.runs.checkpoint import Checkpoint, read_checkpoint, require_complete, save_checkpoint
 from fedtiny.runs.fleet import Fleet
-from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.metrics import Record, about_record, evaluation_record
 from fedtiny.runs.split import Split, read_split, save_split
 from fedtiny.runs.weights import Weights
-from fedtiny.sparse.theta import Theta, is_usable
+from fedtiny.sparse.theta import Theta
 
 BEGINS_AGAIN = (
-    "the model of the checkpoint has values too large to compute with, so the run begins again"
+    "the checkpoint has values that are not finite or too large to compute with, so the run begins "
+    "again"
 )
 PACKAGES = ("fedtiny", "torch", "numpy", "safetensors", "flwr")
 
@@ -136,7 +138,11 @@ def recording(ranks: Ranks, opened: Callable[[], RunFolder]) -> Iterator[Recorde
     folder = opened()
     with folder.locked():
         of_first(ranks, lambda: str(folder.path).encode())
-        yield FolderRecorder(folder)
+        try:
+            yield FolderRecorder(folder)
+        except Stopped as stopped:
+            stopped.way_on = way_on(folder) if folder.config.exists() else ""
+            raise
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,7 @@ class Saved:
         if not folder.checkpoint.exists():
             return cls(config, split, None, weights)
         checkpoint = read_checkpoint(folder)
-        if not is_usable(checkpoint.tensors["theta"]):
+        if not checkpoint.is_usable:
             bounded = replace(config, robustness=reading.config(folder).robustness)
             return cls(bounded, split, None, weights, note=BEGINS_AGAIN)
         records = metrics.read_before(folder, checkpoint.round, checkpoint.state.get("record"))

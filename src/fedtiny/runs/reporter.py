@@ -7,6 +7,7 @@ from rich import progress
 from rich.console import Console
 
 from fedtiny.errors import can_retry, named
+from fedtiny.process import Stopped
 from fedtiny.runs import formatting
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted, way_on
@@ -128,6 +129,8 @@ class Lines:
             if self.console.quiet:  # rich falls silent when the reader of a pipe is gone
                 self.console = Console(stderr=True, highlight=False, soft_wrap=True)
             self._say(f"stopped; continue with: {way_on(self.unfinished)}")
+            if isinstance(stopped := sys.exception(), Stopped):
+                stopped.said = True
 
     def _say(self, line: str) -> None:
         self.console.print(named(line), markup=False)

@@ -13,15 +13,17 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.data import DataSet, Partition
 from fedtiny.devices.ranks import Ranks, joined
-from fedtiny.errors import ConfigError, FedTinyError, RunError
+from fedtiny.errors import ConfigError, FedTinyError, RunError, printable
+from fedtiny.federation.averaging import AVERAGE
 from fedtiny.federation.rounds import prepare
-from fedtiny.federation.server import Server
+from fedtiny.federation.server import FINAL, Server
+from fedtiny.federation.server_optimizer import FIRST, SECOND
 from fedtiny.files import plain
 from fedtiny.models import Traced
 from fedtiny.runs.acceptance import accepted_round
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.best import best_model, keep_best
-from fedtiny.runs.checkpoint import Checkpoint, restore
+from fedtiny.runs.checkpoint import Checkpoint, IncompleteRunError, restore
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.metrics import Record, result_record, selection_record
@@ -30,9 +32,14 @@ from fedtiny.runs.recorder import Recorder, Saved, recording, versions
 from fedtiny.runs.reporter import Reporter, Silent, automatic
 from fedtiny.runs.resolve import resolved
 from fedtiny.runs.split import NOT_OURS
+from fedtiny.sparse.theta import Theta
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+OF_THETA = {FIRST, SECOND, AVERAGE, FINAL}
+"""Arrays of a server with a value for each of theta's."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,8 @@ def resume(
                 _restore(saved.checkpoint, assembly.server)
             else:
                 recorder.described(assembly, fleet)
-            return _train(assembly, recorder, _reporter(ranks, reporter), saved)
+            with _going_on_from(saved.checkpoint, recorder.folder):
+                return _train(assembly, recorder, _reporter(ranks, reporter), saved)
 
 
 @contextmanager
@@ -212,9 +220,26 @@ def _restore(checkpoint: Checkpoint, server: Server) -> None:
     restore(checkpoint, server)
     try:
         best_model(server)
-        len(server.model.vector)
+        for name in server.arrays.keys() & OF_THETA:
+            Theta(server.theta.mask, server.arrays[name])
     except NOT_OURS as error:
         raise RunError(f"{checkpoint.name} is damaged") from error
+
+
+@contextmanager
+def _going_on_from(checkpoint: Checkpoint | None, folder: RunFolder) -> Iterator[None]:
+    """What a method remembers is its own: if it cannot work with it, the checkpoint is named."""
+    try:
+        yield
+    except (*NOT_OURS, ArithmeticError) as error:
+        if checkpoint is None:
+            raise
+        why = printable(f"{type(error).__name__}: {error}"[:200])
+        raise IncompleteRunError(
+            f"the run cannot go on from {checkpoint.name} ({why}), which is damaged if the fault "
+            "is not in code of your own (FEDTINY_TRACEBACK=1 shows where)",
+            folder,
+        ) from error
 
 
 def _with_program(config: Config, python: Path | str | None, folder: RunFolder) -> Config:

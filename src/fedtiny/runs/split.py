@@ -18,6 +18,7 @@ from fedtiny.errors import DataError, FedTinyError, RunError
 from fedtiny.files import (
     MAX_TENSORS,
     digest_of,
+    exact_json,
     metadata_of,
     parse_json,
     read_file,
@@ -187,6 +188,11 @@ def _split_of(tensors: Tensors) -> Split:
     devices = Partition.from_flat(tensors["indices"], tensors["offsets"])
     if len(table) != len(devices) or min(table.min(initial=0), public.min(initial=0)) < 0:
         raise ValueError("the table does not fit the devices, or a number is negative")
+    counts = devices.sizes
+    if counts.any() and not counts.all():  # none has any where devices bring data of their own
+        raise ValueError("a device has no samples")
+    if not np.array_equal(table.sum(axis=1), counts):
+        raise ValueError("the table counts other samples than the devices have")
     checksum = tensors.get("seal", np.empty(0, np.uint8)).tobytes()
     return Split(public, devices, table, checksum)
 
@@ -196,7 +202,7 @@ def _signed_settings(data: bytes, tensors: Tensors) -> Flat | None:
     metadata = metadata_of(data)
     if not metadata:
         return None
-    signed = json.loads(metadata[METADATA])
+    signed = exact_json(metadata[METADATA])
     if signed["digest"] != digest_of(tensors, signed["text"]):
         raise ValueError("the checksum is that of something else")
     told = parse_json(signed["text"])

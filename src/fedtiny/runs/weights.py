@@ -15,11 +15,18 @@ from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, ModelError
 from fedtiny.extras import require
 from fedtiny.files import MAX_TENSORS, read_file
+from fedtiny.paths import user_path
 from fedtiny.runs.inputs import build_model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+PICKLES = (b"PK\x03\x04", b"\x80")
+"""How a checkpoint of PyTorch begins: a zip archive or, from before version 1.6, a pickle."""
+PICKLED = (
+    " but looks like a PyTorch checkpoint, which could run code; where you trust it, save its "
+    "state dict with safetensors.torch.save_file"
+)
 COUNTER = "num_batches_tracked"  # of batch norm, which no one needs
 
 
@@ -34,7 +41,7 @@ class Weights:
     def read(cls, path: str | Path) -> "Weights":
         """Those of a file."""
         try:
-            return cls(read_file(Path(path).expanduser(), MAX_TENSORS), str(path))
+            return cls(read_file(user_path(path, "--weights"), MAX_TENSORS), str(path))
         except OSError as error:
             raise ConfigError(f"cannot read --weights {path}: {error.strerror}") from error
 
@@ -55,9 +62,8 @@ class Weights:
                 self.content
             )
         except (SafetensorError, ValueError, KeyError) as broken:
-            raise ModelError(
-                f"{self.name} is not a readable safetensors file ({broken})"
-            ) from broken
+            why = PICKLED if self.content.startswith(PICKLES) else f" ({broken})"
+            raise ModelError(f"{self.name} is not a readable safetensors file{why}") from broken
         state = model.state_dict()
         if trouble := _misfit(state, found):
             raise ModelError(f"{self.name} does not fit the network: {trouble}")
@@ -83,7 +89,7 @@ def _misfit(state: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     wanted = [name for name in state if not name.endswith(COUNTER)]
     missing = [name for name in wanted if name not in found]
     unexpected = [name for name in found if name not in state]
-    others = [n for n in wanted if n in found and found[n].shape != state[n].shape]
+    others = [n for n in state if n in found and found[n].shape != state[n].shape]
     shapes = [f"'{n}' is {list(found[n].shape)} and not {list(state[n].shape)}" for n in others]
     told = [
         f"it lacks {_listed(missing)}" if missing else "",

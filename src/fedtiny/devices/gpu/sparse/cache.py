@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from fedtiny.errors import RunError
+from fedtiny.errors import ConfigError, RunError
 from fedtiny.files import make_folder, write_atomically
+from fedtiny.paths import user_path
 
 
 def folder() -> Path | None:
     """``kernels`` in ``$FEDTINY_CACHE``, else in fedtiny's folder of the user's cache, if any."""
     named = os.environ.get("FEDTINY_CACHE")
     users = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    with suppress(RuntimeError):  # there is no home folder
-        return Path(named or f"{users}/fedtiny").expanduser().absolute() / "kernels"
+    with suppress(ConfigError):  # there is no home folder
+        return user_path(named or f"{users}/fedtiny", "FEDTINY_CACHE").absolute() / "kernels"
     return None
 
 
