@@ -42,6 +42,7 @@ def bounded(replies, bound=3.0, has_losses=False):
     """The replies as they count, and who is named."""
     measured = {reply.device: Measured.of(reply, SENT, has_losses) for reply in replies}
     bounds = Bounds.among(measured, SENT, bound)
+    bounds.compare_directions(replies)
     bounds.learn_ranges(replies)
     return [bounds.applied(reply) for reply in replies], bounds
 

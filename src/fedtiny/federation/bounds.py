@@ -18,22 +18,27 @@ from math import fsum, inf, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.federation.directions import cosines
 from fedtiny.federation.messages import Reply
 from fedtiny.sparse.mean import in_chunks
-from fedtiny.sparse.theta import Theta
+from fedtiny.sparse.theta import Theta, statistics_places
 from fedtiny.sparse.vector import SparseVector
 
 FEWEST = 3  # devices among which one can be told from the others
 Part = tuple[str, str]
 """What a norm is of, and the layer or the name of the array."""
 WEIGHTS, STATISTICS = ("update", ""), ("batch-norm statistics", "")
+DIRECTION = ("direction", "")
 GRADIENTS, ARRAY = "gradients", "array"
 LOSSES, LEVEL = ("losses", ""), ("level of losses", "")
 METRIC = ("loss", "")
 LOOSER = {STATISTICS[0]: 1.5, ARRAY: 1.5, LOSSES[0]: 1.5, METRIC[0]: 4.0}
 """Kinds of parts in which honest devices differ more: by how much the bound is wider."""
-LONGEST = 3.0  # by how much the bound of a step is wider for a device of many samples, at most
+EXPECTED = (0.5, 3.0)  # between these: the root of a device's samples beside the median's
 FAR = 2.0  # times the bound: beyond it a step or gradients are left out
+LONG = 0.5  # times the bound: beyond it a step must go along with the others'
+AGREED = 0.1  # cosine of a typical device from which on devices agree where to go
+ALONG = 0.25  # times a typical device's cosine, which that of a long step must reach
 LEAST_METRIC = 1.0  # losses below it are not told apart
 Doubles = NDArray[np.float64]
 
@@ -88,24 +93,16 @@ def step_norms(theta: Theta, sent: Theta) -> tuple[float, float]:
     return float(np.hypot(of_kept, norm(step[~chosen]))), norm(step[chosen])
 
 
-def statistics_places(theta: Theta) -> NDArray[np.bool_]:
-    """Which of the dense values of a model are batch-norm statistics."""
-    kept = theta.mask.count
-    chosen = np.zeros(len(theta.vector) - kept, dtype=np.bool_)
-    for name in theta.param_spec.statistics:
-        place = theta.places[name]
-        chosen[place.start - kept : place.stop - kept] = True
-    return chosen
-
-
 @dataclass
 class Bounds:
     """Which parts of which replies are out of bounds, and what they are brought to."""
 
     sent: Theta
     bound: float
-    longer: dict[int, float] = field(default_factory=dict)
-    """By device, how many times the median's samples it has, as far as that counts."""
+    expected: dict[int, float] = field(default_factory=dict)
+    """By device, how long a step may be expected of its samples, beside the median's."""
+    steps: dict[int, float] = field(default_factory=dict)
+    """By device, how many times the median its step of weights is."""
     out: dict[int, dict[Part, float]] = field(default_factory=dict)
     """By device and part, how many times the median it is."""
     largest: dict[int, float] = field(default_factory=dict)
@@ -124,7 +121,7 @@ class Bounds:
             return found
         usual = float(np.median([own.samples for own in measured.values()]))
         for device, one in measured.items():
-            found.longer[device] = min(LONGEST, max(1.0, one.samples / usual))
+            found.expected[device] = float(np.clip(sqrt(one.samples / usual), *EXPECTED))
         norms = {device: dict(own.norms) for device, own in measured.items()}
         losses = {device: own.losses for device, own in measured.items() if own.losses is not None}
         if losses:
@@ -147,8 +144,10 @@ class Bounds:
         if len(some) < FEWEST:
             return
         self.medians[part] = float(np.median(some))
-        for device, own in norms.items():
-            ratio = own / self.medians[part]
+        ratios = {device: own / self.medians[part] for device, own in norms.items()}
+        if part == WEIGHTS:
+            self.steps = ratios
+        for device, ratio in ratios.items():
             self.largest[device] = max(ratio, self.largest.get(device, 0.0))
             if ratio > self._limit(part, device):
                 self.out.setdefault(device, {})[part] = ratio
@@ -159,16 +158,40 @@ class Bounds:
             self.out.setdefault(device, {})[part] = inf
 
     def _limit(self, part: Part, device: int) -> float:
-        longer = self.longer[device] if part in (WEIGHTS, STATISTICS) else 1.0
-        return self.bound * LOOSER.get(part[0], 1.0) * longer
+        limit = self.bound * LOOSER.get(part[0], 1.0)
+        if part in (WEIGHTS, STATISTICS):
+            return limit * self.expected[device]
+        return limit / self.expected[device] if part[0] == GRADIENTS else limit
 
     def _is_far(self, part: Part, device: int) -> bool:
         return self.out[device].get(part, 0.0) > FAR * self._limit(part, device)
+
+    def leaves_out(self, device: int) -> bool:
+        """Whether nothing of a device's reply counts: its step is far out of bounds, or against."""
+        parts = self.out.get(device, {})
+        return DIRECTION in parts or any(
+            part in parts and self._is_far(part, device) for part in (WEIGHTS, STATISTICS)
+        )
+
+    def compare_directions(self, replies: Iterable[Reply]) -> None:
+        """Find who steps far and not along with the others, where most of them agree."""
+        left_out = {device for device in self.out if self.leaves_out(device)}
+        long = [k for k, own in self.steps.items() if own > LONG * self._limit(WEIGHTS, k)]
+        if left_out.issuperset(long):
+            return
+        found = cosines(replies, self.sent, left_out)
+        usual = float(np.median([*found.values()]))
+        for device in long if usual >= AGREED else ():
+            if device in found and found[device] < ALONG * usual:
+                self.out.setdefault(device, {}).pop(WEIGHTS, None)
+                self.out[device][DIRECTION] = self.steps[device]
 
     def learn_ranges(self, replies: Iterable[Reply]) -> None:
         """Find the ranges to which arrays that are out of bounds are clipped."""
         wanted = {part[1] for own in self.out.values() for part in own if part[0] == ARRAY}
         for reply in replies if wanted else ():
+            if self.leaves_out(reply.device):
+                continue
             for name in wanted - {part[1] for part in self.out.get(reply.device, ())}:
                 array = np.asarray(reply.arrays[name])
                 low, high = self.ranges.get(name, (array, array))
@@ -194,7 +217,7 @@ class Bounds:
 
     def _theta(self, device: int, theta: Theta) -> Theta | None:
         parts = self.out[device]
-        if any(self._is_far(part, device) for part in (WEIGHTS, STATISTICS)):
+        if self.leaves_out(device):
             return None
         if not parts.keys() & {WEIGHTS, STATISTICS}:
             return theta
@@ -245,6 +268,8 @@ def _told(parts: Mapping[Part, float]) -> str:
     more = f", and {len(parts) - 1} more" if len(parts) > 1 else ""
     if ratio == inf:
         return f"{part} moved that most left as they were{more}"
+    if (what, name) == DIRECTION:
+        return f"update {ratio:.3g} times the median norm and not along with the others{more}"
     return f"{part} {ratio:.3g} times the median norm{more}"
 
 

@@ -243,9 +243,10 @@ def collect(
             held.add(reply, one.size)
             measured[reply.device] = Measured.of(reply, request.theta, validator.has_losses)
         bounds = Bounds.among(measured, request.theta, robustness.bound)
+        bounds.compare_directions(held)
         bounds.learn_ranges(held)
         for reply in held:
-            replies.add(bounds.applied(reply))
+            replies.add(bounds.applied(reply), counts=not bounds.leaves_out(reply.device))
     if validator.reducer == HOLDERS_AND_ABSENT:
         replies.add_absent(request.theta, samples)
     outcome = replies.outcome(dict(sorted(left_out.items())), traffic)
