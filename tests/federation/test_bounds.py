@@ -5,17 +5,17 @@ import pytest
 
 from fedtiny.config import from_dict
 from fedtiny.federation import held_replies
-from fedtiny.federation.bounds import (
+from fedtiny.federation.bounds import Bounds
+from fedtiny.federation.held_replies import HeldReplies
+from fedtiny.federation.messages import HOPELESS_LOSS, Reply, Request, losses, pool_arrays, train
+from fedtiny.federation.norms import (
     LOSSES,
     STATISTICS,
     WEIGHTS,
-    Bounds,
     Measured,
     norm,
     step_norms,
 )
-from fedtiny.federation.held_replies import HeldReplies
-from fedtiny.federation.messages import HOPELESS_LOSS, Reply, Request, losses, pool_arrays, train
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator, collect
 from fedtiny.federation.transport import Traffic
 from fedtiny.models.param_spec import ParamSpec

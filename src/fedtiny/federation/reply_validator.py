@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation import held_replies
-from fedtiny.federation.bounds import Bounds, Measured
+from fedtiny.federation.bounds import Bounds
 from fedtiny.federation.held_replies import HeldReplies
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
+from fedtiny.federation.norms import Measured
 from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
 from fedtiny.federation.transport import (
     HOLDERS_AND_ABSENT,
