@@ -159,6 +159,7 @@ ATTACKS = {
     "absent": Attack(absent=True),
 }
 LOOKS_HONEST = ("x-1", "labels", "absent")
+BY_PLACE_ONLY = ("x-5", "x-3", "x3", "gradients x1.5")
 SHOWN = {"backdoor": "backdoor", "gradients": "placed", "gradients x1.5": "placed"}
 LARGEST, SMALLEST = "largest", "smallest"
 
@@ -343,7 +344,8 @@ def attack_table(
     """Attacks of so many devices, by defence."""
     columns = {name: partial(_attacked, results, seeds, rounds, name, count) for name in defences}
     honest = {name: _honest(results, seeds, rounds, name) for name in defences}
-    yield from table(f"{count} of {DEVICES} hostile", columns, honest)
+    attacks = [attack for attack in ATTACKS if attack not in BY_PLACE_ONLY]
+    yield from table(f"{count} of {DEVICES} hostile", attacks, columns, honest)
 
 
 def place_table(results: Results, seeds: int, rounds: int) -> Iterator[str]:
@@ -354,21 +356,24 @@ def place_table(results: Results, seeds: int, rounds: int) -> Iterator[str]:
         for name, own in which.items()
     }
     honest = _honest(results, seeds, rounds, "default")
-    yield from table(f"1 of {DEVICES} hostile", columns, dict.fromkeys(which, honest))
+    yield from table(f"1 of {DEVICES} hostile", [*ATTACKS], columns, dict.fromkeys(which, honest))
 
 
 Runs = list[dict[str, Any]]
 
 
 def table(
-    title: str, columns: Mapping[str, Callable[[str], Runs]], honest: Mapping[str, Runs]
+    title: str,
+    attacks: Sequence[str],
+    columns: Mapping[str, Callable[[str], Runs]],
+    honest: Mapping[str, Runs],
 ) -> Iterator[str]:
     """Rows of attacks; what a column gives for an attack is a run of each seed."""
     yield f"| {title} | {' | '.join(columns)} |"
     yield "|---|" + "---|" * len(columns)
     yield _row("nobody", [f"{_mean(honest[name], 'accuracy'):.3f}" for name in columns])
-    found = {name: {attack: runs(attack) for attack in ATTACKS} for name, runs in columns.items()}
-    for attack in ATTACKS:
+    found = {name: {attack: runs(attack) for attack in attacks} for name, runs in columns.items()}
+    for attack in attacks:
         yield _row(attack, [_cell(attack, found[name][attack]) for name in columns])
     beside_absent = [_worst(found[name], found[name]["absent"]) for name in columns]
     yield _row("worst, beside absent", beside_absent)
