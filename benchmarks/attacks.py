@@ -3,9 +3,11 @@
 FedTiny on the digits with the small network, Dirichlet(0.5), three seeds. Each cell is the mean
 accuracy over the seeds; a star marks that every hostile device was named in every run. "absent"
 is what is lost with their data alone. In brackets: the share of test images that a backdoor
-turns, and of final weights where forged gradients wanted them. Before that, runs in which all are
-honest, with and without bounds. "ends" is a run that no device can go on with. Results are kept in
-the JSON file; what is there is not run again.
+turns, and of final weights where forged gradients wanted them. The last rows have the largest loss
+of a seed, in points, in the attacks above x-1: beside the run without the hostile devices, and
+beside the run in which all are honest. Tables: runs in which all are honest, with and without
+bounds; one hostile device, by how many samples it has; one to three, by defence. "ends" is a run
+that no device can go on with. Results are kept in the JSON file; what is there is not run again.
 
     python benchmarks/attacks.py [--json benchmarks/results/attacks.json] [--seeds 3] [--rounds 16]
 """
@@ -13,8 +15,9 @@ the JSON file; what is there is not run again.
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +113,14 @@ def wanted(layer: str, request: Request, count: int) -> np.ndarray[Any, Any]:
     return pruned[:count].astype(np.int32)
 
 
-def _gradients(reply: Reply, request: Request) -> Reply:
+def _gradients(reply: Reply, request: Request, norms: float | None = None) -> Reply:
+    """Huge gradients where weights are wanted, or ones of so many times the honest norm."""
     found = {}
     for layer, own in reply.gradients.items():
         positions = wanted(layer, request, len(own))
-        found[layer] = SparseVector(own.size, positions, np.full(len(positions), HUGE, np.float32))
+        root = max(1, len(positions)) ** 0.5
+        value = HUGE if norms is None else norms * np.linalg.norm(own.values) / root
+        found[layer] = SparseVector(own.size, positions, np.full(len(positions), value, np.float32))
     return replace(reply, gradients=found)
 
 
@@ -139,15 +145,43 @@ def triggered(data: ImageSet, every: int = 1) -> ImageSet:
 ATTACKS = {
     "x100": scaled(100),
     "x-10": scaled(-10),
+    "x-5": scaled(-5),
+    "x-3": scaled(-3),
+    "x3": scaled(3),
     "3e38": Attack(_largest),
     "statistics": Attack(_statistics),
     "losses": Attack(_losses),
     "gradients": Attack(_gradients),
+    "gradients x1.5": Attack(partial(_gradients, norms=1.5)),
     "backdoor": Attack(scaled(10).lie, relabelled(lambda data: triggered(data, every=2))),
     "x-1": scaled(-1),
     "labels": Attack(poison=relabelled(flipped)),
     "absent": Attack(absent=True),
 }
+LOOKS_HONEST = ("x-1", "labels", "absent")
+BY_PLACE_ONLY = ("x-5", "x-3", "x3", "gradients x1.5")
+SHOWN = {"backdoor": "backdoor", "gradients": "placed", "gradients x1.5": "placed"}
+LARGEST, SMALLEST = "largest", "smallest"
+
+
+class KnownReplies:
+    """Replies of honest devices: to the same request they are the same in all runs of a seed."""
+
+    MOST = 8000
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], Reply | FedTinyError] = {}
+
+    def of(self, task: Task, work: Callable[[], Reply | FedTinyError]) -> Reply | FedTinyError:
+        key = task.shard.device, hash(task.shard.indices.tobytes()), task.request.id
+        reply = self._known.pop(key) if key in self._known else work()
+        self._known[key] = reply
+        if len(self._known) > self.MOST:
+            self._known.pop(next(iter(self._known)))
+        return reply
+
+
+KNOWN = KnownReplies()
 
 
 @dataclass
@@ -161,8 +195,7 @@ class HostileExecutor:
     """Where weights are wanted, by layer."""
 
     def answers(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
-        told = [self._poisoned(task) for task in tasks]
-        for task, reply in zip(told, self.own.answers(told), strict=True):
+        for task, reply in zip(tasks, self._honest(tasks), strict=True):
             if task.shard.device in self.hostile and isinstance(reply, Reply):
                 if self.attack.absent:
                     yield FedTinyError("absent")
@@ -172,10 +205,14 @@ class HostileExecutor:
                     self.positions.setdefault(layer, set()).update(own.indices.tolist())
             yield reply
 
-    def _poisoned(self, task: Task) -> Task:
-        if task.shard.device not in self.hostile:
-            return task
-        return replace(task, shard=self.attack.poison(task.shard))
+    def _honest(self, tasks: Sequence[Task]) -> Iterator[Reply | FedTinyError]:
+        """What is answered before anybody lies; work on poisoned data is never known."""
+        poisoned = self.attack.poison is not Attack.poison
+        for task in tasks:
+            if poisoned and task.shard.device in self.hostile:
+                yield from self.own.answers([replace(task, shard=self.attack.poison(task.shard))])
+            else:
+                yield KNOWN.of(task, lambda own=task: next(iter(self.own.answers([own]))))
 
     def account(self) -> dict[str, Any]:
         return self.own.account()
@@ -201,10 +238,13 @@ def settings(seed: int, rounds: int, robustness: dict[str, Any], partition: str)
 
 
 def played(
-    config: Config, attack: Attack | None = None, hostile: Sequence[int] = ()
+    config: Config, attack: Attack | None = None, hostile: Sequence[int] | str = ()
 ) -> dict[str, Any]:
-    """A run, and what it shows of an attack."""
+    """A run, and what it shows of an attack by some devices, or by the largest or smallest."""
     assembly = assemble(config)
+    sizes = [len(own) for own in assembly.split.devices.devices]
+    if isinstance(hostile, str):
+        hostile = [int({LARGEST: np.argmax, SMALLEST: np.argmin}[hostile](sizes))]
     assembly.pretrain()
     transport = assembly.server.transport
     assert isinstance(transport, Simulator)
@@ -302,36 +342,85 @@ def attack_table(
     results: Results, seeds: int, rounds: int, count: int, defences: Sequence[str]
 ) -> Iterator[str]:
     """Attacks of so many devices, by defence."""
-    yield f"| {count} of {DEVICES} hostile | {' | '.join(defences)} |"
-    yield "|---|" + "---|" * len(defences)
-    honest = [_honest(results, seeds, rounds, name) for name in defences]
-    accuracies = [f"{_mean(runs, 'accuracy'):.3f}" for runs in honest]
-    yield f"| nobody | {' | '.join(accuracies)} |"
-    for attack in ATTACKS:
-        cells = []
-        for name in defences:
-            runs = [
-                results.of(
-                    f"{attack}, {count}, {name}, seed {seed}",
-                    lambda s=seed, n=name, a=attack: played(
-                        settings(s, rounds, DEFENCES[n], "Dirichlet(0.5)"),
-                        ATTACKS[a],
-                        range(count),
-                    ),
-                )
-                for seed in range(seeds)
-            ]
-            if any("ended" in run for run in runs):
-                cells.append("ends")
-                continue
-            star = "*" if all(run["named"] for run in runs) else ""
-            shown = {"backdoor": "backdoor", "gradients": "placed"}.get(attack)
-            beside = f" ({_mean(runs, shown):.0%})" if shown else ""
-            cells.append(f"{_mean(runs, 'accuracy'):.3f}{star}{beside}")
-        yield f"| {attack} | {' | '.join(cells)} |"
+    columns = {name: partial(_attacked, results, seeds, rounds, name, count) for name in defences}
+    honest = {name: _honest(results, seeds, rounds, name) for name in defences}
+    attacks = [attack for attack in ATTACKS if attack not in BY_PLACE_ONLY]
+    yield from table(f"{count} of {DEVICES} hostile", attacks, columns, honest)
 
 
-def _honest(results: Results, seeds: int, rounds: int, name: str) -> list[dict[str, Any]]:
+def place_table(results: Results, seeds: int, rounds: int) -> Iterator[str]:
+    """Attacks of one device by default, by how many samples it has."""
+    which = {"the first": 1, "the largest": LARGEST, "the smallest": SMALLEST}
+    columns = {
+        name: partial(_attacked, results, seeds, rounds, "default", own)
+        for name, own in which.items()
+    }
+    honest = _honest(results, seeds, rounds, "default")
+    yield from table(f"1 of {DEVICES} hostile", [*ATTACKS], columns, dict.fromkeys(which, honest))
+
+
+Runs = list[dict[str, Any]]
+
+
+def table(
+    title: str,
+    attacks: Sequence[str],
+    columns: Mapping[str, Callable[[str], Runs]],
+    honest: Mapping[str, Runs],
+) -> Iterator[str]:
+    """Rows of attacks; what a column gives for an attack is a run of each seed."""
+    yield f"| {title} | {' | '.join(columns)} |"
+    yield "|---|" + "---|" * len(columns)
+    yield _row("nobody", [f"{_mean(honest[name], 'accuracy'):.3f}" for name in columns])
+    found = {name: {attack: runs(attack) for attack in attacks} for name, runs in columns.items()}
+    for attack in attacks:
+        yield _row(attack, [_cell(attack, found[name][attack]) for name in columns])
+    beside_absent = [_worst(found[name], found[name]["absent"]) for name in columns]
+    yield _row("worst, beside absent", beside_absent)
+    yield _row("worst, beside nobody", [_worst(found[name], honest[name]) for name in columns])
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _cell(attack: str, runs: Runs) -> str:
+    if any("ended" in run for run in runs):
+        return "ends"
+    star = "*" if all(run["named"] for run in runs) else ""
+    beside = f" ({_mean(runs, SHOWN[attack]):.0%})" if attack in SHOWN else ""
+    return f"{_mean(runs, 'accuracy'):.3f}{star}{beside}"
+
+
+def _worst(found: Mapping[str, Runs], beside: Runs) -> str:
+    """The attack that costs most in a seed, in points; of those that do not look honest."""
+    losses = {
+        attack: max(o["accuracy"] - r.get("accuracy", 0) for o, r in zip(beside, runs, strict=True))
+        for attack, runs in found.items()
+        if attack not in LOOKS_HONEST
+    }
+    worst = max(losses, key=lambda attack: losses[attack])
+    return f"{-100 * losses[worst]:+.1f} ({worst})"
+
+
+def _attacked(
+    results: Results, seeds: int, rounds: int, defence: str, who: int | str, attack: str
+) -> Runs:
+    """The runs of an attack by the first devices, by the largest or by the smallest."""
+    return [
+        results.of(
+            f"{attack}, {who}, {defence}, seed {seed}",
+            lambda s=seed: played(
+                settings(s, rounds, DEFENCES[defence], "Dirichlet(0.5)"),
+                ATTACKS[attack],
+                range(who) if isinstance(who, int) else who,
+            ),
+        )
+        for seed in range(seeds)
+    ]
+
+
+def _honest(results: Results, seeds: int, rounds: int, name: str) -> Runs:
     return [
         results.of(
             f"honest, Dirichlet(0.5), {name}, seed {seed}",
@@ -350,15 +439,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results/attacks.json"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=16)
-    parser.add_argument("--hostile", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--hostile", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument("--defences", nargs="+", default=[*DEFENCES], choices=[*DEFENCES])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results = Results(arguments.json)
     print("\n".join(honest_table(results, arguments.seeds, arguments.rounds)), flush=True)
+    by_place = place_table(results, arguments.seeds, arguments.rounds)
+    print("\n" + "\n".join(by_place), flush=True)
     for count in arguments.hostile:
-        table = attack_table(results, arguments.seeds, arguments.rounds, count, arguments.defences)
-        print("\n" + "\n".join(table), flush=True)
+        rows = attack_table(results, arguments.seeds, arguments.rounds, count, arguments.defences)
+        print("\n" + "\n".join(rows), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,26 @@ import pytest
 
 from fedtiny.config import from_dict
 from fedtiny.federation import held_replies
-from fedtiny.federation.bounds import (
+from fedtiny.federation.bounds import DIRECTION, Bounds
+from fedtiny.federation.directions import cosines
+from fedtiny.federation.held_replies import HeldReplies
+from fedtiny.federation.messages import (
+    HOPELESS_LOSS,
+    Reply,
+    Request,
+    losses,
+    pool_arrays,
+    top_gradients,
+    train,
+)
+from fedtiny.federation.norms import (
     LOSSES,
     STATISTICS,
     WEIGHTS,
-    Bounds,
     Measured,
     norm,
     step_norms,
 )
-from fedtiny.federation.held_replies import HeldReplies
-from fedtiny.federation.messages import HOPELESS_LOSS, Reply, Request, losses, pool_arrays, train
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator, collect
 from fedtiny.federation.transport import Traffic
 from fedtiny.models.param_spec import ParamSpec
@@ -42,6 +51,7 @@ def bounded(replies, bound=3.0, has_losses=False):
     """The replies as they count, and who is named."""
     measured = {reply.device: Measured.of(reply, SENT, has_losses) for reply in replies}
     bounds = Bounds.among(measured, SENT, bound)
+    bounds.compare_directions(replies)
     bounds.learn_ranges(replies)
     return [bounds.applied(reply) for reply in replies], bounds
 
@@ -252,15 +262,110 @@ def test_held_replies_come_back_as_they_were(in_memory):
     assert list(held) == []
 
 
-def test_a_device_of_more_samples_may_step_further():
-    steps = [theta(1, 0, 0), theta(2, 0, 0), theta(8, 0, 0)]
-    for samples, out in ((10, [2]), (20, []), (5, [2])):
-        replies = [
-            Reply(k, n, own)
-            for k, (n, own) in enumerate(zip((10, 10, samples), steps, strict=True))
-        ]
-        assert list(bounded(replies)[1].out) == out
-    huge = [
-        Reply(k, 1000 if k == 2 else 10, own) for k, own in enumerate([*steps[:2], theta(40, 0, 0)])
-    ]
-    assert bounded(huge)[0][2].theta is None
+# By samples
+
+
+def stepping(*own):
+    """Replies of so many samples each, with steps of a length along one weight."""
+    return [Reply(k, samples, theta(length, 0, 0)) for k, (samples, length) in enumerate(own)]
+
+
+@pytest.mark.parametrize(
+    ("samples", "limit"),
+    [(100, 3), (400, 6), (225, 4.5), (900, 9), (10**6, 9), (64, 2.4), (25, 1.5), (1, 1.5)],
+)
+def test_the_bound_of_a_step_goes_with_the_root_of_the_samples(samples, limit):
+    usual = [(100, 1), (100, 1), (100, 1)]
+    assert list(bounded(stepping(*usual, (samples, 0.99 * limit)))[1].out) == []
+    found, bounds = bounded(stepping(*usual, (samples, 1.1 * limit)))
+    assert list(bounds.out) == [3]
+    np.testing.assert_allclose(found[3].theta.vector, theta(1, 0, 0).vector)
+    assert bounded(stepping(*usual, (samples, 2.1 * limit)))[0][3].theta is None
+
+
+@pytest.mark.parametrize(("samples", "limit"), [(100, 3), (400, 1.5), (10**6, 1), (25, 6)])
+def test_the_bound_of_gradients_goes_the_other_way(samples, limit):
+    def replies(length):
+        usual = [Reply(k, 100, None, gradient(0, 0, 1)) for k in range(3)]
+        return [*usual, Reply(3, samples, None, gradient(0, 0, length))]
+
+    assert list(bounded(replies(0.99 * limit))[1].out) == []
+    assert list(bounded(replies(1.01 * limit))[1].out) == [3]
+
+
+# By direction
+
+
+def test_a_cosine_is_that_with_the_mean_direction_of_the_others():
+    replies = thetas(theta(2, 0, 0), theta(0, 1e30, 0), theta(-7, 0, 0, var=9), theta(0, 0, 0))
+    found = cosines(replies, SENT, without=())
+    assert found.keys() == {0, 1, 2}  # the fourth left its weights as they were
+    assert found[0] == pytest.approx(-(0.5**0.5))  # (1, 0) beside (-1, 1)
+    assert found[1] == 0  # beside nothing: the others' directions cancel
+    assert found[2] == pytest.approx(-(0.5**0.5))
+    assert cosines(replies, SENT, without=(2,))[0] == pytest.approx(0)
+
+
+def test_a_cosine_is_taken_where_weights_were_sent():
+    sent = Theta(Mask(SPEC, {"w": [0, 1]}), np.float32([1, 1, 0, 5]))
+    swapped = Theta(Mask(SPEC, {"w": [1, 2]}), np.float32([4, 100, 0, 5]))
+    kept = Theta(sent.mask, np.float32([1, 3, 0, 5]))
+    found = cosines([Reply(0, 1, swapped), Reply(1, 1, kept)], sent, without=())
+    assert found[0] == pytest.approx(3 / 10**0.5)  # of (-1, 3), a dropped weight goes to zero
+
+
+ALIKE = [theta(2, 1, 0), theta(2, 0, 1), theta(2, -1, 0), theta(2, 0, -1)]  # of length 5 ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("last", "named"),
+    [
+        (theta(-4, 0, 0), True),  # 1.8 times the median, against
+        (theta(0, 4, 0), True),  # across
+        (theta(4, 0, 0), False),  # long, but along
+        (theta(-3, 0, 0), False),  # against, but not long: it looks honest
+        (theta(-9, 0, 0), True),  # within twice the bound: not scaled, but left out
+        (theta(9, 0, 0), True),  # along, and out of bounds: scaled
+    ],
+)
+def test_a_long_step_goes_along_with_the_others(last, named):
+    found, bounds = bounded(thetas(*ALIKE, last))
+    assert (4 in bounds.out) == named
+    along = last.vector[0] > 1
+    assert bounds.leaves_out(4) == (found[4].theta is None) == (named and not along)
+    assert bounds.out.keys() <= {4}
+
+
+def test_a_step_against_the_others_is_named_with_its_length():
+    bounds = bounded(thetas(*ALIKE, theta(-(20**0.5), 0, 0)))[1]
+    assert bounds.named == {4: "update 2 times the median norm and not along with the others"}
+    assert bounds.out[4].keys() == {DIRECTION}
+
+
+def test_where_devices_do_not_agree_none_is_against_them():
+    apart = [theta(1, 0, 0), theta(-1, 0, 0), theta(0, 1, 0), theta(0, -1, 0)]
+    assert bounded(thetas(*apart, theta(0, 0, 2)))[1].out == {}
+
+
+def test_directions_are_not_looked_at_where_all_steps_are_usual(monkeypatch):
+    monkeypatch.setattr("fedtiny.federation.bounds.cosines", None)
+    assert bounded(thetas(*ALIKE, theta(-3, 0, 0)))[1].out == {}
+
+
+def test_of_a_device_whose_step_is_left_out_nothing_counts():
+    sent = Theta(Mask(SPEC, {"w": [0, 1]}), np.float32([1, 1, 0, 5]))
+    request = Request("train", "fedtiny", 0, (train(1), top_gradients({"w": 1})), sent)
+
+    def reply(device, step, slope, loss):
+        own = Theta(sent.mask, sent.vector + np.float32([*step, 0, 1]))
+        gradients = {"w": SparseVector(3, np.int32([2]), np.float32([slope]))}
+        return Reply(device, 1, own, gradients, metrics={"loss": loss})
+
+    honest = [reply(k, step, 1, 2.0) for k, step in enumerate([(2, 1), (2, -1)] * 2)]
+    outcome = folded([*honest, reply(4, (-4, 0), 1.5, 9.0)], request=request)
+    assert outcome.failed == {}
+    assert outcome.answered == (0, 1, 2, 3, 4)
+    assert outcome.bounded.keys() == {4}
+    assert outcome.gradients["w"].values.tolist() == [1]
+    assert outcome.metrics["loss"] == 2
+    assert outcome.theta.version == folded(honest, request=request).theta.version

@@ -35,7 +35,7 @@ def test_where_all_are_honest_bounds_change_no_bit(attacks, honest):
 
 
 @pytest.mark.parametrize(
-    "attack", ["x100", "x-10", "3e38", "statistics", "losses", "gradients", "backdoor"]
+    "attack", ["x100", "x-10", "x-5", "3e38", "statistics", "losses", "gradients", "backdoor"]
 )
 def test_who_attacks_is_named_and_the_model_is_about_as_good(attack, attacks, honest):
     found = attacks.played(config(attacks), attacks.ATTACKS[attack], [1])
@@ -47,3 +47,12 @@ def test_who_attacks_is_named_and_the_model_is_about_as_good(attack, attacks, ho
 def test_without_bounds_the_run_ends_or_is_spoiled(attacks):
     found = attacks.played(config(attacks, "none"), attacks.ATTACKS["3e38"], [1])
     assert found == {"ended": 1}
+
+
+@pytest.mark.parametrize("attack", ["x-5", "x-3"])
+def test_a_device_with_much_of_the_data_does_no_more_than_to_be_absent(attack, attacks):
+    found = attacks.played(config(attacks), attacks.ATTACKS[attack], attacks.LARGEST)
+    absent = attacks.played(config(attacks), attacks.ATTACKS["absent"], attacks.LARGEST)
+    assert found["named"]
+    assert found["others_named"] == []
+    assert found["accuracy"] > absent["accuracy"] - 0.02

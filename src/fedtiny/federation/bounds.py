@@ -2,100 +2,53 @@
 
 Every part of a reply has a norm: the step of its weights and that of its batch-norm statistics away
 from what the device was sent, its gradients of a layer, each of its arrays. A part whose norm is
-more than `bound` times the median of the devices' norms is out of bounds; of a step, where a device
-has more samples than the median and so trains longer, up to three times more. A step or gradients
-are then scaled down to the median or, beyond twice the bound, left out; an array is clipped, value
-by value, to the range of the devices that are within bounds. Of losses two things are compared:
-their level, which is a device's median, and what tells candidates apart, which is how its losses
-less their level differ from the devices' median. Out of bounds, the devices' medians take their
-place. Where nothing is out of bounds nothing is changed, not by a bit.
+more than `bound` times the median of the devices' norms is out of bounds. A device of more samples
+trains longer, and measures gradients with less noise: with the root of its samples the bound of its
+steps widens, and that of its gradients narrows. A step or gradients out of bounds are scaled down
+to the median or, beyond twice the bound, left out; an array is clipped, value by value, to the
+range of the devices that are within bounds. Of losses two things are compared: their level, which
+is a device's median, and what tells candidates apart, which is how its losses less their level
+differ from the devices' median. Out of bounds, the devices' medians take their place.
+
+A step beyond half the bound must also go along with the others', where they agree: else it is left
+out. Of a device whose step is left out nothing counts. Where nothing is out of bounds nothing is
+changed, not by a bit.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import fsum, inf, sqrt
+from math import inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.federation.directions import cosines
 from fedtiny.federation.messages import Reply
-from fedtiny.sparse.mean import in_chunks
-from fedtiny.sparse.theta import Theta
+from fedtiny.federation.norms import (
+    ARRAY,
+    GRADIENTS,
+    LEVEL,
+    LOSSES,
+    METRIC,
+    STATISTICS,
+    WEIGHTS,
+    Doubles,
+    Measured,
+    Part,
+    compared_losses,
+)
+from fedtiny.sparse.theta import Theta, statistics_places
 from fedtiny.sparse.vector import SparseVector
 
 FEWEST = 3  # devices among which one can be told from the others
-Part = tuple[str, str]
-"""What a norm is of, and the layer or the name of the array."""
-WEIGHTS, STATISTICS = ("update", ""), ("batch-norm statistics", "")
-GRADIENTS, ARRAY = "gradients", "array"
-LOSSES, LEVEL = ("losses", ""), ("level of losses", "")
-METRIC = ("loss", "")
+DIRECTION: Part = ("direction", "")
 LOOSER = {STATISTICS[0]: 1.5, ARRAY: 1.5, LOSSES[0]: 1.5, METRIC[0]: 4.0}
 """Kinds of parts in which honest devices differ more: by how much the bound is wider."""
-LONGEST = 3.0  # by how much the bound of a step is wider for a device of many samples, at most
+EXPECTED = (0.5, 3.0)  # least and most that the root of a device's samples counts for
 FAR = 2.0  # times the bound: beyond it a step or gradients are left out
-LEAST_METRIC = 1.0  # losses below it are not told apart
-Doubles = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The norms of a reply's parts, and the losses of candidates that it tells."""
-
-    norms: Mapping[Part, float]
-    losses: Doubles | None = None
-    samples: int = 1
-
-    @classmethod
-    def of(cls, reply: Reply, sent: Theta, has_losses: bool) -> "Measured":
-        """Of a reply to a question with this theta."""
-        norms: dict[Part, float] = {}
-        if reply.theta is not None:
-            norms[WEIGHTS], norms[STATISTICS] = step_norms(reply.theta, sent)
-        norms |= {(GRADIENTS, n): norm(own.values) for n, own in reply.gradients.items()}
-        arrays = {n: array for n, array in reply.arrays.items() if not has_losses or n != "losses"}
-        norms |= {(ARRAY, n): norm(np.asarray(array)) for n, array in arrays.items()}
-        if "loss" in reply.metrics:
-            norms[METRIC] = max(abs(reply.metrics["loss"]), LEAST_METRIC)
-        losses = reply.arrays["losses"].astype(np.float64) if has_losses else None
-        return cls(norms, losses, reply.samples)
-
-
-def norm(values: NDArray[np.generic], before: NDArray[np.float32] | None = None) -> float:
-    """The Euclidean norm of values, or of their difference from others."""
-    flat = values.reshape(-1)
-    squares: dict[int, float] = {}
-
-    def add(chunk: slice) -> None:
-        own = flat[chunk].astype(np.float64)
-        if before is not None:
-            own -= before[chunk]
-        squares[chunk.start] = float(np.square(own, out=own).sum())  # no BLAS: its threads spin
-
-    in_chunks(flat.size, add)
-    return sqrt(fsum(squares.values()))
-
-
-def step_norms(theta: Theta, sent: Theta) -> tuple[float, float]:
-    """The norms of a device's step away from what it was sent: of weights, and of statistics.
-
-    Under a mask of its own the step of a grown weight starts at zero.
-    """
-    before = sent if theta.mask == sent.mask else sent.remasked(theta.mask)
-    kept, chosen = theta.mask.count, statistics_places(theta)
-    step = theta.vector[kept:].astype(np.float64) - before.vector[kept:]
-    of_kept = norm(theta.vector[:kept], before.vector[:kept])
-    return float(np.hypot(of_kept, norm(step[~chosen]))), norm(step[chosen])
-
-
-def statistics_places(theta: Theta) -> NDArray[np.bool_]:
-    """Which of the dense values of a model are batch-norm statistics."""
-    kept = theta.mask.count
-    chosen = np.zeros(len(theta.vector) - kept, dtype=np.bool_)
-    for name in theta.param_spec.statistics:
-        place = theta.places[name]
-        chosen[place.start - kept : place.stop - kept] = True
-    return chosen
+LONG = 0.5  # times the bound: beyond it a step must go along with the others'
+AGREE = 0.1  # a typical device's cosine with the others from which on devices agree
+ALONG = 0.25  # times that cosine: what a long step must reach
 
 
 @dataclass
@@ -104,8 +57,10 @@ class Bounds:
 
     sent: Theta
     bound: float
-    longer: dict[int, float] = field(default_factory=dict)
-    """By device, how many times the median's samples it has, as far as that counts."""
+    expected: dict[int, float] = field(default_factory=dict)
+    """By device, how long a step is expected of its samples, as a multiple of the median."""
+    steps: dict[int, float] = field(default_factory=dict)
+    """By device, how many times the median its step of weights is."""
     out: dict[int, dict[Part, float]] = field(default_factory=dict)
     """By device and part, how many times the median it is."""
     largest: dict[int, float] = field(default_factory=dict)
@@ -124,7 +79,7 @@ class Bounds:
             return found
         usual = float(np.median([own.samples for own in measured.values()]))
         for device, one in measured.items():
-            found.longer[device] = min(LONGEST, max(1.0, one.samples / usual))
+            found.expected[device] = float(np.clip(sqrt(one.samples / usual), *EXPECTED))
         norms = {device: dict(own.norms) for device, own in measured.items()}
         losses = {device: own.losses for device, own in measured.items() if own.losses is not None}
         if losses:
@@ -147,8 +102,10 @@ class Bounds:
         if len(some) < FEWEST:
             return
         self.medians[part] = float(np.median(some))
-        for device, own in norms.items():
-            ratio = own / self.medians[part]
+        ratios = {device: own / self.medians[part] for device, own in norms.items()}
+        if part == WEIGHTS:
+            self.steps = ratios
+        for device, ratio in ratios.items():
             self.largest[device] = max(ratio, self.largest.get(device, 0.0))
             if ratio > self._limit(part, device):
                 self.out.setdefault(device, {})[part] = ratio
@@ -159,16 +116,39 @@ class Bounds:
             self.out.setdefault(device, {})[part] = inf
 
     def _limit(self, part: Part, device: int) -> float:
-        longer = self.longer[device] if part in (WEIGHTS, STATISTICS) else 1.0
-        return self.bound * LOOSER.get(part[0], 1.0) * longer
+        limit = self.bound * LOOSER.get(part[0], 1.0)
+        if part in (WEIGHTS, STATISTICS):
+            return limit * self.expected[device]
+        return limit / self.expected[device] if part[0] == GRADIENTS else limit
 
     def _is_far(self, part: Part, device: int) -> bool:
         return self.out[device].get(part, 0.0) > FAR * self._limit(part, device)
+
+    def leaves_out(self, device: int) -> bool:
+        """Whether nothing of a device's reply counts, for its step is left out."""
+        parts = self.out.get(device, {})
+        far = (self._is_far(part, device) for part in (WEIGHTS, STATISTICS) if part in parts)
+        return DIRECTION in parts or any(far)
+
+    def compare_directions(self, replies: Iterable[Reply]) -> None:
+        """Find who steps far and not along with the others, where most of them agree."""
+        left_out = {device for device in self.out if self.leaves_out(device)}
+        long = [k for k, own in self.steps.items() if own > LONG * self._limit(WEIGHTS, k)]
+        if left_out.issuperset(long):
+            return
+        found = cosines(replies, self.sent, left_out)
+        usual = float(np.median([*found.values()])) if len(found) >= FEWEST else 0.0
+        for device in long if usual >= AGREE else ():
+            if device in found and found[device] < ALONG * usual:
+                self.out.setdefault(device, {}).pop(WEIGHTS, None)
+                self.out[device][DIRECTION] = self.steps[device]
 
     def learn_ranges(self, replies: Iterable[Reply]) -> None:
         """Find the ranges to which arrays that are out of bounds are clipped."""
         wanted = {part[1] for own in self.out.values() for part in own if part[0] == ARRAY}
         for reply in replies if wanted else ():
+            if self.leaves_out(reply.device):
+                continue
             for name in wanted - {part[1] for part in self.out.get(reply.device, ())}:
                 array = np.asarray(reply.arrays[name])
                 low, high = self.ranges.get(name, (array, array))
@@ -194,7 +174,7 @@ class Bounds:
 
     def _theta(self, device: int, theta: Theta) -> Theta | None:
         parts = self.out[device]
-        if any(self._is_far(part, device) for part in (WEIGHTS, STATISTICS)):
+        if self.leaves_out(device):
             return None
         if not parts.keys() & {WEIGHTS, STATISTICS}:
             return theta
@@ -245,23 +225,6 @@ def _told(parts: Mapping[Part, float]) -> str:
     more = f", and {len(parts) - 1} more" if len(parts) > 1 else ""
     if ratio == inf:
         return f"{part} moved that most left as they were{more}"
+    if (what, name) == DIRECTION:
+        return f"update {ratio:.3g} times the median norm and not along with the others{more}"
     return f"{part} {ratio:.3g} times the median norm{more}"
-
-
-def compared_losses(
-    losses: Mapping[int, Doubles],
-) -> tuple[Doubles, dict[int, dict[Part, float]]]:
-    """The losses of a typical device, and by device its level and how far it is from typical.
-
-    >>> typical, parts = compared_losses({k: np.array([k, k + 1.0, k + 2]) for k in (1, 5, 9)})
-    >>> typical.tolist(), parts[9]
-    ([5.0, 6.0, 7.0], {('level of losses', ''): 10.0, ('losses', ''): 0.0})
-    """
-    levels = {device: float(np.median(own)) for device, own in losses.items()}
-    middle = np.median(np.stack([own - levels[k] for k, own in losses.items()]), axis=0)
-    typical = np.maximum(np.median([*levels.values()]) + middle, 0)
-    parts = {
-        k: {LEVEL: levels[k], LOSSES: float(np.linalg.norm(own - levels[k] - middle))}
-        for k, own in losses.items()
-    }
-    return typical, parts

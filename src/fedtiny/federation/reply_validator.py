@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, ReplyError, WireError
 from fedtiny.federation import held_replies
-from fedtiny.federation.bounds import Bounds, Measured
+from fedtiny.federation.bounds import Bounds
 from fedtiny.federation.held_replies import HeldReplies
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
+from fedtiny.federation.norms import Measured
 from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
 from fedtiny.federation.transport import (
     HOLDERS_AND_ABSENT,
@@ -244,9 +245,10 @@ def collect(
             held.add(reply, one.size)
             measured[reply.device] = Measured.of(reply, request.theta, validator.has_losses)
         bounds = Bounds.among(measured, request.theta, robustness.bound)
+        bounds.compare_directions(held)
         bounds.learn_ranges(held)
         for reply in held:
-            replies.add(bounds.applied(reply))
+            replies.add(bounds.applied(reply), counts=not bounds.leaves_out(reply.device))
     if validator.reducer == HOLDERS_AND_ABSENT:
         replies.add_absent(request.theta, samples)
     outcome = replies.outcome(dict(sorted(left_out.items())), traffic)

@@ -133,8 +133,11 @@ class Reducer:
         self._mask: Mask | None = None
         self._by_device: dict[int, Mapping[str, float]] = {}
 
-    def add(self, reply: Reply) -> None:
-        """Count one reply in."""
+    def add(self, reply: Reply, counts: bool = True) -> None:
+        """Take one reply, which counts in the means unless it is left out."""
+        self._by_device[reply.device] = dict(reply.metrics)
+        if not counts:
+            return
         if reply.theta is not None:
             theta = self._clip(reply.theta)
             self._thetas.add(self._values(theta), reply.samples)
@@ -143,7 +146,6 @@ class Reducer:
         self._arrays.add(reply.arrays, reply.samples)
         metrics = {name: np.asarray(value) for name, value in reply.metrics.items()}
         self._metrics.add(metrics, reply.samples)
-        self._by_device[reply.device] = dict(reply.metrics)
 
     def add_absent(self, theta: Theta, samples: int) -> None:
         """Count devices that did not answer in, as if they had sent this back."""

@@ -143,3 +143,13 @@ def _flat(name: str, values: NDArray[np.generic], param_spec: ParamSpec) -> NDAr
     if np.size(values) != size:
         raise ValueError(f"{name} needs {size} values, got {np.size(values)}")
     return np.asarray(values).reshape(-1)
+
+
+def statistics_places(theta: Theta) -> NDArray[np.bool_]:
+    """Which of the dense values of a model are batch-norm statistics."""
+    kept = theta.mask.count
+    chosen = np.zeros(len(theta.vector) - kept, dtype=np.bool_)
+    for name in theta.param_spec.statistics:
+        place = theta.places[name]
+        chosen[place.start - kept : place.stop - kept] = True
+    return chosen
