@@ -37,7 +37,7 @@ docs: $(READY)  ## Build the documentation site into build/docs
 	$(BIN)/sphinx-build --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 
 federation: $(READY)  ## Test a SuperLink and two SuperNodes with TLS on this machine (minutes)
-	$(BIN)/pytest -m federation tests/flower
+	$(BIN)/pytest -m federation tests/flower tests/package
 
 # The oldest glibc that a wheel runs on. zig has the symbols of each, whatever this machine has.
 GLIBC ?= 2.17

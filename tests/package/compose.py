@@ -2,14 +2,17 @@
 
 import os
 import shlex
+import subprocess
+import sys
+import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import yaml
 
 from fedtiny.flower.trial.local import Processes, free_port
 
-ROOT = Path(__file__).parents[2]
+from .tools import ROOT
+
 FILE = ROOT / "docker" / "compose.yaml"
 SERVICES = yaml.safe_load(FILE.read_text())["services"]
 HOME = "/home/fedtiny/"
@@ -49,6 +52,17 @@ class Machine:
         for old, new in {**places, **address, **(changes or {})}.items():
             script = script.replace(old, str(new))
         return self.processes.start(service, "sh", ["-ec", f"cd {home}; exec {script}"])
+
+    def wait_until_healthy(self, service, seconds):
+        """Until the check that Docker would make of a service passes."""
+        kind, program, *arguments = SERVICES[service]["healthcheck"]["test"]
+        assert (kind, program) == ("CMD", "python")
+        words = [word.replace(f"'{service}', 8000", f"'localhost', {self.port}") for word in arguments]
+        until = time.monotonic() + seconds
+        while subprocess.run([sys.executable, *words], capture_output=True, check=False).returncode:
+            assert time.monotonic() < until, self.processes.named(service).last_words()
+            self.processes.check()
+            time.sleep(0.2)
 
 
 @contextmanager

@@ -4,32 +4,17 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from fedtiny.flower.trial import local
 
-from .compose import FILE, ROOT, SERVICES, machine, mounts, words_of
+from .compose import FILE, SERVICES, machine, mounts, words_of
+from .tools import ROOT, told, tool
 
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
-PATIENCE = 120
-
-
-def tool(name):
-    """A program beside this Python, which the extra `package` brings."""
-    found = Path(sys.executable).parent / name
-    if not found.exists():
-        pytest.skip(f"{name} is missing; it comes with: pip install 'fedtiny[package]'")
-    return str(found)
-
-
-def told(*command):
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+PATIENCE = 300
 
 
 def test_hadolint_has_nothing_to_say():
@@ -80,16 +65,16 @@ def test_the_flags_of_a_service_are_those_of_the_docs(service):
 
 
 @pytest.mark.federation
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_commands_of_the_compose_file_train_a_model(tmp_path):
     """All services as processes of this machine, in the order in which Docker starts them."""
-    short = "--stream --run-config 'rounds=1 pruning.r_stop=0 data.limit_train=200'"
-    with machine(tmp_path, local.QUIET) as here:
+    short = {"RUN_CONFIG": "rounds=1 pruning.r_stop=0 data.limit_train=200"}
+    with machine(tmp_path, {**local.QUIET, **short}) as here:
         keys = here.start("keys", {"/keys/new": tmp_path / "new", "chown -R fedtiny /keys": "true"})
         assert keys.process.wait(PATIENCE) == 0, keys.last_words()
         here.start("superlink")
-        local._wait_for(here.processes.named("superlink"), here.port)
-        train = here.start("train", {"--stream": short})
+        here.wait_until_healthy("superlink", PATIENCE)
+        train = here.start("train")
         wait_for(train, "is a Flower app")
         for node in ("node0", "node1"):
             here.start(node, {"--node-config": f"--port {local.free_port()} --node-config"})
