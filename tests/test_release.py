@@ -43,7 +43,9 @@ def test_what_is_hosted_calls_targets_that_exist():
 
 
 def test_every_python_that_is_named_is_tried():
-    named = [line.rpartition(" ")[2] for line in PROJECT["project"]["classifiers"] if ":: 3." in line]
+    named = [
+        line.rpartition(" ")[2] for line in PROJECT["project"]["classifiers"] if ":: 3." in line
+    ]
     for workflow in ("ci.yml", "wheels.yml"):
         (tried,) = found(r"python: \[(.*)\]$", f".github/workflows/{workflow}")
         assert tried.replace('"', "").split(", ") == named
@@ -60,7 +62,11 @@ def test_the_long_description_stands_alone():
     text = hooks.alone(readme)
     assert CODE.findall(text) == CODE.findall(readme)
     outside = CODE.sub("", text)
-    led_to = re.findall(r"\]\(([^)]*)\)|(?:src|href|srcset)=\"([^\"]*)\"|^\[[^]]*\]: (\S+)", outside, re.M)
+    led_to = re.findall(
+        r"\]\(([^)]*)\)|(?:src|href|srcset)=\"([^\"]*)\"|^\[[^]]*\]: (\S+)", outside, re.M
+    )
     assert [place for place in map("".join, led_to) if not place.startswith("https://")] == []
-    shown = "![plot](a.svg)\n\nRead [the `code`](src/a.py), [more](#more), [Flower](https://flower.ai)."
+    shown = (
+        "![plot](a.svg)\n\nRead [the `code`](src/a.py), [more](#more), [Flower](https://flower.ai)."
+    )
     assert hooks.alone(shown) == "Read the `code`, more, [Flower](https://flower.ai)."

@@ -57,7 +57,9 @@ class Machine:
         """Until the check that Docker would make of a service passes."""
         kind, program, *arguments = SERVICES[service]["healthcheck"]["test"]
         assert (kind, program) == ("CMD", "python")
-        words = [word.replace(f"'{service}', 8000", f"'localhost', {self.port}") for word in arguments]
+        words = [
+            word.replace(f"'{service}', 8000", f"'localhost', {self.port}") for word in arguments
+        ]
         until = time.monotonic() + seconds
         while subprocess.run([sys.executable, *words], capture_output=True, check=False).returncode:
             assert time.monotonic() < until, self.processes.named(service).last_words()

@@ -27,7 +27,9 @@ def test_the_compose_file_follows_the_specification():
 
 
 def test_a_device_has_no_torch_and_no_image_runs_as_root():
-    stages = dict(re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM|\Z)", DOCKERFILE.read_text(), re.M | re.S))
+    stages = dict(
+        re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM|\Z)", DOCKERFILE.read_text(), re.M | re.S)
+    )
     assert set(stages) == {"wheel", "base", "server", "device"}
     assert "torch" in stages["server"]
     assert "torch" not in stages["device"] + stages["base"]
@@ -44,9 +46,7 @@ def test_what_a_wheel_is_built_from_reaches_docker():
 
 
 def test_each_machine_sees_its_own_keys():
-    assert {place: name for place, name in mounts("keys").items()} == {
-        **{"/keys/server": "server", "/keys/node0": "node0", "/keys/node1": "node1"}
-    }
+    assert set(mounts("keys").values()) == {"server", "node0", "node1"}
     assert mounts("node0") == {"/keys": "node0"}
     assert mounts("node1") == {"/keys": "node1"}
     assert mounts("superlink")["/keys"] == mounts("train")["/keys"] == "server"

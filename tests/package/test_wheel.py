@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.package, pytest.mark.timeout(900)]
 
 NEWEST = (2, 28)  # of the manylinux policies that pip of any Python 3.11 knows
 
+
 @pytest.fixture(scope="module", name="wheel")
 def wheel_():
     """The one wheel, for this machine and every Python."""
@@ -57,7 +58,10 @@ def test_auditwheel_and_the_name_say_an_old_manylinux(wheel):
 
 
 def test_twine_takes_both(wheel, sources):
-    assert told(sys.executable, "-m", "twine", "check", "--strict", wheel, sources).count("PASSED") == 2
+    assert (
+        told(sys.executable, "-m", "twine", "check", "--strict", wheel, sources).count("PASSED")
+        == 2
+    )
 
 
 def test_the_wheel_holds_the_package_and_what_travels_with_it(inside):
@@ -95,7 +99,14 @@ def clean(wheel, tmp_path_factory):
     """The programs of an environment with the wheel, torch and what they ask for."""
     place = tmp_path_factory.mktemp("clean")
     told(sys.executable, "-m", "venv", place)
-    order = ("install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt", f"{wheel}[torch]")
+    order = (
+        "install",
+        "--quiet",
+        "--no-compile",
+        "-c",
+        ROOT / "constraints.txt",
+        f"{wheel}[torch]",
+    )
     told(place / "bin" / "pip", *order)
     return place / "bin"
 
@@ -117,7 +128,9 @@ def test_an_extra_that_is_missing_is_named(clean):
     there = {path.name for path in clean.parent.glob("lib/python*/site-packages/*")}
     assert not there & {"sklearn", "PIL", "pyarrow", "scipy"}
     code = "from fedtiny.extras import require; require('PIL.Image', extra='images')"
-    done = subprocess.run([clean / "python", "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [clean / "python", "-c", code], capture_output=True, text=True, check=False
+    )
     assert "PIL is not installed; it comes with: pip install 'fedtiny[images]'" in done.stderr
 
 

@@ -15,7 +15,7 @@ namespace {
 constexpr unsigned OSXSAVE = 1u << 27, YMM = 0x06, ZMM = 0xe6;
 constexpr unsigned WIDE = bit_AVX512F | bit_AVX512VL | bit_AVX512BW | bit_AVX512DQ;
 
-bool has(unsigned found, unsigned wanted) { return (found & wanted) == wanted; }
+bool has(unsigned found, unsigned bits) { return (found & bits) == bits; }
 
 // Registers that the system saves; macOS begins to save those of AVX-512 when they are first used.
 unsigned saved_registers() {
