@@ -47,7 +47,7 @@ ZIG = $(abspath $(BIN))/python -m ziglang c++ -target $(MACHINE)-linux-gnu.$(GLI
 dist: $(READY)  ## Build the sources and, on Linux, a wheel that PyPI takes, into dist
 	rm -rf dist build/wheel
 	FEDTINY_NATIVE=strict CXX='$(ZIG)' $(BIN)/python -m build --outdir build/wheel
-	$(BIN)/python -m auditwheel repair --wheel-dir dist build/wheel/*.whl
+	PATH=$(abspath $(BIN)):$$PATH auditwheel repair --wheel-dir dist build/wheel/*.whl
 	cp build/wheel/*.tar.gz dist
 	$(BIN)/twine check --strict dist/*
 
