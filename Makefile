@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test slow docs screenshots federation lint format bench fuzz clean
+.PHONY: help setup run test slow docs screenshots federation dist package lint format bench fuzz clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,7 +40,22 @@ screenshots: docs  ## Make the pictures of the report and the site under docs/fi
 	$(BIN)/python -m tests.report.screenshots
 
 federation: $(READY)  ## Test a SuperLink and two SuperNodes with TLS on this machine (minutes)
-	$(BIN)/pytest -m federation tests/flower
+	$(BIN)/pytest -m federation tests/flower tests/package
+
+# The oldest glibc that a wheel runs on. zig has the symbols of each, whatever this machine has.
+GLIBC ?= 2.17
+MACHINE := $(shell uname -m)
+ZIG = $(abspath $(BIN))/python -m ziglang c++ -target $(MACHINE)-linux-gnu.$(GLIBC) -s
+
+dist: $(READY)  ## Build the sources and, on Linux, a wheel that PyPI takes, into dist
+	rm -rf dist build/wheel
+	FEDTINY_NATIVE=strict CXX='$(ZIG)' $(BIN)/python -m build --outdir build/wheel
+	PATH=$(abspath $(BIN)):$$PATH auditwheel repair --wheel-dir dist build/wheel/*.whl
+	cp build/wheel/*.tar.gz dist
+	$(BIN)/twine check --strict dist/*
+
+package: dist  ## Build them, and test the wheel in an environment of its own (minutes)
+	$(BIN)/pytest -m package tests/package
 
 lint: $(READY)  ## Check style, layers and types
 	$(BIN)/ruff check .

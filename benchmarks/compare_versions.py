@@ -306,12 +306,10 @@ def _row(name: str, differences: Sequence[str], told: str) -> bool:
 
 def play(source: Path) -> None:
     """Carry out orders, a JSON line each, in children of this process, which has imported all."""
-    import sklearn.datasets
     import torch._dynamo
 
     import fedtiny
 
-    assert sklearn.datasets
     assert torch._dynamo  # what torch.optim imports when it is first used
     assert Path(fedtiny.__file__).is_relative_to(source), "another fedtiny stands before this one"
     torch.set_num_threads(1)

@@ -1,13 +1,17 @@
 """A release tells one version everywhere, and what is hosted runs what is here."""
 
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import fedtiny
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def found(pattern, name):
@@ -34,4 +38,35 @@ def test_what_is_hosted_calls_targets_that_exist():
     hosted = found(r"run: make (\w+)", ".github/workflows/ci.yml")
     here = found(r"^make (\w+)", ".ci/run")
     assert {"lint", "slow", "docs", "federation"} <= set(hosted) <= targets
-    assert set(here) == {"test", "slow", "docs", "federation"}
+    assert found(r"run: make (\w+)", ".github/workflows/wheels.yml") == ["package"]
+    assert set(here) == {"test", "slow", "docs", "federation", "package"}
+
+
+def test_every_python_that_is_named_is_tried():
+    named = [
+        line.rpartition(" ")[2] for line in PROJECT["project"]["classifiers"] if ":: 3." in line
+    ]
+    for workflow in ("ci.yml", "wheels.yml"):
+        (tried,) = found(r"python: \[(.*)\]$", f".github/workflows/{workflow}")
+        assert tried.replace('"', "").split(", ") == named
+    (line,) = found(r"^\t\$\(BIN\)/(fedtiny run .*)$", "Makefile")
+    assert found(r"run: (fedtiny .*)$", ".github/workflows/wheels.yml") == [line]
+
+
+def test_the_long_description_stands_alone():
+    pytest.importorskip("hatchling", reason="hatchling comes with: pip install 'fedtiny[package]'")
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    readme = (ROOT / "README.md").read_text()
+    text = hooks.alone(readme)
+    assert CODE.findall(text) == CODE.findall(readme)
+    outside = CODE.sub("", text)
+    led_to = re.findall(
+        r"\]\(([^)]*)\)|(?:src|href|srcset)=\"([^\"]*)\"|^\[[^]]*\]: (\S+)", outside, re.M
+    )
+    assert [place for place in map("".join, led_to) if not place.startswith("https://")] == []
+    shown = (
+        "![plot](a.svg)\n\nRead [the `code`](src/a.py), [more](#more), [Flower](https://flower.ai)."
+    )
+    assert hooks.alone(shown) == "Read the `code`, more, [Flower](https://flower.ai)."

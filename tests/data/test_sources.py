@@ -1,5 +1,6 @@
 """Digits, folders of images, and names."""
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -7,29 +8,41 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.datasets import load_digits
 
-from fedtiny.data import ImageSet, load, names
+from fedtiny.data import DIGITS, load, names
 from fedtiny.errors import DataError
 
 
 def test_digits_are_scikit_learns() -> None:
+    theirs = pytest.importorskip("sklearn.datasets").load_digits()
+    with np.load(DIGITS) as file:
+        ours = dict(file)
+    assert set(ours) == {"images", "labels"}
+    assert {array.dtype for array in ours.values()} == {np.dtype(np.uint8)}
+    assert np.array_equal(ours["images"], theirs.images)
+    assert np.array_equal(ours["labels"], theirs.target)
+
+
+def test_digits_are_what_they_were_when_scikit_learn_brought_them() -> None:
     data = load("digits")
     assert data.shape == (1, 8, 8)
     assert data.classes == tuple("0123456789")
     assert (len(data.train), len(data.test)) == (1438, 359)
     assert (data.flips, data.crop_padding) == (False, 0)
-    assert sorted(labelled(data.train) + labelled(data.test)) == sorted(scikit_learns())
+    digest = hashlib.sha256()
+    for part in (data.train, data.test):
+        assert (part.images.dtype, part.labels.dtype) == (np.uint8, np.int64)
+        digest.update(part.images.tobytes() + part.labels.tobytes())
+    assert digest.hexdigest() == "36cd28426672873af408e196df3537a75c8d51c0a12b8072032e3fadc72c76c1"
 
 
-def labelled(images: ImageSet) -> list[tuple[int, ...]]:
-    values = (images.images / 255 * 16).round().astype(int).reshape(len(images), -1)
-    return [(*row, label) for row, label in zip(values.tolist(), images.labels, strict=True)]
-
-
-def scikit_learns() -> list[tuple[int, ...]]:
-    raw = load_digits()
-    return [(*row, label) for row, label in zip(raw.data.astype(int), raw.target, strict=True)]
+def test_digits_need_no_scikit_learn() -> None:
+    code = (
+        "import sys; sys.modules['sklearn'] = None; from fedtiny.data import load; "
+        "print(load('digits').train.images.sum(), sorted(m for m in sys.modules if 'PIL' in m))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(load("digits").train.images.sum()), "[]"]
 
 
 def test_every_digit_is_held_out_alike_and_always_the_same() -> None:

@@ -36,7 +36,7 @@ TORN = 20  # bytes that a kill in the middle of writing leaves out
 
 
 def main() -> None:
-    for module in ("sklearn.datasets", "safetensors.torch", "fedtiny.devices.torch_layers"):
+    for module in ("safetensors.torch", "fedtiny.devices.torch_layers"):
         importlib.import_module(module)
     for command in COMMANDS:
         importlib.import_module(f"fedtiny.cli.{command}")

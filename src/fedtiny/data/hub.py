@@ -135,7 +135,7 @@ def get(name: str, root: str | Path | None = None) -> Path:
     ROOT is the one given, else ``$FEDTINY_DATA``, else ``data``.
     """
     if name == "digits":
-        raise DataError("digits comes with scikit-learn; there is nothing to fetch")
+        raise DataError("digits comes with fedtiny; there is nothing to fetch")
     if name not in KNOWN:
         raise DataError(f"the hub has no set called {name!r} here; it has {', '.join(KNOWN)}")
     known, folder = KNOWN[name], root_folder(root) / name

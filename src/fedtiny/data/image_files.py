@@ -53,7 +53,7 @@ def decode(samples: Iterable[Encoded]) -> Iterator[tuple[Array, Array]]:
 def pixels(sample: Encoded) -> Array:
     """One image as uint8 [3, H, W]."""
     source = BytesIO(sample.image) if isinstance(sample.image, bytes) else sample.image
-    image_module = require("PIL.Image", extra="data")
+    image_module = require("PIL.Image", extra="images")
     try:
         with image_module.open(source) as image:
             deep = image.mode.startswith(("I", "F"))

@@ -125,7 +125,7 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
             f"the model takes samples of shape {own_shape(shape)}, which no image file has; in "
             "Python fedtiny.load(MODEL) gives a function of arrays"
         )
-    pillow = require("PIL.Image", extra="data")
+    pillow = require("PIL.Image", extra="images")
     try:
         with pillow.open(io.BytesIO(read_file(path, MAX_BYTES))) as file:
             if file.width * file.height > MAX_PIXELS:
@@ -145,7 +145,7 @@ def _in_bytes(file: Any, path: Path) -> Any:
     as_integers = file.mode == "I" and file.format in DEEP_AS_INTEGERS
     if file.mode.startswith("I;16") or as_integers:
         pixels = np.asarray(file).clip(0, 65535).astype(np.uint32)
-        pillow = require("PIL.Image", extra="data")
+        pillow = require("PIL.Image", extra="images")
         return pillow.fromarray(((pixels + 128) // 257).astype(np.uint8))
     if file.mode in WITHOUT_A_RANGE:
         raise DataError(f"{path} does not say how bright its numbers are; save it in 8 or 16 bits")

@@ -5,8 +5,10 @@
 #include <type_traits>
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wuninitialized"  // false alarms inside GCC 12's own header
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 #elif defined(__ARM_NEON)
