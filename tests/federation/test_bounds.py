@@ -298,19 +298,20 @@ def test_the_bound_of_gradients_goes_the_other_way(samples, limit):
 
 def test_a_cosine_is_that_with_the_mean_direction_of_the_others():
     replies = thetas(theta(2, 0, 0), theta(0, 1e30, 0), theta(-7, 0, 0, var=9), theta(0, 0, 0))
-    found = cosines(replies, SENT, without=())
+    norms = {reply.device: step_norms(reply.theta, SENT)[0] for reply in replies}
+    found = cosines(replies, SENT, norms)
     assert found.keys() == {0, 1, 2}  # the fourth left its weights as they were
     assert found[0] == pytest.approx(-(0.5**0.5))  # (1, 0) beside (-1, 1)
     assert found[1] == 0  # beside nothing: the others' directions cancel
     assert found[2] == pytest.approx(-(0.5**0.5))
-    assert cosines(replies, SENT, without=(2,))[0] == pytest.approx(0)
+    assert cosines(replies, SENT, {0: norms[0], 1: norms[1]})[0] == pytest.approx(0)
 
 
 def test_a_cosine_is_taken_where_weights_were_sent():
     sent = Theta(Mask(SPEC, {"w": [0, 1]}), np.float32([1, 1, 0, 5]))
     swapped = Theta(Mask(SPEC, {"w": [1, 2]}), np.float32([4, 100, 0, 5]))
     kept = Theta(sent.mask, np.float32([1, 3, 0, 5]))
-    found = cosines([Reply(0, 1, swapped), Reply(1, 1, kept)], sent, without=())
+    found = cosines([Reply(0, 1, swapped), Reply(1, 1, kept)], sent, {0: 1.0, 1: 2.0})
     assert found[0] == pytest.approx(3 / 10**0.5)  # of (-1, 3), a dropped weight goes to zero
 
 
@@ -336,6 +337,23 @@ def test_a_long_step_goes_along_with_the_others(last, named):
     assert bounds.out.keys() <= {4}
 
 
+@pytest.mark.parametrize(
+    ("samples", "last", "named"),
+    [
+        (4, theta(-(5**0.5), 0, 0), True),  # as long as the others, of four times the samples
+        (4, theta(5**0.5, 0, 0), False),  # along
+        (4, theta(0, 5**0.5, 0), False),  # across: an honest device may have other data
+        (2, theta(-2, 0, 0), False),  # against, but less than twice the others' weight
+    ],
+)
+def test_a_heavy_step_does_not_go_against_the_others(samples, last, named):
+    replies = [*thetas(*ALIKE), Reply(4, samples, last)]
+    found, bounds = bounded(replies)
+    assert (4 in bounds.named) == named == (found[4].theta is None)
+    few = bounded([*replies[1:]])[1]  # of four devices two may be alike by chance
+    assert few.named == {}
+
+
 def test_a_step_against_the_others_is_named_with_its_length():
     bounds = bounded(thetas(*ALIKE, theta(-(20**0.5), 0, 0)))[1]
     assert bounds.named == {4: "update 2 times the median norm and not along with the others"}
@@ -348,7 +366,7 @@ def test_where_devices_do_not_agree_none_is_against_them():
 
 
 def test_directions_are_not_looked_at_where_all_steps_are_usual(monkeypatch):
-    monkeypatch.setattr("fedtiny.federation.bounds.cosines", None)
+    monkeypatch.setattr("fedtiny.federation.bounds.cosines", None)  # calling it would fail
     assert bounded(thetas(*ALIKE, theta(-3, 0, 0)))[1].out == {}
 
 

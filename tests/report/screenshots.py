@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from .browser import BINARY, browser
+from .browser import BINARY, Browser, browser
 
 ROOT = Path(__file__).parents[2]
 FIGURES, SITE = ROOT / "docs" / "figures", ROOT / "build" / "docs" / "index.html"
@@ -20,6 +20,7 @@ COMPARED = (
     *("--density", "0.2", "0.05", "--width", "8", "--rounds", "12"),
 )
 COLORS, MOST_BYTES = 160, 200_000
+SCREEN, MARGIN = 760, 18  # pixels of height
 
 
 def main() -> None:
@@ -32,22 +33,28 @@ def main() -> None:
         fedtiny(*COMPARED, "--out", compared)
         fedtiny("report", compared, "--out", compared / "report.html")
         pages = {
-            "report": (run / "report.html", 1120, 1290, False),
-            "report_dark": (run / "report.html", 1120, 760, True),
-            "report_phone": (run / "report.html", 390, 1480, True),
-            "report_runs": (compared / "report.html", 1120, 1290, False),
-            "site": (SITE, 1120, 760, False),
+            "report": (run / "report.html", 1120, False, 4),
+            "report_dark": (run / "report.html", 1120, True, 2),
+            "report_phone": (run / "report.html", 390, True, 2),
+            "report_runs": (compared / "report.html", 1120, False, 4),
+            "site": (SITE, 1280, False, 0),
         }
         with browser(Path(folder) / "profile") as page:
-            for name, (path, width, height, dark) in pages.items():
-                page.open(path, width, dark, height)
-                page.screenshot(FIGURES / f"{name}.png", height)
-                shrink(FIGURES / f"{name}.png")
+            for name, shown in pages.items():
+                take(page, FIGURES / f"{name}.png", *shown)
 
 
 def fedtiny(*words: object) -> None:
     """Give a command."""
     subprocess.run([sys.executable, "-m", "fedtiny", *map(str, words)], check=True)
+
+
+def take(page: Browser, out: Path, path: Path, width: int, dark: bool, figures: int) -> None:
+    """A picture of the top of a page, to the end of so many figures or, without any, a screen."""
+    page.open(path, width, dark, SCREEN)
+    bottom = f"document.querySelectorAll('figure')[{figures - 1}].getBoundingClientRect().bottom"
+    page.screenshot(out, page.value(bottom) + MARGIN if figures else SCREEN)
+    shrink(out)
 
 
 def shrink(path: Path) -> None:

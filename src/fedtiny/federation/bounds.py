@@ -10,9 +10,9 @@ range of the devices that are within bounds. Of losses two things are compared: 
 is a device's median, and what tells candidates apart, which is how its losses less their level
 differ from the devices' median. Out of bounds, the devices' medians take their place.
 
-A step beyond half the bound must also go along with the others', where they agree: else it is left
-out. Of a device whose step is left out nothing counts. Where nothing is out of bounds nothing is
-changed, not by a bit.
+A step beyond half the bound must also go along with the others', where they agree, and one that
+weighs much, for its samples, must not go against them: else it is left out. Of a device whose step
+is left out nothing counts. Where nothing is out of bounds nothing is changed, not by a bit.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,8 +47,10 @@ LOOSER = {STATISTICS[0]: 1.5, ARRAY: 1.5, LOSSES[0]: 1.5, METRIC[0]: 4.0}
 EXPECTED = (0.5, 3.0)  # least and most that the root of a device's samples counts for
 FAR = 2.0  # times the bound: beyond it a step or gradients are left out
 LONG = 0.5  # times the bound: beyond it a step must go along with the others'
+HEAVY = 2 / 3  # times the bound: a step, times samples, beyond it must not go against them
+VOTERS = 5  # devices among which a heavy step can be told to go against the others
 AGREE = 0.1  # a typical device's cosine with the others from which on devices agree
-ALONG = 0.25  # times that cosine: what a long step must reach
+ALONG = 0.25  # times that cosine: what a long step must reach; and a heavy one, times -1
 
 
 @dataclass
@@ -59,8 +61,9 @@ class Bounds:
     bound: float
     expected: dict[int, float] = field(default_factory=dict)
     """By device, how long a step is expected of its samples, as a multiple of the median."""
+    samples: dict[int, int] = field(default_factory=dict)
     steps: dict[int, float] = field(default_factory=dict)
-    """By device, how many times the median its step of weights is."""
+    """By device, the norm of its step of weights."""
     out: dict[int, dict[Part, float]] = field(default_factory=dict)
     """By device and part, how many times the median it is."""
     largest: dict[int, float] = field(default_factory=dict)
@@ -80,6 +83,7 @@ class Bounds:
         usual = float(np.median([own.samples for own in measured.values()]))
         for device, one in measured.items():
             found.expected[device] = float(np.clip(sqrt(one.samples / usual), *EXPECTED))
+            found.samples[device] = one.samples
         norms = {device: dict(own.norms) for device, own in measured.items()}
         losses = {device: own.losses for device, own in measured.items() if own.losses is not None}
         if losses:
@@ -102,10 +106,10 @@ class Bounds:
         if len(some) < FEWEST:
             return
         self.medians[part] = float(np.median(some))
-        ratios = {device: own / self.medians[part] for device, own in norms.items()}
         if part == WEIGHTS:
-            self.steps = ratios
-        for device, ratio in ratios.items():
+            self.steps = dict(norms)
+        for device, own in norms.items():
+            ratio = own / self.medians[part]
             self.largest[device] = max(ratio, self.largest.get(device, 0.0))
             if ratio > self._limit(part, device):
                 self.out.setdefault(device, {})[part] = ratio
@@ -131,17 +135,27 @@ class Bounds:
         return DIRECTION in parts or any(far)
 
     def compare_directions(self, replies: Iterable[Reply]) -> None:
-        """Find who steps far and not along with the others, where most of them agree."""
-        left_out = {device for device in self.out if self.leaves_out(device)}
-        long = [k for k, own in self.steps.items() if own > LONG * self._limit(WEIGHTS, k)]
-        if left_out.issuperset(long):
-            return
-        found = cosines(replies, self.sent, left_out)
-        usual = float(np.median([*found.values()])) if len(found) >= FEWEST else 0.0
-        for device in long if usual >= AGREE else ():
-            if device in found and found[device] < ALONG * usual:
+        """Find whose step is long or heavy and goes another way than the others agree on."""
+        steps = {k: own for k, own in self.steps.items() if own > 0 and not self.leaves_out(k)}
+        shares = self._least_shares(steps)
+        found = cosines(replies, self.sent, steps) if shares else {}
+        usual = float(np.median([*found.values()])) if found else 0.0
+        for device in sorted(found.keys() & shares.keys()) if usual >= AGREE else ():
+            if found[device] < shares[device] * usual:
                 self.out.setdefault(device, {}).pop(WEIGHTS, None)
-                self.out[device][DIRECTION] = self.steps[device]
+                self.out[device][DIRECTION] = self.steps[device] / self.medians[WEIGHTS]
+
+    def _least_shares(self, steps: Mapping[int, float]) -> dict[int, float]:
+        """Of devices of long or heavy steps, the least share of the others' usual cosine."""
+        heavy = {device: own * self.samples[device] for device, own in steps.items()}
+        shares = {}
+        if len(steps) >= VOTERS:
+            most = HEAVY * self.bound * float(np.median([*heavy.values()]))
+            shares = {device: -ALONG for device, own in heavy.items() if own > most}
+        for device, own in steps.items():
+            if own > LONG * self._limit(WEIGHTS, device) * self.medians[WEIGHTS]:
+                shares[device] = ALONG
+        return shares
 
     def learn_ranges(self, replies: Iterable[Reply]) -> None:
         """Find the ranges to which arrays that are out of bounds are clipped."""
