@@ -165,7 +165,7 @@ class Watcher(Silent):
 def test_the_reporter_hears_of_the_rounds_before(stopped):
     watcher = Watcher()
     fedtiny.resume(stopped, reporter=watcher)
-    assert watcher.records == [0, 1]
+    assert watcher.records == [1, 2]
 
 
 def test_more_rounds_can_be_asked_for_in_the_config(finished, tmp_path):

@@ -21,7 +21,7 @@ COMMANDS = {  # each is the function `command` of the module of its name
     "run": "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]",
     "resume": "continue a run that was stopped: fedtiny resume DIR",
     "inspect": "show what a run did: fedtiny inspect DIR",
-    "export": "take the tiny model away: fedtiny export DIR --format packed|onnx|torch|c",
+    "export": "write the model for use elsewhere: fedtiny export DIR --format packed|onnx|torch|c",
     "predict": "classify images with a packed model: fedtiny predict MODEL image.png ...",
     "report": (
         "what runs did, as one HTML page with figures: fedtiny report DIR... [--out PAGE.html]"
@@ -159,7 +159,7 @@ def overview(width: int) -> str:
     )
     texts = (
         "fedtiny: train tiny neural networks over many devices whose data stays on them",
-        "fedtiny COMMAND --help tells more of a command; fedtiny --version the version. "
+        "fedtiny COMMAND --help describes a command, fedtiny --version prints the version. "
         "FEDTINY_TRACEBACK=1 shows where an error comes from.",
     )
     first, last = (textwrap.fill(text, width) for text in texts)
