@@ -11,10 +11,11 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from errno import EFBIG, EINVAL, EISDIR, ELOOP
-from math import isfinite
+from errno import EFBIG, EINVAL, EISDIR, ELOOP, ENOMEM
+from math import inf, isfinite
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,12 +24,15 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from fedtiny.errors import RunError, printable
+from fedtiny.process import free_memory
 
 MAX_PLAIN = 1 << 26  # bytes of a file of plain data
 MAX_LINES = 1 << 30  # bytes of a file of lines
 MAX_TENSORS = 1 << 36  # bytes of a file of tensors
+LARGE = 1 << 28  # bytes of a file for which there may be no memory
 MAX_DEPTH = 20  # of plain data: tables within tables
 MAX_WHOLE = 1 << 64
+TOO_DEEP = "it has too many tables within tables"
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)  # as `write_atomically` names them
 NOT_REGULAR = "it is not a regular file"
 LINK = "it is a symbolic link, and nothing is written through one; remove it"
@@ -59,6 +63,8 @@ def read_file(path: Path, most: int = MAX_PLAIN) -> bytes:
             raise OSError(EINVAL, NOT_REGULAR, str(path))
         if found.st_size > most:
             raise OSError(EFBIG, f"it is larger than {most:,} bytes", str(path))
+        if found.st_size > LARGE and 2 * found.st_size > (free_memory() or inf):
+            raise OSError(ENOMEM, f"there is no memory for its {found.st_size:,} bytes", str(path))
         return _read(descriptor, found.st_size)
     finally:
         os.close(descriptor)
@@ -195,15 +201,24 @@ def parse_json(data: bytes | str) -> Any:
 
 def exact_json(data: bytes | str, depth: int = MAX_DEPTH) -> Any:
     """Plain data as it was written; a ValueError if it is none or deeper than so many tables."""
+    return _parsed(json.loads, data, depth)
+
+
+def parse_toml(data: bytes) -> dict[str, Any]:
+    """The tables of a TOML file; a ValueError if it is none or too deep."""
+    return dict(_parsed(tomllib.loads, data.decode(), MAX_DEPTH))
+
+
+def _parsed(parse: Callable[[Any], Any], data: bytes | str, depth: int) -> Any:
     try:
-        value = json.loads(data)
+        value = parse(data)
     except RecursionError as error:
-        raise ValueError("it is too deep") from error
+        raise ValueError(TOO_DEEP) from error
     inner = [value]
     for _ in range(depth):
         inner = [item for table in inner for item in _items(table)]
     if any(True for table in inner for _ in _items(table)):
-        raise ValueError("it is too deep")
+        raise ValueError(TOO_DEEP)
     return value
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+from fedtiny.errors import ConfigError, printable
+
 MEMORY_INFO = Path("/proc/meminfo")
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 SOON = 0.05  # seconds
@@ -29,11 +31,18 @@ def launch() -> Launch:
     if not all(name in os.environ for name in LAUNCH):
         return Launch()
     return Launch(
-        rank=int(os.environ["RANK"]),
-        size=int(os.environ["WORLD_SIZE"]),
-        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-        local_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        rank=_whole("RANK"),
+        size=_whole("WORLD_SIZE"),
+        local_rank=_whole("LOCAL_RANK", "0"),
+        local_size=_whole("LOCAL_WORLD_SIZE", "1"),
     )
+
+
+def _whole(name: str, otherwise: str = "") -> int:
+    text = os.environ.get(name, otherwise)
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ConfigError(f"{name} is '{printable(text)}', not the number that torchrun would set")
+    return int(text)
 
 
 def cores() -> int:

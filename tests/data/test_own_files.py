@@ -66,11 +66,40 @@ def test_of_arrays_without_a_test_set_a_fifth_is_held_out_with_its_owners(tmp_pa
         ({"x": X, "y": np.arange(40), "layout": "NCT"}, "regression targets are not supported"),
         ({"x": X, "y": Y[:, None], "layout": "NCT"}, r"give labels\.ravel\(\)"),
         ({"x": X, "y": Y, "layout": "NTX"}, "which is none of NCHW, NHWC, NHW, NCT, NTC, NF"),
+        ({"x": X[1:], "y": Y, "layout": "NCT"}, "as many labels in y as samples in x"),
+        ({"x": np.array(1), "y": np.array(1)}, "as many labels in y as samples in x"),
+        ({"x": X, "y": Y * 10**15, "layout": "NCT"}, "labels go up to .* 100,000 at most"),
+        ({"x": X * 1e300, "y": Y, "layout": "NCT"}, r"numbers below 1e\+18; scale them"),
+        ({"x": X, "y": Y, "layout": "NCT", "classes": np.array(3)}, "labels must be from 0 to 0"),
     ],
 )
 def test_arrays_that_do_not_say_enough_are_refused(tmp_path, arrays, complaint):
     with pytest.raises(DataError, match=complaint):
         load("file", write(tmp_path / "own.npz", **arrays))
+
+
+def test_an_archive_that_cannot_be_opened_is_refused(tmp_path):
+    """Zip files may be encrypted, or packed in a way that nobody knows."""
+    path = write(tmp_path / "own.npz", x=X, y=Y)
+    whole = path.read_bytes()
+    for change in ({6: 1, 8: 1}, {8: 99, 10: 99}):  # flags, method
+        data = bytearray(whole)
+        for mark, offset in ((b"PK\x03\x04", 0), (b"PK\x01\x02", 1)):
+            place = data.find(mark)
+            where, value = list(change.items())[offset]
+            data[place + where] = value
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=r"is not a readable \.npz file"):
+            load("file", path)
+
+
+def test_names_of_classes_do_nothing_to_a_terminal(tmp_path):
+    rows = [(i, i, "u", "a\x1b[2J" if i % 2 else "b") for i in range(30)]
+    data = load("file", table(tmp_path / "own.csv", rows), columns=Columns(device="user"))
+    assert data.classes == ("a?[2J", "b")
+    names = np.array(["a\n", "b", "c", "d"])
+    path = write(tmp_path / "own.npz", x=X, y=Y, layout="NCT", classes=names)
+    assert load("file", path).classes == ("a?", "b", "c", "d")
 
 
 def test_a_table_has_features_classes_and_users(tmp_path):

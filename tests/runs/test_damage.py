@@ -179,6 +179,9 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
         with pytest.raises(RunError, match=f"cannot read {path}: .*{told}"):
             read_json(path)
     assert read_file(plain, most=3) == b"abc"
+    os.truncate(large, 1 << 36)
+    with pytest.raises(OSError, match="there is no memory for its 68,719,476,736 bytes"):
+        read_file(large, most=1 << 36)
 
 
 def test_plain_data_is_bounded_and_printable(tmp_path):
@@ -187,5 +190,7 @@ def test_plain_data_is_bounded_and_printable(tmp_path):
         path.write_text(text)
         with pytest.raises(RunError, match="is damaged"):
             read_json(path)
+    path.write_text('{"a": ' * 20 + "1" + "}" * 20)
+    assert read_json(path)
     path.write_text('{"a\\u001b": "b\\n", "c": NaN, "d": 1e999}')
     assert read_json(path) == {"a?": "b?", "c": None, "d": None}

@@ -1,6 +1,5 @@
 """Configs as TOML files and as plain data: nested tables, or one table by names with dots."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from fedtiny.config.aliases import current_settings
 from fedtiny.config.checks import check_value, choices_of
 from fedtiny.config.settings import Config
 from fedtiny.errors import ConfigError, did_you_mean
-from fedtiny.files import read_file
+from fedtiny.files import parse_toml, read_file
 
 T = TypeVar("T")
 MAX_CONFIG = 1 << 20  # bytes of a config file
@@ -96,10 +95,10 @@ def load(path: Path, *, programs: bool = False) -> Config:
         Config(density=0.02)
     """
     try:
-        config = from_dict(tomllib.loads(read_file(path, MAX_CONFIG).decode()))
+        config = from_dict(parse_toml(read_file(path, MAX_CONFIG)))
     except FileNotFoundError as missing:
         raise ConfigError(f"there is no config file {path}") from missing
-    except (OSError, ValueError, RecursionError, MemoryError) as error:
+    except (OSError, ValueError, MemoryError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot read config file {path}: {why}") from error
     except ConfigError as error:

@@ -14,6 +14,8 @@ from fedtiny.errors import DataError
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
+MAX_CLASSES = 100_000
+MAX_VALUE = 1e18  # of a sample: its square must be a float32
 CHANNELS = (1, 2, 3, 4)
 ArrayLayout = Literal["NCHW", "NHWC", "NHW", "NCT", "NTC", "NF"]
 """What the dimensions of an array are: sample, channel, height, width, time, feature."""
@@ -250,14 +252,22 @@ def _measured(samples: Array) -> Array:
             f"sequences and tables must hold finite numbers, but are {samples.dtype}"
             + (" with nan or inf" if samples.dtype.kind == "f" else "")
         )
-    return samples.astype(np.float32, copy=False)
+    return _as_floats(samples, "sequences and tables")
+
+
+def _as_floats(samples: Array, what: str) -> Array:
+    with np.errstate(over="ignore"):
+        found = samples.astype(np.float32, copy=False)
+    if not (np.abs(found) < MAX_VALUE).all():
+        raise DataError(f"{what} must hold numbers below {MAX_VALUE:g}; scale them")
+    return found
 
 
 def _pixels(images: Array) -> Array:
     if images.dtype.kind == "f":
         if not np.isfinite(images).all():
             raise DataError("float images must be finite, but hold nan or inf")
-        return images.astype(np.float32, copy=False)
+        return _as_floats(images, "float images")
     if images.dtype.kind not in "iu":
         raise DataError(f"images must be whole numbers or floats, but are {images.dtype}")
     if images.size and (images.min() < 0 or images.max() > 255):
@@ -269,7 +279,16 @@ def _class_names(classes: Sequence[str] | None, *labels: Array) -> tuple[str, ..
     if classes is not None:
         return tuple(map(str, classes))
     highest = max((int(some.max()) for some in labels if some.size), default=0)
-    return tuple(map(str, range(highest + 1)))
+    return tuple(map(str, range(require_classes(highest))))
+
+
+def require_classes(highest: int) -> int:
+    """The number of classes that labels up to this one have, if that is a possible one."""
+    if highest >= MAX_CLASSES:
+        raise DataError(
+            f"labels go up to {highest:,}; number the classes from 0, {MAX_CLASSES:,} at most"
+        )
+    return highest + 1
 
 
 def _collected(dataset: Any) -> tuple[Array, Array]:

@@ -4,6 +4,7 @@ A folder may hold them as train and test; of a file that has both together, a fi
 """
 
 import csv
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,12 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from fedtiny.data.arrays import ArrayLayout, from_arrays
+from fedtiny.data.arrays import ArrayLayout, from_arrays, require_classes
 from fedtiny.data.cache import Cache
 from fedtiny.data.image_files import IMAGE_COLUMNS, parquet_columns, parquet_rows
 from fedtiny.data.images import SPLIT_SEED, TEST_SHARE, Array, DataSet, hold_out
 from fedtiny.data.partition import Partition
-from fedtiny.errors import DataError
+from fedtiny.errors import DataError, printable
 from fedtiny.randomness import generator
 
 SUFFIXES = (".npz", ".csv", ".parquet")
@@ -83,7 +84,7 @@ def read_npz(file: Path) -> dict[str, Array]:
     try:
         with np.load(file, allow_pickle=False) as held:
             return {name: held[name] for name in held.files}
-    except (OSError, ValueError, EOFError, BadZipFile) as broken:
+    except (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error) as broken:
         raise DataError(f"{file} is not a readable .npz file of plain arrays") from broken
 
 
@@ -108,12 +109,14 @@ def _arrays(file: Path, layout: ArrayLayout | None) -> DataSet:
     It may hold classes, device_ids and a layout too.
     """
     found = read_npz(file)
-    named = tuple(map(str, found["classes"])) if "classes" in found else None
+    named = [printable(str(n)) for n in found["classes"].flat] if "classes" in found else None
     declared = declared_layout(file, found, layout)
     ids = found.get("device_ids")
     if set(NAMES) <= set(found):
         pairs = (found["x_train"], found["y_train"]), (found["x_test"], found["y_test"])
     elif set(ALONE) <= set(found):
+        if found["x"].shape[:1] != found["y"].shape[:1] or not found["y"].ndim:
+            raise DataError(f"{file} needs as many labels in y as samples in x")
         kept, held_out = _parts(found["y"])
         pairs = (found["x"][kept], found["y"][kept]), (found["x"][held_out], found["y"][held_out])
         ids = None if ids is None else _for_all(ids, found["y"])[kept]
@@ -201,18 +204,21 @@ def read_table(file: Path, columns: Columns, *, of_one: bool = False) -> Table:
 
 
 def _label_names(file: Path, column: str, values: Sequence[Any]) -> list[str]:
+    for row, value in enumerate(values, start=1):
+        if value is None or not str(value).strip():
+            raise DataError(f"column {column!r} of {file} holds nothing, in row {row}; fill it in")
     try:
         return [_label_name(value) for value in values]
     except ValueError as fraction:
         raise DataError(
-            f"column {column!r} of {file} holds {fraction}: regression targets are not supported; "
-            "name a column of classes with --data.label-column"
+            f"column {column!r} of {file} holds {fraction!s:.40}: regression targets are not "
+            "supported; name a column of classes with --data.label-column"
         ) from fraction
 
 
 def _label_name(value: Any) -> str:
     """A class by its name or its whole number; a fraction is none."""
-    text = str(value).strip()
+    text = printable(str(value).strip())
     try:
         number = float(text)
     except ValueError:
@@ -224,7 +230,8 @@ def _label_name(value: Any) -> str:
 
 def _numbers(file: Path, name: str, values: Sequence[Any]) -> Array:
     try:
-        return np.array(values, dtype=np.float32)
+        with np.errstate(over="ignore"):  # what becomes infinite is refused later
+            found = np.array(values, dtype=np.float32)
     except (TypeError, ValueError) as other:
         row, value = next((n, v) for n, v in enumerate(values, start=1) if not _is_number(v))
         what = f"{str(value)!r:.40}, which is no number" if str(value).strip() else "nothing"
@@ -232,6 +239,9 @@ def _numbers(file: Path, name: str, values: Sequence[Any]) -> Array:
             f"column {name!r} of {file} holds {what}, in row {row}; code it as numbers, or leave "
             "the row or the column out"
         ) from other
+    if found.ndim != 1:
+        raise DataError(f"column {name!r} of {file} holds lists; give each number its own column")
+    return found
 
 
 def _is_number(value: Any) -> bool:
@@ -259,6 +269,13 @@ def _csv_columns(file: Path) -> dict[str, list[str]]:
     return {name: [row[place] for row in rows] for place, name in enumerate(header)}
 
 
+def _class_count(file: Path, labels: Sequence[Any]) -> int:
+    """One more than the highest label, each of which must be the number of a class."""
+    if not labels or not all(type(label) is int for label in labels):
+        raise DataError(f"the labels of {file} must be whole numbers, one for each image")
+    return require_classes(max(labels))
+
+
 def _parquet_table(file: Path) -> dict[str, list[Any]]:
     return parquet_columns(file, values=True)
 
@@ -271,8 +288,8 @@ def _images(train: Path, test: Path | None, cache: Cache, columns: Columns) -> D
     named = [next((n for n in (label, LABEL, "fine_label") if n in found), None) for found in own]
     if None in named:
         raise DataError(f"{train} has no column of labels; name one with --data.label-column")
-    highest = max(max(found[name]) for found, name in zip(own, named, strict=True) if name)
-    n_classes = int(highest) + 1
+    labels = [found[name] for found, name in zip(own, named, strict=True) if name]
+    n_classes = _class_count(train, [label for column in labels for label in column])
     sets = [
         parquet_rows([file], file.name, n_classes, cache, label=name)
         for file, name in zip(files, named, strict=True)

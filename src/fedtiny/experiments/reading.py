@@ -1,12 +1,11 @@
 """Reading TOML files of experiments, with errors that name the file and the nearest right word."""
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedtiny.errors import ConfigError, did_you_mean
-from fedtiny.files import read_file
+from fedtiny.files import parse_toml, read_file
 
 KINDS = {str: "text", int: "a number", dict: "a table", list: "a list", bool: "true/false"}
 
@@ -14,8 +13,8 @@ KINDS = {str: "text", int: "a number", dict: "a table", list: "a list", bool: "t
 def read(path: Path) -> dict[str, Any]:
     """A TOML file as plain data."""
     try:
-        return tomllib.loads(read_file(path).decode())
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_toml(read_file(path))
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot read {path}: {why}") from error
 

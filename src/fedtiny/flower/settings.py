@@ -15,7 +15,7 @@ from fedtiny.config import Config
 from fedtiny.config.aliases import current
 from fedtiny.config.flat import Flat, flattened, joined, nested
 from fedtiny.errors import ConfigError, RunError
-from fedtiny.files import read_file, write_new
+from fedtiny.files import parse_toml, read_file, write_new
 from fedtiny.runs.folder import quoted
 
 SECTION = "flower"
@@ -198,11 +198,11 @@ def read_app(folder: Path) -> Flat:
     """The settings of an app, by the names that it gives them."""
     project = folder / "pyproject.toml"
     try:
-        told = tomllib.loads(read_file(project).decode())
+        told = parse_toml(read_file(project))
         return joined(told["tool"]["flwr"]["app"]["config"])
     except (OSError, LookupError, TypeError, AttributeError) as error:
         raise RunError(f"{folder} is no app; make one with: fedtiny flower init DIR") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RunError(f"cannot read {project}: {error}") from error
 
 

@@ -1,6 +1,5 @@
 """What a run was begun with, when it goes on: its config, and the weights that it had."""
 
-import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +7,7 @@ from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat, nested
 from fedtiny.errors import ConfigError, RunError
-from fedtiny.files import MAX_TENSORS, read_file
+from fedtiny.files import MAX_TENSORS, parse_toml, read_file
 from fedtiny.runs import reading
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.split import NOT_OURS, Split
@@ -30,7 +29,7 @@ def config_of(folder: RunFolder, settings: Flat | None) -> Config:
     config = reading.config(folder)
     if settings is not None:
         return config
-    written = tomllib.loads(read_file(folder.config).decode())
+    written = parse_toml(read_file(folder.config))
     for (section, name), settings in BEFORE_THEY_WERE_THERE.items():
         if name not in written.get(section, {}):
             own = replace(getattr(config, section), **settings)
