@@ -30,7 +30,7 @@ HISTORY = {
     r"used to(?= (?:be|have|do|take|need|hold|give|say)\b)": "history",
     r"no longer|any ?more\b|since then|as before\b|formerly|previously|back then": "history",
     r"nowadays|now\b(?! on)": "history",
-    r"(?:an|the) (?:earlier|older) (?:run|machine|code|version)\b": "history",
+    r"(?:an|the) (?:earlier|older) (?:run|machine|code)\b": "history",
 }
 """What a page that describes the program does not say: how it came about."""
 PROVENANCE = re.compile(
