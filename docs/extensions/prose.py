@@ -19,12 +19,11 @@ WORDS_BEFORE = 120
 
 PLAIN = {
     r"whose sake|for the sake of": "say why",
-    r"whilst|amongst|towards the end of the day": "while, among",
-    r"colour|behaviour|neighbour|favour|centre|defence|licence|artefact|grey\b": "American spelling",
-    r"\w+(?:alis|eris|oris|imis|uris)(?:e|ed|es|ing|ation)\b": "American spelling: -ize",
+    r"whilst|amongst|whereby|thereof|hence\b": "while, among, so",
     r"seamless(?:ly)?|effortless(?:ly)?|blazing(?:ly)?|cutting-edge|game-chang\w+": "no hype",
     r"state[- ]of[- ]the[- ]art|world-class|revolutionary|unparalleled|supercharge\w*": "no hype",
-    r"we taught|taught us|a decision of ours": "say what is so",
+    r"(?:is|are) told\b|told of|taught us|in truth|said plainly": "say is reported, is listed",
+    r"of (?:ours|somebody else's|their own choosing)\b": "say whose",
 }
 HISTORY = {
     r"used to(?= (?:be|have|do|take|need|hold|give|say)\b)": "history",

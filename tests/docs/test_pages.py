@@ -15,6 +15,7 @@ NOT_RUN = {
     "fedtiny flower init app --nodes 2": "the page has made its app before",
     "flower-superlink": "a server: make federation starts it",
     "flower-supernode": "a server: make federation starts it",
+    "scp": "copies to another machine",
     "flwr": "needs the servers: make federation has them",
     "tensorboard": "serves until it is stopped",
     "torchrun": "starts several processes: tests/devices/test_distributed.py does",

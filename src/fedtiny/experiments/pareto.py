@@ -105,8 +105,8 @@ def panels(results: Results) -> list[Panel]:
         places = [place for place in known if place.where(*others) == row]
         title = ", ".join(with_axis(axis, places[0].at[axis].label) for axis in others)
         found += [Panel(title, cost, _lines(results, varied, places, cost)) for cost in COSTS]
-    whole = {panel.title for panel in found if len(panel.points) > 1}
-    return [panel for panel in found if panel.title in whole and panel.points]
+    comparable = {panel.title for panel in found if len(panel.points) > 1}
+    return [panel for panel in found if panel.title in comparable and panel.points]
 
 
 def _lines(results: Results, axis: str, places: Sequence[Place], cost: Cost) -> list[Series]:
