@@ -39,7 +39,10 @@ def test_words_before_the_first_table_are_counted():
 
 def test_history_and_hype_are_found_outside_of_code_and_provenance():
     text = "It is seamless.\n`no longer`\nIt is no longer so.\n\n## Provenance\n\nno longer\n"
-    assert list(prose.unwanted(text)) == ["line 1: 'seamless' (no hype)", "line 3: 'no longer' (history)"]
+    assert list(prose.unwanted(text)) == [
+        "line 1: 'seamless' (no hype)",
+        "line 3: 'no longer' (history)",
+    ]
 
 
 def test_provenance_before_the_end_is_found():
