@@ -1,4 +1,4 @@
-"""The words of the pages: plain, in the present tense, a table or picture first, provenance last."""
+"""The words of the pages: plain, a table or picture first, and provenance last."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ import prose
 sys.path.pop(0)
 
 OTHERS = ("index.md", "changelog.md", "contributing.md")
-"""Pages that need no sentence on who reads them: the first one, and whole files of the repository."""
+"""Pages that need no sentence on who reads them: the first one, and whole files."""
 
 
 @pytest.mark.parametrize("page", prose.PAGES, ids=name)
