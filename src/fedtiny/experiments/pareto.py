@@ -85,7 +85,7 @@ def draw(results: Results) -> Canvas | None:
     front_key = Key("Pareto front", "muted", "dashed line")
     top = plots.legend(canvas, [*keys.values(), front_key], plots.LINE_HEIGHT + 22.0)
     low, high = plots.padded([value for panel in shown for _, value in panel.points])
-    y = plots.linear(max(0.0, low), min(1.0, high))
+    y = plots.linear(max(0.0, low), min(1.0, high), "accuracy")
     for number, panel in enumerate(shown):
         row, column = divmod(number, len(COSTS))
         under = top + row * (TITLE + plots.HEIGHT + plots.BELOW + GAP)
