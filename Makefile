@@ -33,7 +33,9 @@ test: lint  ## Check style, layers and types, and run the quick tests (4 minutes
 slow: $(READY)  ## Run the tests that make test leaves out (several minutes)
 	$(BIN)/pytest -m slow --numprocesses 2
 
-docs: $(READY)  ## Build the documentation site into build/docs
+docs: $(READY)  ## Check spelling and style of the pages, and build the site into build/docs
+	$(BIN)/codespell README.md CONTRIBUTING.md SECURITY.md docs examples/*/README.md
+	$(BIN)/python docs/extensions/prose.py
 	$(BIN)/sphinx-build --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 
 screenshots: docs  ## Make the pictures of the report and the site under docs/figures again (minutes; needs Chromium)

@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
 import source_pages
-from pygments.lexers import BashLexer
+from command_lexer import CommandLexer
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
@@ -71,7 +71,7 @@ nitpick_ignore_regex = [
 
 def setup(app: Sphinx) -> None:
     """Commands are shown without a prompt, so that they can be copied."""
-    app.add_lexer("console", BashLexer)
+    app.add_lexer("console", CommandLexer)
     app.connect("autodoc-process-docstring", read_sections)
     app.connect("autodoc-process-docstring", escape_bars)
 

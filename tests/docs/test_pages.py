@@ -16,6 +16,7 @@ NOT_RUN = {
     "flower-superlink": "a server: make federation starts it",
     "flower-supernode": "a server: make federation starts it",
     "docker": "needs Docker: tests/package plays what the compose file does",
+    "scp": "copies to another machine",
     "flwr": "needs the servers: make federation has them",
     "tensorboard": "serves until it is stopped",
     "torchrun": "starts several processes: tests/devices/test_distributed.py does",

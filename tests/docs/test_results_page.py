@@ -1,11 +1,12 @@
 """The page of results is made of the committed result files, line by line."""
 
 import json
+from functools import partial
 
 import pytest
 
 from fedtiny.drawing.files import standalone
-from fedtiny.experiments import curves, table
+from fedtiny.experiments import curves, pareto, table
 from fedtiny.experiments.suite import Suite
 from fedtiny.experiments.sweep import Sweep
 
@@ -61,11 +62,19 @@ def test_every_result_at_the_paper_s_scale_has_a_curve_to_its_end():
         assert cell["curve"][-1] == [300, cell["numbers"]["accuracy"]]
 
 
-def test_the_figure_is_what_the_command_draws(tmp_path):
-    """If not: give the command on the page, and copy curves.svg. Rules of color may differ."""
-    (found,) = results(["table1"], None, tmp_path, "paper", (FULL,))
-    drawn = standalone(curves.draw(found), "")
-    committed = (ROOT / "docs" / "figures" / "paper_scale.svg").read_text()
+@pytest.mark.parametrize(
+    ("figure", "file", "scale", "draw"),
+    [
+        ("paper_scale.svg", FULL, "paper", curves.draw),
+        ("paper_scale_bytes.svg", FULL, "paper", partial(curves.draw, over=curves.BY_BYTES)),
+        ("pareto.svg", FILES["table1"], "mini", pareto.draw),
+    ],
+)
+def test_the_figures_are_what_the_command_draws(tmp_path, figure, file, scale, draw):
+    """If not: give the commands on the page, and copy the figures. Rules of color may differ."""
+    (found,) = results(["table1"], None, tmp_path, scale, (file,))
+    drawn = standalone(draw(found), "")
+    committed = (ROOT / "docs" / "figures" / figure).read_text()
     assert committed.partition("</style>")[2] == drawn.partition("</style>")[2]
 
 
@@ -83,7 +92,7 @@ def test_curves_are_told_as_measured():
 def test_the_tables_are_those_that_the_command_makes(tmp_path, names, folder):
     wanted = [row for row in made(names, folder, tmp_path) if not left_out(row)]
     assert any("0." in row for row in wanted)
-    short = PAGE.partition("## At a short schedule")[2]
+    short = PAGE.partition("## Short schedule")[2]
     assert [row for row in rows(short) if row in wanted] == wanted
 
 

@@ -94,6 +94,16 @@ def test_lines_have_the_color_of_their_method_and_the_paper_s_values_are_hollow(
     assert legend == ["FedAvg", "FedTiny", "SynFlow", "paper, at its end"]
 
 
+def test_bytes_of_a_device_are_those_of_selection_and_of_its_rounds(paper_suite):
+    found = with_curves(paper_suite, CURVES)
+    moved = {"bytes_round": 100.0, "selection_bytes": 30.0}
+    for runs in found.found.values():
+        runs[:] = [replace(run, numbers={**run.numbers, **moved}) for run in runs]
+    shown = curves.panels(found, curves.BY_BYTES)
+    assert lines(shown[1])["SynFlow"] == ((130.0, 0.2), (230.0, 0.6))
+    assert lines(shown[1])["SynFlow, paper"] == ((230.0, 0.2862),)
+
+
 def test_everything_lies_within_the_figure(paper_suite):
     drawn = curves.draw(with_curves(paper_suite, CURVES))
     for dot in (shape for shape in drawn.shapes if isinstance(shape, Dot)):

@@ -73,6 +73,7 @@ def test_it_runs_what_is_missing_and_writes_everything(reproduce, made):
         assert files == {
             *("table.md", "table.csv", "table.tex", "results.json"),
             *("figure.svg", "figure.png", "curves.svg", "curves.png"),
+            *("curves_by_bytes.svg", "curves_by_bytes.png", "pareto.svg", "pareto.png"),
         }
     assert "remain" not in out
 

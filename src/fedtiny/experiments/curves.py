@@ -1,6 +1,7 @@
-"""Accuracy over rounds, as a figure: a panel for each model and density, a line for each method."""
+"""Accuracy over rounds and over bytes: a panel for each model and density, a line a method."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -10,12 +11,40 @@ from fedtiny.drawing.canvas import SMALL, Canvas, Point, Text
 from fedtiny.drawing.panels import MAX_ACROSS, WIDTH, Abscissa, Panel, draw_shares
 from fedtiny.drawing.plot import Key
 from fedtiny.drawing.series import Series
+from fedtiny.experiments.experiment import Experiment
+from fedtiny.experiments.finished import Finished
 from fedtiny.experiments.places import Place, along, in_order
 from fedtiny.experiments.quantities import label, with_axis
 from fedtiny.experiments.results import Results
+from fedtiny.runs import formatting
 
 ROUNDS = Abscissa("round", integers=True)
 PAPER = Key("paper, at its end", "muted", "hollow dot")
+
+
+@dataclass(frozen=True)
+class Over:
+    """What accuracy is drawn over, and how much of it a run had used after so many rounds."""
+
+    file: str
+    title: str
+    x: Abscissa
+    used: Callable[[Finished, int], float]
+
+
+def bytes_so_far(run: Finished, rounds: int) -> float:
+    """What a device moved in selection and in its rounds, by the mean of a round."""
+    numbers = run.numbers
+    return numbers.get("selection_bytes", 0.0) + rounds * numbers.get("bytes_round", 0.0)
+
+
+BY_ROUND = Over("curves", "by round", ROUNDS, lambda run, rounds: rounds)
+BY_BYTES = Over(
+    "curves_by_bytes",
+    "by bytes of a device",
+    Abscissa("bytes of a device so far, down and up", formatting.size),
+    bytes_so_far,
+)
 
 
 def mean_points(runs: Sequence[Mapping[int, Point]]) -> tuple[Point, ...]:
@@ -26,48 +55,61 @@ def mean_points(runs: Sequence[Mapping[int, Point]]) -> tuple[Point, ...]:
 
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """Write the figure in every format that can be written here, if some cell has a curve."""
-    drawn = draw(results)
-    if drawn is None:
-        return []
-    return files.write(drawn, f"{results.experiment.title}, by round", folder / "curves")[0]
+    """Write both figures in every format that can be written here, if some cell has a curve."""
+    paths: list[Path] = []
+    for over in (BY_ROUND, BY_BYTES):
+        if drawn := draw(results, over):
+            title = f"{results.experiment.title}, {over.title}"
+            paths += files.write(drawn, title, folder / over.file)[0]
+    return paths
 
 
-def draw(results: Results) -> Canvas | None:
+def draw(results: Results, over: Over = BY_ROUND) -> Canvas | None:
     """One legend for all panels that have a line, and the paper's values at their right ends."""
-    shown = panels(results)
+    shown = panels(results, over)
     if not shown:
         return None
     canvas = Canvas(min(MAX_ACROSS, len(shown)) * WIDTH, 0)
+    caption = f"accuracy {over.title}, scale {results.scale.name}"
     canvas.add(
         Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
-        Text(
-            4, 15 + plots.LINE_HEIGHT, f"accuracy by round, scale {results.scale.name}", size=SMALL
-        ),
+        Text(4, 15 + plots.LINE_HEIGHT, caption, size=SMALL),
     )
     known = any(line.hollow for panel in shown for line in panel.lines)
-    draw_shares(canvas, shown, ROUNDS, [PAPER] if known else [], plots.LINE_HEIGHT + 22.0)
+    draw_shares(canvas, shown, over.x, [PAPER] if known else [], plots.LINE_HEIGHT + 22.0)
     return canvas
 
 
-def panels(results: Results) -> list[Panel]:
+def panels(results: Results, over: Over = BY_ROUND) -> list[Panel]:
     """A panel for each combination of the axes but the one whose values are lines.
 
     A dense run has no density, so it is in the panels of all densities.
     """
-    experiment = results.experiment
-    varied = experiment.table.best_of or experiment.figure.series or experiment.axes[-1].name
-    others = [axis.name for axis in experiment.axes if axis.name != varied]
-    places = in_order([p for p in results.places if _curve(results, p)], others)
+    varied = line_axis(results.experiment)
+    others = [axis.name for axis in results.experiment.axes if axis.name != varied]
+    places = in_order([p for p in results.places if _curve(results, p, over)], others)
     some = [place for place in places if not place.dense] or places
     shown = {place.where(*others): place for place in reversed(some)}
     return [
         Panel(
             ", ".join(with_axis(axis, place.at[axis].label) for axis in others),
-            _lines(results, varied, [p for p in places if _beside(p, place, others)]),
+            _lines(results, varied, [p for p in places if _beside(p, place, others)], over),
         )
         for place in reversed(shown.values())
     ]
+
+
+def line_axis(experiment: Experiment) -> str:
+    """The axis whose values have a color each."""
+    return experiment.table.best_of or experiment.figure.series or experiment.axes[-1].name
+
+
+def look(results: Results, axis: str, place: Place) -> tuple[str, str, str]:
+    """The name, color and marker of a place among all values of an axis."""
+    number = [at.value for at in along(results.places, axis)].index(place.at[axis].value)
+    name = with_axis(axis, label(place.at[axis].label))
+    color = palette.method(name) if axis == "method" else palette.series(name, number)
+    return name, color, palette.form(name, number)
 
 
 def _beside(place: Place, other: Place, axes: Sequence[str]) -> bool:
@@ -75,16 +117,12 @@ def _beside(place: Place, other: Place, axes: Sequence[str]) -> bool:
     return place.where(*asked) == other.where(*asked)
 
 
-def _lines(results: Results, axis: str, places: Sequence[Place]) -> list[Series]:
+def _lines(results: Results, axis: str, places: Sequence[Place], over: Over) -> list[Series]:
     """Our curves, and the paper's values as points at their ends."""
-    order = [at.value for at in along(results.places, axis)]
     ours, papers = [], []
     for place in sorted(places, key=lambda place: place.at[axis].rank):
-        number = order.index(place.at[axis].value)
-        name = with_axis(axis, label(place.at[axis].label))
-        color = palette.method(name) if axis == "method" else palette.series(name, number)
-        form = palette.form(name, number)
-        points = _curve(results, place)
+        name, color, form = look(results, axis, place)
+        points = _curve(results, place, over)
         ours.append(Series(name, color, points, place.dense, form=form))
         if printed := results.printed(place, "accuracy"):
             end = ((points[-1][0], printed.number),)
@@ -92,6 +130,8 @@ def _lines(results: Results, axis: str, places: Sequence[Place]) -> list[Series]
     return [*ours, *papers]
 
 
-def _curve(results: Results, place: Place) -> tuple[Point, ...]:
+def _curve(results: Results, place: Place, over: Over) -> tuple[Point, ...]:
     runs = [run for run in results.found.get(place.stem, ()) if run.curve]
-    return mean_points([{done: (done, value) for done, value in run.curve} for run in runs])
+    return mean_points(
+        [{done: (over.used(run, done), value) for done, value in run.curve} for run in runs]
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedtiny.config import Config
-from fedtiny.experiments import curves, figure, finished, table
+from fedtiny.experiments import curves, figure, finished, pareto, table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Found
 from fedtiny.experiments.places import Cell, Filter, Place
@@ -99,7 +99,8 @@ class Sweep:
         tables = table.write(results, folder)
         write_file(path, experiment, self.scale.name, command, results.found | no_longer)
         drawn, lacking = figure.write(results, folder)
-        return [*tables, path, *drawn, *curves.write(results, folder)], lacking
+        drawn += [*curves.write(results, folder), *pareto.write(results, folder)]
+        return [*tables, path, *drawn], lacking
 
     def _told(self, experiment: Experiment) -> list[Found]:
         """What result files tell of an experiment."""

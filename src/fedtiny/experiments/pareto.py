@@ -1,0 +1,146 @@
+"""What accuracy costs: the end of every run over FLOPs and bytes of a round, with the front."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedtiny.drawing import files
+from fedtiny.drawing import plot as plots
+from fedtiny.drawing.canvas import SMALL, Canvas, Dot, Line, Point, Text
+from fedtiny.drawing.panels import GAP, TITLE, WIDTH
+from fedtiny.drawing.plot import Axis, Key, Plot
+from fedtiny.drawing.series import Series
+from fedtiny.experiments.curves import line_axis, look
+from fedtiny.experiments.places import Place, in_order
+from fedtiny.experiments.quantities import with_axis
+from fedtiny.experiments.results import Results
+from fedtiny.runs import formatting
+
+MARGIN = 1.3  # beside the first and the last value of a logarithmic axis, as a factor
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run pays, as the horizontal axis of a panel."""
+
+    name: str
+    title: str
+    text: Callable[[float], str] = plots.number_text
+
+
+COSTS = (
+    Cost("flops_ratio", "FLOPs of the costliest round, share of dense"),
+    Cost("bytes_round", "bytes of a device a round, down and up", formatting.size),
+)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The ends of runs over one cost: a line for each method through its densities."""
+
+    title: str
+    cost: Cost
+    lines: Sequence[Series]
+
+    @property
+    def points(self) -> list[Point]:
+        """All ends."""
+        return [point for line in self.lines for point in line.points]
+
+
+def front(points: Sequence[Point]) -> list[Point]:
+    """From the cheapest to the dearest: each more accurate than all that cost less.
+
+    Costs within 1% of each other count as the same.
+
+    >>> front([(100, 0.5), (200, 0.4), (300, 0.7), (100, 0.6), (301, 0.8)])
+    [(100, 0.6), (301, 0.8)]
+    """
+    best: list[Point] = []
+    for cost, accuracy in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not best or accuracy > best[-1][1]:
+            best = [point for point in best if point[0] < 0.99 * cost]
+            best.append((cost, accuracy))
+    return best
+
+
+def write(results: Results, folder: Path) -> list[Path]:
+    """Write the figure in every format that can be written here, if two runs can be compared."""
+    drawn = draw(results)
+    title = f"{results.experiment.title}, accuracy and cost"
+    return files.write(drawn, title, folder / "pareto")[0] if drawn else []
+
+
+def draw(results: Results) -> Canvas | None:
+    """A row of panels for each model, a panel for each cost."""
+    shown = panels(results)
+    if not shown:
+        return None
+    canvas = Canvas(len(COSTS) * WIDTH, 0)
+    caption = f"accuracy after the last round and what a round costs, scale {results.scale.name}"
+    canvas.add(
+        Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
+        Text(4, 15 + plots.LINE_HEIGHT, caption, size=SMALL),
+    )
+    keys = {s.name: Key(s.name, s.color, "line, dot", s.form) for p in shown for s in p.lines}
+    front_key = Key("Pareto front", "muted", "dashed line")
+    top = plots.legend(canvas, [*keys.values(), front_key], plots.LINE_HEIGHT + 22.0)
+    low, high = plots.padded([value for panel in shown for _, value in panel.points])
+    y = plots.linear(max(0.0, low), min(1.0, high), "accuracy")
+    for number, panel in enumerate(shown):
+        row, column = divmod(number, len(COSTS))
+        under = top + row * (TITLE + plots.HEIGHT + plots.BELOW + GAP)
+        _draw_panel(canvas, panel, y, column * WIDTH, under)
+    return canvas
+
+
+def panels(results: Results) -> list[Panel]:
+    """Lines are the values of one axis; densities lie on a line; the other axes are rows."""
+    varied = line_axis(results.experiment)
+    axes = [axis.name for axis in results.experiment.axes]
+    others = [axis for axis in axes if axis not in (varied, "density")]
+    known = in_order([p for p in results.places if results.found.get(p.stem)], axes)
+    rows = dict.fromkeys(place.where(*others) for place in known)
+    found = []
+    for row in rows:
+        places = [place for place in known if place.where(*others) == row]
+        title = ", ".join(with_axis(axis, places[0].at[axis].label) for axis in others)
+        found += [Panel(title, cost, _lines(results, varied, places, cost)) for cost in COSTS]
+    comparable = {panel.title for panel in found if len(panel.points) > 1}
+    return [panel for panel in found if panel.title in comparable and panel.points]
+
+
+def _lines(results: Results, axis: str, places: Sequence[Place], cost: Cost) -> list[Series]:
+    ends: dict[tuple[str, str, str], list[Point]] = {}
+    for place in sorted(places, key=lambda place: place.at[axis].rank):
+        if end := _end(results, place, cost):
+            ends.setdefault(look(results, axis, place), []).append(end)
+    return [
+        Series(name, color, tuple(sorted(points)), form=form)
+        for (name, color, form), points in ends.items()
+    ]
+
+
+def _end(results: Results, place: Place, cost: Cost) -> Point | None:
+    """What the runs of a place cost and reached on the mean, if all of them tell both."""
+    if not all({"accuracy", cost.name} <= run.numbers.keys() for run in results.found[place.stem]):
+        return None
+    paid, reached = results.ours(place, cost.name), results.ours(place, "accuracy")
+    return (paid.mean, reached.mean) if paid and reached else None
+
+
+def _draw_panel(canvas: Canvas, panel: Panel, y: Axis, left: float, top: float) -> None:
+    canvas.add(Text(left + WIDTH / 2, top + 14, panel.title, "middle", color="ink"))
+    costs = [cost for cost, _ in panel.points]
+    low, high = min(costs) / MARGIN, max(costs) * MARGIN
+    title = f"{panel.cost.title} (logarithmic)"
+    x = Axis(low, high, plots.log_ticks(low, high), title, True, panel.cost.text)
+    x = plots.with_room(x, WIDTH - 60)
+    plot = Plot(canvas, x, y, top + TITLE, left=left, right=left + WIDTH)
+    best = tuple(plot.at(*point) for point in front(panel.points))
+    canvas.add(Line(best, "muted", 1.4, dashed=True))
+    for line in panel.lines:
+        canvas.add(Line(tuple(plot.at(*point) for point in line.points), line.color, 1.2))
+        for cost, value in line.points:
+            tip = f"{line.name}: {value:.4f}, {panel.cost.text(cost)}"
+            canvas.add(Dot(*plot.at(cost, value), 4.2, line.color, tip=tip, form=line.form))

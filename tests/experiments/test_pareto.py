@@ -1,0 +1,55 @@
+"""Accuracy over cost: a line a method, and the front of what none as cheap beats."""
+
+from dataclasses import replace
+
+from fedtiny.drawing.canvas import Dot
+from fedtiny.experiments import pareto
+
+from .test_figure import assert_drawn
+from .test_table import results_of
+
+ENDS = {
+    "fedavg-cifar10-resnet18-d1": (0.9, 1.0, 900.0),
+    "fedtiny-cifar10-resnet18-d0.01": (0.8, 0.01, 90.0),
+    "fedtiny-cifar10-resnet18-d0.001": (0.5, 0.005, 9.0),
+    "synflow-cifar10-resnet18-d0.001": (0.6, 0.004, 9.0),
+}
+
+
+def results(suite, ends):
+    """Table 1 with these accuracies, shares of FLOPs and bytes."""
+    found = results_of(suite, "table1", "mini", {stem: end[0] for stem, end in ends.items()})
+    for stem, (_, share, moved) in ends.items():
+        costs = {"flops_ratio": share, "bytes_round": moved}
+        runs = found.found[stem]
+        runs[:] = [replace(run, numbers={**run.numbers, **costs}) for run in runs]
+    return found
+
+
+def test_a_line_goes_through_the_densities_of_a_method(paper_suite):
+    by_flops, by_bytes = pareto.panels(results(paper_suite, ENDS))
+    assert by_flops.title == "ResNet18"
+    assert {line.name: line.points for line in by_flops.lines} == {
+        "FedAvg": ((1.0, 0.9),),
+        "SynFlow": ((0.004, 0.6),),
+        "FedTiny": ((0.005, 0.5), (0.01, 0.8)),
+    }
+    assert pareto.front(by_flops.points) == [(0.004, 0.6), (0.01, 0.8), (1.0, 0.9)]
+    assert pareto.front(by_bytes.points) == [(9.0, 0.6), (90.0, 0.8), (900.0, 0.9)]
+
+
+def test_every_end_is_drawn_within_the_figure(paper_suite, tmp_path):
+    found = results(paper_suite, ENDS)
+    drawn = pareto.draw(found)
+    tips = [shape.tip for shape in drawn.shapes if isinstance(shape, Dot) and shape.tip]
+    assert len(tips) == 2 * len(ENDS)
+    assert "SynFlow: 0.6000, 0.004" in tips
+    for dot in (shape for shape in drawn.shapes if isinstance(shape, Dot)):
+        assert 0 <= dot.x <= drawn.width
+        assert 0 <= dot.y <= drawn.height
+    assert_drawn((pareto.write(found, tmp_path), ""), "pareto")
+
+
+def test_one_run_has_nothing_to_be_compared_with(paper_suite, tmp_path):
+    alone = {"fedavg-cifar10-resnet18-d1": ENDS["fedavg-cifar10-resnet18-d1"]}
+    assert pareto.write(results(paper_suite, alone), tmp_path) == []
