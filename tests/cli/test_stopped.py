@@ -44,7 +44,8 @@ def test_a_run_that_has_only_its_config_goes_on(fedtiny, monkeypatch, number):
         stop_at(patch, FolderRecorder, "described", number, after=True)
         said = fedtiny("run", *FLAGS, "--out", "run")
     assert said.code == 128 + number
-    assert (said.out, said.err) == ("", "stopped; continue with: fedtiny resume run\n")
+    assert said.out.splitlines() == ["starting fedtiny: small to density 0.3 on digits in run"]
+    assert said.err == "stopped; continue with: fedtiny resume run\n"
     assert fedtiny("resume", "run").code == 0
 
 
