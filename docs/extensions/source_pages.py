@@ -87,8 +87,14 @@ def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(
-        path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")
+        path
+        for path in folder.iterdir()
+        if path.is_file() and not path.name.startswith(".") and _is_text(path)
     )
+
+
+def _is_text(path: Path) -> bool:
+    return b"\0" not in path.read_bytes()
 
 
 def _listing(folder: Path) -> str:

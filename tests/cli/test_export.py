@@ -43,11 +43,12 @@ def pictures(tmp_path_factory):
 # Export
 
 
-def test_a_run_names_its_packed_model_last(fedtiny, tmp_path):
+def test_a_run_names_its_packed_model_and_its_report(fedtiny, tmp_path):
     said = fedtiny("run", *FLAGS, "--rounds", "1", "--out", tmp_path / "run")
-    last = said.out.splitlines()[-1]
+    named, report = said.out.splitlines()[-2:]
     path = tmp_path / "run" / "model.packed"
-    assert re.match(rf"packed model: {path} \([\d.]+ kB, [\d.]+% of dense\); classify with", last)
+    assert re.match(rf"packed model: {path} \([\d.]+ kB, [\d.]+% of dense\); classify with", named)
+    assert report == f"report: {tmp_path / 'run' / 'report.html'}"
     assert packed.read(path).card["method"] == "fedtiny"
 
 

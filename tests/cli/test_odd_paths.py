@@ -140,3 +140,16 @@ def test_a_run_among_others_whose_name_is_no_text_is_named(fedtiny, finished):
     shutil.copytree(finished, os.fsdecode(b"runs/two\xff"))
     said = fedtiny("report", "runs", "--out", "page.html")
     assert_one_sentence(said, "the run folder 'runs/two?' cannot be used")
+
+
+def test_files_too_large_to_be_read_are_told_at_once(fedtiny):
+    """A file may be large and hold nothing."""
+    for name in ("images/a/1.png", "images/a/2.png", "own.csv", "own.npz", "weights.safetensors"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+        os.truncate(name, 1 << 42)
+    for kind, root in (("folder", "images"), ("file", "own.csv"), ("file", "own.npz")):
+        said = fedtiny("run", *FLAGS, "--data.name", kind, "--data.root", root)
+        assert_one_sentence(said, root)
+    said = fedtiny("run", *FLAGS, "--weights", "weights.safetensors")
+    assert_one_sentence(said, "larger than 68,719,476,736 bytes")

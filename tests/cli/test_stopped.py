@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedtiny import finish
+from fedtiny.cli import export
 from fedtiny.process import Stopped, stop_on_signals
+from fedtiny.runs import runner
 from fedtiny.runs.recorder import FolderRecorder
 
 from ..runs.tiny import FLAGS
@@ -30,7 +32,7 @@ def stop_at(monkeypatch, target, name, number, *, after=False):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_before_there_is_a_run_nothing_is_kept(fedtiny, monkeypatch, number):
-    stop_at(monkeypatch, __import__("fedtiny.runs.runner").runs.runner, "assemble", number)
+    stop_at(monkeypatch, runner, "assemble", number)
     said = fedtiny("run", *FLAGS, "--out", "my run")
     assert said.code == 128 + number
     assert said.err.startswith("stopped before the run began, and nothing is kept of it; ")
@@ -44,7 +46,8 @@ def test_a_run_that_has_only_its_config_goes_on(fedtiny, monkeypatch, number):
         stop_at(patch, FolderRecorder, "described", number, after=True)
         said = fedtiny("run", *FLAGS, "--out", "run")
     assert said.code == 128 + number
-    assert (said.out, said.err) == ("", "stopped; continue with: fedtiny resume run\n")
+    assert said.out.splitlines() == ["starting fedtiny: small to density 0.3 on digits in run"]
+    assert said.err == "stopped; continue with: fedtiny resume run\n"
     assert fedtiny("resume", "run").code == 0
 
 
@@ -58,7 +61,7 @@ def test_a_run_in_training_says_it_once(fedtiny, monkeypatch):
 
 def test_a_resume_that_did_not_go_on_leaves_the_run_as_it_was(fedtiny, monkeypatch, stopped):
     before = {file.name: file.read_bytes() for file in stopped.iterdir()}
-    stop_at(monkeypatch, __import__("fedtiny.runs.runner").runs.runner, "assemble", signal.SIGINT)
+    stop_at(monkeypatch, runner, "assemble", signal.SIGINT)
     said = fedtiny("resume", stopped)
     assert (said.code, said.err) == (130, f"stopped; continue with: fedtiny resume {stopped}\n")
     assert {file.name: file.read_bytes() for file in stopped.iterdir()} == before
@@ -76,8 +79,7 @@ def test_a_finished_run_is_told_as_complete(fedtiny, monkeypatch):
 
 
 def test_other_commands_are_given_again(fedtiny, monkeypatch, finished):
-    module = __import__("fedtiny.cli.export").cli.export
-    stop_at(monkeypatch, module, "export", signal.SIGTERM)
+    stop_at(monkeypatch, export, "export", signal.SIGTERM)
     said = fedtiny("export", finished)
     assert (said.code, said.err) == (143, f"stopped; go on with: fedtiny export {finished}\n")
 
@@ -106,7 +108,7 @@ def test_a_signal_that_comes_in_a_callback_is_not_lost():
     assert (done.stdout, done.stderr) == (b"143\n", b"")
 
 
-def test_signals_that_somebody_chose_otherwise_are_left(monkeypatch):
+def test_signals_that_somebody_chose_otherwise_are_left():
     before = {number: signal.getsignal(number) for number in SIGNALS}
     hook = sys.unraisablehook
     try:

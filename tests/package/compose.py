@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import yaml
 
@@ -63,7 +64,7 @@ class Machine:
         until = time.monotonic() + seconds
         while subprocess.run([sys.executable, *words], capture_output=True, check=False).returncode:
             assert time.monotonic() < until, self.processes.named(service).last_words()
-            self.processes.check()
+            assert self.processes.named(service).is_alive
             time.sleep(0.2)
 
 
@@ -71,7 +72,8 @@ class Machine:
 def machine(folder, environment):
     """A place to start services in, all of which are stopped in the end."""
     (folder / "logs").mkdir(parents=True)
-    processes = Processes(folder / "logs", {**os.environ, **environment})
+    programs = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    processes = Processes(folder / "logs", {**os.environ, **programs, **environment})
     try:
         yield Machine(folder, processes)
     finally:

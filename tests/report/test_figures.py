@@ -14,6 +14,7 @@ from fedtiny.drawing import palette
 from fedtiny.drawing.canvas import FORMS, MARGIN, Area, Boxes, Canvas, Dot, Line, Text
 from fedtiny.drawing.files import inline, png, standalone
 from fedtiny.drawing.plot import Axis, ticks
+from fedtiny.errors import ConfigError
 from fedtiny.report import devices, facts
 from fedtiny.report.costs import costs
 from fedtiny.report.figures import figures, partition
@@ -287,3 +288,12 @@ def test_every_marker_is_drawn_in_both_formats(form):
     with Image.open(io.BytesIO(png(canvas))) as image:
         pixels = np.asarray(image.convert("L"))
     assert (pixels < 100).any()
+
+
+def test_a_figure_is_saved_by_the_ending_of_its_name(drawn, tmp_path):
+    figure = drawn["accuracy"]
+    assert repr(figure) == "<Figure 'accuracy': Accuracy by round>"
+    assert figure.save(tmp_path / "new" / "a.svg").read_text() == figure._repr_svg_()
+    assert figure.save(tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(ConfigError, match=r"as \.svg or \.png, not as 'a\.pdf'"):
+        figure.save(tmp_path / "a.pdf")

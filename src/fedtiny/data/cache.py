@@ -31,6 +31,7 @@ FORMAT = 1
 IMAGES = "images.npy"
 LABELS = "labels.npy"
 MANIFEST = "manifest.json"
+MAX_BYTES = 1 << 40  # of a file of many images
 ONE_DAY = 24 * 60 * 60
 _digest = partial(hashlib.blake2b, digest_size=20)
 
@@ -50,12 +51,14 @@ class Decoding:
         return tuple(map(printable, self.classes))
 
 
-def content_key(kind: str, files: Iterable[tuple[str, Path]]) -> str:
+def content_key(kind: str, files: Iterable[tuple[str, Path]], most: int = MAX_BYTES) -> str:
     """A name for what these tagged files hold, the same wherever they lie."""
     key = _digest(repr((FORMAT, kind)).encode())
     for tag, path in files:
         if path.exists() and not path.is_file():  # a pipe would never end
             raise DataError(f"{path} is not a regular file; take it away")
+        if path.exists() and path.stat().st_size > most:
+            raise DataError(f"{path} is larger than {most:,} bytes; take it away")
         with path.open("rb") as file:
             content = hashlib.file_digest(file, _digest).hexdigest()
         key.update(repr((tag, content)).encode())
@@ -158,6 +161,8 @@ def read_entry(folder: Path) -> ImageSet | None:
         if not all((folder / name).is_file() for name in (IMAGES, LABELS)):
             return None
         images = np.load(folder / IMAGES, mmap_mode="c", allow_pickle=False)
+        if manifest["bytes"] != _sizes(folder):  # before all of it is read
+            return None
         if manifest != _manifest(folder, images.shape, tuple(manifest["classes"])):
             return None
         labels = np.load(folder / LABELS, allow_pickle=False)
@@ -187,9 +192,13 @@ def _manifest(folder: Path, shape: tuple[int, ...], classes: tuple[str, ...]) ->
         "format": FORMAT,
         "shape": list(shape),
         "classes": list(classes),
-        "bytes": {name: (folder / name).stat().st_size for name in (IMAGES, LABELS)},
+        "bytes": _sizes(folder),
         "digest": content_key(repr((shape, classes)), ((n, folder / n) for n in (IMAGES, LABELS))),
     }
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {name: (folder / name).stat().st_size for name in (IMAGES, LABELS)}
 
 
 @contextmanager

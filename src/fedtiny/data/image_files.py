@@ -21,6 +21,7 @@ from fedtiny.files import parse_json
 from fedtiny.randomness import generator
 
 BATCH = 512
+MAX_IMAGE = 1 << 30  # bytes of an image file
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -219,5 +220,6 @@ def _decoded(
     root: Path, samples: list[Encoded], classes: tuple[str, ...], cache: Cache
 ) -> ImageSet:
     paths = [(sample.label, Path(sample.where)) for sample in samples]
-    key = content_key(f"folder {classes}", ((f"{label} {p.name}", p) for label, p in paths))
+    tagged = ((f"{label} {p.name}", p) for label, p in paths)
+    key = content_key(f"folder {classes}", tagged, MAX_IMAGE)
     return cache.get(key, lambda: Decoding(root.name, len(samples), classes, decode(samples)))

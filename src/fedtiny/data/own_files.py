@@ -4,6 +4,7 @@ A folder may hold them as train and test; of a file that has both together, a fi
 """
 
 import csv
+import io
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +20,14 @@ from fedtiny.data.image_files import IMAGE_COLUMNS, parquet_columns, parquet_row
 from fedtiny.data.images import SPLIT_SEED, TEST_SHARE, Array, DataSet, hold_out
 from fedtiny.data.partition import Partition
 from fedtiny.errors import DataError, printable
+from fedtiny.files import read_file
 from fedtiny.randomness import generator
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 ALONE = ("x", "y")
 LABEL = "label"
+MAX_TABLE = 1 << 34  # bytes of a table as text
 
 
 @dataclass(frozen=True)
@@ -254,8 +257,8 @@ def _is_number(value: Any) -> bool:
 
 def _csv_columns(file: Path) -> dict[str, list[str]]:
     try:
-        with file.open(newline="", encoding="utf-8-sig") as text:
-            header, *rows = csv.reader(text)
+        text = io.StringIO(read_file(file, MAX_TABLE).decode("utf-8-sig"), newline="")
+        header, *rows = csv.reader(text)
     except (OSError, ValueError, csv.Error) as broken:
         raise DataError(f"{file} is not a readable CSV file with a header") from broken
     rows = [row for row in rows if row]

@@ -28,14 +28,14 @@ ROLES = {label: f"series{number}" for number, label in enumerate(METHODS)}
 OTHERS = (
     *(
         ("#46085c", "#c5a3ff"),
-        ("#46307e", "#a9b4ff"),
+        ("#21918c", "#5fd8c4"),
         ("#3a548c", "#86bcff"),
-        ("#2c738e", "#6fcbe0"),
+        ("#4ec36b", "#a6e87f"),
     ),
     *(
-        ("#21918c", "#5fd8c4"),
+        ("#46307e", "#a9b4ff"),
         ("#26ad81", "#77e3a5"),
-        ("#4ec36b", "#a6e87f"),
+        ("#2c738e", "#6fcbe0"),
         ("#7ad151", "#e3e65c"),
     ),
 )
@@ -57,8 +57,17 @@ COLORS = {
 
 
 def series(label: str, number: int) -> str:
-    """The role of a shipped method by its label; anything else is numbered."""
-    return ROLES.get(label) or f"other{number % len(OTHERS)}"
+    """The role of a shipped method by its label; anything else is numbered.
+
+    >>> series("FedTiny", 3), series("FedTiny (both)", 3), series("alpha 0.5", 3)
+    ('series0', 'series0', 'other3')
+    """
+    return ROLES.get(_method(label)) or f"other{number % len(OTHERS)}"
+
+
+def _method(label: str) -> str:
+    """What of a label names a method."""
+    return label.partition(" (")[0]
 
 
 def method(label: str) -> str:
@@ -68,8 +77,8 @@ def method(label: str) -> str:
 
 def form(label: str, number: int) -> str:
     """The marker of a method by its label; anything else is numbered."""
-    known = list(METHODS)
-    return FORMS[(known.index(label) if label in METHODS else number) % len(FORMS)]
+    known, name = list(METHODS), _method(label)
+    return FORMS[(known.index(name) if name in METHODS else number) % len(FORMS)]
 
 
 def rules() -> str:
