@@ -47,5 +47,5 @@ def _output(output: Any) -> str:
     form = next(form for form in SHOWN if form in found)
     if form == "text/plain":
         return f"```text\n{found[form].rstrip()}\n```"
-    drawn = textwrap.indent(found[form], "   ")
+    drawn = textwrap.indent(found[form].replace("><g", ">\n<g"), "   ")  # lines have a limit
     return f"```{{eval-rst}}\n.. raw:: html\n\n{drawn}\n```"
