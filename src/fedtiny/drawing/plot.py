@@ -109,9 +109,11 @@ def with_room(axis: Axis, width: float) -> Axis:
     """
     over, shown = replace(axis, start=0.0, end=width), list[float]()
     for number in axis.numbers:
-        room = text_width(axis.text(number), SMALL) + 6
-        if not shown or over.at(number) - over.at(shown[-1]) >= room:
-            shown.append(number)
+        if shown:
+            near = (text_width(axis.text(one), SMALL) for one in (shown[-1], number))
+            if over.at(number) - over.at(shown[-1]) < sum(near) / 2 + 6:
+                continue
+        shown.append(number)
     return replace(axis, numbers=shown)
 
 
