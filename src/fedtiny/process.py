@@ -32,14 +32,14 @@ def launch() -> Launch:
     if not all(name in os.environ for name in LAUNCH):
         return Launch()
     return Launch(
-        rank=_whole("RANK"),
-        size=_whole("WORLD_SIZE"),
-        local_rank=_whole("LOCAL_RANK", "0"),
-        local_size=_whole("LOCAL_WORLD_SIZE", "1"),
+        rank=_integer("RANK"),
+        size=_integer("WORLD_SIZE"),
+        local_rank=_integer("LOCAL_RANK", "0"),
+        local_size=_integer("LOCAL_WORLD_SIZE", "1"),
     )
 
 
-def _whole(name: str, otherwise: str = "") -> int:
+def _integer(name: str, otherwise: str = "") -> int:
     text = os.environ.get(name, otherwise)
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise ConfigError(f"{name} is '{printable(text)}', not the number that torchrun would set")
