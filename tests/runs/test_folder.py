@@ -29,7 +29,7 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
-    for name in (".file.tmp", ".file.0123.tmp"):
+    for name in (".file.0123456789abcdef.tmp", ".model.packed.00000000000000ff.tmp"):
         (tmp_path / name).write_bytes(b"torn")
     (tmp_path / ".spool").mkdir()
     (tmp_path / ".spool" / "0.reply").write_bytes(b"a device's reply")
@@ -96,7 +96,7 @@ def test_a_folder_that_holds_anything_is_refused(tmp_path, name):
 
 def test_what_a_kill_left_before_there_was_anything_does_not_count(tmp_path):
     (tmp_path / ".lock").touch()
-    (tmp_path / ".config.toml.tmp").write_text("dens")
+    (tmp_path / ".config.toml.0123456789abcdef.tmp").write_text("dens")
     assert RunFolder.create(tmp_path).path == tmp_path
 
 
