@@ -29,6 +29,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "examples/digits.ipynb": "notebook.md",
 }
+BINARY = {".npz", ".so"}
 shown: set[Path] = set()
 
 
@@ -86,9 +87,9 @@ def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(
-        path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")
-    )
+    """Those that hold text."""
+    files = (path for path in folder.iterdir() if path.is_file() and path.suffix not in BINARY)
+    return sorted(path for path in files if not path.name.startswith("."))
 
 
 def _listing(folder: Path) -> str:
