@@ -82,5 +82,5 @@ FUZZ_SECONDS ?= 240
 fuzz: $(READY)  ## Give damaged messages, files, run folders and native calls FUZZ_SECONDS of time
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
-clean:  ## Remove the virtual environment, the built site and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build/docs
+clean:  ## Remove the virtual environment, what was built and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build/docs build/wheel dist
