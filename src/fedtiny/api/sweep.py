@@ -155,7 +155,8 @@ def sweep(
         raise DataError(next(iter(account.without_data.values())))
     for line in account.lines():
         console.print(line, markup=False)
-    return SweepResult(tuple(_finished(cells, Path(out), own)), account.failed)
+    failed = {**account.failed, **account.left_out}
+    return SweepResult(tuple(_finished(cells, Path(out), own)), failed)
 
 
 def _contents(data: DataSet | None, model: "nn.Module | None") -> dict[str, str]:
