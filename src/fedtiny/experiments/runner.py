@@ -179,7 +179,7 @@ class Runner:
         self._require_same(cells)
         todo = unfinished(cells, self.folder) if todo is None else todo
         ready = usable(todo, account, **self.own)
-        if len(account.left_out) == len(cells):
+        if account.left_out and len(account.left_out) == len(cells):
             raise ConfigError(next(iter(account.left_out.values())))
         try:
             for number, cell in enumerate(ready, start=len(cells) - len(todo) + 1):
