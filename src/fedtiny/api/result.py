@@ -67,7 +67,7 @@ class Result:
     """Whether all rounds are done; :func:`fedtiny.resume` goes on with a run that is not."""
     _own: Mapping[str, Any] = field(default_factory=dict)
     """A data set and a model of one's own, which exports need again."""
-    _ended: runner.Result | None = None
+    _ended: runner.Outcome | None = None
     """What the run left in memory, if it ended here."""
 
     @cached_property
@@ -270,7 +270,7 @@ def _real(record: Record, key: str) -> float:
     return nan if value is None else float(value)
 
 
-def of_run(ended: runner.Result, **own: Any) -> Result:
+def of_run(ended: runner.Outcome, **own: Any) -> Result:
     """The result of a run that ended in this process."""
     accuracy, loss, density = (_real(vars(ended), key) for key in ("accuracy", "loss", "density"))
     found = Result(
