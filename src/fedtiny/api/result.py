@@ -108,8 +108,10 @@ class Result:
         """A figure of the run, shown at once in a notebook.
 
         Args:
-            name: `accuracy` or `loss` over rounds, `partition`, `cost`, `pool`, `pool_layers`,
-                `density`, `adjustments`, `layers` or `adjusted_layers`: the figures of the report.
+            name: `accuracy` or `loss` over rounds, `confusion`, `class_accuracy`,
+                `accuracy_by_bytes`, `accuracy_by_time`, `accuracy_by_flops`, `cost`, `partition`,
+                `device_spread`, `pool`, `pool_layers`, `density`, `adjustments`, `layers` or
+                `adjusted_layers`: the figures of the report.
 
         Returns:
             The figure; `figure.save(path)` writes it as SVG or PNG.
