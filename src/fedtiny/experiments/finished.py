@@ -157,7 +157,11 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
             f"{folder.metrics} is missing or tells {len(records)} of {plural(rounds, 'round')}"
         )
     samples = int(table.sum()) // len(table)
-    inputs: CostInputs = {"shape": _shape(config, folder), "classes": table.shape[1], "samples": samples}
+    inputs: CostInputs = {
+        "shape": _shape(config, folder),
+        "classes": table.shape[1],
+        "samples": samples,
+    }
     if config.memory_budget or config.flops_budget:
         config = reading.config(folder)
     if config.pruning.budgets == "flow" and methods.find(config.method).budgets:

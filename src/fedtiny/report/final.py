@@ -31,8 +31,8 @@ def confusion(run: Run) -> Figure | None:
         numbers=True,
     )
     caption = (
-        f"What the final model takes the samples of the test set for: {right:,} of {every:,} are on "
-        f"the diagonal, where it is right.{_worst_confusion(found, names)}"
+        f"What the final model takes the samples of the test set for: {right:,} of {every:,} are "
+        f"on the diagonal, where it is right.{_worst_confusion(found, names)}"
     )
     return Figure("confusion", "Confusion matrix", caption, heat(shown))
 
