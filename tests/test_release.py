@@ -21,8 +21,13 @@ def found(pattern, name):
 def test_every_place_tells_the_same_version():
     newest, *_ = found(r"^## \[(\d[^]]*)\] - (\d{4}-\d\d-\d\d)$", "CHANGELOG.md")
     cited = found(r"^(?:version|date-released): (.+)$", "CITATION.cff")
-    assert PROJECT["project"]["version"] == fedtiny.__version__ == newest[0] == cited[0]
-    assert newest[1] == cited[1]
+    assert newest == tuple(cited)
+    here = fedtiny.__version__
+    assert PROJECT["project"]["version"] == here
+    if here != newest[0]:  # between releases
+        assert re.fullmatch(r"\d+\.\d+\.\d+\.dev0", here)
+        after, before = (tuple(map(int, name.split(".")[:3])) for name in (here, newest[0]))
+        assert after > before
 
 
 def test_the_changelog_keeps_its_form():

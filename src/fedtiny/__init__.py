@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedtiny.data import DataSet, Partition, from_arrays, from_torch
     from fedtiny.export.packed import load
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __all__ = [
     "Callback",
     "Config",

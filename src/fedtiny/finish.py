@@ -11,11 +11,11 @@ from fedtiny.report.run import read
 from fedtiny.report.write import write_page
 from fedtiny.runs import formatting, reading
 from fedtiny.runs.folder import RunFolder, quoted, way_on
-from fedtiny.runs.runner import Result
+from fedtiny.runs.runner import Outcome
 from fedtiny.runs.tracking import seen_with
 
 
-def finish(result: Result, *, report: bool = True, track: Iterable[str] = ()) -> None:
+def finish(result: Outcome, *, report: bool = True, track: Iterable[str] = ()) -> None:
     """Call every hook and print its line; whatever happens, the run stays finished.
 
     Of several ranks, the first does it: it has the run folder.
@@ -38,13 +38,13 @@ def finish(result: Result, *, report: bool = True, track: Iterable[str] = ()) ->
             print(f"no {name} ({type(error).__name__}: {error}); the run itself is complete")
 
 
-def _report(result: Result) -> str:
+def _report(result: Outcome) -> str:
     """The page with the run's figures."""
     folder = RunFolder(result.path)
     return str(write_page([read(folder)], folder.report))
 
 
-def _packed_model(result: Result) -> str:
+def _packed_model(result: Outcome) -> str:
     """The model as one small file."""
     path = pack_run(result.path, graph=result.graph)
     size, dense = path.stat().st_size, packed.read(path).dense_bytes

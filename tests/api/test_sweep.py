@@ -85,6 +85,31 @@ def test_data_of_ones_own_serve_all_runs(tmp_path):
     assert len(fedtiny.sweep(configs, out=tmp_path, data=data)) == 2
 
 
+def test_data_sets_of_one_name_have_runs_of_their_own(tmp_path):
+    config, sets = tiny(rounds=1), [own_data(), own_data(shift=1)]
+    paths = [fedtiny.sweep([config], out=tmp_path, data=data)[0].path for data in sets]
+    by_hand = replace(own_data(), partition=fedtiny.Partition.by_ids([0, 1, 2, 3] * 30))
+    paths.append(fedtiny.sweep([config], out=tmp_path, data=by_hand)[0].path)
+    assert len(set(paths)) == 3
+    assert fedtiny.sweep([config], out=tmp_path, data=own_data())[0].path == paths[0]
+
+
+def test_models_of_one_class_have_runs_of_their_own(tmp_path):
+    import torch
+    from torch import nn
+
+    def network(seed, activation=nn.ReLU):
+        torch.manual_seed(seed)
+        ends = nn.Linear(8, 8), nn.Linear(8, 10)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), activation(), *ends)
+
+    config = tiny(rounds=1)
+    models = [network(0), network(1), network(0, nn.Tanh)]
+    paths = [fedtiny.sweep([config], out=tmp_path, model=model)[0].path for model in models]
+    assert len(set(paths)) == 3
+    assert fedtiny.sweep([config], out=tmp_path, model=network(0))[0].path == paths[0]
+
+
 def test_the_report_compares_the_runs(swept):
     out, results = swept
     assert results.report() == out / "report.html"

@@ -2,6 +2,8 @@
 
 import json
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,13 @@ def test_it_looks_at_everything(found):
         *("fedtiny", "Python", "packages", "PyTorch")
     }
     assert all(one["advice"] for one in findings.values() if one["name"] in ("cifar10", "svhn"))
+
+
+def test_every_extra_that_it_names_is_one():
+    named = {extra for _, extra in doctor.EXTRAS.values()}
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert named <= project["optional-dependencies"].keys()
+    assert (doctor.EXTRAS["Pillow"][1], "pandas" in doctor.EXTRAS) == ("images", True)
 
 
 def test_without_torch_nothing_can_be_trained(found, monkeypatch):

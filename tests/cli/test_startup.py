@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from fedtiny.cli.main import COMMANDS, Wrapped, overview
+from fedtiny.cli.main import COMMANDS, Wrapped, dispatch, overview
+from fedtiny.process import Stopped
 
 from ..runs.tiny import FLAGS
 
@@ -100,3 +101,12 @@ def test_boxes_and_short_lines_stay_as_they_are(capsys, monkeypatch):
         out.write(text)
     told = f"short\n╭{'─' * 60}\na word a word a word a word a word a\nword a word end"
     assert capsys.readouterr().out == told
+
+
+@pytest.mark.parametrize("stopped", [KeyboardInterrupt(), Stopped(15)])
+def test_a_call_without_arguments_may_be_stopped(monkeypatch, stopped):
+    def stop(_):
+        raise stopped
+
+    monkeypatch.setattr("fedtiny.cli.main.overview", stop)
+    assert dispatch([]) == getattr(stopped, "code", 130)

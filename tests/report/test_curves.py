@@ -14,7 +14,7 @@ from fedtiny.drawing.series import Series
 from fedtiny.experiments.quantities import label
 from fedtiny.report.comparison import groups
 from fedtiny.report.curves import accuracy_curves, accuracy_curves_of, bytes_so_far, flops_so_far
-from fedtiny.report.front import PRICES, fronts, pareto, reached
+from fedtiny.report.front import PRICES, best_of, fronts, reached
 from fedtiny.report.page import comparison_figures, overall_figures
 from fedtiny.report.run import Run
 from fedtiny.runs.folder import RunFolder
@@ -23,7 +23,7 @@ from fedtiny.runs.folder import RunFolder
 def run_of(method="fedtiny", density=0.1, accuracies=(0.2, 0.6), flops=(10, 30), **more):
     """A finished run of two devices with these accuracies; a round moves 60 bytes, 40 up."""
     records = [
-        {"round_number": t + 1, "accuracy": value, "flops": cost, "flops_plain": flops[0]}
+        {"round_number": t + 1, "accuracy": value, "flops": cost}
         | {"bytes_down": 20, "bytes_up": 40, "answered": [0, 1], "seconds": 1.5}
         for t, (value, cost) in enumerate(zip(accuracies, flops, strict=True))
     ]
@@ -161,13 +161,13 @@ def test_a_single_line_is_no_comparison():
 def test_the_front_is_what_no_other_run_beats():
     runs = (
         run_of("synflow", 0.1, (0.1, 0.5), (10, 10)),
-        run_of("feddst", 0.1, (0.1, 0.6), (10, 90)),
+        run_of("feddst", 0.1, (0.1, 0.6), (10, 10)),
         run_of("fedtiny", 0.2, (0.1, 0.55), (20, 20)),
-        run_of("synflow", 0.2, (0.1, 0.7), (20, 20)),
+        run_of("synflow", 0.2, (0.1, 0.7), (10, 20)),
         run_of("fedavg", 1.0, (0.1, 0.7), (400, 400)),
     )
     group = group_of(*runs)
-    best = [(one.name, one.cost, one.accuracy.mean) for one in pareto(reached([group], PRICES[0]))]
+    best = [(one.name, one.cost, one.accuracy.mean) for one in best_of(reached([group], PRICES[0]))]
     assert best == [("FedDST 0.1", 10, 0.6), ("SynFlow 0.2", 20, 0.7)]
     figure, moved = fronts([group])
     assert (figure.name, moved.name) == ("front", "front_by_bytes")
@@ -179,10 +179,17 @@ def test_the_front_is_what_no_other_run_beats():
     assert len(tips(figure)) == 5
 
 
-def test_runs_that_do_not_tell_a_plain_round_are_not_on_the_front():
+def test_costs_that_hardly_differ_are_the_same_on_the_front():
+    accuracies = {200: 0.5, 201: 0.6, 300: 0.6, 400: 0.7}
+    runs = [run_of("synflow", 0.001 * at, (0.1, a), (at, at)) for at, a in accuracies.items()]
+    found = reached([group_of(*runs)], PRICES[0])
+    assert [one.cost for one in best_of(found)] == [201, 400]
+
+
+def test_runs_that_do_not_tell_their_flops_are_not_on_the_front():
     old = run_of("synflow")
     for record in old.records:
-        del record["flops_plain"]
+        del record["flops"]
     assert [f.name for f in fronts([group_of(run_of(), old)])] == ["front_by_bytes"]
     group = group_of(run_of(), old, run_of("feddst", result={}))
     assert [one.name for one in reached([group], PRICES[0])] == ["FedTiny 0.1"]

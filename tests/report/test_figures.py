@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedtiny.api.result import Result
 from fedtiny.drawing import palette
 from fedtiny.drawing.canvas import FORMS, MARGIN, Area, Boxes, Canvas, Dot, Line, Text
 from fedtiny.drawing.files import inline, png, standalone
@@ -75,19 +76,19 @@ def test_the_final_model_is_told_by_class(finished, run, drawn):
     counts, classes = run.confusion, run.table.shape[1]
     assert counts.shape == (classes, classes)
     assert np.trace(counts) / counts.sum() == pytest.approx(result["accuracy"], abs=1e-9)
-    right, images = np.trace(counts), counts.sum()
-    assert f"{right} of {images} are on the diagonal" in drawn["confusion"].caption
+    right, samples = np.trace(counts), counts.sum()
+    assert f"{right} of {samples} are on the diagonal" in drawn["confusion"].caption
     told = {area.tip for area in areas(drawn["confusion"])}
-    assert f"true class 1\npredicted class 2\n{counts[1, 2]} images" in told
+    assert f"true class 1\npredicted class 2\n{counts[1, 2]} samples" in told
     bars = [area.tip.splitlines()[1] for area in areas(drawn["class_accuracy"])]
     assert bars == [
-        f"{counts[k, k]} of {row.sum()} images" for k, row in enumerate(counts) if row.sum()
+        f"{counts[k, k]} of {row.sum()} samples" for k, row in enumerate(counts) if row.sum()
     ]
 
 
 def test_devices_are_told_one_by_one(finished, run, drawn):
     by_name = {one.heading: one.values for one in devices.quantities(run)}
-    assert by_name["images"] == dict(enumerate(run.table.sum(axis=1)))
+    assert by_name["samples"] == dict(enumerate(run.table.sum(axis=1)))
     last = lines(finished)[-1]
     own = {int(device): value for device, value in last["device_accuracies"].items()}
     assert by_name["accuracy"] == own
@@ -97,7 +98,7 @@ def test_devices_are_told_one_by_one(finished, run, drawn):
     assert sum(by_name["bytes"].values()) == pytest.approx(moved)
     assert f"device 1, accuracy: {own[1]:.4f}" in tips(drawn["device_spread"])
     headings, rows = devices.rows(run)
-    assert headings == ["device", "images", "classes", "accuracy", "bytes"]
+    assert headings == ["device", "samples", "classes", "accuracy", "bytes"]
     assert [row[0] for row in rows] == ["0", "1", "2"]
 
 
@@ -147,12 +148,12 @@ def test_the_partition_tells_every_count(run, drawn):
     assert f"{run.table.sum()} on {len(run.table)} devices" in drawn["partition"].caption
 
 
-def test_devices_that_tell_nobody_of_their_images_have_no_partition(run):
+def test_devices_that_tell_nobody_of_their_samples_have_no_partition(run):
     """Real ones with data of their own: the table of the run is all zeros."""
     private = replace(run, table=np.zeros_like(run.table))
     assert partition(private) is None
     ((_, _, beside),) = [fact for fact in facts.facts(private) if fact[0] == "Devices"]
-    assert "images" not in beside
+    assert "samples" not in beside
 
 
 def test_a_row_of_blanks_is_drawn(run):
@@ -297,3 +298,8 @@ def test_a_figure_is_saved_by_the_ending_of_its_name(drawn, tmp_path):
     assert figure.save(tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(ConfigError, match=r"as \.svg or \.png, not as 'a\.pdf'"):
         figure.save(tmp_path / "a.pdf")
+
+
+def test_plot_tells_of_every_figure(drawn):
+    asked = Result.plot.__doc__.partition("Args:")[2].partition("Returns:")[0]
+    assert set(drawn) == set(re.findall(r"`(\w+)`", asked))

@@ -88,6 +88,36 @@ def test_a_sensor_array_trains_on_the_command_line(tmp_path, file, capsys):
         np.testing.assert_array_equal(classes, predicted)
 
 
+def test_methods_are_compared_on_a_sensor_array(tmp_path, file, capsys):
+    flags = [
+        *("--data.name", "file", "--data.root", file, "--data.layout", "NCT", "--model", "cnn1d"),
+        *("--width", "4", "--rounds", "1", "--density", "0.3", "--workers", "1"),
+        *("--train.batch-size", "16", "--train.local-epochs", "1", "--data.n-shots", "2"),
+        *("--out", tmp_path / "out"),
+    ]
+    chosen = ["--methods", "fedavg", "fl_pqsu", "small_model"]
+    for _ in range(2):  # trained, then read
+        assert dispatch(["compare", *chosen, *map(str, flags)]) == 0
+        said = capsys.readouterr().out
+        assert said.count("left out: small_model trains 'small', which reads images") == 1
+        rows = (tmp_path / "out" / "table.md").read_text()
+        assert "| fl_pqsu | **0." in rows
+        assert "small_model" not in rows
+    assert dispatch(["compare", "--methods", "small_model", *map(str, flags)]) == 1
+    assert "take another method" in capsys.readouterr().err
+    assert dispatch(["report", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "2 runs side by side" in page
+    assert "not in the table" not in page
+
+
+def test_runs_on_arrays_of_ones_own_are_in_the_table_of_a_report(tmp_path):
+    configs = [tiny(**{**vars(SENSOR), "rounds": 1, "seed": seed}) for seed in (0, 1)]
+    page = fedtiny.sweep(configs, out=tmp_path, data=sensor_data()).report().read_text()
+    assert "2 runs side by side" in page
+    assert "not in the table" not in page
+
+
 def test_an_array_without_a_layout_says_which_flag_it_needs(tmp_path, file, capsys):
     flags = ["--data.name", "file", "--data.root", str(file), "--model", "cnn1d"]
     assert dispatch(["run", *flags, "--out", str(tmp_path / "run")]) == 1

@@ -67,7 +67,7 @@ class Result:
     """Whether all rounds are done; :func:`fedtiny.resume` goes on with a run that is not."""
     _own: Mapping[str, Any] = field(default_factory=dict)
     """A data set and a model of one's own, which exports need again."""
-    _ended: runner.Result | None = None
+    _ended: runner.Outcome | None = None
     """What the run left in memory, if it ended here."""
 
     @cached_property
@@ -108,8 +108,10 @@ class Result:
         """A figure of the run, shown at once in a notebook.
 
         Args:
-            name: `accuracy` or `loss` over rounds, `partition`, `cost`, `pool`, `pool_layers`,
-                `density`, `adjustments`, `layers` or `adjusted_layers`: the figures of the report.
+            name: `accuracy` or `loss` over rounds, `confusion`, `class_accuracy`,
+                `accuracy_by_bytes`, `accuracy_by_time`, `accuracy_by_flops`, `cost`, `partition`,
+                `device_spread`, `pool`, `pool_layers`, `density`, `adjustments`, `layers` or
+                `adjusted_layers`: the figures of the report.
 
         Returns:
             The figure; `figure.save(path)` writes it as SVG or PNG.
@@ -270,7 +272,7 @@ def _real(record: Record, key: str) -> float:
     return nan if value is None else float(value)
 
 
-def of_run(ended: runner.Result, **own: Any) -> Result:
+def of_run(ended: runner.Outcome, **own: Any) -> Result:
     """The result of a run that ended in this process."""
     accuracy, loss, density = (_real(vars(ended), key) for key in ("accuracy", "loss", "density"))
     found = Result(

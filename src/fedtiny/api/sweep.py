@@ -18,12 +18,13 @@ from fedtiny.experiments.finished import settings_of
 from fedtiny.experiments.places import Cell
 from fedtiny.experiments.runner import Runner, notices
 from fedtiny.extras import require
-from fedtiny.files import plain
+from fedtiny.files import digest_of, plain
 from fedtiny.report.write import write_report
 from fedtiny.runs import reading
 from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.inputs import check_config, check_inputs, naming_own
+from fedtiny.runs.inputs import check_config, check_inputs, model_digest, naming_own
 from fedtiny.runs.opening import stem_of
+from fedtiny.runs.split import checksum_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -120,7 +121,8 @@ def sweep(
 
     Args:
         configs: The settings of each run.
-        out: Folder for the run folders, whose names tell their settings apart.
+        out: Folder for the run folders, whose names tell settings, data and models of your own
+            apart.
         data: A data set of your own, for all runs.
         model: A network of your own, which all runs begin with.
 
@@ -140,7 +142,8 @@ def sweep(
         [0, 1]
     """
     check_inputs(data, model)
-    cells = [_cell(config, data, model) for config in configs]
+    contents = _contents(data, model)
+    cells = [_cell(config, data, model, contents) for config in configs]
     if not cells:
         raise ConfigError("configs= needs at least one fedtiny.Config")
     console = Console(highlight=False, soft_wrap=True)
@@ -152,16 +155,35 @@ def sweep(
         raise DataError(next(iter(account.without_data.values())))
     for line in account.lines():
         console.print(line, markup=False)
-    return SweepResult(tuple(_finished(cells, Path(out), own)), account.failed)
+    failed = {**account.failed, **account.left_out}
+    return SweepResult(tuple(_finished(cells, Path(out), own)), failed)
 
 
-def _cell(config: Config, data: DataSet | None, model: "nn.Module | None") -> Cell:
-    """A run, named after what it is and a digest of what was set: the same in every call."""
+def _contents(data: DataSet | None, model: "nn.Module | None") -> dict[str, str]:
+    """Digests of a data set and a model of one's own, which a config names only."""
+    found = {}
+    if data is not None:
+        found["data"] = checksum_of(data)
+        if data.partition is not None:
+            indices, owners = data.partition.flat()
+            found["partition"] = digest_of({"indices": indices, "owners": owners}, "")
+    if model is not None:
+        found["model"] = model_digest(model)
+    return found
+
+
+def _cell(
+    config: Config,
+    data: DataSet | None,
+    model: "nn.Module | None",
+    contents: Mapping[str, str],
+) -> Cell:
+    """A run, named after what it is and a digest of what was given: the same in every call."""
     check_config(config)
     config = naming_own(config, data, model)
     usual = settings_of(Config())
     chosen = {k: value for k, value in settings_of(config).items() if usual.get(k) != value}
-    told = json.dumps(plain(chosen), sort_keys=True).encode()
+    told = json.dumps({**plain(chosen), **contents}, sort_keys=True).encode()
     digest = hashlib.blake2b(told, digest_size=4).hexdigest()
     return Cell(config, f"{stem_of(config)}-{digest}")
 

@@ -47,7 +47,7 @@ def command(arguments: list[str]) -> int:
     account = Runner(out, console).run(cells, todo)
     if account.without_data:
         raise DataError(next(iter(account.without_data.values())))
-    found = grid.results(out)
+    found = grid.results(out, account.left_out)
     account.failed |= found.damaged
     console.print(table.terminal(table.sheet(found), console.width))
     for line in account.lines():

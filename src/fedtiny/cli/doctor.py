@@ -29,10 +29,11 @@ from fedtiny.runs.tracking import TRACKERS
 
 NEEDED = ("numpy", "rich", "safetensors", "tomli-w", "tyro")
 EXTRAS = {
-    "Pillow": ("PIL", "data"),
+    "Pillow": ("PIL", "images"),
     "pyarrow": ("pyarrow", "data"),
     "matplotlib": ("matplotlib", "plot"),
     "ONNX Runtime": ("onnxruntime", "onnx"),
+    "pandas": ("pandas", "pandas"),
     **{name: (name, name) for name in TRACKERS},
 }
 """What extras bring: the module of each, and the extra's name."""

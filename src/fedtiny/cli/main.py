@@ -91,7 +91,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _tell_way_on(stopped: KeyboardInterrupt, arguments: list[str]) -> None:
     """Say what is kept and how to go on, unless what was under way has said it."""
-    name, command = arguments[0], shlex.join(["fedtiny", *arguments])
+    name, command = arguments[0] if arguments else "", shlex.join(["fedtiny", *arguments])
     line = f"{STOPPED.get(name, 'stopped; go on with')}: {command}"
     if name not in GO_ON:
         if not isinstance(stopped, Stopped) or stopped.said or launch().rank:

@@ -1,6 +1,6 @@
 """An experiment of your own: methods x densities x seeds over one base config."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,10 @@ class Grid:
             return tuple(methods.names())
         return tuple(methods.find(name).name for name in self.methods)
 
-    def results(self, folder: Path) -> Results:
-        """All that is finished of it."""
-        shown = self.places()
+    def results(self, folder: Path, left_out: Container[str] = ()) -> Results:
+        """All that is finished of it, without the cells of these names."""
+        seed = self.seeds[0]
+        shown = [place for place in self.places() if place.cell(seed).name not in left_out]
         found, damaged = finished.in_folders(shown, folder, self.seeds)
         return Results(COMPARISON, shown, found, damaged=damaged)
 

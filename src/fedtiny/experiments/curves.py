@@ -32,8 +32,11 @@ class Over:
     used: Callable[[Finished, int], float]
 
 
-def bytes_so_far(run: Finished, rounds: int) -> float:
-    """What a device moved in selection and in its rounds, by the mean of a round."""
+def bytes_by_mean_round(run: Finished, rounds: int) -> float:
+    """What a device moved in selection and in so many rounds; of rounds the mean alone is known.
+
+    Of all rounds that is what they moved, to the byte.
+    """
     numbers = run.numbers
     return numbers.get("selection_bytes", 0.0) + rounds * numbers.get("bytes_round", 0.0)
 
@@ -42,8 +45,8 @@ BY_ROUND = Over("curves", "by round", ROUNDS, lambda run, rounds: rounds)
 BY_BYTES = Over(
     "curves_by_bytes",
     "by bytes of a device",
-    Abscissa("bytes of a device so far, down and up", formatting.size),
-    bytes_so_far,
+    Abscissa("bytes of a device so far, down and up", formatting.size, told=formatting.size),
+    bytes_by_mean_round,
 )
 
 

@@ -19,6 +19,7 @@ from fedtiny.experiments.places import Cell, Place
 from fedtiny.experiments.quantities import Numbers
 from fedtiny.extras import own_code, require, version_of
 from fedtiny.files import write_json
+from fedtiny.models.param_spec import Shape
 from fedtiny.runs import metrics, reading
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.inputs import load_data
@@ -39,6 +40,8 @@ CHOSEN_BY_BUDGETS = (
     *("device.storage", "device.recompute"),
 )
 """Settings that a run fills in to fit a budget of memory or of FLOPs."""
+CHOSEN_BY_THE_DATA = ("fleet.devices", "fleet.partition")
+"""Settings that a run fills in if the data say which device has which sample."""
 RESULT = ("accuracy", "loss", "density", "rounds", "seconds", "bytes_down", "bytes_up")
 COSTS = (
     *("flops_round", "flops_ratio", "flops_training", "selection_flops", "memory_paper"),
@@ -144,7 +147,7 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
     Bytes are those of all devices over the whole run, `bytes_round` what a device moved in a round
     on average (selection apart), `selection_bytes` what it moved in selection. Costs are those
     of a device of mean size by the cost model; FLOPs and memory are of the costliest round. The
-    data itself is read only if its images are not known.
+    data itself is read only if the shape of its samples is not known.
     """
     result, table = reading.result(folder), load_split(folder).table
     records, selection = metrics.read(folder), reading.selection(folder)
@@ -153,10 +156,12 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
         raise RunError(
             f"{folder.metrics} is missing or tells {len(records)} of {plural(rounds, 'round')}"
         )
-    known = IMAGES.get(config.data.name)
-    shape = known[0] if known else load_data(configs.resolve(config)).shape
     samples = int(table.sum()) // len(table)
-    inputs: CostInputs = {"shape": shape, "classes": table.shape[1], "samples": samples}
+    inputs: CostInputs = {
+        "shape": _shape(config, folder),
+        "classes": table.shape[1],
+        "samples": samples,
+    }
     if config.memory_budget or config.flops_budget:
         config = reading.config(folder)
     if config.pruning.budgets == "flow" and methods.find(config.method).budgets:
@@ -168,6 +173,14 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
         "bytes_round": bytes_a_round(records),
         "selection_bytes": float(moved) / len(table),
     }
+
+
+def _shape(config: Config, folder: RunFolder) -> Shape:
+    """The shape of a sample; older runs do not tell it."""
+    if known := IMAGES.get(config.data.name):
+        return known[0]
+    told = reading.about(folder).get("shape") if folder.about.exists() else None
+    return tuple(told) if told else load_data(configs.resolve(config)).input_shape
 
 
 def _flow_of(config: Config, record: Record, **inputs: Unpack[CostInputs]) -> LayerFlow:
@@ -225,6 +238,8 @@ def unlike(config: Config, there: Config) -> list[str]:
         no_matter |= {name for name in asked if name.startswith("gpu.")}
     if config.memory_budget or config.flops_budget:
         no_matter |= set(CHOSEN_BY_BUDGETS)
+    if there.fleet.partition == "natural":
+        no_matter |= set(CHOSEN_BY_THE_DATA)
     return [name for name in differing(asked, flat(there)) if name not in no_matter]
 
 

@@ -1,8 +1,15 @@
-"""What accuracy costs: the end of every run over FLOPs and bytes of a round, with the front."""
+"""What accuracy costs: the end of every run over FLOPs and bytes, with the Pareto front.
+
+Here and in reports, FLOPs are those of the costliest round for a device of mean size, bytes what a
+device that answers in every round moves in the whole run, selection included.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+from statistics import fmean
+from typing import TypeVar
 
 from fedtiny.drawing import files
 from fedtiny.drawing import plot as plots
@@ -10,12 +17,15 @@ from fedtiny.drawing.canvas import SMALL, Canvas, Dot, Line, Point, Text
 from fedtiny.drawing.panels import GAP, TITLE, WIDTH
 from fedtiny.drawing.plot import Axis, Key, Plot
 from fedtiny.drawing.series import Series
-from fedtiny.experiments.curves import line_axis, look
+from fedtiny.experiments.curves import bytes_by_mean_round, line_axis, look
+from fedtiny.experiments.finished import Finished
 from fedtiny.experiments.places import Place, in_order
 from fedtiny.experiments.quantities import with_axis
 from fedtiny.experiments.results import Results
 from fedtiny.runs import formatting
 
+T = TypeVar("T")
+SAME = 0.01  # how far costs may lie apart that count as the same, as a share
 MARGIN = 1.3  # beside the first and the last value of a logarithmic axis, as a factor
 
 
@@ -23,14 +33,24 @@ MARGIN = 1.3  # beside the first and the last value of a logarithmic axis, as a 
 class Cost:
     """What a run pays, as the horizontal axis of a panel."""
 
-    name: str
     title: str
+    needs: tuple[str, ...]
+    of: Callable[[Finished], float]
     text: Callable[[float], str] = plots.number_text
 
 
 COSTS = (
-    Cost("flops_ratio", "FLOPs of the costliest round, share of dense"),
-    Cost("bytes_round", "bytes of a device a round, down and up", formatting.size),
+    Cost(
+        "FLOPs of the costliest round, share of dense",
+        ("flops_ratio",),
+        lambda run: run.numbers["flops_ratio"],
+    ),
+    Cost(
+        "bytes of a device in the run, down and up",
+        ("bytes_round", "rounds"),
+        lambda run: bytes_by_mean_round(run, round(run.numbers["rounds"])),
+        formatting.size,
+    ),
 )
 
 
@@ -48,19 +68,22 @@ class Panel:
         return [point for line in self.lines for point in line.points]
 
 
-def front(points: Sequence[Point]) -> list[Point]:
+def front(
+    found: Sequence[T], cost: Callable[[T], float], accuracy: Callable[[T], float]
+) -> list[T]:
     """From the cheapest to the dearest: each more accurate than all that cost less.
 
     Costs within 1% of each other count as the same.
 
-    >>> front([(100, 0.5), (200, 0.4), (300, 0.7), (100, 0.6), (301, 0.8)])
+    >>> points = [(100, 0.5), (200, 0.4), (300, 0.7), (100, 0.6), (301, 0.8)]
+    >>> front(points, itemgetter(0), itemgetter(1))
     [(100, 0.6), (301, 0.8)]
     """
-    best: list[Point] = []
-    for cost, accuracy in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not best or accuracy > best[-1][1]:
-            best = [point for point in best if point[0] < 0.99 * cost]
-            best.append((cost, accuracy))
+    best: list[T] = []
+    for one in sorted(found, key=lambda one: (cost(one), -accuracy(one))):
+        if not best or accuracy(one) > accuracy(best[-1]):
+            best = [other for other in best if cost(other) < (1 - SAME) * cost(one)]
+            best.append(one)
     return best
 
 
@@ -77,7 +100,7 @@ def draw(results: Results) -> Canvas | None:
     if not shown:
         return None
     canvas = Canvas(len(COSTS) * WIDTH, 0)
-    caption = f"accuracy after the last round and what a round costs, scale {results.scale.name}"
+    caption = f"accuracy after the last round and what it costs, scale {results.scale.name}"
     canvas.add(
         Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
         Text(4, 15 + plots.LINE_HEIGHT, caption, size=SMALL),
@@ -123,10 +146,11 @@ def _lines(results: Results, axis: str, places: Sequence[Place], cost: Cost) -> 
 
 def _end(results: Results, place: Place, cost: Cost) -> Point | None:
     """What the runs of a place cost and reached on the mean, if all of them tell both."""
-    if not all({"accuracy", cost.name} <= run.numbers.keys() for run in results.found[place.stem]):
+    runs = results.found[place.stem]
+    if not all({"accuracy", *cost.needs} <= run.numbers.keys() for run in runs):
         return None
-    paid, reached = results.ours(place, cost.name), results.ours(place, "accuracy")
-    return (paid.mean, reached.mean) if paid and reached else None
+    reached = results.ours(place, "accuracy")
+    return (fmean(map(cost.of, runs)), reached.mean) if reached else None
 
 
 def _draw_panel(canvas: Canvas, panel: Panel, y: Axis, left: float, top: float) -> None:
@@ -137,8 +161,8 @@ def _draw_panel(canvas: Canvas, panel: Panel, y: Axis, left: float, top: float) 
     x = Axis(low, high, plots.log_ticks(low, high), title, True, panel.cost.text)
     x = plots.with_room(x, WIDTH - 60)
     plot = Plot(canvas, x, y, top + TITLE, left=left, right=left + WIDTH)
-    best = tuple(plot.at(*point) for point in front(panel.points))
-    canvas.add(Line(best, "muted", 1.4, dashed=True))
+    best = front(panel.points, itemgetter(0), itemgetter(1))
+    canvas.add(Line(tuple(plot.at(*point) for point in best), "muted", 1.4, dashed=True))
     for line in panel.lines:
         canvas.add(Line(tuple(plot.at(*point) for point in line.points), line.color, 1.2))
         for cost, value in line.points:

@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Console
 
 from fedtiny import config as configs
-from fedtiny import methods
+from fedtiny import methods, models
 from fedtiny.config import Config, DataConfig
 from fedtiny.cost.network import layer_flow, named
 from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, DataError, FedTinyError, can_retry, plural
 from fedtiny.experiments.finished import note_machine, require_same, this_machine, way_anew
 from fedtiny.experiments.places import Cell
+from fedtiny.models import ReadsOtherDataError
 from fedtiny.models.param_spec import Shape
 from fedtiny.process import wants_traceback
 from fedtiny.runs import formatting, metrics
@@ -127,7 +128,7 @@ class Account:
     """How the work went: what failed, by cell, and which data sets are not here, with reasons.
 
     `elsewhere` are the cells that another process was working on, `in_vain` those that failed and
-    would fail again.
+    would fail again, `left_out` those whose method trains a network that does not read the data.
     """
 
     out_of_time: bool = False
@@ -135,6 +136,7 @@ class Account:
     without_data: dict[str, str] = field(default_factory=dict)
     elsewhere: list[str] = field(default_factory=list)
     in_vain: set[str] = field(default_factory=set)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """What a user must know of it."""
@@ -142,6 +144,7 @@ class Account:
         return [
             *(f"failed: {name}: {reason}" for name, reason in self.failed.items()),
             *(f"{held}: {name}" for name in self.elsewhere),
+            *(f"left out: {reason}" for reason in dict.fromkeys(self.left_out.values())),
             *(
                 f"left out, as the data is not here: {name}: {reason}"
                 for name, reason in self.without_data.items()
@@ -176,6 +179,8 @@ class Runner:
         self._require_same(cells)
         todo = unfinished(cells, self.folder) if todo is None else todo
         ready = usable(todo, account, **self.own)
+        if account.left_out and len(account.left_out) == len(cells):
+            raise ConfigError(next(iter(account.left_out.values())))
         try:
             for number, cell in enumerate(ready, start=len(cells) - len(todo) + 1):
                 if cell is not ready[0]:
@@ -250,7 +255,8 @@ def usable(
 ) -> list[Cell]:
     """The cells that have their data; a setting that cannot work is an error at once.
 
-    Of a model of one's own that is found out when it runs.
+    Of a model of one's own that is found out when it runs. A method whose own network does not
+    read the data is left out.
     """
     images: dict[DataConfig, tuple[Shape, int] | None] = {}
     ready = []
@@ -264,10 +270,16 @@ def usable(
                 account.without_data[config.data.name] = str(error)
                 images[config.data] = None
         found = images[config.data]
-        if found is not None:
+        if found is None:
+            continue
+        try:
             if model is None:
                 check_config(config, *found)
             ready.append(cell)
+        except ReadsOtherDataError as error:
+            if models.kind(config.model).dimensions != len(found[0]):
+                raise
+            account.left_out[cell.name] = str(error)
     return ready
 
 
@@ -278,8 +290,12 @@ def check_config(config: Config, shape: Shape, classes: int) -> None:
         method = methods.create(configs.resolve(config))
         method.flow = layer_flow(large, None, config.seed)
         resolved = method.resolve(config, lambda: large.profile.parameters)
-        replaced = (resolved.model, resolved.parameters) != (config.model, config.parameters)
-        method.check((named(resolved, shape, classes) if replaced else large).param_spec)
+        if (resolved.model, resolved.parameters) != (config.model, config.parameters):
+            models.check_reads(resolved.model, shape, config.method)
+            large = named(resolved, shape, classes)
+        method.check(large.param_spec)
+    except ReadsOtherDataError:
+        raise
     except FedTinyError as error:
         raise type(error)(f"method '{config.method}': {error}") from error
 

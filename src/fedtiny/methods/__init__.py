@@ -47,7 +47,15 @@ GROUP = "fedtiny.methods"
 
 
 def names() -> dict[str, str]:
-    """Every method that can be asked for by name, with a line of description."""
+    """Every method that can be asked for by name.
+
+    Returns:
+        A line of description for each name: those of fedtiny, and those of installed packages.
+
+    Example:
+        >>> fedtiny.methods.names()["fedavg"]
+        'Dense federated averaging: nothing is pruned, whatever the target density.'
+    """
     descriptions = {name: method.__doc__ or "" for name, method in _known().items()}
     return {name: text.strip().partition("\n")[0] for name, text in descriptions.items()}
 

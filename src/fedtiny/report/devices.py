@@ -30,8 +30,8 @@ class Quantity:
 def quantities(run: Run) -> list[Quantity]:
     """All that is known of every device; what is the same of all by nature is left out."""
     found = [
-        Quantity("Training images", "images", _held(run, images=True)),
-        Quantity("Classes", "classes", _held(run, images=False)),
+        Quantity("Training samples", "samples", _held(run, samples=True)),
+        Quantity("Classes", "classes", _held(run, samples=False)),
         Quantity("Accuracy on its data", "accuracy", accuracies(run), "{:.4f}".format, 1.0),
         Quantity("Bytes, both ways", "bytes", moved(run), formatting.size),
         Quantity("Rounds missed", "missed", _counted(run, "failed")),
@@ -40,10 +40,10 @@ def quantities(run: Run) -> list[Quantity]:
     return [one for one in found if any(one.values.values())]
 
 
-def _held(run: Run, images: bool) -> dict[int, float]:
+def _held(run: Run, samples: bool) -> dict[int, float]:
     if run.table is None or not run.table.any():
         return {}
-    found = run.table.sum(axis=1) if images else (run.table > 0).sum(axis=1)
+    found = run.table.sum(axis=1) if samples else (run.table > 0).sum(axis=1)
     return {device: float(count) for device, count in enumerate(found)}
 
 

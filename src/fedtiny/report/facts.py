@@ -85,7 +85,7 @@ def _devices(run: Run) -> Fact:
     """Who trained, and which of them were out of the others' bounds."""
     fleet = run.config.fleet
     held = 0 if run.table is None else int(run.table.sum())  # real devices tell nobody of theirs
-    told = [f"{formatting.spread(fleet)}, {held:,} images"] if held else []
+    told = [f"{formatting.spread(fleet)}, {held:,} samples"] if held else []
     tables = [part.get("bounded") for part in (run.selection, *run.records)]
     named = sorted({str(k) for own in tables if isinstance(own, dict) for k in own}, key=_order)
     again = sum(isinstance(record.get("rejected"), dict) for record in run.records)

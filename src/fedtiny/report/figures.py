@@ -33,7 +33,7 @@ def figures(run: Run) -> dict[str, list[Figure]]:
 
 
 def partition(run: Run) -> Figure | None:
-    """Training images by device and class."""
+    """Training samples by device and class."""
     table = run.table
     if table is None or table.ndim != 2 or not table.any():
         return None
@@ -44,18 +44,18 @@ def partition(run: Run) -> Figure | None:
         run.class_names(table.shape[1]),
         "class",
         "device",
-        "images",
+        "samples",
         [f"{row.sum():,}" for row in table],
-        "images",
+        "samples",
         form="{:.0f}",
         numbers=True,
     )
     caption = (
-        f"Training images of each device by class: {table.sum():,} on {len(table)} devices, "
+        f"Training samples of each device by class: {table.sum():,} on {len(table)} devices, "
         f"{table.sum(axis=1).min():,} to {table.sum(axis=1).max():,} each. A device holds "
         f"{min(held)} to {max(held)} of {table.shape[1]} classes; a blank is a class it never sees."
     )
-    return Figure("partition", "Who has which images", caption, heat(shown))
+    return Figure("partition", "Who has which samples", caption, heat(shown))
 
 
 def _by_round(

@@ -26,13 +26,13 @@ def confusion(run: Run) -> Figure | None:
         names,
         "predicted class",
         "true class",
-        "images",
+        "samples",
         form="{:.0f}",
         numbers=True,
     )
     caption = (
-        f"What the final model takes the images of the test set for: {right:,} of {every:,} are on "
-        f"the diagonal, where it is right.{_worst_confusion(found, names)}"
+        f"What the final model takes the samples of the test set for: {right:,} of {every:,} are "
+        f"on the diagonal, where it is right.{_worst_confusion(found, names)}"
     )
     return Figure("confusion", "Confusion matrix", caption, heat(shown))
 
@@ -47,30 +47,30 @@ def _worst_confusion(found: NDArray[np.int64], names: list[str]) -> str:
 
 
 def class_accuracy(run: Run) -> Figure | None:
-    """A bar for each class, and the mean over images as a line."""
+    """A bar for each class, and the mean over samples as a line."""
     found = run.confusion
     if found is None or not found.any():
         return None
-    names, right, images = run.class_names(len(found)), np.diag(found), found.sum(axis=1)
-    known = np.flatnonzero(images)
-    shares = right[known] / images[known]
-    mean, worst, best = right.sum() / images.sum(), known[shares.argmin()], known[shares.argmax()]
+    names, right, samples = run.class_names(len(found)), np.diag(found), found.sum(axis=1)
+    known = np.flatnonzero(samples)
+    shares = right[known] / samples[known]
+    mean, worst, best = right.sum() / samples.sum(), known[shares.argmin()], known[shares.argmax()]
     canvas = Canvas(height=0)
     keys = [
         Key("by class", run.color, "box"),
-        Key(f"all images {mean:.4g}", "muted", "dashed line"),
+        Key(f"all samples {mean:.4g}", "muted", "dashed line"),
     ]
     plot = Plot(
         canvas, _class_axis(names, canvas.width), linear(0, 1, "accuracy"), legend(canvas, keys)
     )
     width = max(1.0, BAR * (plot.x.at(1) - plot.x.at(0)))
     for place, share in zip(known.tolist(), shares.tolist(), strict=True):
-        count = f"{right[place]:,} of {images[place]:,} images"
+        count = f"{right[place]:,} of {samples[place]:,} samples"
         tip = f"class {names[place]}: accuracy {share:.4f}\n{count}"
         plot.bar(plot.x.at(place), width, 0, share, run.color, tip)
     plot.level(float(mean), "muted", 1.4, dashed=True)
     caption = (
-        "Share of the images of each class that the final model gets right: least "
+        "Share of the samples of each class that the final model gets right: least "
         f"{shares.min():.4f} (class {names[worst]}), most {shares.max():.4f} (class {names[best]})."
     )
     return Figure("class_accuracy", "Accuracy by class", caption, canvas)

@@ -8,6 +8,7 @@ from fedtiny.drawing.canvas import Canvas, Dot, Line
 from fedtiny.drawing.figure import Figure
 from fedtiny.drawing.plot import Key
 from fedtiny.drawing.series import draw_spread
+from fedtiny.experiments.pareto import MARGIN, SAME, front
 from fedtiny.experiments.quantities import label
 from fedtiny.experiments.results import Value
 from fedtiny.report.comparison import Group, look, ordered, side_by_side, unusual
@@ -17,7 +18,6 @@ from fedtiny.report.run import Run
 from fedtiny.runs import formatting
 from fedtiny.runs.metrics import number
 
-MARGIN = 1.3  # beside the first and the last value of a logarithmic axis, as a factor
 MAX_LISTED = 8  # runs of the front that the caption names
 
 
@@ -44,9 +44,9 @@ class Reached:
     accuracy: Value
 
 
-def plain_flops(run: Run) -> float | None:
-    """The FLOPs of the costliest round, had it adjusted nothing."""
-    found = (number(record, "flops_plain") for record in run.records)
+def costliest_flops(run: Run) -> float | None:
+    """The FLOPs of the costliest round."""
+    found = (number(record, "flops") for record in run.records)
     return max((flops for flops in found if flops is not None), default=None)
 
 
@@ -70,9 +70,9 @@ PRICES = (
     Price(
         "front",
         "Accuracy over FLOPs of a round",
-        "the FLOPs of a round that adjusts nothing, for a device of mean size",
-        "FLOPs of a plain round",
-        *(plain_flops, flops_number, flops_text),
+        "the FLOPs of the costliest round, for a device of mean size",
+        "FLOPs of the costliest round",
+        *(costliest_flops, flops_number, flops_text),
     ),
     Price(
         "front_by_bytes",
@@ -111,12 +111,12 @@ def _front(groups: Sequence[Group], price: Price) -> Figure | None:
     found = reached(groups, price)
     if len(found) < 2:
         return None
-    best = pareto(found)
+    best = best_of(found)
     listed = [f"{one.name} ({one.accuracy.mean:.4f}, {price.told(one.cost)})" for one in best]
     more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
     caption = (
         f"Accuracy at the end, the mean over seeds, over {price.meaning}. On the Pareto front, "
-        f"where no run is as cheap and better: {', '.join(listed[:MAX_LISTED])}{more}."
+        f"where no run as cheap, to {SAME:.0%}, is better: {', '.join(listed[:MAX_LISTED])}{more}."
     )
     runs = [run for group in groups for run in group.runs]
     return Figure(price.name, price.title, caption, _draw(runs, price, found, best))
@@ -143,13 +143,9 @@ def reached(groups: Sequence[Group], price: Price) -> list[Reached]:
     return found
 
 
-def pareto(found: Sequence[Reached]) -> list[Reached]:
-    """From the cheapest to the dearest: each more accurate than all that cost less."""
-    best: list[Reached] = []
-    for one in sorted(found, key=lambda one: (one.cost, -one.accuracy.mean)):
-        if not best or one.accuracy.mean > best[-1].accuracy.mean:
-            best.append(one)
-    return best
+def best_of(found: Sequence[Reached]) -> list[Reached]:
+    """The Pareto front."""
+    return front(found, lambda one: one.cost, lambda one: one.accuracy.mean)
 
 
 def _draw(

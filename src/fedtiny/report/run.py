@@ -42,7 +42,7 @@ class Run:
     versions: dict[str, Any]
     table: NDArray[np.int64] | None
     confusion: NDArray[np.int64] | None = None
-    """Images of the test set by true class (rows) and predicted class, of the final model."""
+    """Samples of the test set by true class (rows) and predicted class, of the final model."""
     packed_bytes: int | None = None
     """The size of the model: that of its packed file."""
     missing: tuple[str, ...] = ()

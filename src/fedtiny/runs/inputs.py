@@ -11,6 +11,7 @@ from fedtiny.config.aliases import CUSTOM
 from fedtiny.data import DataSet, Partition
 from fedtiny.errors import ConfigError, DataError, ModelError
 from fedtiny.extras import require
+from fedtiny.files import digest_of
 from fedtiny.models.param_spec import Shape
 from fedtiny.process import free_memory
 from fedtiny.sparse.theta import LARGEST
@@ -35,6 +36,17 @@ def naming_own(config: Config, data: DataSet | None, model: "nn.Module | None") 
     if model is not None:
         config = replace(config, model=CUSTOM + type(model).__name__)
     return config
+
+
+def model_digest(model: "nn.Module") -> str:
+    """What another class, other layers or other values of a model would change."""
+    torch = require("torch", extra="torch")
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    told = [f"{type(model).__module__}.{type(model).__qualname__}", repr(model)]
+    told += [f"{name} {t.dtype} {list(t.shape)} {t.requires_grad}" for name, t in tensors.items()]
+    flat = {name: tensor.detach().cpu().reshape(-1) for name, tensor in tensors.items()}
+    arrays = {name: values.view(torch.uint8).numpy() for name, values in flat.items()}
+    return digest_of(arrays, "\n".join(told))
 
 
 def as_arguments(own: Iterable[str]) -> str:

@@ -1,4 +1,8 @@
-"""Running, resuming and reading runs."""
+"""Running and resuming runs, for fedtiny's own commands, comparisons and Flower server.
+
+From Python use `fedtiny.run` and `fedtiny.resume` (`fedtiny.api`): they call these, and return a
+`fedtiny.Result`, which reads, draws and exports what an `Outcome` of here left in the run folder.
+"""
 
 import itertools
 import json
@@ -43,8 +47,8 @@ OF_THETA = {FIRST, SECOND, AVERAGE, FINAL}
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a finished run gives."""
+class Outcome:
+    """What a finished run leaves in memory."""
 
     path: Path
     config: Config
@@ -67,7 +71,7 @@ def run(
     partition: Partition | None = None,
     reporter: Reporter | None = None,
     fleet: Fleet | None = None,
-) -> Result:
+) -> Outcome:
     """Run a config in a new folder; a data set and a model of one's own may be given.
 
     A partition says which training samples each device has, whatever the config says of it.
@@ -94,7 +98,7 @@ def resume(
     model: "nn.Module | None" = None,
     reporter: Reporter | None = None,
     fleet: Fleet | None = None,
-) -> Result:
+) -> Outcome:
     """Continue a run from its last checkpoint, to the same end as if it had never stopped.
 
     On another machine the data may lie elsewhere, and there may be more workers or ranks. A Python
@@ -160,7 +164,7 @@ def _reporter(ranks: Ranks, asked: Reporter | None) -> Reporter:
 
 def _train(
     assembly: Assembly, recorder: Recorder, reporter: Reporter, saved: Saved | None = None
-) -> Result:
+) -> Outcome:
     records = list(saved.records) if saved else []
     recorder.started(records)
     try:
@@ -197,12 +201,12 @@ def _finish(
     reporter: Reporter,
     records: list[Record],
     selection: dict[str, Any],
-) -> Result:
+) -> Outcome:
     summary = recorder.finished(assembly, plain(result_record(assembly, records, selection)))
     assembly.engine.load(assembly.server.model)
     assembly.engine.to("cpu")
     reporter.finished(summary)
-    return Result(
+    return Outcome(
         path=recorder.folder.path,
         config=assembly.config,
         accuracy=summary["accuracy"],

@@ -115,12 +115,17 @@ def left_out(data: DataSet, split: Split, config: Config) -> tuple[str, ...]:
 
 
 def with_checksum(split: Split, data: DataSet) -> Split:
-    """The split with a checksum that other images or labels would change."""
+    """The split with the checksum of its data."""
+    return replace(split, checksum=bytes.fromhex(checksum_of(data)))
+
+
+def checksum_of(data: DataSet) -> str:
+    """What other images or labels would change."""
     parts = {"train": data.train, "test": data.test}
     arrays = {name: part.images for name, part in parts.items()}
     arrays |= {f"{name} labels": part.labels for name, part in parts.items()}
     kinds = " ".join(f"{array.dtype}{array.shape}" for array in arrays.values())
-    return replace(split, checksum=bytes.fromhex(digest_of(arrays, kinds)))
+    return digest_of(arrays, kinds)
 
 
 def checked(split: Split, data: DataSet) -> Split:
