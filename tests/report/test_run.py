@@ -136,3 +136,14 @@ def test_what_is_no_run_folder_is_refused(tmp_path):
         open_runs([])
     with pytest.raises(RunError, match=r"is not a run folder: it has no config\.toml"):
         open_runs([tmp_path])
+
+
+@pytest.mark.parametrize("key", ["failed", "bounded", "device_accuracies"])
+@pytest.mark.parametrize("device", ["9" * 5000, "-1", "x", "٣"], ids=["long", "sign", "x", "digit"])
+def test_keys_that_are_no_devices_make_a_line_damaged(finished, key, device):
+    value = 0.5 if key == "device_accuracies" else "late"
+    rewritten(finished, lambda record: {**record, key: {device: value}})
+    run = read(RunFolder(finished))
+    assert run.records == []
+    assert "line 1 of" in run.missing[0] and "metrics.jsonl is damaged" in run.missing[0]
+    assert "device_spread" in names(finished)

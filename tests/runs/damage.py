@@ -27,6 +27,7 @@ ODD_TOML = (
     *('"\\u001b[2J"', "[]", "[[1]]", "{}", "2026-01-01", "[" * 200, '"' + "A" * 3000 + '"'),
     *('"a\\u0000b"', '"~nosuchuser/x"', '"/dev/zero"', "{a = " * 300 + "1" + "}" * 300, "-0.0"),
 )
+ODD_KEYS = ("9" * 5000, "-1", "1" * 12, "\u0663", "")
 LARGE = 1 << 20
 DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
 
@@ -121,6 +122,9 @@ def changed(value: Any, draw: random.Random) -> str:
             if draw.random() < 0.2:
                 del value[key]
                 return f"{'.'.join(where)} deleted"
+            if isinstance(value, dict) and draw.random() < 0.1:
+                value[draw.choice(ODD_KEYS)] = value.pop(key)
+                return f"{'.'.join(where)} under another key"
             value[key] = odd
             return f"{'.'.join(where)} = {odd!r:.40}"
         value = value[key]

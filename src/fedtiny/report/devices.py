@@ -50,11 +50,7 @@ def _held(run: Run, images: bool) -> dict[int, float]:
 def accuracies(run: Run) -> dict[int, float]:
     """Accuracy of the model on each device's own data, when it was last measured."""
     known = (numbers(record, "device_accuracies") for record in reversed(run.records))
-    return _by_device(next(filter(None, known), {}))
-
-
-def _by_device(table: dict[str, float]) -> dict[int, float]:
-    return {int(device): value for device, value in table.items() if device.isdecimal()}
+    return {int(device): value for device, value in next(filter(None, known), {}).items()}
 
 
 def moved(run: Run) -> dict[int, float]:
@@ -76,7 +72,7 @@ def _counted(run: Run, key: str) -> dict[int, float]:
     for record in run.records:
         named = record.get(key)
         for device in named if isinstance(named, dict) else ():
-            if str(device).isdecimal() and int(device) in found:
+            if int(device) in found:
                 found[int(device)] += 1
     return found
 
