@@ -95,6 +95,12 @@ def test_a_method_may_keep_any_value_in_arrays_of_its_own(forged, value):
     assert all(np.array_equal(kept[n], a, equal_nan=True) for n, a in own.items())
 
 
+def test_a_checkpoint_of_two_billion_rounds_lacks_their_lines(forged, capsys):
+    path = forged / "checkpoint.safetensors"
+    forge(path, lambda _, told: told.update(round=(1 << 31) - 1))
+    assert "lacks some of the 2147483647 rounds" in refused(capsys, "resume", forged)
+
+
 def test_a_run_that_begins_again_ends_as_it_would_have(forged, with_momentum, tmp_path):
     forge(forged / "checkpoint.safetensors", lambda t, _: t.update(theta=t["theta"] * np.nan))
     whole = shutil.copytree(with_momentum, tmp_path / "whole")
