@@ -147,7 +147,8 @@ def test_keys_that_are_no_devices_make_a_line_damaged(finished, key, device):
     rewritten(finished, lambda record: {**record, key: {device: value}})
     run = read(RunFolder(finished))
     assert run.records == []
-    assert "line 1 of" in run.missing[0] and "metrics.jsonl is damaged" in run.missing[0]
+    assert "line 1 of" in run.missing[0]
+    assert "metrics.jsonl is damaged" in run.missing[0]
     assert "device_spread" in names(finished)
 
 
@@ -167,5 +168,5 @@ def test_a_report_shows_the_devices_that_there_are_whatever_the_config_says(fini
 
 def test_more_devices_than_any_machine_has_are_refused(finished):
     with_devices(finished, 900_000_000)
-    with pytest.raises(ConfigError, match="--fleet.devices must be at most 10,000,000, got 900"):
+    with pytest.raises(ConfigError, match=r"--fleet\.devices must be at most 10,000,000, got 900"):
         read(RunFolder(finished))
