@@ -118,6 +118,23 @@ def make_own_folder(path: Path) -> None:
     make_folder(path)
 
 
+def make_closed_folder(path: Path) -> None:
+    """Make a folder that another library writes into; what leads out of it is refused."""
+    make_own_folder(path)
+    root = os.path.realpath(path)
+    with writable(path):
+        for place, folders, files in os.walk(root, onerror=_raised):
+            for inner in (Path(place, name) for name in (*folders, *files)):
+                if inner.is_symlink() and not Path(os.path.realpath(inner)).is_relative_to(root):
+                    raise RunError(f"cannot write {inner}: {LINK}")
+                if not inner.is_symlink() and not inner.is_dir() and not inner.is_file():
+                    raise RunError(f"cannot write {inner}: {NOT_REGULAR}; remove it")
+
+
+def _raised(error: OSError) -> None:
+    raise error
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that at any moment there is the old one or the new one, whole."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")

@@ -33,7 +33,7 @@ def maybe(strategy):
 def fleets():
     return st.builds(
         FleetConfig,
-        devices=COUNTS,
+        devices=st.integers(1, 10**7),
         partition=st.sampled_from(["dirichlet", "iid", "shards"]),
         alpha=POSITIVE,
         shards_per_device=COUNTS,

@@ -237,3 +237,10 @@ def test_a_verb_built_by_name_is_costed_like_the_class(monkeypatch):
     work = workload("guest")
     assert work.program(0) == (Train(3),) == named
     assert flops.training(flops.of_round(work, 0)) == 3 * 3 * 20 * HALF
+
+
+def test_rounds_without_end_are_costed_as_many_are():
+    few, many = (workload("fedtiny", rounds=rounds) for rounds in (20, 10**15))
+    assert many.programs == few.programs
+    never = workload("fedtiny", rounds=10**15, pruning={"r_stop": 10**14})
+    assert never.program(never.plain_round) in never.programs.values()

@@ -1,13 +1,15 @@
 """Data sets out of a file: arrays, tables and images, with who has which sample."""
 
 import csv
+import io
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedtiny.data import Columns, load
+from fedtiny.data import Columns, load, npz
 from fedtiny.errors import DataError
 
 from .tiny_parquet import ENCODED_IMAGE, png, random_images
@@ -91,6 +93,44 @@ def test_an_archive_that_cannot_be_opened_is_refused(tmp_path):
         path.write_bytes(data)
         with pytest.raises(DataError, match=r"is not a readable \.npz file"):
             load("file", path)
+
+
+def forged(path, **headers):
+    """An .npz file whose arrays have such headers, over four bytes each."""
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        for name, (shape, kind) in headers.items():
+            member = io.BytesIO()
+            told = {"descr": kind, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(member, told)
+            archive.writestr(f"{name}.npy", member.getvalue() + bytes(4))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [((10**12,), "|u1"), ((1 << 40, 1 << 40), "<f4"), ((10**12,), "<U0"), ((-1, 4), "|u1")],
+)
+def test_arrays_that_claim_more_than_there_is_are_refused(tmp_path, shape, kind):
+    path = forged(tmp_path / "own.npz", x=(shape, kind), y=((4,), "|u1"))
+    with pytest.raises(DataError, match=r"is not a readable \.npz file"):
+        load("file", path)
+
+
+@pytest.mark.parametrize("free", [10**8, None])
+def test_arrays_that_expand_beyond_memory_are_refused(tmp_path, monkeypatch, free):
+    """A small file with 400 MB of zeros."""
+    path = tmp_path / "own.npz"
+    with (
+        ZipFile(path, "w", ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("x.npy", "w") as member,
+    ):
+        for _ in range(24):
+            member.write(bytes(1 << 24))
+    assert path.stat().st_size < 1 << 22
+    monkeypatch.setattr(npz, "free_memory", lambda: free)
+    monkeypatch.setattr(npz, "MAX_ARRAYS", 10**8)
+    with pytest.raises(DataError, match=r"no memory for the 402,\d+,\d+ bytes of the arrays in"):
+        load("file", path)
 
 
 def test_names_of_classes_do_nothing_to_a_terminal(tmp_path):

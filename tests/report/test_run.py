@@ -1,11 +1,13 @@
 """Run folders are read as they are: finished, stopped, old or damaged."""
 
 import json
+import re
 
 import pytest
 
 import fedtiny
-from fedtiny.errors import RunError
+from fedtiny.errors import ConfigError, RunError
+from fedtiny.report.devices import moved, quantities
 from fedtiny.report.figures import figures
 from fedtiny.report.run import open_runs, read
 from fedtiny.runs.folder import RunFolder
@@ -136,3 +138,35 @@ def test_what_is_no_run_folder_is_refused(tmp_path):
         open_runs([])
     with pytest.raises(RunError, match=r"is not a run folder: it has no config\.toml"):
         open_runs([tmp_path])
+
+
+@pytest.mark.parametrize("key", ["failed", "bounded", "device_accuracies"])
+@pytest.mark.parametrize("device", ["9" * 5000, "-1", "x", "٣"], ids=["long", "sign", "x", "digit"])
+def test_keys_that_are_no_devices_make_a_line_damaged(finished, key, device):
+    value = 0.5 if key == "device_accuracies" else "late"
+    rewritten(finished, lambda record: {**record, key: {device: value}})
+    run = read(RunFolder(finished))
+    assert run.records == []
+    assert "line 1 of" in run.missing[0]
+    assert "metrics.jsonl is damaged" in run.missing[0]
+    assert "device_spread" in names(finished)
+
+
+def with_devices(path, count):
+    text = (path / "config.toml").read_text()
+    (path / "config.toml").write_text(re.sub(r"(?m)^devices = \d+", f"devices = {count}", text))
+
+
+def test_a_report_shows_the_devices_that_there_are_whatever_the_config_says(finished):
+    told = quantities(read(RunFolder(finished)))
+    with_devices(finished, 10**7)
+    now = quantities(read(RunFolder(finished)))
+    assert [list(one.values) for one in now] == [list(one.values) for one in told]
+    (finished / "partition.safetensors").unlink()
+    assert set(moved(read(RunFolder(finished)))) == set(next(iter(told)).values)
+
+
+def test_more_devices_than_any_machine_has_are_refused(finished):
+    with_devices(finished, 900_000_000)
+    with pytest.raises(ConfigError, match=r"--fleet\.devices must be at most 10,000,000, got 900"):
+        read(RunFolder(finished))

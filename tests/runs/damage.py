@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from safetensors import SafetensorError
@@ -24,9 +24,11 @@ ODD = (
 )
 ODD_TOML = (
     *("true", "-1", "0", "3", "0.5", "1e300", "nan", "inf", "99999999999999999999", '""', '"x"'),
+    *("900000000", "9999999", "1000000000000"),
     *('"\\u001b[2J"', "[]", "[[1]]", "{}", "2026-01-01", "[" * 200, '"' + "A" * 3000 + '"'),
     *('"a\\u0000b"', '"~nosuchuser/x"', '"/dev/zero"', "{a = " * 300 + "1" + "}" * 300, "-0.0"),
 )
+ODD_KEYS = ("9" * 5000, "-1", "1" * 12, "\u0663", "")
 LARGE = 1 << 20
 DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
 
@@ -121,6 +123,9 @@ def changed(value: Any, draw: random.Random) -> str:
             if draw.random() < 0.2:
                 del value[key]
                 return f"{'.'.join(where)} deleted"
+            if isinstance(value, dict) and draw.random() < 0.1:
+                value[draw.choice(ODD_KEYS)] = value.pop(key)
+                return f"{'.'.join(where)} under another key"
             value[key] = odd
             return f"{'.'.join(where)} = {odd!r:.40}"
         value = value[key]
@@ -169,7 +174,19 @@ def _csv(path: Path, draw: random.Random) -> str:
     return f"row {row}, cell {place} = {cell!r:.20}"
 
 
+def _claims(path: Path) -> str:
+    """Headers of arrays that are not there."""
+    told = {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 3)}
+    with ZipFile(path, "w") as archive:
+        for name in ("x", "y"):
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array_header_1_0(member, told)
+    return "claims arrays"
+
+
 def _arrays(path: Path, draw: random.Random) -> str:
+    if draw.random() < 0.1:
+        return _claims(path)
     with np.load(path) as held:
         arrays = {name: held[name] for name in held.files}
     name = draw.choice(sorted(arrays))

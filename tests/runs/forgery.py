@@ -96,6 +96,11 @@ def _another(tensors: Tensors, name: str, draw: random.Random) -> None:
     tensors["more"] = tensors[name]
 
 
+def _own(tensors: Tensors, name: str, draw: random.Random) -> None:
+    """What a method of one's own may keep: any value, in arrays that are no model."""
+    tensors["method.best_score"] = np.full(1, draw.choice([*HUGE, float("-inf")]))
+
+
 def _swapped(tensors: Tensors, name: str, draw: random.Random) -> None:
     other = draw.choice(sorted(tensors))
     tensors[name], tensors[other] = tensors[other], tensors[name]
@@ -115,7 +120,7 @@ def _without_samples(tensors: Tensors, name: str, draw: random.Random) -> None:
 
 LIES: list[Callable[[Tensors, str, random.Random], None]] = [
     *(_gone, _short, _long, _kind, _shape, _one_value, _all_values, _another, _swapped),
-    _without_samples,
+    *(_own, _without_samples),
 ]
 
 

@@ -17,6 +17,7 @@ from fedtiny.errors import FedTinyError, RunError
 from fedtiny.files import (
     append_line,
     digest_of,
+    make_closed_folder,
     read_file,
     read_json,
     with_text,
@@ -165,6 +166,23 @@ def test_nothing_is_written_through_a_link(tmp_path, thesis):
         write_new(link, b"new")
     write_atomically(link, b"new")
     assert (link.read_bytes(), link.is_symlink()) == (b"new", False)
+
+
+@pytest.mark.parametrize("target", ["thesis", "folder", "nothing", "../metrics.jsonl"])
+def test_a_tracker_gets_no_folder_with_a_way_out(tmp_path, thesis, target):
+    place, out = tmp_path / "mlruns", {"thesis": thesis, "folder": thesis.parent}
+    (place / "0" / "metrics").mkdir(parents=True)
+    (place / "latest").symlink_to("0")  # as W&B makes them
+    make_closed_folder(place)
+    (place / "0" / "metrics" / "loss").symlink_to(out.get(target, place / ".." / target))
+    with pytest.raises(RunError, match="loss: it is a symbolic link"):
+        make_closed_folder(place)
+
+
+def test_a_tracker_gets_no_folder_with_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "loss")
+    with pytest.raises(RunError, match="loss: it is not a regular file; remove it"):
+        make_closed_folder(tmp_path)
 
 
 def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):

@@ -71,14 +71,34 @@ def test_memory_of_a_usual_depth_is_taken(forged):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
-@pytest.mark.parametrize("name", ["theta", FIRST, "method.best.theta"])
+@pytest.mark.parametrize("name", ["theta", FIRST, "method.best.theta", "method.initial theta"])
 def test_values_that_cannot_be_computed_with_begin_again(forged, with_momentum, name, value):
     def poison(tensors, _):
-        tensors[name] = tensors[name].copy()
+        tensors[name] = tensors.get(name, tensors["theta"]).copy()
         tensors[name][3] = value
 
     forge(forged / "checkpoint.safetensors", poison)
     assert Saved.of(RunFolder(forged)).note == BEGINS_AGAIN
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_a_method_may_keep_any_value_in_arrays_of_its_own(forged, value):
+    """Say a best score that is -inf before any is known: the run goes on, nothing is lost."""
+    own = {"method.best_score": np.full(1, value), "method.scores": np.full((2, 3), value, "f4")}
+    forge(forged / "checkpoint.safetensors", lambda tensors, _: tensors.update(own))
+    saved = Saved.of(RunFolder(forged))
+    assert (saved.note, saved.checkpoint is not None, len(saved.records)) == ("", True, 2)
+    lines = (forged / "metrics.jsonl").read_text().splitlines()[:2]
+    fedtiny.resume(forged, reporter=Silent())
+    assert (forged / "metrics.jsonl").read_text().splitlines()[:2] == lines
+    kept = open_forged(forged / "checkpoint.safetensors")[0]
+    assert all(np.array_equal(kept[n], a, equal_nan=True) for n, a in own.items())
+
+
+def test_a_checkpoint_of_two_billion_rounds_lacks_their_lines(forged, capsys):
+    path = forged / "checkpoint.safetensors"
+    forge(path, lambda _, told: told.update(round=(1 << 31) - 1))
+    assert "lacks some of the 2147483647 rounds" in refused(capsys, "resume", forged)
 
 
 def test_a_run_that_begins_again_ends_as_it_would_have(forged, with_momentum, tmp_path):

@@ -177,6 +177,23 @@ def test_mlflow_holds_every_round_once_after_a_stop(tmp_path, monkeypatch):
     assert told == [(record["round_number"], record["accuracy"]) for record in lines(path)]
 
 
+def test_mlflow_writes_through_no_link(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("mlflow.tracking")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    path, thesis = tmp_path / "run", tmp_path / "thesis.tex"
+    cut(create(["mlflow"]), path, 2)
+    thesis.write_text("0 0.5 0\n")
+    (metric,) = (path / "mlruns").glob("*/*/metrics/accuracy")
+    metric.unlink()
+    metric.symlink_to(thesis)
+    go_on(create(["mlflow"]), path)
+    assert thesis.read_text() == "0 0.5 0\n"
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "tracker 'mlflow' failed" in told
+    assert f"{metric}: it is a symbolic link" in told
+    assert len(lines(path)) == 3
+
+
 class Ledger:
     """What of MLflow's client is called, with the limits that MLflow sets."""
 

@@ -32,6 +32,7 @@ MOST: dict[str, int] = {
     "workers": 1024,
     "width": 8192,
     "parameters": 10**10,
+    "fleet.devices": 10**7,
     "selection.pool_size": 10**6,
 }
 """Settings with a ceiling: beyond it no machine would do what was asked for."""

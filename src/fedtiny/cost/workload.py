@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedtiny.models.analysis import LayerProfile
 
 PAPER_SAMPLES = 5_000
+MAX_ROUNDS = 100_000  # that are looked at for programs which differ
 __getattr__ = old_names(__name__)
 
 
@@ -182,7 +183,7 @@ class Workload:
         """The programs of a run that differ, each by the first round that has it."""
         last = max(self.config.rounds, self.plain_round + 1)
         first: dict[str, int] = {}
-        for round in range(last):
+        for round in (*range(min(last, MAX_ROUNDS)), self.plain_round):
             first.setdefault(repr(self.program(round)), round)
         return {round: self.program(round) for round in first.values()}
 

@@ -165,7 +165,7 @@ def read_entry(folder: Path) -> ImageSet | None:
             return None
         if manifest != _manifest(folder, images.shape, tuple(manifest["classes"])):
             return None
-        labels = np.load(folder / LABELS, allow_pickle=False)
+        labels = np.array(np.load(folder / LABELS, mmap_mode="r", allow_pickle=False))
         return ImageSet(images, labels, tuple(manifest["classes"]))
     except (OSError, ValueError, KeyError, TypeError, EOFError, DataError):
         return None

@@ -7,7 +7,8 @@ import numpy as np
 
 from fedtiny.data.arrays import ArrayLayout, as_held
 from fedtiny.data.images import ImageSet
-from fedtiny.data.own_files import ALONE, NAMES, Columns, declared_layout, read_npz, read_table
+from fedtiny.data.npz import read_npz
+from fedtiny.data.own_files import ALONE, NAMES, Columns, declared_layout, read_table
 from fedtiny.errors import DataError
 
 

@@ -5,12 +5,10 @@ A folder may hold them as train and test; of a file that has both together, a fi
 
 import csv
 import io
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -18,6 +16,7 @@ from fedtiny.data.arrays import ArrayLayout, from_arrays, require_classes
 from fedtiny.data.cache import Cache
 from fedtiny.data.image_files import IMAGE_COLUMNS, parquet_columns, parquet_rows
 from fedtiny.data.images import SPLIT_SEED, TEST_SHARE, Array, DataSet, hold_out
+from fedtiny.data.npz import read_npz
 from fedtiny.data.partition import Partition
 from fedtiny.errors import DataError, printable
 from fedtiny.files import read_file
@@ -80,15 +79,6 @@ def _files(root: Path) -> tuple[Path, Path | None]:
             f"{root} is no .npz, .csv or .parquet file that can be read; point --data.root at one"
         )
     return root, None
-
-
-def read_npz(file: Path) -> dict[str, Array]:
-    """The arrays of an .npz file, by name."""
-    try:
-        with np.load(file, allow_pickle=False) as held:
-            return {name: held[name] for name in held.files}
-    except (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error) as broken:
-        raise DataError(f"{file} is not a readable .npz file of plain arrays") from broken
 
 
 def declared_layout(

@@ -1,6 +1,6 @@
 """How devices differ: what they hold, how well the model serves them, what they did."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -50,21 +50,28 @@ def _held(run: Run, samples: bool) -> dict[int, float]:
 def accuracies(run: Run) -> dict[int, float]:
     """Accuracy of the model on each device's own data, when it was last measured."""
     known = (numbers(record, "device_accuracies") for record in reversed(run.records))
-    return _by_device(next(filter(None, known), {}))
+    return {int(device): value for device, value in next(filter(None, known), {}).items()}
 
 
-def _by_device(table: dict[str, float]) -> dict[int, float]:
-    return {int(device): value for device, value in table.items() if device.isdecimal()}
+def _known(run: Run) -> Iterable[int]:
+    """The devices that the data were spread over, or else those that a round names."""
+    if run.table is not None:
+        return range(len(run.table))
+    named = [
+        int(device)
+        for record in run.records
+        for key in ("answered", "failed", "bounded")
+        for device in record.get(key, ())
+    ]
+    return sorted(set(named))
 
 
 def moved(run: Run) -> dict[int, float]:
     """About what each device sent and received: its share of each round that it answered."""
-    devices = range(run.config.fleet.devices)
-    begun = (metrics.moved(run.selection) or 0.0) / len(devices)
-    found = dict.fromkeys(devices, begun)
+    begun = (metrics.moved(run.selection) or 0.0) / run.config.fleet.devices
+    found = dict.fromkeys(_known(run), begun)
     for record in run.records:
-        answered = record.get("answered")
-        asked = [d for d in answered if d in found] if isinstance(answered, list) else []
+        asked = [device for device in record.get("answered", ()) if device in found]
         for device in asked:
             found[device] += (metrics.moved(record) or 0.0) / len(asked)
     return found
@@ -72,12 +79,11 @@ def moved(run: Run) -> dict[int, float]:
 
 def _counted(run: Run, key: str) -> dict[int, float]:
     """In how many rounds a device is named under a key."""
-    found = dict.fromkeys(range(run.config.fleet.devices), 0.0)
+    found = dict.fromkeys(_known(run), 0.0)
     for record in run.records:
-        named = record.get(key)
-        for device in named if isinstance(named, dict) else ():
-            if str(device).isdecimal() and int(device) in found:
-                found[int(device)] += 1
+        for device in map(int, record.get(key, ())):
+            if device in found:
+                found[device] += 1
     return found
 
 

@@ -11,7 +11,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import save
 
 from fedtiny.errors import FedTinyError, RunError, plural
-from fedtiny.federation.server import Server
+from fedtiny.federation.averaging import AVERAGE
+from fedtiny.federation.server import FINAL, Server
+from fedtiny.federation.server_optimizer import FIRST, SECOND
 from fedtiny.files import (
     MAX_TENSORS,
     digest_of,
@@ -33,6 +35,8 @@ from fedtiny.sparse.theta import Theta, is_usable
 FORMAT = 1
 METHOD_ARRAY = "method."
 MAX_MEMORY_DEPTH = 100  # tables within tables of what a method remembers
+OF_THETA = {FIRST, SECOND, AVERAGE, FINAL}
+"""Arrays of a server with a value for each of theta's."""
 ARRAYS = {"theta": np.float32, "mask.counts": np.int64, "mask.indices": np.int32}
 """The arrays of a model and its mask."""
 STATE = reading.fields(
@@ -74,8 +78,18 @@ class Checkpoint:
 
     @property
     def is_usable(self) -> bool:
-        """Whether all its values are finite, and small enough to compute with."""
-        return all(is_usable(a) for a in self.tensors.values() if a.dtype.kind == "f")
+        """Whether its models have values that are finite, and small enough to compute with."""
+        models = [array for name, array in self.tensors.items() if _is_model(name)]
+        return all(is_usable(array) for array in models if array.dtype.kind == "f")
+
+
+def _is_model(name: str) -> bool:
+    """Whether a tensor has values of a model; in any other a method may keep, say, -inf.
+
+    >>> [_is_model(n) for n in ("theta", "method.best.theta", "method.best_score")]
+    [True, True, False]
+    """
+    return name.endswith("theta") or name.removeprefix(METHOD_ARRAY) in OF_THETA
 
 
 def save_checkpoint(folder: RunFolder, server: Server, last: Record | None = None) -> None:

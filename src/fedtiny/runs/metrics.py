@@ -83,7 +83,8 @@ def read_before(folder: RunFolder, rounds: int, last: Record | None = None) -> l
     records = [record for record in read(folder) if round_number(record) <= rounds]
     if last and len(records) == rounds - 1:
         records.append(numbered(last))
-    if [round_number(record) for record in records] != list(range(1, rounds + 1)):
+    numbers = [round_number(record) for record in records]
+    if len(numbers) != rounds or numbers != list(range(1, rounds + 1)):
         raise RunError(
             f"{folder.metrics} lacks some of the {plural(rounds, 'round')} that the checkpoint has "
             "seen; put the file back as it was"

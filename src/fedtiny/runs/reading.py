@@ -50,6 +50,20 @@ def table(check: Check) -> Check:
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
+def is_device(name: str) -> bool:
+    """Whether this is the number of a device, as a key of plain data.
+
+    >>> [is_device(name) for name in ("12", "-1", "x", "9" * 5000)]
+    [True, False, False, False]
+    """
+    return name.isascii() and name.isdigit() and len(name) < 10
+
+
+def by_device(check: Check) -> Check:
+    """A table of such values by the number of a device."""
+    return lambda value: table(check)(value) and all(map(is_device, value))
+
+
 def fields(needed: Mapping[str, Check], others: Mapping[str, Check] | None = None) -> Check:
     """A table that has all fields that are needed, and perhaps others."""
     known = {**needed, **(others or {})}
@@ -88,7 +102,7 @@ def _is_choice(value: Any) -> bool:
 
 COUNT, SHARE, REAL, SIZE = integer(), real(0, 1), real(), real(0)
 LOSS = maybe(REAL)
-FAILED = table(is_text)
+FAILED = by_device(is_text)
 
 MEASURED: dict[str, Check] = {
     "accuracy": maybe(SHARE),
@@ -117,7 +131,7 @@ RECORD = of_round(
         "train_loss": LOSS,
         "effective_density": maybe(SHARE),
         **dict.fromkeys(("device_accuracy_mean", "device_accuracy_worst"), maybe(SHARE)),
-        "device_accuracies": table(SHARE),
+        "device_accuracies": by_device(SHARE),
         "densities": table(SHARE),
         "effective_densities": maybe(table(maybe(SHARE))),
         **dict.fromkeys(("adjusted", "grown", "dropped"), table(COUNT)),
@@ -184,7 +198,7 @@ EVALUATION = fields({"confusion": listed(listed(COUNT))})
 VERSIONS = table(is_text)
 ASSIGNMENT = fields({"node": integer(1 << 64), "name": is_text, "samples": COUNT})
 NODES = fields(
-    {"devices": table(ASSIGNMENT)}, {"turned_away": table(is_text), "bytes_joining": COUNT}
+    {"devices": by_device(ASSIGNMENT)}, {"turned_away": table(is_text), "bytes_joining": COUNT}
 )
 MACHINE_LIST = fields({"machines": listed(is_table)})
 TRACKED = table(fields({"key": is_text, "rounds": integer(MAX_ROUNDS)}))
@@ -232,8 +246,6 @@ def assignments(folder: RunFolder) -> dict[int, Plain]:
     if not folder.nodes.exists():
         return {}
     found = plain(folder.nodes, NODES)["devices"]
-    if not all(name.isascii() and name.isdigit() and len(name) < 10 for name in found):
-        raise RunError(f"{folder.nodes} is damaged")
     return {
         int(name): {key: own[key] for key in ("node", "name", "samples")}
         for name, own in found.items()

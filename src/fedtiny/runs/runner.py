@@ -18,16 +18,14 @@ from fedtiny.config import Config
 from fedtiny.data import DataSet, Partition
 from fedtiny.devices.ranks import Ranks, joined
 from fedtiny.errors import ConfigError, FedTinyError, RunError, printable
-from fedtiny.federation.averaging import AVERAGE
 from fedtiny.federation.rounds import prepare
-from fedtiny.federation.server import FINAL, Server
-from fedtiny.federation.server_optimizer import FIRST, SECOND
+from fedtiny.federation.server import Server
 from fedtiny.files import plain
 from fedtiny.models import Traced
 from fedtiny.runs.acceptance import accepted_round
 from fedtiny.runs.assembly import Assembly, assemble, computing_on
 from fedtiny.runs.best import best_model, keep_best
-from fedtiny.runs.checkpoint import Checkpoint, IncompleteRunError, restore
+from fedtiny.runs.checkpoint import OF_THETA, Checkpoint, IncompleteRunError, restore
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.metrics import Record, result_record, selection_record
@@ -40,10 +38,6 @@ from fedtiny.sparse.theta import Theta
 
 if TYPE_CHECKING:
     from torch import nn
-
-
-OF_THETA = {FIRST, SECOND, AVERAGE, FINAL}
-"""Arrays of a server with a value for each of theta's."""
 
 
 @dataclass(frozen=True)

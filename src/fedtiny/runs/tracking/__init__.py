@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from fedtiny import config as configs
 from fedtiny.errors import ConfigError, RunError, did_you_mean
 from fedtiny.extras import require
-from fedtiny.files import make_own_folder, write_json
+from fedtiny.files import make_closed_folder, write_json
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
@@ -64,7 +64,7 @@ class TensorBoard:
 
     def open(self, subject: Subject) -> None:
         place = subject.folder / "tensorboard"
-        make_own_folder(place)
+        make_closed_folder(place)
         self.writer = self.writing.SummaryWriter(str(place), purge_step=subject.rounds + 1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -111,7 +111,7 @@ class WeightsAndBiases:
         self.run: Any = None
 
     def open(self, subject: Subject) -> None:
-        make_own_folder(subject.folder / "wandb")
+        make_closed_folder(subject.folder / "wandb")
         self.run = self.wandb.init(
             project=os.environ.get("WANDB_PROJECT", "fedtiny"),
             name=subject.name,

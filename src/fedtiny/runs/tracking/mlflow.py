@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedtiny.config.flat import joined
 from fedtiny.extras import require
-from fedtiny.files import make_own_folder
+from fedtiny.files import make_closed_folder
 
 if TYPE_CHECKING:
     from fedtiny.runs.tracking import Subject
@@ -69,5 +69,5 @@ def _store(subject: "Subject") -> str:
     if named := os.environ.get("MLFLOW_TRACKING_URI"):
         return named
     place = subject.folder / STORE
-    make_own_folder(place)
+    make_closed_folder(place)
     return place.as_uri()
