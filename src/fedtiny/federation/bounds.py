@@ -3,12 +3,13 @@
 Every part of a reply has a norm: the step of its weights and that of its batch-norm statistics away
 from what the device was sent, its gradients of a layer, each of its arrays. A part whose norm is
 more than `bound` times the median of the devices' norms is out of bounds. A device of more samples
-trains longer, and measures gradients with less noise: with the root of its samples the bound of its
-steps widens, and that of its gradients narrows. A step or gradients out of bounds are scaled down
-to the median or, beyond twice the bound, left out; an array is clipped, value by value, to the
-range of the devices that are within bounds. Of losses two things are compared: their level, which
-is a device's median, and what tells candidates apart, which is how its losses less their level
-differ from the devices' median. Out of bounds, the devices' medians take their place.
+trains longer: with the root of its samples the bound of its steps widens. Gradients are of one
+batch, so many samples change nothing; those of fewer samples than usual differ more, and with the
+root of these their bound widens. A step or gradients out of bounds are scaled down to the median
+or, beyond twice the bound, left out; an array is clipped, value by value, to the range of the
+devices that are within bounds. Of losses two things are compared: their level, which is a device's
+median, and what tells candidates apart, which is how its losses less their level differ from the
+devices' median. Out of bounds, the devices' medians take their place.
 
 A step beyond half the bound must also go along with the others', where they agree, and one that
 weighs much, for its samples, must not go against them: else it is left out. Of a device whose step
@@ -123,7 +124,7 @@ class Bounds:
         limit = self.bound * LOOSER.get(part[0], 1.0)
         if part in (WEIGHTS, STATISTICS):
             return limit * self.expected[device]
-        return limit / self.expected[device] if part[0] == GRADIENTS else limit
+        return limit / min(1.0, self.expected[device]) if part[0] == GRADIENTS else limit
 
     def _is_far(self, part: Part, device: int) -> bool:
         return self.out[device].get(part, 0.0) > FAR * self._limit(part, device)
