@@ -126,6 +126,19 @@ def test_an_array_is_clipped_to_the_range_of_the_others():
     assert bounds.named[3].startswith("x ")
 
 
+def test_where_all_within_bounds_in_an_array_are_left_out_it_is_clipped_to_their_range():
+    steps = [theta(50, 0, 0), *[theta(1, 0, 0, var=50)] * 2, *[theta(1, 0, 0)] * 2]
+    arrays = [[1, 2], [2, 1], [3, 1], [100, 100], [0, 200]]
+    replies = [
+        Reply(k, 1, step, arrays={"x": np.float32(values)})
+        for k, (step, values) in enumerate(zip(steps, arrays, strict=True))
+    ]
+    found, bounds = bounded(replies)
+    assert [bounds.leaves_out(k) for k in range(5)] == [True, True, True, False, False]
+    assert [reply.arrays["x"].tolist() for reply in found[3:]] == [[3, 2], [1, 2]]
+    assert sorted(bounds.out) == [0, 1, 2, 3, 4]
+
+
 def told(*rows):
     return [Reply(k, 1, arrays={"losses": np.float32(row)}) for k, row in enumerate(rows)]
 

@@ -41,6 +41,7 @@ from fedtiny.federation.norms import (
 from fedtiny.sparse.theta import Theta, statistics_places
 from fedtiny.sparse.vector import SparseVector
 
+Ranges = dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]]
 FEWEST = 3  # devices among which one can be told from the others
 DIRECTION: Part = ("direction", "")
 LOOSER = {STATISTICS[0]: 1.5, ARRAY: 1.5, LOSSES[0]: 1.5, METRIC[0]: 4.0}
@@ -72,7 +73,7 @@ class Bounds:
     medians: dict[Part, float] = field(default_factory=dict)
     losses: Doubles | None = None
     """What stands for the losses of a device that is out of bounds."""
-    ranges: dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]] = field(default_factory=dict)
+    ranges: Ranges = field(default_factory=dict)
     """By array, the least and largest values of the devices that are within bounds."""
 
     @classmethod
@@ -159,15 +160,19 @@ class Bounds:
         return shares
 
     def learn_ranges(self, replies: Iterable[Reply]) -> None:
-        """Find the ranges to which arrays that are out of bounds are clipped."""
-        wanted = {part[1] for own in self.out.values() for part in own if part[0] == ARRAY}
+        """Find the ranges to which arrays that are out of bounds are clipped.
+
+        Where all devices within bounds in an array are left out, for their steps, it is theirs.
+        """
+        wanted = {part for own in self.out.values() for part in own if part[0] == ARRAY}
+        left_out: Ranges = {}
         for reply in replies if wanted else ():
-            if self.leaves_out(reply.device):
-                continue
-            for name in wanted - {part[1] for part in self.out.get(reply.device, ())}:
+            ranges = left_out if self.leaves_out(reply.device) else self.ranges
+            for _, name in wanted - self.out.get(reply.device, {}).keys():
                 array = np.asarray(reply.arrays[name])
-                low, high = self.ranges.get(name, (array, array))
-                self.ranges[name] = np.minimum(low, array), np.maximum(high, array)
+                low, high = ranges.get(name, (array, array))
+                ranges[name] = np.minimum(low, array), np.maximum(high, array)
+        self.ranges = left_out | self.ranges
 
     def applied(self, reply: Reply) -> Reply:
         """The reply with what is out of bounds brought back; else the reply itself."""
