@@ -72,8 +72,17 @@ def test_under_a_mask_of_its_own_a_grown_weight_steps_away_from_zero():
 
 def test_a_norm_is_that_of_numpy_however_it_is_cut():
     values = np.random.default_rng(0).standard_normal(100_001).astype(np.float32)
-    assert norm(values) == pytest.approx(np.linalg.norm(values.astype(np.float64)), rel=1e-14)
-    assert norm(np.float32([3e38, 3e38])) == pytest.approx(3e38 * 2**0.5)
+    doubles = values.astype(np.float64)
+    assert norm(values) == pytest.approx(np.linalg.norm(doubles), rel=1e-6)
+    assert norm(doubles) == pytest.approx(np.linalg.norm(doubles), rel=1e-14)
+
+
+@pytest.mark.parametrize("value", [3e38, 1e30, 1e-30, 1e-45])
+def test_a_norm_of_squares_that_float32_has_not_is_computed_in_float64(value):
+    values = np.float32([value, value])
+    own = float(values[0])
+    assert norm(values) == pytest.approx(own * 2**0.5)
+    assert norm(values, -values) == pytest.approx(own * 8**0.5)
 
 
 def test_within_bounds_a_reply_is_the_very_same():
