@@ -7,12 +7,16 @@ turns, and of final weights where forged gradients wanted them. The last rows ha
 of a seed, in points, in the attacks above x-1: beside the run without the hostile devices, and
 beside the run in which all are honest. Tables: runs in which all are honest, with and without
 bounds; one hostile device, by how many samples it has; one to three, by defence. "ends" is a run
-that no device can go on with. Results are kept in the JSON file; what is there is not run again.
+that no device can go on with. Results are kept in the JSON file, each with a digest of the code
+that decides it, and one of the present code is not run again. With --stored nothing is run, and
+what is missing or of other code is a dash.
 
     python benchmarks/attacks.py [--json benchmarks/results/attacks.json] [--seeds 3] [--rounds 16]
+                                 [--hostile 1 2 3] [--defences none default ...] [--stored]
 """
 
 import argparse
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import fedtiny
 from fedtiny.config import Config, FleetConfig, RobustnessConfig
 from fedtiny.data import ImageSet
 from fedtiny.devices.device_data import DeviceData
@@ -153,14 +158,17 @@ ATTACKS = {
     "losses": Attack(_losses),
     "gradients": Attack(_gradients),
     "gradients x1.5": Attack(partial(_gradients, norms=1.5)),
+    "gradients x2.5": Attack(partial(_gradients, norms=2.5)),
     "backdoor": Attack(scaled(10).lie, relabelled(lambda data: triggered(data, every=2))),
     "x-1": scaled(-1),
     "labels": Attack(poison=relabelled(flipped)),
     "absent": Attack(absent=True),
 }
 LOOKS_HONEST = ("x-1", "labels", "absent")
-BY_PLACE_ONLY = ("x-5", "x-3", "x3", "gradients x1.5")
-SHOWN = {"backdoor": "backdoor", "gradients": "placed", "gradients x1.5": "placed"}
+BY_PLACE_ONLY = ("x-5", "x-3", "x3", "gradients x1.5", "gradients x2.5")
+SHOWN = {"backdoor": "backdoor"} | dict.fromkeys(
+    ("gradients", "gradients x1.5", "gradients x2.5"), "placed"
+)
 LARGEST, SMALLEST = "largest", "smallest"
 
 
@@ -295,19 +303,44 @@ def _backdoor(assembly: Assembly) -> float:
     return float(assembly.engine.evaluate(shard)["accuracy"])
 
 
-class Results:
-    """What was measured, in a file that grows."""
+DECIDING = (
+    "federation/bounds.py",
+    "federation/norms.py",
+    "federation/directions.py",
+    "sparse/robust_mean.py",
+    "runs/acceptance.py",
+)
+"""Files of the package that decide, beside the attacks, what comes of a run."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+
+def code_digest() -> str:
+    """A digest of the code that decides the results: of the defenses, and of the attacks above."""
+    attacks = Path(__file__).read_text().partition("\nDEVICES")[2].partition("\nDECIDING")[0]
+    package = Path(fedtiny.__file__).parent
+    texts = [attacks, *((package / name).read_text() for name in DECIDING)]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
+class Results:
+    """What was measured, in a file that grows; what other code gave is measured again.
+
+    Or, from what is stored only, it is nothing.
+    """
+
+    def __init__(self, path: Path, stored_only: bool = False) -> None:
+        self.path, self.stored_only = path, stored_only
+        self.code = code_digest()
         self.found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
     def of(self, name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        if name not in self.found:
-            self.found[name] = run()
-            self.path.write_text(json.dumps(self.found, indent=1, sort_keys=True) + "\n")
-        result: dict[str, Any] = self.found[name]
-        return result
+        result: dict[str, Any] = self.found.get(name, {})
+        if result.get("code") == self.code:
+            return result
+        if self.stored_only:
+            return {}
+        self.found[name] = run() | {"code": self.code}
+        self.path.write_text(json.dumps(self.found, indent=1, sort_keys=True) + "\n")
+        return self.found[name]  # type: ignore[no-any-return]
 
 
 def honest_table(results: Results, seeds: int, rounds: int) -> Iterator[str]:
@@ -325,6 +358,9 @@ def honest_table(results: Results, seeds: int, rounds: int) -> Iterator[str]:
             ]
             for name in ("none", "default")
         )
+        if not all([*plain, *bounded]):
+            yield _row(partition, ["-"] * 4)
+            continue
         pairs = [
             p
             for a, b in zip(plain, bounded, strict=True)
@@ -371,7 +407,8 @@ def table(
     """Rows of attacks; what a column gives for an attack is a run of each seed."""
     yield f"| {title} | {' | '.join(columns)} |"
     yield "|---|" + "---|" * len(columns)
-    yield _row("nobody", [f"{_mean(honest[name], 'accuracy'):.3f}" for name in columns])
+    nobody = [f"{_mean(own, 'accuracy'):.3f}" if all(own) else "-" for own in honest.values()]
+    yield _row("nobody", nobody)
     found = {name: {attack: runs(attack) for attack in attacks} for name, runs in columns.items()}
     for attack in attacks:
         yield _row(attack, [_cell(attack, found[name][attack]) for name in columns])
@@ -385,6 +422,8 @@ def _row(name: str, cells: Sequence[str]) -> str:
 
 
 def _cell(attack: str, runs: Runs) -> str:
+    if not all(runs):
+        return "-"
     if any("ended" in run for run in runs):
         return "ends"
     star = "*" if all(run["named"] for run in runs) else ""
@@ -394,10 +433,12 @@ def _cell(attack: str, runs: Runs) -> str:
 
 def _worst(found: Mapping[str, Runs], beside: Runs) -> str:
     """The attack that costs most in a seed, in points; of those that do not look honest."""
+    strong = {attack: runs for attack, runs in found.items() if attack not in LOOKS_HONEST}
+    if not all(map(all, [beside, *strong.values()])):
+        return "-"
     losses = {
         attack: max(o["accuracy"] - r.get("accuracy", 0) for o, r in zip(beside, runs, strict=True))
-        for attack, runs in found.items()
-        if attack not in LOOKS_HONEST
+        for attack, runs in strong.items()
     }
     worst = max(losses, key=lambda attack: losses[attack])
     return f"{-100 * losses[worst]:+.1f} ({worst})"
@@ -441,9 +482,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--hostile", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument("--defences", nargs="+", default=[*DEFENCES], choices=[*DEFENCES])
+    parser.add_argument("--stored", action="store_true", help="run nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    results = Results(arguments.json)
+    results = Results(arguments.json, arguments.stored)
     print("\n".join(honest_table(results, arguments.seeds, arguments.rounds)), flush=True)
     by_place = place_table(results, arguments.seeds, arguments.rounds)
     print("\n" + "\n".join(by_place), flush=True)

@@ -72,8 +72,17 @@ def test_under_a_mask_of_its_own_a_grown_weight_steps_away_from_zero():
 
 def test_a_norm_is_that_of_numpy_however_it_is_cut():
     values = np.random.default_rng(0).standard_normal(100_001).astype(np.float32)
-    assert norm(values) == pytest.approx(np.linalg.norm(values.astype(np.float64)), rel=1e-14)
-    assert norm(np.float32([3e38, 3e38])) == pytest.approx(3e38 * 2**0.5)
+    doubles = values.astype(np.float64)
+    assert norm(values) == pytest.approx(np.linalg.norm(doubles), rel=1e-6)
+    assert norm(doubles) == pytest.approx(np.linalg.norm(doubles), rel=1e-14)
+
+
+@pytest.mark.parametrize("value", [3e38, 1e30, 1e-30, 1e-45])
+def test_a_norm_of_squares_that_float32_has_not_is_computed_in_float64(value):
+    values = np.float32([value, value])
+    own = float(values[0])
+    assert norm(values) == pytest.approx(own * 2**0.5)
+    assert norm(values, -values) == pytest.approx(own * 8**0.5)
 
 
 def test_within_bounds_a_reply_is_the_very_same():
@@ -124,6 +133,19 @@ def test_an_array_is_clipped_to_the_range_of_the_others():
     assert found[3].arrays["x"].tolist() == [2, 1]
     assert found[0] is replies[0]
     assert bounds.named[3].startswith("x ")
+
+
+def test_where_all_within_bounds_in_an_array_are_left_out_it_is_clipped_to_their_range():
+    steps = [theta(50, 0, 0), *[theta(1, 0, 0, var=50)] * 2, *[theta(1, 0, 0)] * 2]
+    arrays = [[1, 2], [2, 1], [3, 1], [100, 100], [0, 200]]
+    replies = [
+        Reply(k, 1, step, arrays={"x": np.float32(values)})
+        for k, (step, values) in enumerate(zip(steps, arrays, strict=True))
+    ]
+    found, bounds = bounded(replies)
+    assert [bounds.leaves_out(k) for k in range(5)] == [True, True, True, False, False]
+    assert [reply.arrays["x"].tolist() for reply in found[3:]] == [[3, 2], [1, 2]]
+    assert sorted(bounds.out) == [0, 1, 2, 3, 4]
 
 
 def told(*rows):
@@ -283,14 +305,16 @@ def test_the_bound_of_a_step_goes_with_the_root_of_the_samples(samples, limit):
     assert bounded(stepping(*usual, (samples, 2.1 * limit)))[0][3].theta is None
 
 
-@pytest.mark.parametrize(("samples", "limit"), [(100, 3), (400, 1.5), (10**6, 1), (25, 6)])
-def test_the_bound_of_gradients_goes_the_other_way(samples, limit):
-    def replies(length):
+@pytest.mark.parametrize(
+    ("samples", "limit"), [(100, 3), (400, 3), (900, 3), (10**6, 3), (64, 3.75), (25, 6), (1, 6)]
+)
+def test_the_bound_of_gradients_widens_for_few_samples_and_never_narrows(samples, limit):
+    def out(length):
         usual = [Reply(k, 100, None, gradient(0, 0, 1)) for k in range(3)]
-        return [*usual, Reply(3, samples, None, gradient(0, 0, length))]
+        return list(bounded([*usual, Reply(3, samples, None, gradient(0, 0, length))])[1].out)
 
-    assert list(bounded(replies(0.99 * limit))[1].out) == []
-    assert list(bounded(replies(1.01 * limit))[1].out) == [3]
+    assert out(0.99 * limit) == []
+    assert out(1.01 * limit) == [3]
 
 
 # By direction

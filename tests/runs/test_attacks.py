@@ -56,3 +56,29 @@ def test_a_device_with_much_of_the_data_does_no_more_than_to_be_absent(attack, a
     assert found["named"]
     assert found["others_named"] == []
     assert found["accuracy"] > absent["accuracy"] - 0.02
+
+
+def test_what_other_code_gave_is_measured_again_or_a_dash(attacks, tmp_path):
+    stored = tmp_path / "attacks.json"
+    results = attacks.Results(stored)
+    present = {"accuracy": 0.9, "named": True}
+    results.of("x100", lambda: present)
+    assert attacks.Results(stored).of("x100", lambda: 1 / 0) == present | {"code": results.code}
+    stored.write_text(stored.read_text().replace(results.code, "0" * 12))
+    old = attacks.Results(stored, stored_only=True).of("x100", lambda: 1 / 0)
+    assert old == {}
+    assert attacks._cell("x100", [present, old]) == "-"
+    assert attacks._cell("x100", [present, present]) == "0.900*"
+    again = attacks.Results(stored).of("x100", lambda: {"accuracy": 0.8})
+    assert again == {"accuracy": 0.8, "code": results.code}
+
+
+def test_the_digest_is_of_the_defenses_and_the_attacks(attacks, tmp_path, monkeypatch):
+    package = tmp_path / "fedtiny"
+    for name in attacks.DECIDING:
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("one = 1\n")
+    monkeypatch.setattr(attacks.fedtiny, "__file__", str(package / "__init__.py"))
+    before = attacks.code_digest()
+    (package / attacks.DECIDING[0]).write_text("one = 2\n")
+    assert attacks.code_digest() != before

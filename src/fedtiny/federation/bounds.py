@@ -3,12 +3,13 @@
 Every part of a reply has a norm: the step of its weights and that of its batch-norm statistics away
 from what the device was sent, its gradients of a layer, each of its arrays. A part whose norm is
 more than `bound` times the median of the devices' norms is out of bounds. A device of more samples
-trains longer, and measures gradients with less noise: with the root of its samples the bound of its
-steps widens, and that of its gradients narrows. A step or gradients out of bounds are scaled down
-to the median or, beyond twice the bound, left out; an array is clipped, value by value, to the
-range of the devices that are within bounds. Of losses two things are compared: their level, which
-is a device's median, and what tells candidates apart, which is how its losses less their level
-differ from the devices' median. Out of bounds, the devices' medians take their place.
+trains longer: with the root of its samples the bound of its steps widens. Gradients are of one
+batch, so many samples change nothing; those of fewer samples than usual differ more, and with the
+root of these their bound widens. A step or gradients out of bounds are scaled down to the median
+or, beyond twice the bound, left out; an array is clipped, value by value, to the range of the
+devices that are within bounds. Of losses two things are compared: their level, which is a device's
+median, and what tells candidates apart, which is how its losses less their level differ from the
+devices' median. Out of bounds, the devices' medians take their place.
 
 A step beyond half the bound must also go along with the others', where they agree, and one that
 weighs much, for its samples, must not go against them: else it is left out. Of a device whose step
@@ -40,6 +41,7 @@ from fedtiny.federation.norms import (
 from fedtiny.sparse.theta import Theta, statistics_places
 from fedtiny.sparse.vector import SparseVector
 
+Ranges = dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]]
 FEWEST = 3  # devices among which one can be told from the others
 DIRECTION: Part = ("direction", "")
 LOOSER = {STATISTICS[0]: 1.5, ARRAY: 1.5, LOSSES[0]: 1.5, METRIC[0]: 4.0}
@@ -71,7 +73,7 @@ class Bounds:
     medians: dict[Part, float] = field(default_factory=dict)
     losses: Doubles | None = None
     """What stands for the losses of a device that is out of bounds."""
-    ranges: dict[str, tuple[NDArray[np.generic], NDArray[np.generic]]] = field(default_factory=dict)
+    ranges: Ranges = field(default_factory=dict)
     """By array, the least and largest values of the devices that are within bounds."""
 
     @classmethod
@@ -123,7 +125,7 @@ class Bounds:
         limit = self.bound * LOOSER.get(part[0], 1.0)
         if part in (WEIGHTS, STATISTICS):
             return limit * self.expected[device]
-        return limit / self.expected[device] if part[0] == GRADIENTS else limit
+        return limit / min(1.0, self.expected[device]) if part[0] == GRADIENTS else limit
 
     def _is_far(self, part: Part, device: int) -> bool:
         return self.out[device].get(part, 0.0) > FAR * self._limit(part, device)
@@ -158,15 +160,19 @@ class Bounds:
         return shares
 
     def learn_ranges(self, replies: Iterable[Reply]) -> None:
-        """Find the ranges to which arrays that are out of bounds are clipped."""
-        wanted = {part[1] for own in self.out.values() for part in own if part[0] == ARRAY}
+        """Find the ranges to which arrays that are out of bounds are clipped.
+
+        Where all devices within bounds in an array are left out, for their steps, it is theirs.
+        """
+        wanted = {part for own in self.out.values() for part in own if part[0] == ARRAY}
+        left_out: Ranges = {}
         for reply in replies if wanted else ():
-            if self.leaves_out(reply.device):
-                continue
-            for name in wanted - {part[1] for part in self.out.get(reply.device, ())}:
+            ranges = left_out if self.leaves_out(reply.device) else self.ranges
+            for _, name in wanted - self.out.get(reply.device, {}).keys():
                 array = np.asarray(reply.arrays[name])
-                low, high = self.ranges.get(name, (array, array))
-                self.ranges[name] = np.minimum(low, array), np.maximum(high, array)
+                low, high = ranges.get(name, (array, array))
+                ranges[name] = np.minimum(low, array), np.maximum(high, array)
+        self.ranges = left_out | self.ranges
 
     def applied(self, reply: Reply) -> Reply:
         """The reply with what is out of bounds brought back; else the reply itself."""

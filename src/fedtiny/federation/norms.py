@@ -17,6 +17,8 @@ WEIGHTS, STATISTICS = ("update", ""), ("batch-norm statistics", "")
 GRADIENTS, ARRAY = "gradients", "array"
 LOSSES, LEVEL = ("losses", ""), ("level of losses", "")
 METRIC = ("loss", "")
+PIECE = 1 << 13  # values of an inner product; OpenBLAS has threads from 10,000 on
+SQUARES = (1e-20, 1e37)  # sums of squares that float32 has with all its digits
 LEAST_METRIC = 1.0  # losses below it are not told apart
 Doubles = NDArray[np.float64]
 
@@ -45,18 +47,41 @@ class Measured:
 
 
 def norm(values: NDArray[np.generic], before: NDArray[np.float32] | None = None) -> float:
-    """The Euclidean norm of values, or of their difference from others."""
+    """The Euclidean norm of values, or of their difference from others.
+
+    It is computed in float32, or in float64 where squares are too large or too small for that.
+    """
     flat = values.reshape(-1)
+    if flat.dtype == np.float32:
+        square = _square(flat, before, np.float32)
+        if SQUARES[0] < square < SQUARES[1]:
+            return sqrt(square)
+    return sqrt(_square(flat, before, np.float64))
+
+
+def _square(
+    flat: NDArray[np.generic],
+    before: NDArray[np.float32] | None,
+    dtype: type[np.float32] | type[np.float64],
+) -> float:
+    """The sum of squares, chunk by chunk, or infinity."""
     squares: dict[int, float] = {}
 
     def add(chunk: slice) -> None:
-        own = flat[chunk].astype(np.float64)
-        if before is not None:
-            own -= before[chunk]
-        squares[chunk.start] = float(np.square(own, out=own).sum())  # no BLAS: its threads spin
+        own: NDArray[np.floating] = flat[chunk].astype(dtype, copy=False)
+        with np.errstate(over="ignore", under="ignore"):
+            if before is not None:
+                own = np.subtract(own, before[chunk], dtype=dtype)
+            squares[chunk.start] = product(own, own)
 
     in_chunks(flat.size, add)
-    return sqrt(fsum(squares.values()))
+    return fsum(squares.values())
+
+
+def product(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:
+    """The inner product of two chunks, in pieces for which BLAS starts no threads: these spin."""
+    starts = range(0, len(one), PIECE)
+    return fsum(float(np.dot(one[k : k + PIECE], other[k : k + PIECE])) for k in starts)
 
 
 def step_norms(theta: Theta, sent: Theta) -> tuple[float, float]:
