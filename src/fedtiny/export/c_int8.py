@@ -50,6 +50,11 @@ def write_int8(
     return write_source(Int8Source(model, target, prefix), out)
 
 
+def int8_flash_bytes(model: TinyModel) -> int:
+    """Bytes of constant tables that the C code of a quantized model has."""
+    return Int8Source(model, "generic", c_runtime.PREFIX).table_bytes
+
+
 def _zeros(steps: Program, arithmetic: Arithmetic) -> dict[int, int]:
     """The integer that stands for 0 in each value, of arranged planes too."""
     found = {value: held.zero_point for value, held in arithmetic.qparams.items()}

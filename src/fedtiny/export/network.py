@@ -20,6 +20,7 @@ from fedtiny.graph.passes import remove_dead as without_dead
 from fedtiny.sparse.theta import Theta
 
 Values = Literal["fp32", "fp16", "int8"]
+Activations = Literal["int8"]
 Batch = TypeVar("Batch", bound=Any)
 LARGEST_INT8 = 127
 MAX_CLAIMED = 1 << 53  # bytes that a card may claim: a larger number is no exact float
