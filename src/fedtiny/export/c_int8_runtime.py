@@ -8,7 +8,7 @@ from typing import Literal
 
 from fedtiny.export import c_runtime
 
-Target = Literal["generic", "cortex-m", "cortex-m-dsp", "x86"]
+Target = Literal["generic", "cortex-m", "x86"]
 PARTS: dict[str, tuple[str, ...]] = {
     "limited": (),
     "scaled": (),
@@ -17,7 +17,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "load_raw": ("limited",),
     "load_values": (),
     "layer": ("limited", "scaled"),
-    "widths": (),
+    "widths": ("limited",),
     "sums": ("layer", "widths"),
     "gather": ("sums",),
     "convolve": ("gather",),
@@ -49,7 +49,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """As those of the runtime for floats."""
 MOVING = (
-    *("tensor", "load_values", "split", "span", "window", "upsample", "copy", "reshape"),
+    *("tensor", "load_values", "span", "window", "upsample", "copy", "reshape"),
     *("permute", "flatten"),
 )
 """Parts that move values and compute nothing: those for floats, with another type."""
@@ -69,7 +69,6 @@ class Widths:
 WIDTHS: dict[Target, Widths] = {
     "generic": Widths(16, 4, 1, "widths_loops"),
     "cortex-m": Widths(8, 4, 1, "widths_unrolled"),
-    "cortex-m-dsp": Widths(8, 4, 1, "widths_dsp"),
     "x86": Widths(64, 32, 16, "widths_loops"),
 }
 """By target; a sum may read so far behind what it needs."""

@@ -10,30 +10,42 @@ static Kept kept_weights[MOST_KEPT];
 
 static void list_kept(const Layer *layer, Reader *reader, int plane)
 {
-    Reader at = *reader;
+    const uint8_t *steps = reader->steps;
+    const int8_t *weights = reader->weights;
+    const int32_t *offsets = layer->offsets;
+    const int escape = reader->escape, inputs = layer->inputs;
+    const unsigned taps = (unsigned)layer->taps;
+    int place = reader->place;
     Kept *kept = kept_weights;
-    for (; at.place < layer->inputs; advance(&at), ++kept) {
-        const unsigned channel = (unsigned)at.place / (unsigned)layer->taps;
-        const unsigned tap = (unsigned)at.place - channel * (unsigned)layer->taps;
-        kept->offset = layer->offsets[tap] + (int32_t)channel * plane;
-        kept->weight = *at.weights++;
+    for (; place < inputs; ++kept) {
+        const unsigned channel = (unsigned)place / taps;
+        int step = *steps++;
+        if (step >= escape)
+            step = escape + 256 * (step - escape) + *steps++;
+        kept->offset = offsets[(unsigned)place - channel * taps] + (int32_t)channel * plane;
+        kept->weight = *weights++;
+        place += step + 1;
     }
     kept->offset = END;
-    at.place -= layer->inputs;
-    *reader = at;
+    reader->steps = steps;
+    reader->weights = weights;
+    reader->place = place - inputs;
 }
 
+/* Sums of `length` neighbours, rounded up to WIDTH, which are worked out together. */
 #define DEFINE_GATHER(WIDTH)                                                                       \
-    static void gather_##WIDTH(const int8_t *pixels, int32_t bias, int32_t *to)                    \
+    KERNEL gather_##WIDTH(const int8_t *pixels, int32_t bias, int32_t *to, int length)             \
     {                                                                                              \
-        int32_t sum[WIDTH];                                                                        \
-        EACH(WIDTH, BEGIN)                                                                         \
-        for (const Kept *kept = kept_weights; kept->offset != END; ++kept) {                       \
-            const int8_t *from = pixels + kept->offset;                                            \
-            const int32_t weight = kept->weight;                                                   \
-            ADD_PIXELS(WIDTH)                                                                      \
+        for (; length > 0; length -= WIDTH, pixels += WIDTH, to += WIDTH) {                        \
+            int32_t sum[WIDTH];                                                                    \
+            EACH(WIDTH, BEGIN)                                                                     \
+            for (const Kept *kept = kept_weights; kept->offset != END; ++kept) {                   \
+                const int8_t *from = pixels + kept->offset;                                        \
+                const int32_t weight = kept->weight;                                               \
+                ADD_PIXELS(WIDTH)                                                                  \
+            }                                                                                      \
+            EACH(WIDTH, STORE)                                                                     \
         }                                                                                          \
-        EACH(WIDTH, STORE)                                                                         \
     }
 
 DEFINE_GATHER($wide)
@@ -47,12 +59,12 @@ static void convolve_filter(const Layer *layer, int filter, const Tensor *in, in
     const int length = (out->rows - 1) * in->pitch + out->columns;
     const int8_t *pixels = row_of(in, first, 0);
     const int32_t bias = layer->biases[filter];
-    int done = 0;
-    for (; length - done > $middle; done += $wide)
-        gather_$wide(pixels + done, bias, sums + done);
-    if (length - done > $narrow)
-        gather_$middle(pixels + done, bias, sums + done);
-    else if (length > done)
-        gather_$narrow(pixels + done, bias, sums + done);
+    const int wide = widely(length);
+    if (wide > 0)
+        gather_$wide(pixels, bias, sums, wide);
+    if (length - wide > $narrow)
+        gather_$middle(pixels + wide, bias, sums + wide, length - wide);
+    else if (length > wide)
+        gather_$narrow(pixels + wide, bias, sums + wide, length - wide);
     store_plane(layer, filter, in->pitch, other, out);
 }

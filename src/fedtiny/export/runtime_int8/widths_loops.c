@@ -4,3 +4,10 @@
         DO(i)                                                                                      \
     }
 #define ADD_PIXELS(WIDTH) EACH(WIDTH, ADD)
+#define KERNEL static void
+
+/* The nearest that a byte holds. */
+static int8_t saturated(int32_t value)
+{
+    return limited((Range){-128, 127}, value);
+}
