@@ -20,6 +20,7 @@ from fedtiny.graph.arithmetic import all_steps
 from fedtiny.graph.arrays import Lowered, Weights
 from fedtiny.graph.ir import Graph, Kind, Node
 from fedtiny.graph.operations import lacking
+from fedtiny.graph.passes import for_inference
 
 SAME = ("concatenate", "slice", "max_pool", "flatten", "permute", "upsample")
 """What moves integers as they are: it gives them at the scale at which it reads them."""
@@ -51,13 +52,14 @@ def quantize(model: TinyModel, images: NDArray[np.generic]) -> TinyModel:
 
     Its weights are int8 times the scale of their filter, to the bit.
     """
-    check_kinds(model.net.graph)
+    graph = for_inference(model.net.graph)
+    check_kinds(graph)
     images = as_images(images, model.shape)
     if len(images) < MIN_IMAGES:
         raise ExportError(
             f"int8 activations are calibrated on {MIN_IMAGES} images or more, got {len(images)}"
         )
-    net = _norms_as_layers(model.net)
+    net = _norms_as_layers(replace(model.net, graph=graph))
     steps = list(fused(net.graph))
     chosen = images[np.linspace(0, len(images) - 1, min(len(images), MAX_IMAGES)).astype(int)]
     prepare = ArrayTransform(model.normalisation.mean, model.normalisation.std)
@@ -81,7 +83,8 @@ def is_logits(step: Step, steps: Sequence[Step]) -> bool:
 
 def _norms_as_layers(net: Lowered) -> Lowered:
     """Batch norms that follow no layer as depthwise convolutions of one pixel."""
-    nodes, weights, norms = [], dict(net.weights), dict(net.norms)
+    nodes, norms = [], dict(net.norms)
+    weights = {node.name: net.weights[node.name] for node in net.graph.layers.values()}
     for number, node in enumerate(net.graph.nodes):
         if node.kind != Kind.BATCH_NORM:
             nodes.append(node)
@@ -92,7 +95,7 @@ def _norms_as_layers(net: Lowered) -> Lowered:
         if (norm := norms.pop(node.name, None)) is not None:
             scale, shift = (part.astype(np.float32) for part in norm.scale_and_shift())
             weights[node.name] = Weights((count, 1, 1, 1), None, scale, shift)
-    return Lowered(Graph(tuple(nodes)), weights, norms, net.parameters)
+    return replace(net, graph=Graph(tuple(nodes)), weights=weights, norms={})
 
 
 Ranges = dict[int, tuple[float, float]]
