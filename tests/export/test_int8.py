@@ -192,7 +192,7 @@ def test_packed_files_with_activations_that_do_not_fit(change, monkeypatch):
     made = quantize(tiny_model(shipped("small", 0.3)), np.zeros((8, 1, 8, 8), np.uint8))
     records = packed.records_of
     monkeypatch.setattr(packed, "records_of", lambda found: change(records(found)))
-    with pytest.raises(ExportError, match="damaged packed model .its activations"):
+    with pytest.raises(ExportError, match=r"damaged packed model \(its activations"):
         packed.unpacked(packed.packed(made))
 
 
@@ -210,13 +210,15 @@ def test_two_models_and_a_placed_arena_in_one_program(tmp_path):
         "    int found = digits_run(image, logits);\n"
         '    printf("%d %d\\n", found, letters_run(image, others));\n    return 0;\n}\n'
     )
-    section = "-DDIGITS_ARENA=__attribute__((section(\".fast\")))"
+    section = '-DDIGITS_ARENA=__attribute__((section(".fast")))'
     sources = ("both.c", "a/digits.c", "b/letters.c")
     program = compiled(tmp_path, "-O2", section, sources=sources)
     told = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
     blank = np.zeros((1, *first.shape), np.uint8)
     assert int(told[0]) == IntegerModel(made)(blank).argmax()
-    sections = subprocess.run(["objdump", "-h", program], capture_output=True, text=True, check=True)
+    sections = subprocess.run(
+        ["objdump", "-h", program], capture_output=True, text=True, check=True
+    )
     assert ".fast" in sections.stdout
 
 
@@ -235,5 +237,3 @@ def test_every_part_is_found_and_none_lies_idle():
     parts = {*c_int8_runtime.PARTS, "run", "run_bytes", "run_raw", "main", *forms} - elsewhere
     names = {f"{part}.c" for part in parts} | {"model_bytes.h", "model_raw.h"}
     assert {entry.name for entry in folder.iterdir()} == names
-
-

@@ -84,9 +84,7 @@ def flash_bytes(model: TinyModel, values: Values) -> int:
 class Source:
     """All of the text is made before any file is written."""
 
-    def __init__(
-        self, model: TinyModel, values: Values, prefix: str = c_runtime.PREFIX
-    ) -> None:
+    def __init__(self, model: TinyModel, values: Values, prefix: str = c_runtime.PREFIX) -> None:
         self.tiny, self.values, self.prefix = model, values, prefix
         self.program = program(model.net.graph)
         outputs = self.program.shapes[self.program.steps[-1].gives]

@@ -109,7 +109,10 @@ def _measured(net: Lowered, steps: Iterable[Step], normalised: NDArray[np.float3
         values = all_steps(net, normalised[start : start + AT_ONCE].swapaxes(0, 1))
         for number in wanted:
             low, high = found[number]
-            low, high = min(low, float(values[number].min())), max(high, float(values[number].max()))
+            low, high = (
+                min(low, float(values[number].min())),
+                max(high, float(values[number].max())),
+            )
             found[number] = low, high
     if not np.isfinite(list(found.values())).all():
         raise ExportError("the model gives NaN or infinity on the images that calibrate it")
@@ -123,7 +126,10 @@ def _qparams(steps: Sequence[Step], ranges: Ranges, net: Lowered) -> dict[int, Q
     finer than the sums that it is made from.
     """
     groups = _groups(steps)
-    joined = {group: _union([ranges[v] for v in groups if groups[v] == group]) for group in set(groups.values())}
+    joined = {
+        group: _union([ranges[v] for v in groups if groups[v] == group])
+        for group in set(groups.values())
+    }
     for _ in steps:
         found = {value: _of_range(*joined[groups[value]]) for value in groups}
         narrow = [s for s in steps if found[s.gives].scale < 0.999 * _finest(s, found, net)]
@@ -191,9 +197,9 @@ def short_scales(weights: Weights) -> tuple[NDArray[np.bool_], NDArray[np.float3
 
 
 def _rounded(net: Lowered, steps: Iterable[Step], found: Mapping[int, QParams]) -> Lowered:
-    """Weights as integers times scales; filters whose weights do not show beside the bias have none.
+    """Weights as integers times scales; those that do not show beside a filter's bias are zero.
 
-    What a filter reads is at most 2^15 times its sums' scale a weight, and its bias 2^29 times.
+    A weight adds at most 2^15 steps of its filter's sums, where the bias is 2^29 of them or more.
     """
     rounded = dict(net.weights)
     for step in steps:
