@@ -36,21 +36,21 @@ def samples(
     source: Path, calibrate: Path | None, model: TinyModel, data: DataSet | None = None
 ) -> Samples:
     """Those of a run: its public set and its test set; or images that are given, for both."""
-    given = None
+    chosen = None
     if calibrate is not None:
-        given = load_own(user_path(calibrate, "--calibrate"), model.classes)
+        chosen = load_own(user_path(calibrate, "--calibrate"), model.classes)
     if source.is_file():
-        if given is None:
+        if chosen is None:
             raise ExportError(
                 "a packed model holds no images to calibrate int8 activations on; "
                 "give some with --calibrate FILE.npz or a folder of images by class"
             )
-        return Samples(given, given, "calibration images")
+        return Samples(chosen, chosen, "calibration images")
     folder = RunFolder.open(source)
     config = configs.resolve(reading.config(folder))
     data = fitting(load_images(config, data), config)
     public = data.train.subset(load_split(folder).public)
-    return Samples(given or public, data.test, "test images")
+    return Samples(public if chosen is None else chosen, data.test, "test images")
 
 
 def quantized(model: TinyModel, found: Samples) -> tuple[TinyModel, str]:
