@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from PIL import Image
 from safetensors.numpy import load_file
@@ -348,6 +349,11 @@ def test_int8_activations_tell_the_accuracy_of_what_is_exported(fedtiny, shipped
     assert "flash" in said
     header = (tmp_path / "c" / "mine.h").read_text()
     assert "float_accuracy" in header
+    fedtiny("export", shipped, "--activations", "int8", "--format", "onnx")
+    session = onnxruntime.InferenceSession(shipped / "model.int8_activations.onnx")
+    images = digits().test.images[:100]
+    (logits,) = session.run(None, {"image": images.astype(np.float32) / 255})
+    assert (logits.argmax(axis=1) == model(images).argmax(axis=1)).mean() > 0.97
     assert "int mine_run(const uint8_t *image, float *logits);" in header
 
 
@@ -363,7 +369,7 @@ def test_a_packed_model_is_calibrated_on_images_that_are_named(fedtiny, shipped,
     ("flags", "sentence"),
     [
         (["--activations", "int8"], "holds no images to calibrate"),
-        (["--activations", "int8", "--format", "onnx"], "is for packed and c, not for onnx"),
+        (["--activations", "int8", "--format", "onnx", "--plain"], "no --plain"),
         (["--activations", "int8", "--values", "fp16"], "has int8 weights, not --values fp16"),
         (["--calibrate", "images"], "--calibrate is for --activations int8"),
         (["--target", "x86"], "--target is for --format c"),

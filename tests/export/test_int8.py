@@ -17,6 +17,7 @@ from fedtiny.export.integer_model import IntegerModel
 from fedtiny.export.integers import Arithmetic, rounded
 from fedtiny.export.network import QParams, TinyModel, quantise
 from fedtiny.export.numpy_model import NumpyModel, load
+from fedtiny.export.onnx_int8 import onnx_int8_bytes
 from fedtiny.export.quantize import quantize, short_scales
 from fedtiny.graph.arrays import Lowered, Weights
 from fedtiny.graph.ir import Graph, Kind, Node
@@ -24,6 +25,7 @@ from fedtiny.graph.ir import Graph, Kind, Node
 from .c_operations import FORMS, Branches
 from .c_program import SANITIZED, compiled, needs_compiler, run
 from .nets import measured, shipped, tiny_model
+from .test_onnx import session
 
 WITHOUT = ("transposed", "product_of_matrices", "softmax", "GROUP_NORM", "LAYER_NORM")
 TARGETS = tuple(c_int8_runtime.WIDTHS)
@@ -194,6 +196,20 @@ def test_packed_files_with_activations_that_do_not_fit(change, monkeypatch):
     monkeypatch.setattr(packed, "records_of", lambda found: change(records(found)))
     with pytest.raises(ExportError, match=r"damaged packed model \(its activations"):
         packed.unpacked(packed.packed(made))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_onnx_is_within_few_steps(seed):
+    """Its integers are rounded by the runtime: some differ by one, and what they lead to."""
+    model = branches(seed)
+    images = samples(model, 12)
+    made = quantize(model, images)
+    wanted = IntegerModel(made)(images)
+    (found,) = session(onnx_int8_bytes(made)).run(
+        None, {"image": images.astype(np.float32) / np.float32(255)}
+    )
+    assert np.abs(found - wanted).max() < 0.03 * np.abs(wanted).max()
+    assert np.abs(found - wanted).mean() < 0.003 * np.abs(wanted).max()
 
 
 @needs_compiler

@@ -175,8 +175,8 @@ class Result:
             fold: Make batch norm part of the layer before it.
             plain: ONNX without sparse initializers.
             best: The best round's model, of a run with `save_best`.
-            activations: `int8`: packed and c compute with integers, their ranges measured on the
-                run's public set.
+            activations: `int8`: packed, c and onnx compute with integers, their ranges measured on
+                the run's public set.
             calibrate: Images that measure these ranges instead: an .npz file, or a folder of images
                 by class.
 

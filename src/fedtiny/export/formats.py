@@ -18,6 +18,7 @@ from fedtiny.export.c_source import flash_bytes, write_c
 from fedtiny.export.calibration import quantized, samples
 from fedtiny.export.network import Activations, TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
+from fedtiny.export.onnx_int8 import onnx_int8_bytes
 from fedtiny.export.source import NoGraphError, Trained, tiny_model, trained
 from fedtiny.files import make_folder, write_atomically, write_json
 from fedtiny.paths import user_path
@@ -48,7 +49,7 @@ class Order:
     best: bool = False
     """The best round's model, of a run with --save-best; default: the final one."""
     activations: Activations | None = None
-    """int8: compute with integers, in packed and c; default: as the model does, in float32."""
+    """int8: compute with integers, in packed, c and onnx; default: as the model does."""
     calibrate: Path | None = None
     """Images that measure the ranges of int8 activations: an .npz file, or a folder of images by
     class; default: the run's public set."""
@@ -73,8 +74,10 @@ class Order:
 
     def _check_int8(self) -> None:
         """Refuse settings of int8 activations, and of C, for what has none."""
-        if self.activations and self.format not in ("packed", "c"):
-            raise ExportError(f"--activations int8 is for packed and c, not for {self.format}")
+        if self.activations and self.format == "torch":
+            raise ExportError("--activations int8 is for packed, c and onnx, not for torch")
+        if self.activations and self.plain:
+            raise ExportError("ONNX with --activations int8 has no sparse initializers: no --plain")
         if self.activations and self.values not in (None, "int8"):
             raise ExportError(f"--activations int8 has int8 weights, not --values {self.values}")
         if self.calibrate is not None and not self.activations:
@@ -132,9 +135,10 @@ class Order:
             else (self.source.parent, self.source.name.removesuffix(".packed"))
         )
         marks = ".plain" if self.plain else ""
+        marks = ".int8_activations" if self.activations else marks
         if self.format == "packed":
-            marks = "" if self.stored == "fp32" else f".{self.stored}"
-            marks = ".int8_activations" if self.activations else marks
+            held = "" if self.stored == "fp32" else f".{self.stored}"
+            marks = marks or held
             marks += "" if self.fold else ".unfolded"
         if self.format == "c" and self.activations:
             marks = "_int8"
@@ -176,6 +180,9 @@ def _written(
             values = "int8" if model.activations is not None else order.stored
             write_atomically(place, packed.packed(model, values))
             return (place,), ""
+        case "onnx" if model.activations is not None:
+            write_atomically(place, onnx_int8_bytes(model))
+            return (place,), DENSE_IN_RUNTIMES
         case "onnx":
             write_atomically(place, onnx_bytes(model, plain=order.plain))
             return (place,), DENSE_IN_RUNTIMES
@@ -215,6 +222,7 @@ def all_sizes(model: TinyModel) -> Iterator[Size]:
     for values in ("fp32", "int8"):
         yield _size(f"c --values {values}", flash_bytes, model, values, remark="flash")
     if integers.activations is not None:
+        yield _size("onnx --activations int8", onnx_int8_bytes, integers)
         yield _size("packed --activations int8", packed.packed, integers)
         yield _size("c --activations int8", int8_flash_bytes, integers, remark="flash")
 
