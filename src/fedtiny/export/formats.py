@@ -160,7 +160,7 @@ def export(order: Order, **own: Any) -> Written:
     try:
         model = tiny_model(order.source, fold=order.fold, best=order.best, **own)
     except NoGraphError:
-        if order.format != "onnx":
+        if order.format != "onnx" or order.activations:
             raise
         return None, (_traced_by_torch(order, place, **own),), DENSE_IN_RUNTIMES
     told = ""
@@ -172,7 +172,7 @@ def export(order: Order, **own: Any) -> Written:
 
 
 def _written(
-    order: Order, model: TinyModel, place: Path, **own: Any
+    order: Order, model: TinyModel, place: Path, /, **own: Any
 ) -> tuple[tuple[Path, ...], str]:
     """Write a model; gives its files and a remark on them."""
     match order.format:

@@ -58,9 +58,10 @@ class IntegerModel(NumpyModel):
     def _measured(self, values: NDArray[Any]) -> NDArray[np.int8]:
         """Measured values as integers; what C does, too, in float32."""
         mean, factor = (by_channel(part, values.astype(np.float32)) for part in self.arithmetic.raw)
-        fine = ((values.astype(np.float32) - mean) * factor).clip(-LARGEST_RAW, LARGEST_RAW)
+        fine = (values.astype(np.float32) - mean) * factor
+        fine = np.where(fine > -LARGEST_RAW, fine, np.float32(-LARGEST_RAW)).clip(max=LARGEST_RAW)
         half = 1 << (RAW_SHIFT - 1)
-        steps = (np.nan_to_num(fine).astype(np.int32) + half) >> RAW_SHIFT
+        steps = (fine.astype(np.int32) + half) >> RAW_SHIFT
         return _cut_off(steps + self.arithmetic.qparams[0].zero_point, LEAST, MOST)
 
     @cached_property
