@@ -33,6 +33,9 @@ ARGUMENTS = {
 """The arguments of functions that take more than what they read and what they give."""
 
 
+LISTED = 64  # weights of a filter up to which all are listed, if all are kept
+
+
 def zero_points(steps: Program, arithmetic: Arithmetic) -> dict[int, int]:
     """The integer that stands for 0 in each value, of arranged planes too."""
     found = {value: held.zero_point for value, held in arithmetic.qparams.items()}
@@ -127,8 +130,10 @@ class Int8Calls(Calls):
             return "look_up"
         if self._is_final(step):
             return "connect_logits"
-        dense = step.action == "convolve" and self.tables[step.node.name].steps is None
-        return "convolve_all" if dense else step.action
+        table = self.tables[step.node.name] if step.action == "convolve" else None
+        if table is None or table.steps is not None:
+            return step.action
+        return "convolve_groups" if table.inputs <= LISTED else "convolve_all"
 
     def _terms(self, step: Step) -> dict[str, Any]:
         """What a call may name."""

@@ -17,7 +17,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "load_raw": ("limited",),
     "load_values": (),
     "layer": ("limited", "scaled"),
-    "widths": ("limited",),
+    "widths": ("limited", "scaled"),
     "sums": ("layer", "widths"),
     "gather": ("sums",),
     "convolve": ("gather",),

@@ -48,7 +48,12 @@ static void list_kept(const Layer *layer, Reader *reader, int plane)
         }                                                                                          \
     }
 
+#ifdef GATHER_BY_DSP
+#define gather_$wide(PIXELS, BIAS, TO, LENGTH)                                                        \
+    gather_by_dsp(PIXELS, BIAS, TO, kept_weights, LENGTH)
+#else
 DEFINE_GATHER($wide)
+#endif
 DEFINE_GATHER($middle)
 DEFINE_GATHER($narrow)
 

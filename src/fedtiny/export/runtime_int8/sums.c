@@ -19,7 +19,7 @@ static int widely(int length)
         const Range range = layer->range;                                                          \
         (void)range;                                                                               \
         for (const int32_t *end = from + columns; from < end; ++from, ++to)                        \
-            *to = LIMIT(range, scaled((int64_t)*from * multiplier + start));                       \
+            *to = LIMIT(range, scaled_sum(*from, multiplier, start));                              \
     }                                                                                              \
                                                                                                    \
     /* The same with a row that is added, which may be the one that is written. */                 \

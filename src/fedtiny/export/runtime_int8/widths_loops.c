@@ -11,3 +11,9 @@ static int8_t saturated(int32_t value)
 {
     return limited((Range){-128, 127}, value);
 }
+
+/* A sum as an integer of what the layer gives; `start` is a whole number and a half, times 2^32. */
+static int32_t scaled_sum(int32_t sum, int32_t multiplier, int64_t start)
+{
+    return scaled((int64_t)sum * multiplier + start);
+}
