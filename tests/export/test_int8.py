@@ -86,12 +86,21 @@ def test_c_has_the_integers_of_numpy_more_often(seed, tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("target", TARGETS)
-def test_logits_of_200_images_to_the_bit(target, tmp_path):
+def test_logits_of_200_images_to_the_bit(tmp_path):
     model = tiny_model(shipped("resnet18", 0.1))
     images = samples(model, 200)
     made = quantize(model, images[:32])
-    assert_c_gives_the_same(made, tmp_path / "c", target, images, "-O2")
+    assert_c_gives_the_same(made, tmp_path / "c", "cortex-m", images, "-O2")
+
+
+@needs_compiler
+@pytest.mark.parametrize("target", TARGETS)
+def test_layers_that_keep_all_weights(target, tmp_path):
+    model = tiny_model(shipped("small", 1.0))
+    images = samples(model, 200)
+    made = quantize(model, images[:32])
+    assert_c_gives_the_same(made, tmp_path / "c", target, images, *SANITIZED)
+    assert "    convolve_all(" in (tmp_path / "c" / "model.c").read_text()
 
 
 @needs_compiler
