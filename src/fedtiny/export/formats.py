@@ -182,7 +182,7 @@ def _written(
             return (place,), ""
         case "onnx" if model.activations is not None:
             write_atomically(place, onnx_int8_bytes(model))
-            return (place,), DENSE_IN_RUNTIMES
+            return (place,), "dense: a byte a weight, kept or not"
         case "onnx":
             write_atomically(place, onnx_bytes(model, plain=order.plain))
             return (place,), DENSE_IN_RUNTIMES

@@ -43,8 +43,8 @@ class _QuantizedGraph(OnnxGraph):
         held = self.arithmetic.qparams.get(number)
         if held is None:
             return out
-        scale = self.array(f"{out}.scale", np.float32(held.scale).reshape(()))
-        zero = self.array(f"{out}.zero", np.int8(held.zero_point).reshape(()))
+        scale = self.array(f"{out}.scale", np.array(held.scale, dtype=np.float32))
+        zero = self.array(f"{out}.zero", np.array(held.zero_point, dtype=np.int8))
         self.add("QuantizeLinear", [out, scale, zero], f"{out}.integers")
         found = self.add("DequantizeLinear", [f"{out}.integers", scale, zero], f"{out}.held")
         return self.like(found, out)

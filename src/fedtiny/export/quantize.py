@@ -161,7 +161,7 @@ def _union(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def _of_range(low: float, high: float) -> QParams:
     """The scale that spreads a range over 256 integers, one of which is exactly 0.
 
-    >>> _of_range(0.0, 25.5), _of_range(-1.0, 1.0).zero_point
+    >>> _of_range(0.0, 25.5), _of_range(-1.28, 1.27).zero_point
     (QParams(scale=0.10000000149011612, zero_point=-128), 0)
     """
     scale = float(np.float32((high - low) / STEPS))
