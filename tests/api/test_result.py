@@ -138,6 +138,8 @@ def test_an_export_of_ones_own_needs_nothing_again(tmp_path):
     assert fedtiny.load(path)(torch.from_numpy(images)).shape == (3, len(data.classes))
     again = fedtiny.load_run(result.path, data=data, model=model)
     assert again.export("onnx", tmp_path / "m.onnx").is_file()
+    header = again.export("c", tmp_path / "c", activations="int8") / "model.h"
+    assert "float_accuracy" in header.read_text()
     state = result.network.state_dict()
     assert all(
         torch.equal(state[name], value) for name, value in again.network.state_dict().items()

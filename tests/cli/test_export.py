@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from PIL import Image
 from safetensors.numpy import load_file
@@ -331,3 +332,54 @@ def test_predict_loads_no_torch_even_where_it_is(shipped, pictures):
     modules = json.loads(run.stdout.splitlines()[-1])
     assert not {"torch", "onnx", "sklearn", "pyarrow"} & set(modules)
     assert "fedtiny.export.numpy_model" in modules
+
+
+# int8 activations
+
+
+def test_int8_activations_tell_the_accuracy_of_what_is_exported(fedtiny, shipped, tmp_path):
+    said = fedtiny("export", shipped, "--activations", "int8").out
+    file = shipped / "model.int8_activations.packed"
+    model = numpy_model.load(file)
+    told = re.search(r"accuracy ([\d.]+) with float32 activations, ([\d.]+) with int8, on", said)
+    found = json.loads((shipped / "result.json").read_text())["accuracy"]
+    assert abs(float(told[1]) - found) < 1e-4
+    assert abs(float(told[2]) - model.model.card["accuracy"]) < 1e-4
+    assert "accuracy_measured_on" in model.model.card
+    said = fedtiny("export", file, "--format", "c", "--out", tmp_path / "c", "--prefix", "mine").out
+    assert "flash" in said
+    header = (tmp_path / "c" / "mine.h").read_text()
+    assert "float_accuracy" in header
+    fedtiny("export", shipped, "--activations", "int8", "--format", "onnx")
+    session = onnxruntime.InferenceSession(shipped / "model.int8_activations.onnx")
+    images = digits().test.images[:100]
+    (logits,) = session.run(None, {"image": images.astype(np.float32) / 255})
+    assert (logits.argmax(axis=1) == model(images).argmax(axis=1)).mean() > 0.97
+    assert "int mine_run(const uint8_t *image, float *logits);" in header
+
+
+def test_a_packed_model_is_calibrated_on_images_that_are_named(fedtiny, shipped, tmp_path):
+    images, labels = digits().train.images[:50], digits().train.labels[:50]
+    np.savez(tmp_path / "some.npz", x=images, y=labels)
+    place = ["--format", "c", "--activations", "int8", "--out", tmp_path / "c"]
+    said = fedtiny("export", shipped / "model.packed", *place, "--calibrate", tmp_path / "some.npz")
+    assert "on 50 calibration images" in said.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--activations", "int8"], "holds no images to calibrate"),
+        (["--activations", "int8", "--format", "onnx", "--plain"], "no --plain"),
+        (["--activations", "int8", "--values", "fp16"], "has int8 weights, not --values fp16"),
+        (["--calibrate", "images"], "--calibrate is for --activations int8"),
+        (["--target", "x86"], "--target is for --format c"),
+        (["--target", "x86", "--format", "c"], "--target is for C code with --activations int8"),
+        (["--format", "c", "--prefix", "a-b"], "--prefix is a word of small letters"),
+        (["--prefix", "mine"], "--prefix is for --format c"),
+    ],
+)
+def test_settings_of_int8_that_do_not_fit(fedtiny, shipped, tmp_path, flags, sentence):
+    place = ["--out", tmp_path / "out"]
+    said = fedtiny("export", shipped / "model.packed", *place, *flags)
+    assert_one_sentence(said.code, said.err, sentence)

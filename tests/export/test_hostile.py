@@ -225,7 +225,7 @@ def test_texts_that_are_no_description(whole, text):
 
 def test_another_format_is_named(whole):
     tensors, told = parts(whole)
-    assert "format 2" in refused(sealed(tensors, {**told, "format": 2}))
+    assert "format 3" in refused(sealed(tensors, {**told, "format": 3}))
 
 
 def test_tensors_that_do_not_fit(whole):

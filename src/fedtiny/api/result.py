@@ -12,7 +12,7 @@ from fedtiny.data import DataSet
 from fedtiny.drawing.figure import Figure
 from fedtiny.errors import ConfigError, RunError, did_you_mean
 from fedtiny.export import formats
-from fedtiny.export.network import Values
+from fedtiny.export.network import Activations, Values
 from fedtiny.export.source import trained
 from fedtiny.extras import require
 from fedtiny.models import Traced
@@ -161,6 +161,8 @@ class Result:
         fold: bool = True,
         plain: bool = False,
         best: bool = False,
+        activations: Activations | None = None,
+        calibrate: Path | str | None = None,
     ) -> Path:
         """Write the trained model for use elsewhere.
 
@@ -175,6 +177,10 @@ class Result:
             fold: Make batch norm part of the layer before it.
             plain: ONNX without sparse initializers.
             best: The best round's model, of a run with `save_best`.
+            activations: `int8`: packed, c and onnx compute with integers, their ranges measured on
+                the run's public set.
+            calibrate: Images that measure these ranges instead: an .npz file, or a folder of images
+                by class.
 
         Returns:
             Where the model is now.
@@ -192,7 +198,10 @@ class Result:
             ('0', '1', '2')
         """
         place = None if out is None else Path(out)
-        order = formats.Order(self.path, format, place, values, fold, plain, best)
+        images = None if calibrate is None else Path(calibrate)
+        order = formats.Order(
+            self.path, format, place, values, fold, plain, best, activations, images
+        )
         formats.export(order, graph=self.graph, **self._own)
         return order.place
 

@@ -83,9 +83,13 @@ class Plan:
     """Floats to set to zero before the step that gives a value, where zeros surround its planes."""
 
 
-def plan(program: Program) -> Plan:
-    """Place all values of a program."""
-    owner = _Placing(program).owner
+def plan(program: Program, zeros: Mapping[int, int] | None = None) -> Plan:
+    """Place all values of a program.
+
+    `zeros` has the integer that stands for 0 in each value, where that is not the same for all:
+    those that share a piece, and so the zeros around it, agree in it.
+    """
+    owner = _Placing(program, zeros or {}).owner
     buffers = list(dict.fromkeys(owner.values()))
     arena = place_tightly(buffers)
     tensors = {v: owner[v].tensor(v, program.shapes) for v in owner}
@@ -106,8 +110,8 @@ def _cleared(program: Program, buffers: Iterable[_Buffer]) -> Iterator[tuple[int
 class _Placing:
     """The buffer of each value of a program."""
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.shapes = program, program.shapes
+    def __init__(self, program: Program, zeros: Mapping[int, int]) -> None:
+        self.program, self.shapes, self.zeros = program, program.shapes, zeros
         self.last = program.last_reads()
         self.owner: dict[int, _Buffer] = {}
         for number, step in enumerate(program.steps):
@@ -136,10 +140,14 @@ class _Placing:
         """A value that ends here, and in whose place the result may lie."""
         for value in step.may_overwrite:
             needed = [self.owner[v] for v in step.reads if v != value and step.convolves]
-            fits = self.shapes[value] == self.shapes[step.gives]
+            fits = self.shapes[value] == self.shapes[step.gives] and self._agree(value, step.gives)
             if fits and self.last[value] == number and self.owner[value] not in needed:
                 return value
         return None
+
+    def _agree(self, *values: int) -> bool:
+        """Whether the same integer stands for 0 in all of them."""
+        return len({self.zeros.get(value) for value in values}) == 1
 
     def _join(self, step: Step) -> None:
         """Values that lie alone in a buffer are written where all are joined, without a copy.
@@ -149,7 +157,8 @@ class _Placing:
         joined, first = self.owner[step.gives], 0
         for value in step.reads:
             part = self.owner[value]
-            if part is not joined and part.shape == self.shapes[value]:
+            alone = part is not joined and part.shape == self.shapes[value]
+            if alone and self._agree(*joined.first, *part.first):
                 for other, channel in part.first.items():
                     self._hold(other, joined, part.dies, first + channel)
                 joined.born = min(joined.born, part.born)
@@ -173,7 +182,8 @@ class _Placing:
                 continue
             source, flat = self.owner[step.reads[0]], self.owner[step.gives]
             count = prod(self.shapes[step.gives])
-            if source is not flat and source.size == flat.size == count:
+            fits = source is not flat and source.size == flat.size == count
+            if fits and self._agree(*source.first, *flat.first):
                 for value in flat.first:
                     self._hold(value, source, flat.dies)
 

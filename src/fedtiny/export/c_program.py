@@ -53,11 +53,11 @@ def program(graph: Graph) -> Program:
         raise ExportError(f"the C export lacks {lacks}; ONNX and packed have it")
     graph = for_inference(graph)
     shapes = dict(enumerate(graph.shapes))
-    steps = with_spreads(_fused(graph), shapes)
+    steps = with_spreads(fused(graph), shapes)
     return Program(tuple(with_cuts(list(steps), shapes)), shapes)
 
 
-def _fused(graph: Graph) -> Iterator[Step]:
+def fused(graph: Graph) -> Iterator[Step]:
     """Sums and ReLUs join the layer before them where nothing else reads that layer."""
     values: dict[int, int] = {}
 

@@ -1,8 +1,10 @@
 """The parts of the C runtime, and which of them a program needs."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 
+PREFIX = "model"
 PARTS = {
     "relu": (),
     "relu6": (),
@@ -66,16 +68,31 @@ FROM_LIBM = (
 
 def needed(called: Iterable[str]) -> list[str]:
     """The parts with the functions that are called, and all that those need."""
+    return closure(PARTS, (*called, *ALWAYS))
+
+
+def closure(parts: Mapping[str, Sequence[str]], called: Iterable[str]) -> list[str]:
+    """What is called and all that it needs, in the order of the parts."""
     found: set[str] = set()
-    left = [*called, *ALWAYS]
+    left = [*called]
     while left:
         part = left.pop()
         if part not in found:
             found.add(part)
-            left += PARTS[part]
-    return [part for part in PARTS if part in found]
+            left += parts[part]
+    return [part for part in parts if part in found]
 
 
 def text(name: str) -> str:
     """A file of the runtime."""
     return files("fedtiny.export").joinpath("runtime", name).read_text(encoding="ascii")
+
+
+def prefixed(text: str, prefix: str) -> str:
+    """A file of the runtime whose public names begin with another word than `model`.
+
+    >>> prefixed("int model_run(void); MODEL_CLASSES", "digits")
+    'int digits_run(void); DIGITS_CLASSES'
+    """
+    text = re.sub(r"\b(FEDTINY_)?MODEL_", lambda found: f"{found[1] or ''}{prefix.upper()}_", text)
+    return re.sub(r'\bmodel(?=_|\.h")', prefix, text)

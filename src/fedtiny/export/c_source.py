@@ -51,17 +51,23 @@ class CReport:
     files: tuple[Path, ...]
 
 
-def write_c(model: TinyModel, out: Path, *, values: Values = "int8") -> CReport:
+def write_c(
+    model: TinyModel, out: Path, *, values: Values = "int8", prefix: str = c_runtime.PREFIX
+) -> CReport:
     """Write model.c, model.h and main.c into the folder `out`.
 
-    Weights are held as `values`: int8 with a scale a filter, or fp32.
+    Weights are held as `values`: int8 with a scale a filter, or fp32. Names begin with `prefix`.
     """
     if values == "fp16":
         raise ExportError("C code holds weights as int8 or fp32, not as fp16")
-    source = _Source(model, values)
+    return write_source(Source(model, values, prefix), out)
+
+
+def write_source(source: "Source", out: Path) -> CReport:
+    """Write the files of a source."""
     texts = {
-        "model.c": source.model(),
-        "model.h": source.header(),
+        f"{source.prefix}.c": source.model(),
+        f"{source.prefix}.h": source.header(),
         "main.c": source.main(),
     }
     make_own_folder(out)
@@ -72,14 +78,14 @@ def write_c(model: TinyModel, out: Path, *, values: Values = "int8") -> CReport:
 
 def flash_bytes(model: TinyModel, values: Values) -> int:
     """Bytes of constant tables that the C code of a model has."""
-    return _Source(model, values).table_bytes
+    return Source(model, values).table_bytes
 
 
-class _Source:
+class Source:
     """All of the text is made before any file is written."""
 
-    def __init__(self, model: TinyModel, values: Values) -> None:
-        self.tiny, self.values = model, values
+    def __init__(self, model: TinyModel, values: Values, prefix: str = c_runtime.PREFIX) -> None:
+        self.tiny, self.values, self.prefix = model, values, prefix
         self.program = program(model.net.graph)
         outputs = self.program.shapes[self.program.steps[-1].gives]
         if outputs != (len(model.classes), 1, 1):
@@ -87,15 +93,19 @@ class _Source:
                 f"a model that gives {outputs} values cannot be one of {len(model.classes)} classes"
             )
         model.net.check_values()
-        tables = _tables(model.net, values)
-        self.plan = plan(self.program)
-        self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
-        self.calls = Calls(self.program, self.plan, tables, model.net)
+        self._prepare()
         if self.ram_bytes > MAX_BYTES:
             raise ExportError(f"in C the model would take {self.ram_bytes} bytes of RAM")
         self.declarations = self.calls.declarations()
         self.parts = self._parts()
-        self.pixels = _pixels(model.normalisation, raw=self.is_signal)
+
+    def _prepare(self) -> None:
+        """Lay out tables, memory and calls."""
+        tables = _tables(self.tiny.net, self.values)
+        self.plan = plan(self.program)
+        self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
+        self.calls = Calls(self.program, self.plan, tables, self.tiny.net)
+        self.pixels = _pixels(self.tiny.normalisation, raw=self.is_signal)
 
     @property
     def table_bytes(self) -> int:
@@ -116,33 +126,45 @@ class _Source:
     def header(self) -> str:
         """The text of model.h."""
         sides = dict(zip(("channels", "height", "width"), self.tiny.shape, strict=True))
-        return Template(c_runtime.text("model.h")).substitute(
+        return Template(self._text("model.h")).substitute(
             sides,
             card=comment(self._card()),
             classes=len(self.tiny.classes),
             table_bytes=self.table_bytes,
             ram_bytes=self.ram_bytes,
-            functions=c_runtime.text("model_raw.h" if self.is_signal else "model_bytes.h"),
+            functions=self._text("model_raw.h" if self.is_signal else "model_bytes.h"),
         )
 
     def main(self) -> str:
         """The text of main.c."""
         reads = VALUES if self.is_signal else PIXELS
-        return Template(c_runtime.text("main.c")).substitute(reads)
+        return c_runtime.prefixed(Template(self._text("main.c")).substitute(reads), self.prefix)
 
     def model(self) -> str:
         """The text of model.c."""
         parts = (
             comment(self._card()),
-            '#include "model.h"\n\n#include <math.h>\n#include <stddef.h>\n#include <string.h>\n',
+            self._includes(),
             self._definitions(),
-            *(c_runtime.text("tensor.c"), *self.pixels.lines),
-            *(c_runtime.text(f"{part}.c") for part in self.parts),
+            *(self._text("tensor.c"), *self.pixels.lines),
+            *(self._text(f"{part}.c") for part in self.parts),
             *self.declarations.lines,
-            self._functions("run.c"),
-            *([self._functions("run_raw.c")] if self.is_signal else []),
+            *self._runs(),
         )
         return "\n".join(parts)
+
+    def _includes(self) -> str:
+        headers = ("math.h", "stddef.h", "string.h")
+        lines = "".join(f"#include <{header}>\n" for header in headers)
+        return f'#include "{self.prefix}.h"\n\n{lines}'
+
+    def _runs(self) -> list[str]:
+        """What a program calls."""
+        return [self._functions(f"{file}.c") for file in ("run", "run_raw")[: 1 + self.is_signal]]
+
+    def _text(self, name: str) -> str:
+        """A file of the runtime, under the names of this model."""
+        return c_runtime.prefixed(c_runtime.text(name), self.prefix)
 
     def _card(self) -> list[str]:
         kept = sum(t.weights.size for t in self.calls.tables.values())
@@ -153,12 +175,14 @@ class _Source:
             f"weights: {kept} as {self.values}; tables: {self.table_bytes} bytes of flash; "
             f"buffers: {self.ram_bytes} bytes of RAM",
             "",
-            f"compile: cc -std=c99 -O3 -ffp-contract=fast model.c main.c -o model{self._library()}",
+            f"compile: {self._command()}",
         ]
 
-    def _library(self) -> str:
-        """The mathematical library, where a part calls one of its functions."""
-        return " -lm" if set(c_runtime.FROM_LIBM) & set(self.parts) else ""
+    def _command(self) -> str:
+        """What compiles it, with the mathematical library where a part calls a function of it."""
+        library = " -lm" if set(c_runtime.FROM_LIBM) & set(self.parts) else ""
+        files = f"{self.prefix}.c main.c -o {self.prefix}"
+        return f"cc -std=c99 -O3 -ffp-contract=fast {files}{library}"
 
     def _definitions(self) -> str:
         weight = "float" if self.values == "fp32" else "int8_t"
@@ -177,14 +201,14 @@ class _Source:
         limited = "relu6" if any(step.limit == "RELU6" for step in steps) else "relu"
         return c_runtime.needed({limited, *called, *(["load_raw"] if self.is_signal else [])})
 
-    def _functions(self, file: str) -> str:
+    def _functions(self, file: str, **more: int) -> str:
         load = self.program.steps[0]
         names = "\n".join(f"    {string(name)}," for name in self.tiny.classes)
         body = "\n".join(f"    {line}" for line in self.calls.statements)
         clear = "".join(f"    {line}\n" for line in self.calls.clearing(load))
         image = self.plan.tensors[load.gives].name
-        return Template(c_runtime.text(file)).substitute(
-            names=names, body=body, clear=clear, image=image
+        return Template(self._text(file)).substitute(
+            names=names, body=body, clear=clear, image=image, **more
         )
 
 

@@ -1,7 +1,8 @@
 """Writing a model in the format that was asked for, and how large it is in every one."""
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -10,10 +11,14 @@ import tyro
 from safetensors.numpy import save
 
 from fedtiny.errors import ExportError, FedTinyError, did_you_mean
-from fedtiny.export import packed
+from fedtiny.export import c_runtime, packed
+from fedtiny.export.c_int8 import int8_flash_bytes, write_int8
+from fedtiny.export.c_int8_runtime import Target
 from fedtiny.export.c_source import flash_bytes, write_c
-from fedtiny.export.network import TinyModel, Values
+from fedtiny.export.calibration import quantized, samples
+from fedtiny.export.network import Activations, TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
+from fedtiny.export.onnx_int8 import onnx_int8_bytes
 from fedtiny.export.source import NoGraphError, Trained, tiny_model, trained
 from fedtiny.files import make_folder, write_atomically, write_json
 from fedtiny.paths import user_path
@@ -43,11 +48,21 @@ class Order:
     """ONNX without sparse initializers."""
     best: bool = False
     """The best round's model, of a run with --save-best; default: the final one."""
+    activations: Activations | None = None
+    """int8: compute with integers, in packed, c and onnx; default: as the model does."""
+    calibrate: Path | None = None
+    """Images that measure the ranges of int8 activations: an .npz file, or a folder of images by
+    class; default: the run's public set."""
+    target: Target = "generic"
+    """What C code with int8 activations is written for."""
+    prefix: str = c_runtime.PREFIX
+    """What names in C begin with, so that a firmware may hold two models."""
 
     def __post_init__(self) -> None:
         self._check_names()
         if self.values not in (None, "fp32") and self.format in ("onnx", "torch"):
             raise ExportError(f"--values {self.values} is for packed and c; {self.format} has fp32")
+        self._check_int8()
         if self.plain and self.format != "onnx":
             raise ExportError("--plain is for --format onnx")
         if self.source.is_file() and (self.format == "torch" or not self.fold or self.best):
@@ -57,9 +72,34 @@ class Order:
         if self.out is not None:
             self._check_free(self.place)
 
+    def _check_int8(self) -> None:
+        """Refuse settings of int8 activations, and of C, for what has none."""
+        if self.activations and self.format == "torch":
+            raise ExportError("--activations int8 is for packed, c and onnx, not for torch")
+        if self.activations and self.plain:
+            raise ExportError("ONNX with --activations int8 has no sparse initializers: no --plain")
+        if self.activations and self.values not in (None, "int8"):
+            raise ExportError(f"--activations int8 has int8 weights, not --values {self.values}")
+        if self.calibrate is not None and not self.activations:
+            raise ExportError("--calibrate is for --activations int8")
+        if self.target != "generic" and self.format != "c":
+            raise ExportError("--target is for --format c with --activations int8")
+        if not re.fullmatch("[a-z][a-z0-9_]{0,30}", self.prefix):
+            raise ExportError(
+                f"--prefix is a word of small letters, digits and _, not {self.prefix!r:.40}"
+            )
+        if self.prefix != c_runtime.PREFIX and self.format != "c":
+            raise ExportError("--prefix is for --format c")
+
     def _check_names(self) -> None:
         """Refuse a format or values that there are not; the command line has checked them."""
-        for name, known in (("format", tuple(ENDINGS)), ("values", (None, *get_args(Values)))):
+        choices_of = {
+            "format": tuple(ENDINGS),
+            "values": (None, *get_args(Values)),
+            "activations": (None, *get_args(Activations)),
+            "target": get_args(Target),
+        }
+        for name, known in choices_of.items():
             value = getattr(self, name)
             if value not in known:
                 choices = ", ".join(each for each in known if each)
@@ -82,7 +122,7 @@ class Order:
     @property
     def stored(self) -> Values:
         """How values are stored."""
-        return self.values or ("int8" if self.format == "c" else "fp32")
+        return self.values or ("int8" if self.format == "c" or self.activations else "fp32")
 
     @property
     def place(self) -> Path:
@@ -95,9 +135,13 @@ class Order:
             else (self.source.parent, self.source.name.removesuffix(".packed"))
         )
         marks = ".plain" if self.plain else ""
+        marks = ".int8_activations" if self.activations else marks
         if self.format == "packed":
-            marks = "" if self.stored == "fp32" else f".{self.stored}"
+            held = "" if self.stored == "fp32" else f".{self.stored}"
+            marks = marks or held
             marks += "" if self.fold else ".unfolded"
+        if self.format == "c" and self.activations:
+            marks = "_int8"
         return folder / f"{stem}{marks}{ENDINGS[self.format]}"
 
 
@@ -116,21 +160,42 @@ def export(order: Order, **own: Any) -> Written:
     try:
         model = tiny_model(order.source, fold=order.fold, best=order.best, **own)
     except NoGraphError:
-        if order.format != "onnx":
+        if order.format != "onnx" or order.activations:
             raise
         return None, (_traced_by_torch(order, place, **own),), DENSE_IN_RUNTIMES
+    told = ""
+    if order.activations and model.activations is None:
+        found = samples(order.source, order.calibrate, model, own.get("data"))
+        model, told = quantized(model, found)
+    files, remark = _written(order, model, place, **own)
+    return model, files, "\n".join(line for line in (remark, told) if line)
+
+
+def _written(
+    order: Order, model: TinyModel, place: Path, /, **own: Any
+) -> tuple[tuple[Path, ...], str]:
+    """Write a model; gives its files and a remark on them."""
     match order.format:
         case "packed":
-            write_atomically(place, packed.packed(model, order.stored))
-            return model, (place,), ""
+            values = "int8" if model.activations is not None else order.stored
+            write_atomically(place, packed.packed(model, values))
+            return (place,), ""
+        case "onnx" if model.activations is not None:
+            write_atomically(place, onnx_int8_bytes(model))
+            return (place,), "dense: a byte a weight, kept or not"
         case "onnx":
             write_atomically(place, onnx_bytes(model, plain=order.plain))
-            return model, (place,), DENSE_IN_RUNTIMES
+            return (place,), DENSE_IN_RUNTIMES
         case "torch":
             run = trained(order.source, best=order.best, **own)
-            return model, write_torch(run, place), "dense"
-    made = write_c(model, place, values=order.stored)
-    return model, made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}"
+            return write_torch(run, place), "dense"
+    if model.activations is not None:
+        made = write_int8(model, place, target=order.target, prefix=order.prefix)
+    elif order.target != "generic":
+        raise ExportError("--target is for C code with --activations int8")
+    else:
+        made = write_c(model, place, values=order.stored, prefix=order.prefix)
+    return made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}"
 
 
 def _traced_by_torch(order: Order, place: Path, **own: Any) -> Path:
@@ -149,12 +214,17 @@ Size = tuple[str, int | None, str]
 def all_sizes(model: TinyModel) -> Iterator[Size]:
     """The size of every format, the dense model's first."""
     yield "dense (torch)", model.dense_bytes, "every weight in float32"
+    integers, model = model, replace(model, activations=None)
     yield _size("onnx --plain", plain_size, model)
     yield _size("onnx", onnx_bytes, model, remark="made dense by runtimes")
     for values in ("fp32", "fp16", "int8"):
         yield _size(f"packed --values {values}", packed.packed, model, values)
     for values in ("fp32", "int8"):
         yield _size(f"c --values {values}", flash_bytes, model, values, remark="flash")
+    if integers.activations is not None:
+        yield _size("onnx --activations int8", onnx_int8_bytes, integers)
+        yield _size("packed --activations int8", packed.packed, integers)
+        yield _size("c --activations int8", int8_flash_bytes, integers, remark="flash")
 
 
 def _size(

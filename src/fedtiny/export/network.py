@@ -20,9 +20,18 @@ from fedtiny.graph.passes import remove_dead as without_dead
 from fedtiny.sparse.theta import Theta
 
 Values = Literal["fp32", "fp16", "int8"]
+Activations = Literal["int8"]
 Batch = TypeVar("Batch", bound=Any)
 LARGEST_INT8 = 127
 MAX_CLAIMED = 1 << 53  # bytes that a card may claim: a larger number is no exact float
+
+
+@dataclass(frozen=True)
+class QParams:
+    """What int8 activations stand for: value = scale * (integer - zero_point)."""
+
+    scale: float
+    zero_point: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +47,8 @@ class TinyModel:
     classes: tuple[str, ...]
     card: Mapping[str, Any]
     held: Values = "fp32"
+    activations: Mapping[int, QParams] | None = None
+    """How steps hold what they give in int8, by the number of the node; None: in float32."""
 
     @property
     def shape(self) -> Shape:

@@ -47,7 +47,12 @@ def load(path: Path | str) -> "NumpyModel":
         >>> model(np.zeros((5, 1, 8, 8), dtype=np.uint8)).shape
         (5, 10)
     """
-    return NumpyModel(shipped(path))
+    model = shipped(path)
+    if model.activations is None:
+        return NumpyModel(model)
+    from fedtiny.export.integer_model import IntegerModel
+
+    return IntegerModel(model)
 
 
 class NumpyModel:
@@ -82,8 +87,12 @@ class NumpyModel:
         images = as_images(images, self.model.shape)
         starts = range(0, len(images), self._at_once)
         parts = [images[start : start + self._at_once] for start in starts]
-        logits = [self.logits(self._prepare.normalise(part)) for part in parts]
+        logits = [self._classified(part) for part in parts]
         return np.concatenate([np.empty((0, len(self.model.classes)), np.float32), *logits])
+
+    def _classified(self, images: NDArray[Any]) -> Floats:
+        """Logits of images as they come, all at once."""
+        return self.logits(self._prepare.normalise(images))
 
     def logits(self, normalised: Floats) -> Floats:
         """Logits of images that are normalized already, all at once.

@@ -24,7 +24,7 @@ OUTPUT = "logits"
 
 def onnx_bytes(model: TinyModel, *, plain: bool = False) -> bytes:
     """The bytes of an ONNX file."""
-    data: bytes = _Graph(model, plain=plain).proto().SerializeToString()
+    data: bytes = OnnxGraph(model, plain=plain).proto().SerializeToString()
     return data
 
 
@@ -40,7 +40,7 @@ def is_sparse(weights: Weights) -> bool:
     return len(weights.values) < SPARSE_BELOW * weights.size
 
 
-class _Graph(Steps):
+class OnnxGraph(Steps):
     """An ONNX graph under construction."""
 
     def __init__(self, model: TinyModel, *, plain: bool) -> None:

@@ -18,6 +18,7 @@ from safetensors.numpy import save
 
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, FedTinyError, ModelError
+from fedtiny.export.activation_records import activations_of, records_of
 from fedtiny.export.network import TinyModel, Values, quantise
 from fedtiny.extras import require
 from fedtiny.federation.wire.indices import Reader, coded, read_positions
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 Tensors = dict[str, NDArray[Any]]
 FORMAT = 1
+WITH_ACTIVATIONS = 2
+"""The format of a model with int8 activations; others keep the first, which older versions read."""
 INPUT = ("mean", "std")
 LARGEST = 1e9  # of a mean or std, and of what one divides by
 METADATA, DIGEST = "fedtiny.packed", "digest"
@@ -66,7 +69,13 @@ def load(path: Path | str) -> "PackedNetwork":
     require("torch", extra="torch")
     from fedtiny.export.torch_model import PackedNetwork
 
-    return PackedNetwork(shipped(path)).eval()
+    model = shipped(path)
+    if model.activations is not None:
+        raise ExportError(
+            f"{path} has int8 activations, which torch does not compute as it does; load it with "
+            "fedtiny.export.numpy_model.load"
+        )
+    return PackedNetwork(model).eval()
 
 
 def shipped(path: Path | str) -> TinyModel:
@@ -82,6 +91,7 @@ def packed(model: TinyModel, values: Values = "fp32") -> bytes:
     """The bytes of a packed file; the same model always gives the same."""
     _check(model.net.graph)  # what could not be read is not written
     model.net.check_values()
+    values = "int8" if model.activations is not None else values
     tensors = to_tensors(model.net, values)
     text = json.dumps(_header(model, values), separators=(",", ":"))
     tensors[DIGEST] = np.frombuffer(bytes.fromhex(digest_of(tensors, text)), np.uint8)
@@ -121,9 +131,11 @@ def unpacked(data: bytes, name: str = "the file") -> TinyModel:
 
 def _header(model: TinyModel, values: Values) -> dict[str, Any]:
     """What stands beside the tensors."""
+    integers = model.activations
     return {
-        "format": FORMAT,
+        "format": FORMAT if integers is None else WITH_ACTIVATIONS,
         "values": values,
+        **({} if integers is None else {"activations": records_of(integers)}),
         "steps": packed_records(model.net.graph.nodes),
         "input": {part: list(map(float, getattr(model.normalisation, part))) for part in INPUT},
         "classes": [_printable(name) for name in model.classes],
@@ -145,8 +157,9 @@ def _printable_all(value: Any) -> Any:
 
 def _checked(tensors: Tensors, text: str) -> TinyModel:
     header = exact_json(text)
-    if header["format"] != FORMAT:
-        raise ModelError(f"it has format {header['format']!r:.20}; this version reads {FORMAT}")
+    if header["format"] not in (FORMAT, WITH_ACTIVATIONS):
+        read = f"{FORMAT} and {WITH_ACTIVATIONS}"
+        raise ModelError(f"it has format {header['format']!r:.20}; this version reads {read}")
     checksum = tensors.pop(DIGEST)
     if checksum.tobytes().hex() != digest_of(tensors, text):
         raise ModelError("its checksum does not fit")
@@ -160,7 +173,12 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
         raise ModelError(f"it does not name its {count} classes")
     if not isinstance(card, dict) or _printable_all(card) != card:
         raise ModelError("its model card cannot be shown")
-    return TinyModel(net, normalisation, tuple(names), card, header["values"])
+    integers = None
+    if header["format"] == WITH_ACTIVATIONS:
+        if header["values"] != "int8":
+            raise ModelError("its activations are int8, and its weights are not")
+        integers = activations_of(header["activations"], graph)
+    return TinyModel(net, normalisation, tuple(names), card, header["values"], integers)
 
 
 def _normalisation(record: Any, channels: int) -> Preparation:

@@ -1,0 +1,93 @@
+"""The parts of the C runtime for int8 activations, and which of them a program needs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from string import Template
+from typing import Literal
+
+from fedtiny.export import c_runtime
+
+Target = Literal["generic", "cortex-m", "x86"]
+PARTS: dict[str, tuple[str, ...]] = {
+    "limited": (),
+    "scaled": (),
+    "clear": (),
+    "load_pixels": (),
+    "load_raw": ("limited",),
+    "load_values": (),
+    "layer": ("limited", "scaled"),
+    "widths": ("limited", "scaled"),
+    "sums": ("layer", "widths"),
+    "gather": ("sums",),
+    "convolve": ("gather",),
+    "convolve_all": ("sums",),
+    "list_weights": ("gather",),
+    "convolve_groups": ("list_weights",),
+    "neuron": ("layer",),
+    "connect": ("neuron",),
+    "connect_logits": ("neuron",),
+    "split": (),
+    "convolve_planes": ("list_weights", "split"),
+    "add": ("limited",),
+    "multiply": ("limited", "scaled"),
+    "multiply_planes": ("limited", "scaled"),
+    "look_up": (),
+    "span": (),
+    "window": ("span",),
+    "max_pool": ("window",),
+    "mean": ("limited", "span"),
+    "mean_pool": ("window", "mean"),
+    "adaptive_pool": ("mean",),
+    "upsample": (),
+    "copy": (),
+    "reshape": (),
+    "permute": (),
+    "flatten": (),
+    "to_logits": (),
+    "result": (),
+}
+"""As those of the runtime for floats."""
+MOVING = (
+    *("tensor", "load_values", "span", "window", "upsample", "copy", "reshape"),
+    *("permute", "flatten"),
+)
+"""Parts that move values and compute nothing: those for floats, with another type."""
+SHARED = ("result", "model.h")
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How many neighbouring outputs are summed at a time, and how that is written."""
+
+    wide: int
+    middle: int
+    narrow: int
+    form: str
+
+
+WIDTHS: dict[Target, Widths] = {
+    "generic": Widths(16, 4, 1, "widths_loops"),
+    "cortex-m": Widths(8, 4, 1, "widths_unrolled"),
+    "x86": Widths(64, 32, 16, "widths_loops"),
+}
+"""By target; a sum may read so far behind what it needs."""
+
+
+def needed(called: Iterable[str]) -> list[str]:
+    """The parts with the functions that are called, and all that those need."""
+    return c_runtime.closure(PARTS, (*called, "result"))
+
+
+def text(name: str, target: Target) -> str:
+    """A part of the runtime as it is written for a target."""
+    if name in MOVING:
+        return c_runtime.text(f"{name}.c").replace("float", "int8_t")
+    if name in SHARED:
+        return c_runtime.text(name if "." in name else f"{name}.c")
+    widths = WIDTHS[target]
+    file = widths.form if name == "widths" else name
+    file = file if "." in file else f"{file}.c"
+    held = files("fedtiny.export").joinpath("runtime_int8", file).read_text(encoding="ascii")
+    numbers = {"wide": widths.wide, "middle": widths.middle, "narrow": widths.narrow}
+    return Template(held).safe_substitute(numbers)

@@ -1,0 +1,9 @@
+const char *const model_class_names[MODEL_CLASSES] = {
+$names
+};
+
+static int compute(float *logits)
+{
+$body
+    return largest_of(logits);
+}
