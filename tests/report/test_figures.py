@@ -77,7 +77,7 @@ def test_the_final_model_is_told_by_class(finished, run, drawn):
     assert counts.shape == (classes, classes)
     assert np.trace(counts) / counts.sum() == pytest.approx(result["accuracy"], abs=1e-9)
     right, samples = np.trace(counts), counts.sum()
-    assert f"{right} of {samples} are on the diagonal" in drawn["confusion"].caption
+    assert f"{right} of {samples} test samples are classified correctly (diagonal)." in drawn["confusion"].caption
     told = {area.tip for area in areas(drawn["confusion"])}
     assert f"true class 1\npredicted class 2\n{counts[1, 2]} samples" in told
     bars = [area.tip.splitlines()[1] for area in areas(drawn["class_accuracy"])]
