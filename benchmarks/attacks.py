@@ -6,7 +6,7 @@ is what is lost with their data alone. In brackets: the share of test images tha
 turns, and of final weights where forged gradients wanted them. The last rows have the largest loss
 of a seed, in points, in the attacks above x-1: beside the run without the hostile devices, and
 beside the run in which all are honest. Tables: runs in which all are honest, with and without
-bounds; one hostile device, by how many samples it has; one to three, by defence. "ends" is a run
+bounds; one hostile device, by how many samples it has; one to three, by defence. "run fails" is one
 that no device can go on with. Results are kept in the JSON file; what is there is not run again.
 
     python benchmarks/attacks.py [--json benchmarks/results/attacks.json] [--seeds 3] [--rounds 16]
@@ -386,7 +386,7 @@ def _row(name: str, cells: Sequence[str]) -> str:
 
 def _cell(attack: str, runs: Runs) -> str:
     if any("ended" in run for run in runs):
-        return "ends"
+        return "run fails"
     star = "*" if all(run["named"] for run in runs) else ""
     beside = f" ({_mean(runs, SHOWN[attack]):.0%})" if attack in SHOWN else ""
     return f"{_mean(runs, 'accuracy'):.3f}{star}{beside}"

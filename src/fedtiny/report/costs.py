@@ -72,8 +72,8 @@ def cost(run: Run) -> Figure | None:
     }
     caption = (
         "What training costs one device of mean size, compared with federated averaging of the "
-        "dense network on the same data. FLOPs and memory are those of the costliest round, by the cost "
-        "model; bytes are counted messages, both ways, on the mean of all rounds"
+        "dense network on the same data. FLOPs and memory are those of the costliest round, by the "
+        "cost model; bytes are counted messages, both ways, on the mean of all rounds"
         f"{sized.get(found[-1].name, '')}."
     )
     return Figure("cost", "Cost compared with a dense run", caption, pairs(found, run.color))
