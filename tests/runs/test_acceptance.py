@@ -198,5 +198,5 @@ def test_the_report_names_them_too(hostile, tmp_path):
     hostile(filled(3e38))
     path = train(CONFIG, tmp_path / "run").path
     page = one_run(read(RunFolder(path)))
-    assert re.search(r"images; out of bounds: \d", page)
+    assert re.search(r"samples; out of bounds: \d", page)
     assert "Rounds out of bounds" in page
