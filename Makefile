@@ -18,12 +18,14 @@ STRICT := $(if $(shell command -v c++ g++ clang++),strict)
 
 $(READY): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing PyTorch and fedtiny (minutes, once)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	@echo "compiling the native library and installing fedtiny with its tools"
 	FEDTINY_NATIVE=$(STRICT) $(BIN)/pip install --quiet --disable-pip-version-check \
 	    --constraint constraints.txt --editable '.[all,dev]'
 	touch $(READY)
 
-run: $(READY)  ## Train a 1%-density ResNet18 over ten native devices on the digits (under a minute)
+run: $(READY)  ## Train a 1%-density ResNet18 over ten native devices on the digits (3 to 5 minutes the first time, then under one)
 	$(BIN)/fedtiny run --width 64 --density 0.01
 	@echo "to have the command fedtiny at hand: source $(BIN)/activate"
 

@@ -6,8 +6,8 @@ is what is lost with their data alone. In brackets: the share of test images tha
 turns, and of final weights where forged gradients wanted them. The last rows have the largest loss
 of a seed, in points, in the attacks above x-1: beside the run without the hostile devices, and
 beside the run in which all are honest. Tables: runs in which all are honest, with and without
-bounds; one hostile device, by how many samples it has; one to three, by defence. "ends" is a run
-that no device can go on with. Results are kept in the JSON file, each with a digest of the code
+bounds; one hostile device, by how many samples it has; one to three, by defence. "run fails" is
+one that no device can go on with. Results are kept in the JSON file, each with a digest of the code
 that decides it, and one of the present code is not run again. With --stored nothing is run, and
 what is missing or of other code is a dash.
 
@@ -425,7 +425,7 @@ def _cell(attack: str, runs: Runs) -> str:
     if not all(runs):
         return "-"
     if any("ended" in run for run in runs):
-        return "ends"
+        return "run fails"
     star = "*" if all(run["named"] for run in runs) else ""
     beside = f" ({_mean(runs, SHOWN[attack]):.0%})" if attack in SHOWN else ""
     return f"{_mean(runs, 'accuracy'):.3f}{star}{beside}"

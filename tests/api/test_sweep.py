@@ -113,7 +113,7 @@ def test_models_of_one_class_have_runs_of_their_own(tmp_path):
 def test_the_report_compares_the_runs(swept):
     out, results = swept
     assert results.report() == out / "report.html"
-    assert "2 runs side by side" in (out / "report.html").read_text()
+    assert "2 runs, all finished" in (out / "report.html").read_text()
     with pytest.raises(RunError, match="no run is finished"):
         fedtiny.SweepResult(()).report()
 

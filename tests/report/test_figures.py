@@ -19,6 +19,7 @@ from fedtiny.errors import ConfigError
 from fedtiny.report import devices, facts
 from fedtiny.report.costs import costs
 from fedtiny.report.figures import figures, partition
+from fedtiny.report.final import class_accuracy
 from fedtiny.report.run import read
 from fedtiny.runs.folder import RunFolder
 
@@ -77,13 +78,23 @@ def test_the_final_model_is_told_by_class(finished, run, drawn):
     assert counts.shape == (classes, classes)
     assert np.trace(counts) / counts.sum() == pytest.approx(result["accuracy"], abs=1e-9)
     right, samples = np.trace(counts), counts.sum()
-    assert f"{right} of {samples} are on the diagonal" in drawn["confusion"].caption
+    told = f"{right} of {samples} test samples are classified correctly (diagonal)."
+    assert drawn["confusion"].caption.startswith(told)
     told = {area.tip for area in areas(drawn["confusion"])}
     assert f"true class 1\npredicted class 2\n{counts[1, 2]} samples" in told
     bars = [area.tip.splitlines()[1] for area in areas(drawn["class_accuracy"])]
     assert bars == [
         f"{counts[k, k]} of {row.sum()} samples" for k, row in enumerate(counts) if row.sum()
     ]
+
+
+def test_classes_of_one_accuracy_are_not_told_apart(run):
+    counts = 5 * np.eye(len(run.confusion), dtype=np.int64)
+    even = class_accuracy(replace(run, confusion=counts)).caption
+    assert even.endswith(": 1.0000 for every class.")
+    counts[1, 0] = 4
+    uneven = class_accuracy(replace(run, confusion=counts)).caption
+    assert uneven.endswith(": lowest 0.5556 (class 1), highest 1.0000 (class 0).")
 
 
 def test_devices_are_told_one_by_one(finished, run, drawn):

@@ -115,7 +115,7 @@ def test_several_runs_are_compared_first(several, tmp_path):
     results = [several / f"fedtiny-d0.3-s{seed}" / "result.json" for seed in (0, 1)]
     accuracies = [json.loads(path.read_text())["accuracy"] for path in results]
     assert f"{sum(accuracies) / 2:.4f} ±" in text
-    assert "6 runs side by side" in text
+    assert "6 runs, all finished" in text
     assert page.index('data-figure="accuracy_over_density"') < page.index('data-figure="partition"')
     for path in paths:
         assert path.name in text

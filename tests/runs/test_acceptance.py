@@ -182,15 +182,15 @@ def test_the_line_of_a_round_names_who_was_out_of_bounds():
     [
         (
             {"why": "the loss is not finite", "without": [3], "then": "accepted"},
-            "(not accepted: the loss is not finite; played again without 3)",
+            "(not accepted: the loss is not finite; repeated without 3)",
         ),
         (
             {"why": "a", "without": [], "then": "b"},
-            "(not accepted: a; played again without anybody suspected: b)",
+            "(not accepted: a; repeated without anybody suspected: b)",
         ),
     ],
 )
-def test_the_line_of_a_round_says_that_it_was_played_again(rejected, told):
+def test_the_line_of_a_round_says_that_it_was_repeated(rejected, told):
     assert round_line({**RECORD, "rejected": rejected}, 3).endswith(told)
 
 
@@ -198,5 +198,5 @@ def test_the_report_names_them_too(hostile, tmp_path):
     hostile(filled(3e38))
     path = train(CONFIG, tmp_path / "run").path
     page = one_run(read(RunFolder(path)))
-    assert re.search(r"images; out of bounds: \d", page)
+    assert re.search(r"samples; out of bounds: \d", page)
     assert "Rounds out of bounds" in page

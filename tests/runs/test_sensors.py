@@ -107,14 +107,14 @@ def test_methods_are_compared_on_a_sensor_array(tmp_path, file, capsys):
     assert "take another method" in capsys.readouterr().err
     assert dispatch(["report", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "2 runs side by side" in page
+    assert "2 runs, all finished" in page
     assert "not in the table" not in page
 
 
 def test_runs_on_arrays_of_ones_own_are_in_the_table_of_a_report(tmp_path):
     configs = [tiny(**{**vars(SENSOR), "rounds": 1, "seed": seed}) for seed in (0, 1)]
     page = fedtiny.sweep(configs, out=tmp_path, data=sensor_data()).report().read_text()
-    assert "2 runs side by side" in page
+    assert "2 runs, all finished" in page
     assert "not in the table" not in page
 
 

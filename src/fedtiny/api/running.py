@@ -93,9 +93,9 @@ def resume(
     Args:
         path: The run folder.
         root: Where the data lie now; default: where they lay.
-        workers: Processes that play the devices; default: as many as before.
-        device_python: The Python that plays the devices, if the run had one: no program is started
-            because a folder names it.
+        workers: Processes that simulate the devices; default: as many as before.
+        device_python: The Python that simulates the devices, if the run had one: no program is
+            started because a folder names it.
         data: The data set, if it was one of your own.
         model: The network, if it was one of your own.
         callbacks: As for :func:`fedtiny.run`; they hear of the rounds that are left.

@@ -53,7 +53,7 @@ class Arguments:
     root: Annotated[Path | None, tyro.conf.arg(name="data.root")] = None
     """Folder that holds the data; default: the environment variable FEDTINY_DATA."""
     workers: int | None = None
-    """Processes that play the devices; default: all cores."""
+    """Processes that simulate the devices; default: all cores."""
     keep_models: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Keep the trained networks; else `fedtiny resume CELL` makes one again from its checkpoint."""
     folder: Path | None = None

@@ -19,7 +19,7 @@ class Arguments:
     root: Annotated[Path | None, tyro.conf.arg(name="data.root")] = None
     """Where the data lies now; default: where it lay."""
     workers: int | None = None
-    """Processes that play the devices; default: as many as before."""
+    """Processes that simulate the devices; default: as many as before."""
     python: Annotated[str | None, tyro.conf.arg(name="device.python")] = None
     """Another Python that plays the devices; one that the run folder names is never started."""
     track: tuple[str, ...] = ()

@@ -112,8 +112,8 @@ def refuse_program(config: Config, where: str) -> None:
     """Refuse settings out of a file that would start a program."""
     if config.device.python is not None:
         raise ConfigError(
-            f"{where} names a program that would play the devices (device.python); programs are "
-            "taken from flags only: if you trust it, give it with --device.python"
+            f"{where} names a program that would simulate the devices (device.python); programs "
+            "are taken from flags only: if you trust it, give it with --device.python"
         )
 
 

@@ -278,7 +278,7 @@ class DeviceConfig(Settings):
     remove_dead: bool = False
     """Leave out channels that cannot reach the output."""
     python: str | None = None
-    """Another Python, with fedtiny but perhaps without torch, whose processes play the devices."""
+    """Another Python, with fedtiny but perhaps without torch, whose processes simulate devices."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -324,7 +324,7 @@ class RobustnessConfig(Settings):
     times the median of the devices' is brought back to theirs; 0 is off."""
     reject: float = 3.0
     """A round whose loss is more than so many times the last one's and chance's, or not finite, is
-    played again without the devices that are suspected; 0 is off."""
+    repeated without the devices that are suspected; 0 is off."""
     mean: Literal["weighted", "median", "trimmed", "centered", "krum"] = "weighted"
     """How replies become one: weighted by samples; or every device counts the same: value by value
     the median or the mean without extremes, centered clipping, or multi-Krum."""
@@ -380,13 +380,13 @@ class Config(Settings):
     seed: int = 0
     """Fixes every random draw of the run."""
     simulator: Literal["auto", "reference", "gpu"] = "auto"
-    """Who plays the devices: processes that compute as a device would, or a GPU; auto: what is
-    there."""
+    """How devices are simulated: by processes that compute as a device would, or on a GPU; auto:
+    what is there."""
     device_backend: Literal["auto", "native", "torch"] = "auto"
     """How a simulated device computes: sparse in native code, or dense PyTorch under masks; auto:
     native on a CPU where it is faster."""
     workers: int | None = None
-    """Processes that play the devices; default: all cores. Does not change any result."""
+    """Processes that simulate the devices; default: all cores. Does not change any result."""
     threads: int | None = None
     """PyTorch's threads; default: 1. More need 1 worker. The last bits of a result depend on it."""
     eval_every: int = 1

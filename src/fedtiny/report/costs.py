@@ -71,12 +71,12 @@ def cost(run: Run) -> Figure | None:
         SIZE_AS_SENT: "; the model is sized as it is sent: kept values and coded positions",
     }
     caption = (
-        "What training costs one device of mean size, beside federated averaging of the dense "
-        "network on the same data. FLOPs and memory are those of the costliest round, by the cost "
-        "model; bytes are counted messages, both ways, on the mean of all rounds"
+        "What training costs one device of mean size, compared with federated averaging of the "
+        "dense network on the same data. FLOPs and memory are those of the costliest round, by the "
+        "cost model; bytes are counted messages, both ways, on the mean of all rounds"
         f"{sized.get(found[-1].name, '')}."
     )
-    return Figure("cost", "Cost beside a dense run", caption, pairs(found, run.color))
+    return Figure("cost", "Cost compared with a dense run", caption, pairs(found, run.color))
 
 
 def pairs(shown: Sequence[Cost], color: str) -> Canvas:

@@ -90,7 +90,7 @@ def _devices(run: Run) -> Fact:
     named = sorted({str(k) for own in tables if isinstance(own, dict) for k in own}, key=_order)
     again = sum(isinstance(record.get("rejected"), dict) for record in run.records)
     told += [f"out of bounds: {', '.join(named)}"] if named else []
-    told += [f"{plural(again, 'round')} played again"] if again else []
+    told += [f"{plural(again, 'round')} repeated"] if again else []
     return "Devices", str(fleet.devices), "; ".join(told)
 
 

@@ -31,8 +31,8 @@ def confusion(run: Run) -> Figure | None:
         numbers=True,
     )
     caption = (
-        f"What the final model takes the samples of the test set for: {right:,} of {every:,} are "
-        f"on the diagonal, where it is right.{_worst_confusion(found, names)}"
+        f"{right:,} of {every:,} test samples are classified correctly (diagonal)."
+        f"{_worst_confusion(found, names)}"
     )
     return Figure("confusion", "Confusion matrix", caption, heat(shown))
 
@@ -69,10 +69,13 @@ def class_accuracy(run: Run) -> Figure | None:
         tip = f"class {names[place]}: accuracy {share:.4f}\n{count}"
         plot.bar(plot.x.at(place), width, 0, share, run.color, tip)
     plot.level(float(mean), "muted", 1.4, dashed=True)
-    caption = (
-        "Share of the samples of each class that the final model gets right: least "
-        f"{shares.min():.4f} (class {names[worst]}), most {shares.max():.4f} (class {names[best]})."
+    low, high = f"{shares.min():.4f}", f"{shares.max():.4f}"
+    told = (
+        f"{low} for every class"
+        if low == high
+        else f"lowest {low} (class {names[worst]}), highest {high} (class {names[best]})"
     )
+    caption = f"Share of the samples of each class that the final model gets right: {told}."
     return Figure("class_accuracy", "Accuracy by class", caption, canvas)
 
 

@@ -71,7 +71,7 @@ def loss(run: Run) -> Figure | None:
     shown = {"loss": ("test set", OWN, False), "train_loss": ("local training", "muted", True)}
     caption = (
         "Cross-entropy of the global model on the test set, and the mean over devices while they "
-        "train. A gap that opens means that devices learn what others do not have."
+        "train. A growing gap means that devices overfit their own data."
     )
     return _figure(run, "loss", shown, caption, 1.06)
 

@@ -33,9 +33,8 @@ def one_run(run: Run) -> Html:
 def several_runs(runs: Sequence[Run], groups: Sequence[Group]) -> Html:
     """The page of several runs: what they have in common first, then each by itself."""
     done = sum(run.finished for run in runs)
-    heading = joined(
-        element("h1", f"{len(runs)} runs side by side"), element("p", f"{done} of them finished")
-    )
+    finished = "all" if done == len(runs) else str(done)
+    heading = element("h1", f"{len(runs)} runs, {finished} finished")
     each = [
         element(
             "details",

@@ -32,7 +32,7 @@ def pool(run: Run) -> Figure | None:
 def _how_chosen(run: Run) -> str:
     tied = run.selection["selection"].get("tied")
     if not isinstance(tied, list) or len(tied) < 2:
-        return "the least biased one is chosen"
+        return "the one with the lowest loss is chosen"
     return f"{len(tied)} cannot be told apart, and the best connected of them is chosen"
 
 

@@ -190,12 +190,12 @@ def _missing(record: Record) -> str:
 
 
 def _suspected(record: Record) -> str:
-    """Who was out of the others' bounds, and why a round was played again."""
+    """Who was out of the others' bounds, and why a round was repeated."""
     out = "; ".join(f"{device} {why}" for device, why in record.get("bounded", {}).items())
     told = f"  (devices out of bounds: {out})" if out else ""
     if rejected := record.get("rejected"):
         without = ", ".join(map(str, rejected["without"])) or "anybody suspected"
-        told += f"  (not accepted: {rejected['why']}; played again without {without}"
+        told += f"  (not accepted: {rejected['why']}; repeated without {without}"
         told += ")" if rejected["then"] == "accepted" else f": {rejected['then']})"
     return told
 

@@ -244,7 +244,7 @@ def _with_program(config: Config, python: Path | str | None, folder: RunFolder) 
     """The config with the Python that was given for the devices; one that it names is not taken."""
     if python is None and config.device.python is not None:
         raise ConfigError(
-            f"{folder.config} names a program that would play the devices (device.python); "
+            f"{folder.config} names a program that would simulate the devices (device.python); "
             "programs are taken from flags only: if you trust it, give it again with "
             "--device.python, or take it out of the file"
         )
