@@ -93,11 +93,11 @@ def test_a_node_whose_data_does_not_fit_is_told_why_in_its_own_log(tmp_path, cap
     odd = write_folder(tmp_path / "odd", classes=("cat", "fox"))
     _, run = own_run(tmp_path, good=good, odd={"data": str(odd)}, bare={})
     away = json.loads((run / "nodes.json").read_text())["turned_away"]
-    assert away["101"].startswith("data: its samples or labels cannot be read, or do not fit")
+    assert away["101"].startswith("odd: data: its samples or labels cannot be read, or do not fit")
     assert f"{odd} has a class 'fox'; known are cat, dog, owl" in caplog.text
     assert "start them with --node-config 'data=" in away["102"]
     said = capsys.readouterr().out
-    assert "node 101 takes no part: data: " in said
+    assert "odd takes no part: data: " in said
     assert str(odd) not in said
     assert "fox" not in said
 

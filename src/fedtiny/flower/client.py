@@ -180,7 +180,7 @@ def _handler(
         except wire.MissingVersion:
             found = Answer(LACKS, messages.THETA)
         except Exception as error:
-            found = Answer(FAILED, told_to_server(error))
+            found = Answer(FAILED, told_to_server(error), name=str(node["name"]))
         return Message(found.records(), reply_to=message)
 
     return handle
