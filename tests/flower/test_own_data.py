@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from fedtiny.cli import main
 from fedtiny.config.flat import nested
 from fedtiny.errors import ConfigError
 from fedtiny.flower.client import shard_of
@@ -72,6 +73,17 @@ def test_a_folder_and_a_parquet_file_take_part_and_measure(tmp_path):
     assert [line["answered"] for line in found] == [[0, 1]] * 2
     assert all(0 <= line["accuracy"] <= 1 and line["bytes_evaluation"] > 0 for line in found)
     assert all(line["flops"] > 0 for line in found), "costs are those of a node of mean size"
+
+
+def test_the_first_line_inspect_and_the_report_say_whose_data_it_is(tmp_path, capsys):
+    _, run = own_run(tmp_path, anna={"data": str(write_folder(tmp_path / "a"))})
+    wanted = "on folder, own data of 1 node, 2 rounds"
+    assert wanted in capsys.readouterr().out
+    assert main.dispatch(["inspect", str(run)]) == 0
+    assert wanted in " ".join(capsys.readouterr().out.split())
+    page = (run / "report.html").read_text()
+    assert wanted in page
+    assert "Dirichlet" not in page
 
 
 def test_the_development_set_of_a_node_stays(tmp_path, monkeypatch):
