@@ -79,8 +79,9 @@ class Answer:
 
     def records(self) -> RecordDict:
         """As Flower carries it."""
-        words = {"status": self.status, "words": self.text[:MAX_TEXT], "name": self.name}
-        found = RecordDict({"answer": ConfigRecord(words)})
+        words = self.text[:MAX_TEXT]
+        own = ConfigRecord({"status": self.status, "words": words, "name": self.name})
+        found = RecordDict({"answer": own})
         if self.reply:
             found["reply"] = blob(self.reply)
         return found
