@@ -79,8 +79,8 @@ class Answer:
 
     def records(self) -> RecordDict:
         """As Flower carries it."""
-        words = self.text[:MAX_TEXT]
-        own = ConfigRecord({"status": self.status, "words": words, "name": self.name})
+        text = self.text[:MAX_TEXT]
+        own = ConfigRecord({"status": self.status, "words": text, "name": self.name})
         found = RecordDict({"answer": own})
         if self.reply:
             found["reply"] = blob(self.reply)
