@@ -143,6 +143,14 @@ def test_inspect_shows_a_stopped_run_and_how_to_go_on(fedtiny, stopped):
     assert rounds_in(said.out) == ["1", "2"]
 
 
+def test_resume_of_a_finished_run_says_so(fedtiny, finished):
+    said = fedtiny("resume", finished, "--no-report")
+    first = f"the run in {finished} is already finished; nothing is trained again\n"
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(first)
+    assert "round 3/3" not in said.out
+
+
 @pytest.mark.parametrize("name", ["selection.json", "partition.safetensors"])
 def test_a_damaged_file_is_told_with_the_way_out_and_not_with_one_that_fails(
     fedtiny, stopped, name

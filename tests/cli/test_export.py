@@ -281,7 +281,7 @@ def test_predict_gives_the_last_advice_at_once(fedtiny, stopped, pictures, tmp_p
     assert_one_sentence(said.code, said.err, "is not finished", f"fedtiny resume {stopped}")
     own = train(tiny(rounds=1), tmp_path / "own", data=own_data()).path
     said = fedtiny("predict", own, pictures[0])
-    assert_one_sentence(said.code, said.err, "of your own; export it from Python with", "load_run")
+    assert_one_sentence(said.code, said.err, "of your own; in Python, pass them", "load_run")
 
 
 NEEDED = ("numpy", "numpy.libs", "PIL", "pillow.libs", "safetensors", "rich", "pygments")

@@ -72,7 +72,7 @@ def test_what_could_be_two_things_or_does_not_fit_is_refused(samples, layout, co
     [
         (np.eye(4, dtype=int), "multi-label targets are not supported"),
         ([0.5, 1, 2, 0], "regression targets are not supported"),
-        (["a", "b", "c", "d"], "labels must be whole numbers"),
+        (["a", "b", "c", "d"], "whole numbers from 0, .* for names, number them and pass classes="),
     ],
 )
 def test_targets_that_are_no_classes_are_named(labels, complaint):

@@ -132,6 +132,6 @@ def test_a_node_with_another_number_of_images_than_its_part_has_is_turned_away(
     )
     path = federate(Grid(), CONFIG, tmp_path / "run")
     assert [line["answered"] for line in lines(path)] == [[0, 2]] * 2
-    assert f"node {NODE} takes no part: it says that it has {samples} samples" in (
+    assert f"laptop-{HOSTILE} takes no part: it says that it has {samples} samples" in (
         capsys.readouterr().out
     )

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from fedtiny.cli import main
 from fedtiny.config.flat import nested
 from fedtiny.errors import ConfigError
 from fedtiny.flower.client import shard_of
@@ -74,6 +75,17 @@ def test_a_folder_and_a_parquet_file_take_part_and_measure(tmp_path):
     assert all(line["flops"] > 0 for line in found), "costs are those of a node of mean size"
 
 
+def test_the_first_line_inspect_and_the_report_say_whose_data_it_is(tmp_path, capsys):
+    _, run = own_run(tmp_path, anna={"data": str(write_folder(tmp_path / "a"))})
+    wanted = "on folder, own data of 1 node, 2 rounds"
+    assert wanted in capsys.readouterr().out
+    assert main.dispatch(["inspect", str(run)]) == 0
+    assert wanted in " ".join(capsys.readouterr().out.split())
+    page = (run / "report.html").read_text()
+    assert wanted in page
+    assert "Dirichlet" not in page
+
+
 def test_the_development_set_of_a_node_stays(tmp_path, monkeypatch):
     seen = []
 
@@ -93,11 +105,11 @@ def test_a_node_whose_data_does_not_fit_is_told_why_in_its_own_log(tmp_path, cap
     odd = write_folder(tmp_path / "odd", classes=("cat", "fox"))
     _, run = own_run(tmp_path, good=good, odd={"data": str(odd)}, bare={})
     away = json.loads((run / "nodes.json").read_text())["turned_away"]
-    assert away["101"].startswith("data: its samples or labels cannot be read, or do not fit")
+    assert away["101"].startswith("odd: data: its samples or labels cannot be read, or do not fit")
     assert f"{odd} has a class 'fox'; known are cat, dog, owl" in caplog.text
     assert "start them with --node-config 'data=" in away["102"]
     said = capsys.readouterr().out
-    assert "node 101 takes no part: data: " in said
+    assert "odd takes no part: data: " in said
     assert str(odd) not in said
     assert "fox" not in said
 

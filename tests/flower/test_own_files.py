@@ -115,3 +115,24 @@ def test_a_file_with_device_ids_is_shared_out_as_in_the_simulator(tmp_path):
     parts = {100 + k: {"partition-id": k, "num-partitions": 4} for k in range(4)}
     federated = essence(federate(Grid(parts), config, tmp_path / "federated"))
     assert [name for name in simulated if simulated[name] != federated[name]] == []
+
+
+def test_images_of_another_size_are_refused_unless_too_small_for_the_model(tmp_path, caplog):
+    draw = np.random.default_rng(0)
+
+    def images(name, size):
+        x = draw.integers(0, 256, (30, 1, size, size), dtype=np.uint8)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(30) % 3, layout="NCHW")
+        return str(tmp_path / f"{name}.npz")
+
+    nodes = {100: {"name": "a", "data": images("a", 20)}, 101: {"data": images("b", 10)}}
+    config = config_of(images("server", 20), 2, rounds=1, model="small", width=4, density=0.5)
+    run = federate(Grid(nodes), config, tmp_path / "run", data="own")
+    assert [line["answered"] for line in lines(run)] == [[0]]
+    assert "b.npz are (1, 10, 10), but the run's are (1, 20, 20)" in caplog.text
+    config = config_of(images("server", 3), 2, rounds=1, model="small", width=4, density=0.5)
+    nodes = {100: {"data": images("a", 3)}, 101: {"data": images("b", 20)}}
+    run = federate(Grid(nodes), config, tmp_path / "again", data="own")
+    assert [line["answered"] for line in lines(run)] == [[0]]
+    assert "a.npz are (1, 3, 3); they are resized to the run's (1, 4, 4)" in caplog.text
+    assert "b.npz are (1, 20, 20), but the run's are (1, 4, 4)" in caplog.text

@@ -41,7 +41,7 @@ def test_a_seat_is_not_stolen_while_its_owner_is_away(tmp_path, capsys):
     assert answered == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
     assert seats(path) == NODES
     said = capsys.readouterr().out
-    assert f"node {THIEF} takes no part: device 1 belongs to laptop-1, which is away" in said
+    assert "thief takes no part: device 1 belongs to laptop-1, which is away" in said
     assert "is given to" not in said
 
 

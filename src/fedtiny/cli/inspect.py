@@ -1,9 +1,12 @@
 """fedtiny inspect: a run, or a packed model, in the terminal."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -49,7 +52,7 @@ def show(folder: RunFolder, console: Console) -> None:
     What is damaged is reported after all the rest.
     """
     config, records = reading.config(folder), metrics.read(folder)
-    console.print(formatting.headline(config), style="bold", markup=False)
+    console.print(formatting.headline(config, _samples(folder)), style="bold", markup=False)
     console.print(_state(folder, config, records), markup=False, soft_wrap=True)
     damaged: list[FedTinyError] = []
     for part in (_show_partition, _show_selection):
@@ -64,6 +67,13 @@ def show(folder: RunFolder, console: Console) -> None:
         _show_packed_layers(folder.packed, console)
     if damaged:
         raise damaged[0]
+
+
+def _samples(folder: RunFolder) -> NDArray[np.int64] | None:
+    """The samples of each device and class, unless that file is damaged, which is told later."""
+    with suppress(FedTinyError):
+        return load_split(folder).table if folder.partition.exists() else None
+    return None
 
 
 def _show_partition(folder: RunFolder, console: Console) -> None:

@@ -8,6 +8,7 @@ import tyro
 
 from fedtiny.process import launch
 from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.reading import is_finished
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,10 @@ def command(arguments: list[str]) -> int:
     """Parse and resume."""
     parsed = tyro.cli(Arguments, prog="fedtiny resume", args=arguments)
     if launch().rank == 0:  # which has the run folder
-        print(f"continuing the run in {RunFolder.open(parsed.path).path}", flush=True)
+        folder = RunFolder.open(parsed.path)
+        ended = f"the run in {folder.path} is already finished; nothing is trained again"
+        begun = f"continuing the run in {folder.path}"
+        print(ended if is_finished(folder) else begun, flush=True)
     from fedtiny.finish import finish  # here, as what computes takes seconds to import
     from fedtiny.runs.runner import resume
     from fedtiny.runs.tracking import reporting

@@ -196,7 +196,10 @@ def _check_labels(labels: Array) -> None:
             "supported; of classes give labels.astype(int)"
         )
     if labels.dtype.kind not in "iu":
-        raise DataError(f"labels must be whole numbers, but are {labels.dtype}")
+        raise DataError(
+            f"labels must be whole numbers from 0, but are {labels.dtype}; for names, number them "
+            "and pass classes=[...]"
+        )
 
 
 def _reads_images(layout: str | None) -> bool:

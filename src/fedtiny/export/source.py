@@ -157,8 +157,8 @@ def trained(
     if any(inputs[name] is None for name in needed):
         untraced = f"; one that cannot be traced goes to ONNX with {BY_TORCH}"
         raise ExportError(
-            f"{path} was trained with data or a network of your own; export it from Python with "
-            f"fedtiny.load_run(path, {as_arguments(needed)}).export(...)"
+            f"{path} was trained with data or a network of your own; in Python, pass them: "
+            f"fedtiny.load_run(path, {as_arguments(needed)}), which has .network and .export(...)"
             + (untraced if "model" in needed else "")
         )
     data = data or load_data(asked)

@@ -19,9 +19,10 @@ from fedtiny.federation import wire
 from fedtiny.federation.messages import Request
 from fedtiny.flower import messages
 from fedtiny.flower.messages import DONE, FAILED, LACKS, Answer, Arrival, NodeSpec, Question, key_of
-from fedtiny.flower.node_log import NodeError, told_to_server
+from fedtiny.flower.node_log import LOG, NodeError, told_to_server
+from fedtiny.models.param_spec import Shape
 from fedtiny.paths import user_path
-from fedtiny.runs.inputs import load_data
+from fedtiny.runs.inputs import load_data, smallest_input
 from fedtiny.runs.split import Split, share_out
 from fedtiny.sparse.theta import Theta
 
@@ -76,17 +77,29 @@ def _shared_set(spec: NodeSpec, root: str) -> tuple[ImageSet, Split]:
 
 @lru_cache(maxsize=1)
 def _own_set(spec: NodeSpec, path: Path) -> ImageSet:
-    """The node's own samples; images are brought to the size that the run's model takes."""
-    asked, (channels, height, width) = spec.config.data, spec.shape
+    """The node's own samples, of the shape of the run's."""
+    asked = spec.config.data
     columns = Columns(asked.label_column, asked.device_column)
     found = load_own(path, spec.classes, layout=asked.layout, columns=columns)
-    images = spec.device.preparation.layout == "NCHW"
-    if images and found.shape != spec.shape and found.shape[0] == channels and height == width:
-        found = replace(found, images=resize(found.images, height))
-    if found.shape != spec.shape:
-        own, wanted = own_shape(found.shape), own_shape(spec.shape)
+    if found.shape == spec.shape:
+        return found
+    own, wanted = own_shape(found.shape), own_shape(spec.shape)
+    if not _are_resized(spec, path, found.shape):
         raise DataError(f"the samples in {path} are {own}, but the run's are {wanted}")
-    return found
+    LOG.warning("the images in %s are %s; they are resized to the run's %s", path, own, wanted)
+    return replace(found, images=resize(found.images, spec.shape[1]))
+
+
+def _are_resized(spec: NodeSpec, path: Path, shape: Shape) -> bool:
+    """Whether images of another size are resized: image files are, whose sizes often differ.
+
+    Arrays are resized only as the server's are: up to the smallest size that the model takes.
+    """
+    channels, height, width = spec.shape
+    if spec.device.preparation.layout != "NCHW" or shape[0] != channels or height != width:
+        return False
+    smallest = smallest_input(spec.config)
+    return path.suffix != ".npz" or (height == smallest and min(shape[1:]) < smallest)
 
 
 class Memory:
@@ -167,7 +180,7 @@ def _handler(
         except wire.MissingVersion:
             found = Answer(LACKS, messages.THETA)
         except Exception as error:
-            found = Answer(FAILED, told_to_server(error))
+            found = Answer(FAILED, told_to_server(error), name=str(node["name"]))
         return Message(found.records(), reply_to=message)
 
     return handle

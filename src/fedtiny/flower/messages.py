@@ -37,6 +37,7 @@ QUERIES = tuple(name for name, verb in KNOWN.items() if verb.phase == "select")
 DONE, LACKS, FAILED = "done", "lacks", "failed"
 SPEC, THETA = "kit", "theta"  # on the wire as ever, so that any version can refuse another
 MAX_TEXT = 300
+MAX_NAME = 60
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,14 @@ class Answer:
     status: str
     text: str = ""
     reply: bytes = b""
+    name: str = ""
+    """The node's own, if it cannot join."""
 
     def records(self) -> RecordDict:
         """As Flower carries it."""
-        found = RecordDict(
-            {"answer": ConfigRecord({"status": self.status, "words": self.text[:MAX_TEXT]})}
-        )
+        text = self.text[:MAX_TEXT]
+        own = ConfigRecord({"status": self.status, "words": text, "name": self.name})
+        found = RecordDict({"answer": own})
         if self.reply:
             found["reply"] = blob(self.reply)
         return found
@@ -90,7 +93,8 @@ class Answer:
         if status not in (DONE, LACKS, FAILED):
             raise WireError(f"a node answered with the unknown status {ascii(status)[:30]}")
         reply = _bytes(records, "reply") if status == DONE and with_reply else b""
-        return cls(status, told(text), reply)
+        name = records.config_records["answer"].get("name", "")
+        return cls(status, told(text), reply, told(str(name))[:MAX_NAME])
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ class Arrival:
         samples, claim = _integer(own, "samples"), _integer(own, "claim")
         if not name.isprintable() or not 0 < samples < 2**40:
             raise WireError(f"a node says that it is {ascii(name)[:30]} with {samples} samples")
-        return cls(name[:60], samples, claim if claim >= 0 else None)
+        return cls(name[:MAX_NAME], samples, claim if claim >= 0 else None)
 
 
 def told(text: str) -> str:

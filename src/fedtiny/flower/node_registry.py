@@ -137,33 +137,33 @@ class NodeRegistry:
 
     def _welcome(self, online: list[int]) -> None:
         """Let in who has answered by now, in the order of nodes."""
-        arrivals: dict[int, Arrival | str] = {}
+        arrivals: dict[int, Arrival | Answer] = {}
         for exchange in list(self._invitations):
             arrivals |= {node: self._arrival(reply) for node, reply in exchange.arrived()}
             if exchange.is_over:
-                arrivals |= dict.fromkeys(exchange.awaited, LATE)
+                arrivals |= dict.fromkeys(exchange.awaited, Answer(FAILED, LATE))
                 self._invitations.remove(exchange)
         for node, arrival in sorted(arrivals.items()):
             self._assign(node, arrival, online)
 
-    def _arrival(self, reply: Message) -> Arrival | str:
-        """Who has come, or why that cannot be told."""
+    def _arrival(self, reply: Message) -> Arrival | Answer:
+        """Who has come, or why it cannot join."""
         if reply.has_error():
             why = failure(reply.error)
-            return LATE if why in (ABSENT, STRAGGLER) else why
+            return Answer(FAILED, LATE if why in (ABSENT, STRAGGLER) else why)
         try:
             answer = Answer.read(reply.content, with_reply=False)
-            return answer.text if answer.status == FAILED else Arrival.read(reply.content)
+            return answer if answer.status == FAILED else Arrival.read(reply.content)
         except FedTinyError as error:
-            return str(error)
+            return Answer(FAILED, str(error))
 
     def _assign(
-        self, node: int, arrival: Arrival | str, online: list[int], keep: bool = True
+        self, node: int, arrival: Arrival | Answer, online: list[int], keep: bool = True
     ) -> None:
         self._waiting.pop(node, None)
         try:
-            if isinstance(arrival, str):
-                raise FedTinyError(arrival)
+            if isinstance(arrival, Answer):
+                raise FedTinyError(arrival.text)
             most = self.spec.config.robustness.max_samples  # it is the node's weight in every mean
             if arrival.samples > most:
                 raise FedTinyError(
@@ -174,8 +174,10 @@ class NodeRegistry:
         except FedTinyError as error:
             if isinstance(error, DeviceKeptError) and isinstance(arrival, Arrival):
                 self._waiting[node] = arrival
-            self.turned_away[node] = str(error)
-            self.say(f"node {node} takes no part: {error}")
+            number = f"node {node}"
+            name = arrival.name or number
+            self.turned_away[node] = str(error) if name == number else f"{name}: {error}"
+            self.say(f"{name} takes no part: {error}")
         else:
             self.say(f"{self.name(device)} is here with {plural(arrival.samples, 'sample')}")
 

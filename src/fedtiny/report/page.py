@@ -26,7 +26,9 @@ from fedtiny.runs.metrics import number
 
 def one_run(run: Run) -> Html:
     """The page of a run."""
-    heading = joined(element("h1", title(run)), element("p", formatting.headline(run.config)))
+    heading = joined(
+        element("h1", title(run)), element("p", formatting.headline(run.config, run.table))
+    )
     return _document(f"{title(run)} - {run.name}", heading, _run(run))
 
 
@@ -39,7 +41,7 @@ def several_runs(runs: Sequence[Run], groups: Sequence[Group]) -> Html:
         element(
             "details",
             element("summary", element("b", run.name), f" {_in_a_word(run)}"),
-            element("p", formatting.headline(run.config)),
+            element("p", formatting.headline(run.config, run.table)),
             _run(run),
             class_="run",
         )
@@ -94,7 +96,8 @@ def _group(group: Group, groups: Sequence[Group]) -> Html:
         return _section("Comparison", *parts)
     own = element("p", f"Here: {apart(group, groups)}.", class_="caption")
     run = group.runs[0]
-    return _section(f"Comparison: {task(run)}, {formatting.fleet_line(run.config)}", own, *parts)
+    fleet = formatting.fleet_line(run.config, run.table)
+    return _section(f"Comparison: {task(run)}, {fleet}", own, *parts)
 
 
 def overall_figures(groups: Sequence[Group]) -> dict[str, list[Figure]]:

@@ -46,14 +46,22 @@ def spread(fleet: FleetConfig) -> str:
     return f"Dirichlet({fleet.alpha:g})" if fleet.partition == "dirichlet" else fleet.partition
 
 
-def headline(config: Config, param_spec: ParamSpec | None = None, backend: str = "") -> str:
-    """A run in one line; with its network, what share of all parameters the density is."""
+def headline(
+    config: Config,
+    table: NDArray[np.int64] | None = None,
+    param_spec: ParamSpec | None = None,
+    backend: str = "",
+) -> str:
+    """A run in one line; with its network, what share of all parameters the density is.
+
+    The table is that of the samples of each device and class.
+    """
     width = f" (width {config.width})" if config.width else ""
     share = f" ({_of_all_parameters(config, param_spec)})" if param_spec else ""
     computes = f"; {backend}" if backend else ""
     return (
         f"{config.method}: {config.model}{width} to density {config.density:g}{share} on "
-        f"{config.data.name}, {fleet_line(config)}{computes}"
+        f"{config.data.name}, {fleet_line(config, table)}{computes}"
     )
 
 
@@ -69,10 +77,12 @@ def whole_line(result: dict[str, Any]) -> str:
     return "" if share is None else f", {share:.3g} of all parameters"
 
 
-def fleet_line(config: Config) -> str:
-    """Who trains, and for how long."""
+def fleet_line(config: Config, table: NDArray[np.int64] | None = None) -> str:
+    """Who trains on what, and for how long; of real devices' own data the table has no sample."""
     fleet = config.fleet
     rounds = "rounds by the preset" if config.rounds is None else plural(config.rounds, "round")
+    if table is not None and not table.any():
+        return f"own data of {plural(fleet.devices, 'node')}, {rounds}"
     return f"{plural(fleet.devices, 'device')}, {spread(fleet)}, {rounds}"
 
 

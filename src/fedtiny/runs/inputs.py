@@ -99,8 +99,13 @@ def fitting(data: DataSet, config: Config) -> DataSet:
     """The same images, at a size that the run's model takes."""
     if data.layout != "NCHW":
         return data
-    smallest = models.KINDS[config.model].smallest_input if config.model in models.KINDS else 1
+    smallest = smallest_input(config)
     return data.resized(smallest) if min(data.shape[1:]) < smallest else data
+
+
+def smallest_input(config: Config) -> int:
+    """Height and width of the smallest images that the run's model takes."""
+    return models.KINDS[config.model].smallest_input if config.model in models.KINDS else 1
 
 
 def build_model(config: Config, shape: Shape, classes: int, copies: int = COPIES) -> "nn.Module":

@@ -46,7 +46,7 @@ class NotebookReporter:
         self.rounds, self.unfinished = assembly.config.rounds, folder
         self.done = self.first = len(records)
         headline = formatting.headline(
-            assembly.config, assembly.server.param_spec, assembly.backend
+            assembly.config, assembly.split.table, assembly.server.param_spec, assembly.backend
         )
         for line in (headline, *assembly.notes, *formatting.unused_settings(assembly.config)):
             print(named(line))

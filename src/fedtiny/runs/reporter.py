@@ -71,11 +71,12 @@ class Lines:
     def started(self, assembly: Assembly, folder: RunFolder, records: list[Record]) -> None:
         config, server, self.unfinished = assembly.config, assembly.server, folder
         self.rounds = config.rounds
-        headline = formatting.headline(config, server.param_spec, assembly.backend)
+        table = assembly.split.table
+        headline = formatting.headline(config, table, server.param_spec, assembly.backend)
         self.console.print(named(headline), style="bold", markup=False)
-        if assembly.split.table.any():
-            table = formatting.partition_table(assembly.split.table, assembly.data.classes)
-            self.console.print(table, soft_wrap=False)
+        if table.any():
+            shown = formatting.partition_table(table, assembly.data.classes)
+            self.console.print(shown, soft_wrap=False)
         if config.memory_budget or config.flops_budget:
             work = assembly.workload
             for line in formatting.budget_lines(config, work, assembly.arena(work.mask)):
