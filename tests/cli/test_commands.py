@@ -335,6 +335,7 @@ def test_a_run_whose_reader_goes_away_says_how_to_go_on(fedtiny, tmp_path):
     """As in `fedtiny run | head`."""
     order = [sys.executable, "-m", "fedtiny", "run", *FLAGS, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(order, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("starting ")
     process.stdout.close()
     error = process.stderr.read()
     process.stderr.close()

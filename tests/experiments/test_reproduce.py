@@ -66,8 +66,10 @@ def test_it_runs_what_is_missing_and_writes_everything(reproduce, made):
     code, out, err = reproduce("all", "--scale", "tiny", "--out", made)
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith("6/6 fl_pqsu-digits-small-d0.3-s0: accuracy 0.")
-    assert [line for line in lines if line[:1].isdigit()] == lines[:1]
+    assert lines[0].startswith("first, second at scale tiny, 6 cells: 1 to run, 5 finished, in ")
+    cells = [line for line in lines if line[:1].isdigit()]
+    assert cells[-1].startswith("6/6 fl_pqsu-digits-small-d0.3-s0: accuracy 0.")
+    assert all(line.startswith("6/6 fl_pqsu-digits-small-d0.3-s0") for line in cells)
     for name in ("first", "second"):
         files = {path.name for path in (made / "tiny" / name).iterdir()}
         assert files == {

@@ -81,7 +81,7 @@ KILLS = {
     3: (None, "in the set-up of the first cell"),
     9: ("goes on after round 1 of 3", "after its first round"),
     12: ("goes on after round 3 of 3", "before its result"),
-    22: ("goes on after round 1 of 3", "in the second cell"),
+    23: ("goes on after round 1 of 3", "in the second cell"),
 }
 
 

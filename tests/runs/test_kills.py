@@ -49,10 +49,11 @@ TORN = {
     13: "checkpoint",
     15: "a line of metrics",
     16: "checkpoint",
-    21: "model",
-    23: "result",
-    25: "report",
+    21: "evaluation",
+    23: "model",
+    25: "result",
     27: "model",  # packed
+    29: "report",
 }
 
 

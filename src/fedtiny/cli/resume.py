@@ -32,7 +32,7 @@ class Arguments:
 def command(arguments: list[str]) -> int:
     """Parse and resume."""
     parsed = tyro.cli(Arguments, prog="fedtiny resume", args=arguments)
-    if launch().rank == 0:  # which has the run folder
+    if launch().size == 1:  # one of several ranks must not fail before it has met the others
         folder = RunFolder.open(parsed.path)
         ended = f"the run in {folder.path} is already finished; nothing is trained again"
         begun = f"continuing the run in {folder.path}"

@@ -22,10 +22,10 @@ RUNS = Path("runs")
 def opened(config: Config, out: Path | None) -> Iterator[Path | None]:
     """Print the first line of a run and give its folder, or None if its name must wait.
 
-    Of several ranks, the first does it. If the run ends before anything lies in the folder, it is
-    removed again.
+    If the run ends before anything lies in the folder, it is removed again. Of several ranks, none
+    makes it here: one that failed before it met the others would leave them waiting.
     """
-    if launch().rank:
+    if launch().size > 1:
         yield out
         return
     known = as_run(config)
