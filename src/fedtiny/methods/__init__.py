@@ -53,7 +53,7 @@ def names() -> dict[str, str]:
         A line of description for each name: those of fedtiny, and those of installed packages.
 
     Example:
-        >>> fedtiny.methods.names()["fedavg"]
+        >>> names()["fedavg"]
         'Dense federated averaging: nothing is pruned, whatever the target density.'
     """
     descriptions = {name: method.__doc__ or "" for name, method in _known().items()}
