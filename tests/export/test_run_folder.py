@@ -176,7 +176,7 @@ def test_a_network_without_a_graph_is_named_with_what_is_left(tmp_path):
 
 def test_a_run_of_one_s_own_data_says_how_it_is_packed(tmp_path):
     path = train(tiny(rounds=1), tmp_path / "run", data=own_data()).path
-    with pytest.raises(ExportError, match=r"of your own; in Python, pass them: fedtiny\.load_run\("):
+    with pytest.raises(ExportError, match=r"your own; in Python, pass them: fedtiny\.load_run\("):
         tiny_model(path)
 
 
