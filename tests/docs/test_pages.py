@@ -55,6 +55,7 @@ import fedtiny
 stage.command("fedtiny run")
 stage.command("fedtiny run --density 0.01")
 shutil.copy("runs/fedtiny-digits-resnet18-d0.05-s0/model.packed", "model.packed")
+np.savez("images.npz", x=images, y=np.arange(120) % 10)
 data = fedtiny.from_arrays((images, labels), (images, labels))
 result = fedtiny.run(fedtiny.Config(density=0.2, rounds=1), data=data, model=my_module)
 """,

@@ -84,7 +84,8 @@ class Reference(nn.Module):
             return F.conv2d(_padded(node, x), module.weight, module.bias, **how)
         if node.kind in (Kind.LINEAR, Kind.LAYER_NORM):
             return _layer_norm(module, x)
-        return module(x)
+        # torch 2.13 crashes in the backward pass of a group norm of channels-last values
+        return module(x.contiguous())
 
     def forward(self, x):
         values = [x]
