@@ -45,9 +45,15 @@ RATES = (
     *("fleet.fail_rate", "fleet.straggler_rate", "train.weight_decay", "data.validation"),
     *("server.beta1", "server.beta2", "server.average_decay"),
 )
-ABOVE_ZERO = ("fleet.alpha", "selection.pool_size", "train.lr", "server.lr", "server.tau")
+ABOVE_ZERO = (
+    *("fleet.alpha", "selection.pool_size", "train.lr", "server.lr", "server.tau"),
+    *("privacy.epsilon", "privacy.clip", "privacy.clip_start", "privacy.clip_rate"),
+)
 NOT_NEGATIVE = ("train.pretrain_epochs", "train.lr_warmup", "server.average_start", "data.cutout")
-NOT_NEGATIVE_FINITE = ("robustness.clip_norm", "pruning.flow_beta", "train.proximal_mu")
+NOT_NEGATIVE_FINITE = (
+    *("robustness.clip_norm", "pruning.flow_beta", "train.proximal_mu"),
+    "privacy.noise_multiplier",
+)
 FACTORS = ("robustness.bound", "robustness.reject")
 POOL_KINDS = ("magnitude", "erk", "flow", "random")
 SMALL = "must be a small number that is not negative"
@@ -57,6 +63,7 @@ RANGES: tuple[Range, ...] = (
     ("must lie in (0, 1]", lambda value: 0 < value <= 1, SHARES),
     ("must lie in [0, 1)", lambda value: 0 <= value < 1, RATES),
     ("must be 0, or 1 or above", lambda value: value == 0 or 1 <= value < inf, FACTORS),
+    ("must lie in (0, 1)", lambda value: 0 < value < 1, ("privacy.delta", "privacy.clip_quantile")),
     ("must lie in (0, 0.5)", lambda value: 0 < value < 0.5, ("robustness.trim",)),
     ("must lie in [0, 2^63)", lambda value: 0 <= value < 2**63, ("seed",)),
     ("must be above 0", lambda value: value > 0, ABOVE_ZERO),

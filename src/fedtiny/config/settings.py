@@ -339,6 +339,47 @@ class RobustnessConfig(Settings):
     """Most samples that a device may claim to have where the server cannot know."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class PrivacyConfig(Settings):
+    """What the model may reveal of one device: differential privacy, client level.
+
+    It is on if a budget or a noise is given.
+
+    Example:
+        >>> fedtiny.Config(privacy=fedtiny.config.PrivacyConfig(epsilon=8, clip=0.5))
+        Config(privacy=PrivacyConfig(epsilon=8, clip=0.5))
+    """
+
+    epsilon: float | None = None
+    """Budget: the noise is found that spends it in the planned rounds, and the run stops before it
+    is exceeded. With --privacy.noise-multiplier it only stops the run."""
+    delta: float | None = None
+    """Chance with which epsilon may fail to hold; default: 1 / devices^1.1."""
+    noise_multiplier: float | None = None
+    """Standard deviation of the noise on the sum of the replies, over the clip; default: what
+    --privacy.epsilon needs."""
+    clip: float | Literal["adaptive"] = "adaptive"
+    """Largest norm of a device's whole reply; a larger one is scaled down. adaptive follows a
+    quantile of the norms, by one noisy bit of every device."""
+    clip_start: float = 1.0
+    """adaptive: the clip of the first round."""
+    clip_quantile: float = 0.5
+    """adaptive: share of the devices whose norm is to be below the clip."""
+    clip_rate: float = 0.2
+    """adaptive: how fast the clip follows."""
+    sampling: Literal["poisson", "fixed"] = "poisson"
+    """Who is asked in a round: every device with the chance --fleet.fraction, or so large a share
+    of them, drawn without replacement; accounted for as done."""
+    accountant: Literal["rdp", "pld"] = "rdp"
+    """How epsilon is computed: by Renyi divergences, or by the distribution of the privacy loss,
+    which is tighter, slower, and for Poisson sampling only."""
+
+    @property
+    def differential(self) -> bool:
+        """Whether replies are clipped and noise is added."""
+        return self.epsilon is not None or self.noise_multiplier is not None
+
+
 @old_attributes
 @dataclass(frozen=True, eq=False, repr=False)
 class Config(Settings):
@@ -416,6 +457,8 @@ class Config(Settings):
     """How the GPU simulator computes; all but graphs and compile works without a GPU too."""
     robustness: RobustnessConfig = field(default_factory=RobustnessConfig)
     """How far devices are trusted; every reply is checked in any case."""
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    """What the model may reveal of one device: differential privacy, client level."""
 
     def __post_init__(self) -> None:
         check_types(self)
