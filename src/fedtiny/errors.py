@@ -71,6 +71,10 @@ class ReplyError(FedTinyError):
         super().__init__(f"reply refused: {why}")
 
 
+class SecureAggregationError(FedTinyError):
+    """A step of secure aggregation that an honest party does not take, or a sum it cannot give."""
+
+
 class RunError(FedTinyError):
     """A run folder that cannot be read, written or continued.
 

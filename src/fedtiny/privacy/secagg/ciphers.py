@@ -1,0 +1,196 @@
+"""The cryptography of secure aggregation, and none in its place, for simulations that need speed.
+
+All of it is that of the package `cryptography`: X25519, Ed25519, HKDF-SHA256, ChaCha20 and
+ChaCha20-Poly1305. Nothing here is drawn from a run's seed: keys come from the operating system.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.errors import SecureAggregationError
+from fedtiny.extras import require
+from fedtiny.privacy.secagg import shamir
+
+Words = NDArray[np.uint32]
+KEY_BYTES, SIGNATURE_BYTES, TAG_BYTES = 32, 64, 16
+SIGNED = b"fedtiny secure aggregation key "
+
+
+class Key(Protocol):
+    """A key pair that lives for a run."""
+
+    public: bytes
+
+    def secret_with(self, public: bytes) -> bytes:
+        """What this key has in common with the key of a peer, of which this is the public half."""
+
+
+class Ciphers(Protocol):
+    """What a device and the server need of cryptography."""
+
+    def new_key(self) -> Key:
+        """A key pair, to be signed and shown to peers."""
+
+    def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
+        """Whether a text was signed by the key of this public half."""
+
+    def derived(self, secret: bytes, about: bytes) -> bytes:
+        """A key for one purpose out of a secret."""
+
+    def new_shares(self, holders: Sequence[int], threshold: int) -> tuple[int, dict[int, int]]:
+        """A new secret, and shares of it."""
+
+    def joined(self, shares: Mapping[int, int]) -> int:
+        """The secret of these shares."""
+
+    def add_stream(self, total: Words, seed: bytes, sign: int) -> None:
+        """Add the mask of a seed to a vector, or take it away."""
+
+    def encrypted(self, key: bytes, text: bytes, about: bytes) -> bytes:
+        """A text for whoever has the key, bound to what it is about; a key serves once."""
+
+    def decrypted(self, key: bytes, data: bytes, about: bytes) -> bytes:
+        """The text; what was changed on its way is refused."""
+
+
+class Cryptography:
+    """The real one."""
+
+    def new_key(self) -> Key:
+        return ExchangeKey()
+
+    def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
+        wrong = require("cryptography.exceptions", extra="secagg").InvalidSignature
+        try:
+            _ed25519().Ed25519PublicKey.from_public_bytes(public).verify(signature, SIGNED + text)
+        except wrong:
+            return False
+        return True
+
+    def derived(self, secret: bytes, about: bytes) -> bytes:
+        """By HKDF-SHA256."""
+        hashes = require("cryptography.hazmat.primitives.hashes", extra="secagg")
+        kdf = require("cryptography.hazmat.primitives.kdf.hkdf", extra="secagg")
+        key = kdf.HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=about)
+        return bytes(key.derive(secret))
+
+    def new_shares(self, holders: Sequence[int], threshold: int) -> tuple[int, dict[int, int]]:
+        secret = shamir.new_secret()
+        return secret, shamir.split(secret, holders, threshold)
+
+    def joined(self, shares: Mapping[int, int]) -> int:
+        return shamir.join(shares)
+
+    def add_stream(self, total: Words, seed: bytes, sign: int) -> None:
+        (np.add if sign > 0 else np.subtract)(total, key_stream(seed, len(total)), out=total)
+
+    def encrypted(self, key: bytes, text: bytes, about: bytes) -> bytes:
+        return bytes(_aead().ChaCha20Poly1305(key).encrypt(bytes(12), text, about))
+
+    def decrypted(self, key: bytes, data: bytes, about: bytes) -> bytes:
+        wrong = require("cryptography.exceptions", extra="secagg").InvalidTag
+        try:
+            return bytes(_aead().ChaCha20Poly1305(key).decrypt(bytes(12), data, about))
+        except wrong:
+            raise SecureAggregationError("a share was changed on its way") from None
+
+
+class NoKey:
+    """Stands for a key pair where there is no cryptography."""
+
+    public = bytes(KEY_BYTES)
+
+    def secret_with(self, public: bytes) -> bytes:
+        return bytes(KEY_BYTES)
+
+
+class NoCryptography:
+    """No masks: the same sum to the last bit, of vectors that the server could read."""
+
+    def new_key(self) -> Key:
+        return NoKey()
+
+    def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
+        return True
+
+    def derived(self, secret: bytes, about: bytes) -> bytes:
+        return secret
+
+    def new_shares(self, holders: Sequence[int], threshold: int) -> tuple[int, dict[int, int]]:
+        return 0, dict.fromkeys(holders, 0)
+
+    def joined(self, shares: Mapping[int, int]) -> int:
+        return 0
+
+    def add_stream(self, total: Words, seed: bytes, sign: int) -> None:
+        """Nothing is masked."""
+
+    def encrypted(self, key: bytes, text: bytes, about: bytes) -> bytes:
+        return text + bytes(TAG_BYTES)
+
+    def decrypted(self, key: bytes, data: bytes, about: bytes) -> bytes:
+        return data[:-TAG_BYTES]
+
+
+def key_stream(seed: bytes, count: int) -> Words:
+    """So many words that only who has the seed can tell from random ones; a seed serves once."""
+    ciphers = require("cryptography.hazmat.primitives.ciphers", extra="secagg")
+    cipher = ciphers.Cipher(ciphers.algorithms.ChaCha20(seed, bytes(16)), mode=None)
+    stream = np.empty(count, dtype="<u4")
+    cipher.encryptor().update_into(bytes(stream.nbytes), memoryview(stream).cast("B"))
+    return stream.astype(np.uint32, copy=False)
+
+
+class SigningKey:
+    """A node's own Ed25519 key, by which its peers know it."""
+
+    def __init__(self, private: bytes | None = None) -> None:
+        kind = _ed25519().Ed25519PrivateKey
+        self._key = kind.from_private_bytes(private or secrets.token_bytes(KEY_BYTES))
+        self.public: bytes = self._key.public_key().public_bytes_raw()
+
+    def signed(self, text: bytes) -> bytes:
+        """The signature of a text."""
+        return bytes(self._key.sign(SIGNED + text))
+
+
+class NoSigningKey:
+    """Stands for a node's own key where there is no cryptography."""
+
+    public = bytes(KEY_BYTES)
+
+    def signed(self, text: bytes) -> bytes:
+        """No signature."""
+        return bytes(SIGNATURE_BYTES)
+
+
+class ExchangeKey:
+    """An X25519 key pair."""
+
+    def __init__(self) -> None:
+        self._key = _x25519().X25519PrivateKey.generate()
+        self.public: bytes = self._key.public_key().public_bytes_raw()
+
+    def secret_with(self, public: bytes) -> bytes:
+        """What this key has in common with the key of a peer, of which this is the public half."""
+        peer = _x25519().X25519PublicKey.from_public_bytes(public)
+        try:
+            return bytes(self._key.exchange(peer))
+        except ValueError:
+            raise SecureAggregationError("the key of a peer is not a usable one") from None
+
+
+def _aead() -> Any:
+    return require("cryptography.hazmat.primitives.ciphers.aead", extra="secagg")
+
+
+def _ed25519() -> Any:
+    return require("cryptography.hazmat.primitives.asymmetric.ed25519", extra="secagg")
+
+
+def _x25519() -> Any:
+    return require("cryptography.hazmat.primitives.asymmetric.x25519", extra="secagg")

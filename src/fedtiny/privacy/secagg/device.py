@@ -1,0 +1,201 @@
+"""A device's end of secure aggregation: what it tells, and all that it refuses to tell."""
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from fedtiny.errors import SecureAggregationError
+from fedtiny.privacy.secagg import shamir
+from fedtiny.privacy.secagg.ciphers import KEY_BYTES, Ciphers, Words
+from fedtiny.privacy.secagg.terms import KEYS, MASKED, SEEDS, SHARES, Message, Terms
+
+Directory = Mapping[int, bytes]
+"""By device, the public key of its node: told to nodes out of band, never by the server."""
+
+
+class Signer(Protocol):
+    """A node's own key."""
+
+    def signed(self, text: bytes) -> bytes:
+        """The signature of a text."""
+
+
+@dataclass
+class _Exchange:
+    """The exchange that a device is in."""
+
+    terms: Terms
+    neighbors: tuple[int, ...]
+    dropped: set[int] = field(default_factory=set)
+    """Neighbors about whom the shared seed was told."""
+
+
+class SecureDevice:
+    """One device in the exchanges of one run.
+
+    It knows its peers by `directory`, and has settled with their owners how many `neighbors` and
+    what `threshold` it accepts at least. Its key lives as long as this object.
+    """
+
+    def __init__(
+        self,
+        device: int,
+        run: bytes,
+        signer: Signer,
+        directory: Directory,
+        ciphers: Ciphers,
+        *,
+        neighbors: int,
+        threshold: float,
+    ) -> None:
+        self.device, self.run = device, run
+        self._directory, self._ciphers = directory, ciphers
+        self._neighbors, self._threshold = neighbors, threshold
+        self._key = ciphers.new_key()
+        self._signature = signer.signed(statement(run, device, self._key.public))
+        self._peers: dict[int, bytes] = {}
+        self._secrets: dict[int, bytes] = {}
+        self._last = 0
+        self._answered: set[int] = set()
+        self._open: _Exchange | None = None
+
+    def key(self) -> Message:
+        """The public key, signed, for the server to hand on."""
+        entry = self._key.public + self._signature
+        return Message(KEYS, 0, self.device, {self.device: entry})
+
+    def meet(self, keys: Message) -> None:
+        """Take the keys of peers; one that its owner did not sign for this run is refused."""
+        for peer, entry in keys.entries.items():
+            public, signature = entry[:KEY_BYTES], entry[KEY_BYTES:]
+            owner = self._directory.get(peer)
+            if owner is None:
+                raise SecureAggregationError(f"device {peer} is not in the list of nodes")
+            text = statement(self.run, peer, public)
+            if not self._ciphers.is_signed(owner, text, signature):
+                raise SecureAggregationError(f"the key of device {peer} is not signed by its node")
+            if self._peers.setdefault(peer, public) != public:
+                raise SecureAggregationError(f"device {peer} has shown another key before")
+
+    def masked(self, terms: Terms, values: Words, round: int, request: int) -> Message:
+        """The vector under its masks, with the encrypted shares of its own mask's seed."""
+        self._check(terms, round, request)
+        self._last = terms.number
+        self._answered.add(request)
+        neighbors = terms.graph[self.device]
+        strangers = set(neighbors) - self._peers.keys()
+        if strangers:
+            raise SecureAggregationError(f"device {min(strangers)} has shown no key")
+        secret, shares = self._ciphers.new_shares(neighbors, terms.needed)
+        total = values.astype(np.uint32)
+        self._ciphers.add_stream(total, own_seed(self._ciphers, terms, secret), 1)
+        for peer in neighbors:
+            self._ciphers.add_stream(total, self._seed(terms, peer), sign(self.device, peer))
+        sent = {peer: self._encrypted(terms, peer, shares[peer]) for peer in neighbors}
+        self._open = _Exchange(terms, neighbors)
+        body = commitment(secret) + total.tobytes()
+        return Message(MASKED, terms.number, self.device, sent, body)
+
+    def _check(self, terms: Terms, round: int, request: int) -> None:
+        """Refuse terms that are not those of this request, or that would not hide this device."""
+        if terms.run != self.run or (terms.round, terms.request) != (round, request):
+            raise SecureAggregationError("the terms are those of another run, round or request")
+        if terms.number <= self._last:
+            raise SecureAggregationError(
+                f"exchange {terms.number} is over: this device was in {self._last}"
+            )
+        if request in self._answered:  # two sums of almost the same devices would tell one apart
+            raise SecureAggregationError("this device has answered the same request before")
+        terms.check()
+        if self.device not in terms.participants:
+            raise SecureAggregationError("this device is not among the participants")
+        unknown = set(terms.participants) - self._directory.keys()
+        if unknown:
+            raise SecureAggregationError(f"device {min(unknown)} is not in the list of nodes")
+        if terms.neighbors < self._neighbors or terms.threshold < self._threshold:
+            raise SecureAggregationError(
+                f"{terms.neighbors} neighbors and a threshold of {terms.threshold:g} are less than "
+                f"the {self._neighbors} and {self._threshold:g} that this device takes part with"
+            )
+
+    def seeds(self, number: int, dropped: Collection[int]) -> Message:
+        """The seeds of the masks shared with neighbors that dropped out, of this exchange alone."""
+        exchange = self._current(number)
+        asked = set(dropped)
+        if not asked <= set(exchange.neighbors) or asked & exchange.dropped:
+            raise SecureAggregationError("seeds were asked of no neighbor, or were told before")
+        self._check_left(exchange, exchange.dropped | asked)
+        exchange.dropped |= asked
+        told = {peer: self._seed(exchange.terms, peer) for peer in sorted(asked)}
+        return Message(SEEDS, number, self.device, told)
+
+    def shares(self, number: int, encrypted: Mapping[int, bytes]) -> Message:
+        """The shares of the own seeds of neighbors that survived; nothing is told after that."""
+        exchange = self._current(number)
+        survivors = set(encrypted)
+        if survivors & exchange.dropped:
+            both = min(survivors & exchange.dropped)
+            raise SecureAggregationError(
+                f"of device {both} the shared seed was told: its share is not told too"
+            )
+        if not survivors <= set(exchange.neighbors):
+            raise SecureAggregationError("shares were asked of a device that is no neighbor")
+        self._check_left(exchange, set(exchange.neighbors) - survivors)
+        self._open = None
+        told = {peer: self._decrypted(exchange.terms, peer, encrypted[peer]) for peer in survivors}
+        return Message(SHARES, number, self.device, dict(sorted(told.items())))
+
+    def _current(self, number: int) -> _Exchange:
+        if self._open is None or self._open.terms.number != number:
+            raise SecureAggregationError(f"this device is not in exchange {number}, or is done")
+        return self._open
+
+    def _check_left(self, exchange: _Exchange, dropped: set[int]) -> None:
+        left, needed = len(exchange.neighbors) - len(dropped), exchange.terms.needed
+        if left < needed:
+            raise SecureAggregationError(
+                f"{left} of the neighbors of device {self.device} are left, and {needed} are needed"
+            )
+
+    def _secret(self, peer: int) -> bytes:
+        if peer not in self._secrets:
+            self._secrets[peer] = self._key.secret_with(self._peers[peer])
+        return self._secrets[peer]
+
+    def _seed(self, terms: Terms, peer: int) -> bytes:
+        return self._ciphers.derived(self._secret(peer), b"mask" + terms.digest)
+
+    def _share_key(self, terms: Terms, sender: int, holder: int, peer: int) -> bytes:
+        about = b"share" + terms.digest + f"{sender} to {holder}".encode()
+        return self._ciphers.derived(self._secret(peer), about)
+
+    def _encrypted(self, terms: Terms, peer: int, share: int) -> bytes:
+        key = self._share_key(terms, self.device, peer, peer)
+        return self._ciphers.encrypted(key, shamir.to_bytes(share), terms.digest)
+
+    def _decrypted(self, terms: Terms, peer: int, data: bytes) -> bytes:
+        key = self._share_key(terms, peer, self.device, peer)
+        return self._ciphers.decrypted(key, data, terms.digest)
+
+
+def statement(run: bytes, device: int, public: bytes) -> bytes:
+    """What a node signs: this key is its own in this run."""
+    return run + device.to_bytes(8, "little") + public
+
+
+def sign(device: int, peer: int) -> int:
+    """Of a mask that two share, one adds what the other takes away."""
+    return 1 if device < peer else -1
+
+
+def own_seed(ciphers: Ciphers, terms: Terms, secret: int) -> bytes:
+    """The seed of a device's own mask, out of the secret that it shared."""
+    return ciphers.derived(shamir.to_bytes(secret), b"own mask" + terms.digest)
+
+
+def commitment(secret: int) -> bytes:
+    """By which the server tells that shares gave the right secret."""
+    return hashlib.sha256(b"own mask" + shamir.to_bytes(secret)).digest()

@@ -1,0 +1,154 @@
+"""The server's end of secure aggregation: it ends with the sum over survivors, or with none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+
+from fedtiny.errors import SecureAggregationError
+from fedtiny.privacy.secagg import shamir
+from fedtiny.privacy.secagg.ciphers import KEY_BYTES, Ciphers, Words
+from fedtiny.privacy.secagg.device import commitment, own_seed, sign
+from fedtiny.privacy.secagg.terms import REVEAL, UNMASK, Message, Terms
+
+COMMITMENT_BYTES = 32
+
+
+class Peers(Protocol):
+    """The devices, for the stages after the masked vectors; None stands for one that is silent."""
+
+    def seeds(self, device: int, asked: Message) -> Message | None:
+        """The seeds of masks shared with those that dropped out."""
+
+    def shares(self, device: int, asked: Message) -> Message | None:
+        """Shares of the own seeds of survivors."""
+
+
+@dataclass
+class SecureSum:
+    """The masked vectors of one exchange, and what they sum to once all masks are gone."""
+
+    terms: Terms
+    size: int
+    """Number of values of a vector."""
+    ciphers: Ciphers
+    _vectors: dict[int, Words] = field(default_factory=dict)
+    _commitments: dict[int, bytes] = field(default_factory=dict)
+    _encrypted: dict[int, Mapping[int, bytes]] = field(default_factory=dict)
+    _seeds: dict[int, dict[int, bytes]] = field(default_factory=dict)
+
+    def add(self, message: Message) -> None:
+        """Take a device's masked vector; what is not of this exchange is refused."""
+        device, body = message.device, memoryview(message.body)
+        if message.number != self.terms.number or device not in self.terms.participants:
+            raise SecureAggregationError("a masked vector is of another exchange")
+        if device in self._vectors:
+            raise SecureAggregationError(f"device {device} has sent its vector before")
+        width = shamir.BYTES + 16
+        entries = message.entries
+        if set(entries) != set(self.terms.graph[device]) or {*map(len, entries.values())} != {
+            width
+        }:
+            raise SecureAggregationError(f"device {device} has not sent a share to each neighbor")
+        if len(body) != COMMITMENT_BYTES + 4 * self.size:
+            raise SecureAggregationError(f"the vector of device {device} has another length")
+        self._commitments[device] = bytes(body[:COMMITMENT_BYTES])
+        self._vectors[device] = np.frombuffer(body[COMMITMENT_BYTES:], np.dtype("<u4"))
+        self._encrypted[device] = entries
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """Whose vectors are summed."""
+        return tuple(sorted(self._vectors))
+
+    def result(self, peers: Peers) -> Words:
+        """The sum over the survivors, exactly; without enough of them there is none."""
+        self._learn_seeds(peers)
+        secrets = self._own_secrets(self._shares(peers))
+        total = np.zeros(self.size, dtype=np.uint32)
+        for device in self.survivors:
+            np.add(total, self._vectors[device], out=total)
+            self.ciphers.add_stream(total, own_seed(self.ciphers, self.terms, secrets[device]), -1)
+            for peer, seed in self._seeds.get(device, {}).items():
+                self.ciphers.add_stream(total, seed, -sign(device, peer))
+        return total
+
+    def _learn_seeds(self, peers: Peers) -> None:
+        """Ask survivors for the seeds that they shared with who dropped out, until all are known.
+
+        A survivor that does not answer drops out too: then its own neighbors are asked.
+        """
+        while owed := self._owed():
+            self._check_left()
+            for device, asked in owed.items():
+                message = Message(REVEAL, self.terms.number, device, dict.fromkeys(asked, b""))
+                answer = peers.seeds(device, message)
+                if answer is None or not _is_about(answer, self.terms, device, asked, KEY_BYTES):
+                    del self._vectors[device], self._encrypted[device]
+                else:
+                    self._seeds.setdefault(device, {}).update(answer.entries)
+        self._check_left()
+
+    def _owed(self) -> dict[int, list[int]]:
+        """By survivor, the neighbors that dropped out and whose seeds it has not told."""
+        owed = {
+            device: [
+                peer
+                for peer in self.terms.graph[device]
+                if peer not in self._vectors and peer not in self._seeds.get(device, {})
+            ]
+            for device in self.survivors
+        }
+        return {device: asked for device, asked in owed.items() if asked}
+
+    def _check_left(self) -> None:
+        """Refuse a sum that honest devices would not unmask."""
+        for device in self.survivors:
+            left = sum(peer in self._vectors for peer in self.terms.graph[device])
+            if left < self.terms.needed:
+                raise SecureAggregationError(
+                    f"{left} of the neighbors of device {device} are left, and "
+                    f"{self.terms.needed} are needed: there is no sum"
+                )
+        if not self._vectors:
+            raise SecureAggregationError("no device has sent a vector: there is no sum")
+
+    def _shares(self, peers: Peers) -> dict[int, dict[int, int]]:
+        """By survivor, the shares of its own seed that its neighbors told."""
+        shares: dict[int, dict[int, int]] = {device: {} for device in self.survivors}
+        for device in self.survivors:
+            alive = [peer for peer in self.terms.graph[device] if peer in self._vectors]
+            relayed = {peer: self._encrypted[peer][device] for peer in alive}
+            answer = peers.shares(device, Message(UNMASK, self.terms.number, device, relayed))
+            if answer is None or not _is_about(answer, self.terms, device, alive, shamir.BYTES):
+                continue
+            for peer, share in answer.entries.items():
+                shares[peer][device] = shamir.from_bytes(share)
+        return shares
+
+    def _own_secrets(self, shares: Mapping[int, Mapping[int, int]]) -> dict[int, int]:
+        secrets, needed = {}, self.terms.needed
+        for device, told in shares.items():
+            if len(told) < needed:
+                raise SecureAggregationError(
+                    f"{len(told)} shares of the seed of device {device} were told, and {needed} "
+                    "are needed: there is no sum"
+                )
+            secrets[device] = self.ciphers.joined(dict(islice(sorted(told.items()), needed)))
+            if commitment(secrets[device]) != self._commitments[device]:
+                raise SecureAggregationError(
+                    f"a share of the seed of device {device} is wrong: there is no sum"
+                )
+        return secrets
+
+
+def _is_about(answer: Message, terms: Terms, device: int, asked: list[int], width: int) -> bool:
+    """Whether a device answers what it was asked, in this exchange."""
+    right = (answer.number, answer.device) == (terms.number, device)
+    return (
+        right
+        and set(answer.entries) == set(asked)
+        and all(len(entry) == width for entry in answer.entries.values())
+    )

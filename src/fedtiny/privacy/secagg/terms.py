@@ -1,0 +1,129 @@
+"""What all parties to an exchange must agree on, and the one form of their messages."""
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fedtiny.errors import SecureAggregationError
+from fedtiny.privacy.secagg import graph
+from fedtiny.privacy.secagg.graph import Graph
+
+KEYS, TERMS, MASKED, REVEAL, SEEDS, UNMASK, SHARES = range(7)
+"""The kinds of messages, in the order of an exchange."""
+_HEAD = (
+    "<BQQHII"  # kind, number of the exchange, device, bytes an entry, entries, bytes of the body
+)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The public terms of one exchange: every mask and share is bound to all of them.
+
+    Devices that were told different terms have masks that do not cancel.
+    """
+
+    run: bytes
+    """Sixteen bytes that name the run."""
+    number: int
+    """Rises with every exchange of a run; no device takes part in one that it has passed."""
+    round: int
+    request: int
+    """The id of the request that is answered."""
+    participants: tuple[int, ...]
+    neighbors: int
+    """Most neighbors of a device."""
+    threshold: float
+    """Of its neighbors a device needs more than this share."""
+    scales: bytes = b""
+    """How values become numbers of the ring (`quantize.py`), whatever that is."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Thirty-two bytes that stand for the terms."""
+        numbers = struct.pack(
+            "<16sQIQId", self.run, self.number, self.round, self.request, self.neighbors,
+            self.threshold,
+        )  # fmt: skip
+        names = struct.pack(f"<{len(self.participants)}Q", *self.participants)
+        return hashlib.sha256(b"fedtiny terms" + numbers + names + self.scales).digest()
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Who shares masks with whom; it follows from the request and who takes part in it."""
+        named = struct.pack(
+            f"<QI{len(self.participants)}Q", self.request, self.round, *self.participants
+        )
+        return graph.draw(self.participants, self.degree, named)
+
+    @cached_property
+    def degree(self) -> int:
+        """How many neighbors each device has."""
+        return graph.degree(len(self.participants), self.neighbors)
+
+    @cached_property
+    def needed(self) -> int:
+        """How many of its neighbors a device needs."""
+        return graph.threshold(self.degree, self.threshold)
+
+    def check(self) -> None:
+        """Refuse terms under which a sum would not hide one device from the others."""
+        if sorted(set(self.participants)) != list(self.participants):
+            raise SecureAggregationError("the participants are not in order, or one is there twice")
+        if len(self.participants) < graph.FEWEST:
+            raise SecureAggregationError(
+                f"{len(self.participants)} devices take part, and a sum of fewer than "
+                f"{graph.FEWEST} hides nobody"
+            )
+        if not 0.5 <= self.threshold < 1 or self.neighbors < graph.FEWEST - 1:
+            raise SecureAggregationError(
+                f"{self.neighbors} neighbors with a threshold of {self.threshold:g} do not hide a "
+                "device from a server that tells them different things"
+            )
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of any stage: a few bytes for, or about, each of some devices, and a body."""
+
+    kind: int
+    number: int
+    device: int
+    """Who sends it, or whom it is for."""
+    entries: Mapping[int, bytes] = field(default_factory=dict)
+    body: bytes | memoryview = b""
+
+    @property
+    def size(self) -> int:
+        """Number of bytes on the wire."""
+        each = 8 + self._width
+        return struct.calcsize(_HEAD) + each * len(self.entries) + len(self.body)
+
+    @property
+    def _width(self) -> int:
+        return len(next(iter(self.entries.values()), b""))
+
+    def to_bytes(self) -> bytes:
+        """As it travels."""
+        width = self._width
+        numbers = (self.kind, self.number, self.device, width, len(self.entries), len(self.body))
+        entries = (struct.pack("<Q", peer) + own for peer, own in self.entries.items())
+        return b"".join([struct.pack(_HEAD, *numbers), *entries, self.body])
+
+    @classmethod
+    def from_bytes(cls, data: bytes, kind: int) -> "Message":
+        """The message of the kind that is expected now; whatever else comes is refused."""
+        head = struct.calcsize(_HEAD)
+        if len(data) < head:
+            raise SecureAggregationError("a message of secure aggregation is too short")
+        found, number, device, width, count, length = struct.unpack_from(_HEAD, data)
+        if found != kind or len(data) != head + (8 + width) * count + length:
+            raise SecureAggregationError("a message of secure aggregation is not what it claims")
+        entries = {}
+        for start in range(head, head + (8 + width) * count, 8 + width):
+            (peer,) = struct.unpack_from("<Q", data, start)
+            entries[peer] = data[start + 8 : start + 8 + width]
+        if len(entries) != count:
+            raise SecureAggregationError("a message of secure aggregation names a device twice")
+        return cls(kind, number, device, entries, memoryview(data)[len(data) - length :])

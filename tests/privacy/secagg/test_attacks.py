@@ -1,0 +1,240 @@
+"""What an honest device refuses, and what a server can do with all that it sees."""
+
+import numpy as np
+import pytest
+
+from fedtiny.privacy.secagg import ciphers
+from fedtiny.privacy.secagg.device import statement
+from fedtiny.privacy.secagg.terms import KEYS, MASKED, Message, Terms
+
+from .parties import RUN, Fleet, drawn_vectors, refusal, true_sum
+
+
+@pytest.fixture
+def fleet():
+    return Fleet(10)
+
+
+def opened(fleet, number=1):
+    """Every device has sent its masked vector."""
+    terms, vectors = fleet.terms(number), drawn_vectors(10)
+    sent = {
+        device: own.masked(terms, vectors[device], number, terms.request)
+        for device, own in fleet.devices.items()
+    }
+    return terms, vectors, sent
+
+
+def relayed(sent, device, peers):
+    return {peer: sent[peer].entries[device] for peer in peers}
+
+
+def test_a_forged_key_is_refused(fleet):
+    mine = ciphers.ExchangeKey()
+    forged = mine.public + ciphers.SigningKey().signed(statement(RUN, 3, mine.public))
+    victim = fleet.devices[0]
+    said = refusal(lambda: victim.meet(Message(KEYS, 0, 0, {3: forged})))
+    assert said == "the key of device 3 is not signed by its node"
+
+
+def test_a_key_of_another_run_is_refused():
+    signers = {device: ciphers.SigningKey() for device in range(3)}
+    fleet = Fleet(3)
+    fleet.directory.update({device: own.public for device, own in signers.items()})
+    key = ciphers.ExchangeKey().public
+    old = key + signers[1].signed(statement(b"another run 1234", 1, key))
+    said = refusal(lambda: fleet.devices[0].meet(Message(KEYS, 0, 0, {1: old})))
+    assert said == "the key of device 1 is not signed by its node"
+
+
+def test_a_key_handed_on_under_another_name_is_refused(fleet):
+    key = fleet.devices[5].key().entries[5]
+    said = refusal(lambda: fleet.devices[0].meet(Message(KEYS, 0, 0, {3: key})))
+    assert said == "the key of device 3 is not signed by its node"
+
+
+def test_an_invented_device_is_refused(fleet):
+    key = fleet.devices[5].key().entries[5]
+    said = refusal(lambda: fleet.devices[0].meet(Message(KEYS, 0, 0, {77: key})))
+    assert said == "device 77 is not in the list of nodes"
+    terms = fleet.terms(1, (0, 1, 2, 77))
+    vector = drawn_vectors(1)[0]
+    said = refusal(lambda: fleet.devices[0].masked(terms, vector, 1, terms.request))
+    assert said == "device 77 is not in the list of nodes"
+
+
+def test_the_seed_and_the_share_of_one_peer_are_never_told_both(fleet):
+    terms, _, sent = opened(fleet)
+    victim = fleet.devices[0]
+    victim.seeds(1, [4])
+    every = [peer for peer in range(1, 10)]
+    said = refusal(lambda: victim.shares(1, relayed(sent, 0, every)))
+    assert said == "of device 4 the shared seed was told: its share is not told too"
+    rest = [peer for peer in every if peer != 4]
+    assert set(victim.shares(1, relayed(sent, 0, rest)).entries) == set(rest)
+    for late in ([5], [4]):
+        said = refusal(lambda late=late: victim.seeds(1, late))
+        assert said == "this device is not in exchange 1, or is done"
+
+
+def test_a_replayed_stage_is_refused(fleet):
+    terms, vectors, sent = opened(fleet)
+    victim = fleet.devices[0]
+    said = refusal(lambda: victim.masked(terms, vectors[0], 1, terms.request))
+    assert said == "exchange 1 is over: this device was in 1"
+    victim.seeds(1, [4])
+    assert refusal(lambda: victim.seeds(1, [4])).endswith("or were told before")
+    peers = [1, 2, 3, 5, 6, 7, 8, 9]
+    victim.shares(1, relayed(sent, 0, peers))
+    said = refusal(lambda: victim.shares(1, relayed(sent, 0, peers)))
+    assert said == "this device is not in exchange 1, or is done"
+
+
+def test_the_same_request_is_answered_once(fleet):
+    """Else two sums, with and without one device, would tell its vector."""
+    terms, vectors, _ = opened(fleet)
+    again = Terms(RUN, 2, 1, terms.request, tuple(range(9)), 40, terms.threshold, b"x")
+    said = refusal(lambda: fleet.devices[0].masked(again, vectors[0], 1, terms.request))
+    assert said == "this device has answered the same request before"
+
+
+def test_a_wrong_round_is_refused(fleet):
+    terms, vector = fleet.terms(1), drawn_vectors(1)[0]
+    for round, request in ((2, terms.request), (1, terms.request + 1)):
+        said = refusal(lambda told=(round, request): fleet.devices[0].masked(terms, vector, *told))
+        assert said == "the terms are those of another run, round or request"
+    opened(fleet, number=3)
+    assert "not in exchange 2" in refusal(lambda: fleet.devices[0].seeds(2, [4]))
+    assert "not in exchange 2" in refusal(lambda: fleet.devices[0].shares(2, {}))
+
+
+@pytest.mark.parametrize(
+    ("participants", "changes", "said"),
+    [
+        ((0, 1), {}, "2 devices take part, and a sum of fewer than 3 hides nobody"),
+        ((0, 1, 1, 2), {}, "the participants are not in order, or one is there twice"),
+        ((1, 2, 3), {}, "this device is not among the participants"),
+        (None, {"neighbors": 1}, "1 neighbors with a threshold of 0.666667 do not hide"),
+        (None, {"threshold": 0.3}, "40 neighbors with a threshold of 0.3 do not hide"),
+        (None, {"neighbors": 4}, "are less than the 40 and 0.666667 that this device"),
+        (None, {"threshold": 0.5}, "are less than the 40 and 0.666667 that this device"),
+    ],
+)
+def test_terms_that_isolate_a_device_are_refused(fleet, participants, changes, said):
+    terms, vector = fleet.terms(1, participants, **changes), drawn_vectors(1)[0]
+    assert said in refusal(lambda: fleet.devices[0].masked(terms, vector, 1, terms.request))
+
+
+def test_a_server_that_says_all_neighbors_dropped_out_learns_nothing(fleet):
+    _, _, sent = opened(fleet)
+    victim = fleet.devices[0]
+    said = refusal(lambda: victim.seeds(1, [1, 2, 3]))
+    assert said == "6 of the neighbors of device 0 are left, and 7 are needed"
+    victim.seeds(1, [1, 2])
+    assert refusal(lambda: victim.seeds(1, [3])).startswith("6 of the neighbors")
+    assert refusal(lambda: victim.shares(1, relayed(sent, 0, [3, 4]))).startswith("2 of the")
+
+
+def test_telling_neighbors_different_things_does_not_unmask_a_device(fleet):
+    """The server wants device 0: shares from who hears it lives, seeds from who hears it is gone.
+
+    Device 0 tells at most two shared seeds, so at most those two peers can tell both.
+    """
+    _, _, sent = opened(fleet)
+    own = set(fleet.devices[0].seeds(1, [1, 2]).entries)
+    told_seed, told_share = set(own), set()
+    for peer in range(3, 10):
+        others = [p for p in range(10) if p != peer]
+        if peer % 2:
+            told_seed |= set(fleet.devices[peer].seeds(1, [0]).entries and {peer})
+        else:
+            told_share |= {peer} if 0 in fleet.devices[peer].shares(
+                1, relayed(sent, peer, others)
+            ).entries else set()  # fmt: skip
+    for peer in (1, 2):
+        others = [p for p in range(10) if p != peer]
+        fleet.devices[peer].shares(1, relayed(sent, peer, others))
+        told_share.add(peer)
+    both = told_seed & told_share
+    assert both == {1, 2}
+    needed, neighbors = fleet.terms(1).needed, 9
+    assert len(told_share) < needed or len(told_seed) < neighbors
+
+
+def test_a_share_that_was_changed_or_sent_elsewhere_is_refused(fleet):
+    _, _, sent = opened(fleet)
+    peers = list(range(1, 10))
+    for entry in (sent[3].entries[5], bytes(48)):
+        fleet_entries = relayed(sent, 0, peers) | {3: entry}
+        said = refusal(lambda told=fleet_entries: fleet.devices[0].shares(1, told))
+        assert said in (
+            "a share was changed on its way",
+            "this device is not in exchange 1, or is done",
+        )
+
+
+def test_messages_of_another_form_are_refused():
+    message = Message(MASKED, 1, 2, {3: b"abc"}, b"body")
+    data = message.to_bytes()
+    assert Message.from_bytes(data, MASKED).entries == {3: b"abc"}
+    for bad in (data[:5], data[:-1], data + b"x", b"\xff" * len(data)):
+        assert refusal(lambda bad=bad: Message.from_bytes(bad, MASKED))
+    assert refusal(lambda: Message.from_bytes(data, KEYS))
+
+
+def correlation(one, other):
+    return float(np.corrcoef(one.astype(np.float64), other.astype(np.float64))[0, 1])
+
+
+def test_nothing_that_the_server_sees_correlates_with_an_update():
+    """Over 60 rounds of the same update: masked vectors are independent of it and of each other."""
+    fleet = Fleet(4)
+    ramp = (np.arange(4000, dtype=np.uint32) * 1000) + 7
+    vectors = [ramp + device for device in range(4)]
+    vectors = [own.astype(np.uint32) for own in vectors]
+    correlations, between, high, before = [], [], [], None
+    for number in range(1, 61):
+        fleet.seen.clear()
+        total, survivors = fleet.sum(number, vectors)
+        assert np.array_equal(total, true_sum(vectors, survivors))
+        for data in fleet.seen[:4]:
+            body = Message.from_bytes(data, MASKED).body[32:]
+            words = np.frombuffer(body, np.uint32)
+            correlations.append(correlation(words, ramp))
+            high.append((words >> 31).mean())
+        first = np.frombuffer(Message.from_bytes(fleet.seen[0], MASKED).body[32:], np.uint32)
+        between += [] if before is None else [correlation(first, before)]
+        before = first
+    limit = 5 / np.sqrt(4000)
+    assert max(map(abs, correlations)) < limit
+    assert abs(np.mean(correlations)) < limit / np.sqrt(240)
+    assert max(map(abs, between)) < limit
+    assert np.mean(high) == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(240 * 4000))
+
+
+def test_a_dropout_in_each_round_unmasks_no_other_round():
+    """All seeds told about device 9 in many rounds take no mask off a round in which it lived."""
+    fleet, vectors = Fleet(10), drawn_vectors(10, size=2000)
+    seeds = []
+    honest = fleet.seeds
+
+    def recorded(device, asked):
+        answer = honest(device, asked)
+        seeds.extend(answer.entries.values())
+        return answer
+
+    fleet.seeds = recorded
+    for number in range(1, 8, 2):
+        fleet.sum(number, vectors, dropped=(9,))
+        fleet.seen.clear()
+        fleet.sum(number + 1, vectors)
+        message = Message.from_bytes(fleet.seen[9], MASKED)
+        assert message.device == 9
+        masked = np.frombuffer(message.body[32:], np.uint32)
+        assert not np.array_equal(masked, vectors[9])
+    assert len(set(seeds)) == len(seeds) == 4 * 9
+    for seed in seeds:  # no seed told in another round is part of this round's mask
+        for change in (1, -1):
+            off = masked.copy()
+            fleet.ciphers.add_stream(off, seed, change)
+            assert abs(correlation(off, vectors[9])) < 5 / np.sqrt(2000)
