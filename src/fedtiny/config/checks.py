@@ -36,7 +36,10 @@ MOST: dict[str, int] = {
     "selection.pool_size": 10**6,
 }
 """Settings with a ceiling: beyond it no machine would do what was asked for."""
-AT_LEAST_TWO = ("train.batch_size", "fleet.min_samples", "selection.batch_size")
+AT_LEAST_TWO = (
+    *("train.batch_size", "fleet.min_samples", "selection.batch_size"),
+    "privacy.neighbors",
+)
 SHARES = (
     *("density", "fleet.fraction", "selection.development_ratio"),
     *("pruning.rate", "pruning.stop_share", "train.lr_gamma"),
@@ -64,6 +67,7 @@ RANGES: tuple[Range, ...] = (
     ("must lie in [0, 1)", lambda value: 0 <= value < 1, RATES),
     ("must be 0, or 1 or above", lambda value: value == 0 or 1 <= value < inf, FACTORS),
     ("must lie in (0, 1)", lambda value: 0 < value < 1, ("privacy.delta", "privacy.clip_quantile")),
+    ("must lie in [0.5, 1)", lambda value: 0.5 <= value < 1, ("privacy.threshold",)),
     ("must lie in (0, 0.5)", lambda value: 0 < value < 0.5, ("robustness.trim",)),
     ("must lie in [0, 2^63)", lambda value: 0 <= value < 2**63, ("seed",)),
     ("must be above 0", lambda value: value > 0, ABOVE_ZERO),
@@ -96,12 +100,36 @@ def complaints(config: "Config") -> Iterator[str]:
     if fleet.min_replies > fleet.asked:
         yield f"--fleet.min-replies is {fleet.min_replies}, more than the devices a round asks"
     yield from _schedule_complaints(config)
+    yield from _secure_complaints(config)
     if selection.variance != "mean" and selection.passes != 1:
         yield "--selection.variance pooled takes one pass; leave --selection.passes at 1"
     if selection.pool is not None and not _are_kinds(selection.pool.split(",")):
         yield (
             f"--selection.pool takes kinds of candidates, each once, separated by commas "
             f"({', '.join(POOL_KINDS)}), got {_shown(selection.pool)}"
+        )
+
+
+def _secure_complaints(config: "Config") -> Iterator[str]:
+    """What cannot be had with replies that the server does not see."""
+    if not config.privacy.secure_aggregation:
+        return
+    robustness, without = config.robustness, "; leave one of them out"
+    if robustness.mean != "weighted" or robustness.clip_norm:
+        option = "clip-norm" if robustness.mean == "weighted" else f"mean {robustness.mean}"
+        yield (
+            f"--robustness.{option} needs every single reply, which --privacy.secure-aggregation "
+            f"hides{without}"
+        )
+    if config.eval_devices:
+        yield (
+            "--eval-devices shows every device's accuracy, which --privacy.secure-aggregation "
+            f"hides{without}"
+        )
+    if config.fleet.asked < 3:
+        yield (
+            f"--privacy.secure-aggregation needs 3 devices or more in a round, and "
+            f"{config.fleet.asked} would be asked: a sum of fewer hides nobody"
         )
 
 

@@ -373,6 +373,17 @@ class PrivacyConfig(Settings):
     accountant: Literal["rdp", "pld"] = "rdp"
     """How epsilon is computed: by Renyi divergences, or by the distribution of the privacy loss,
     which is tighter, slower, and for Poisson sampling only."""
+    secure_aggregation: bool = False
+    """Devices send masked vectors, and the server learns their sum and no single one."""
+    threshold: float = 0.66
+    """Secure aggregation: share of the devices that it shares masks with of which more must be left
+    for a device to take part in unmasking a sum."""
+    neighbors: int = 40
+    """Secure aggregation: most devices that a device shares masks with; fewer devices than that
+    share with all others."""
+    cryptography: bool = True
+    """Secure aggregation, simulated: really make keys, shares and masks; else the same sum is
+    computed to the last bit without them, faster."""
 
     @property
     def differential(self) -> bool:

@@ -7,13 +7,17 @@ from fedtiny.config import Config
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.executors import Executor, Task
 from fedtiny.devices.node import Receiver
+from fedtiny.devices.secure import SecureFleet
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.federation import wire
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator, collect
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
+from fedtiny.federation.verbs import BnStatistics, Losses
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
+
+SECURE = "secure aggregation"  # what is saved of it, beside what is saved by device
 
 
 class Link:
@@ -75,6 +79,7 @@ class Simulator:
         self.config = config
         encodes = config.fleet.wire == "encode"
         self.links = {device: Link(encodes=encodes) for device in self.shards}
+        self.secure = SecureFleet(config) if config.privacy.secure_aggregation else None
 
     @property
     def devices(self) -> Sequence[int]:
@@ -100,6 +105,10 @@ class Simulator:
                 tasks += [] if trouble else [Task(self.shards[device], received)]
         failed = {device: trouble for device, trouble in troubles.items() if trouble}
         validator = ReplyValidator(request, reducer, self.config, top_weights)
+        if self.secure:
+            arrived, heaviest = self._unsent(tasks), self._heaviest(request)
+            received = Traffic(down=down)
+            return self.secure.collect(arrived, validator, failed, received, [*troubles], heaviest)
         arrived, samples = self._arrived(tasks, request), sum(map(len, self.shards.values()))
         return collect(arrived, validator, failed, Traffic(down=down), samples)
 
@@ -110,6 +119,16 @@ class Simulator:
                 yield Arrived(device, samples, answer, size=0)
             else:
                 yield Arrived(device, samples, *self.links[device].up(answer, request))
+
+    def _unsent(self, tasks: Sequence[Task]) -> Iterator[Arrived]:
+        """Replies that are still on the devices: they are masked before they leave."""
+        for task, answer in zip(tasks, self.executor.answers(tasks), strict=True):
+            yield Arrived(task.shard.device, len(task.shard), answer, size=0)
+
+    def _heaviest(self, request: Request) -> int:
+        """The most samples that a device stands for in its answer; all devices know it."""
+        measures = any(isinstance(verb, BnStatistics | Losses) for verb in request.program)
+        return max(len(s.development) if measures else len(s) for s in self.shards.values())
 
     def _trouble(self, device: int, request: Request) -> str:
         """Whether the device is simulated to be out of reach or late this time."""
@@ -123,7 +142,10 @@ class Simulator:
         return STRAGGLER if straggler < fleet.straggler_rate else ""
 
     def state(self) -> dict[str, Any]:
-        return {str(k): [link.known.mask, link.known.theta] for k, link in self.links.items()}
+        known: dict[str, Any] = {
+            str(k): [link.known.mask, link.known.theta] for k, link in self.links.items()
+        }
+        return known | ({SECURE: self.secure.state()} if self.secure else {})
 
     def restore(self, state: Mapping[str, Any], theta: Theta) -> None:
         if state.get("flower"):
@@ -131,8 +153,11 @@ class Simulator:
                 "the devices of this run are real; continue it with flwr run and "
                 "--run-config 'flower.resume=true'"
             )
+        if self.secure and SECURE in state:
+            self.secure.restore(state[SECURE])
         for device, versions in state.items():
-            self.links[int(device)].restore(wire.Known(*versions), theta)
+            if device != SECURE:
+                self.links[int(device)].restore(wire.Known(*versions), theta)
 
     def close(self) -> None:
         self.executor.close()

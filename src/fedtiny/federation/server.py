@@ -10,13 +10,14 @@ from fedtiny.config import Config
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Arrays, Request
 from fedtiny.federation.public import PublicSet
-from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic, Transport
+from fedtiny.federation.transport import ABSENT, NO_SUM, STRAGGLER, Outcome, Traffic, Transport
 from fedtiny.federation.verbs import Program
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
 
 FINAL = "final model"
+SILENT = {ABSENT, STRAGGLER, NO_SUM}  # why a round may have no reply at all, and the run goes on
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Server:
         self.traffic += outcome.traffic
         self.failed |= outcome.failed
         self.bounded |= outcome.bounded
-        if not outcome.answered and not set(outcome.failed.values()) <= {ABSENT, STRAGGLER}:
+        if not outcome.answered and not set(outcome.failed.values()) <= SILENT:
             reasons = [f"device {k}: {why}" for k, why in outcome.failed.items()][:3]
             raise FedTinyError(
                 f"no device answered '{action}' in round {self.round + 1} ({'; '.join(reasons)})"

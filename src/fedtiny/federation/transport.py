@@ -27,6 +27,7 @@ from fedtiny.sparse.vector import SparseVector
 
 ABSENT = "out of reach"
 STRAGGLER = "too late"
+NO_SUM = "too few devices for a secure sum"
 
 
 @dataclass(frozen=True)

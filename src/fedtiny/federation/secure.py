@@ -1,0 +1,162 @@
+"""Replies as vectors that can be summed unseen, and their sum as an outcome again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.errors import ConfigError
+from fedtiny.federation.messages import HOPELESS_LOSS, Reply, Request
+from fedtiny.federation.reply_spec import ReplySpec, expected
+from fedtiny.federation.reply_validator import NEVER_NEGATIVE
+from fedtiny.federation.transport import Outcome, Traffic
+from fedtiny.privacy.secagg.quantize import Mean, Scales, followed
+from fedtiny.sparse.theta import Theta
+
+LOSSES, HOPELESS = "losses", "hopeless"
+LARGEST_LOSS = 256.0
+STATISTICS = ("running_mean", "running_var", "running_square")
+FIRST_BOUNDS = {"theta": 4.0, "statistics": 64.0, "gradients": 1.0}
+"""Before anything is known: what a tensor moves by, as a multiple of 1 and its largest value; so
+for batch-norm statistics; and gradients of weights as they are."""
+
+Key = tuple[str, str]
+"""Theta, array or metric, and its name."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The parts of every honest reply to a request, in the order in which they are summed."""
+
+    request: Request
+    sizes: Mapping[Key, int]
+
+    @classmethod
+    def of(cls, request: Request) -> "Layout":
+        """What devices answer to a request; what cannot be summed is refused."""
+        spec, theta, sizes = expected(request), request.theta, dict[Key, int]()
+        if why := not_summable(spec):
+            raise ConfigError(f"secure aggregation: method '{request.method}' {why}")
+        if spec.theta:
+            places = theta.places.items()
+            sizes |= {("theta", name): place.stop - place.start for name, place in places}
+        arrays = {name: int(np.prod(shape)) for name, shape in spec.arrays.items()}
+        if LOSSES in arrays:
+            arrays[HOPELESS] = arrays[LOSSES]
+        sizes |= {("array", name): size for name, size in arrays.items()}
+        return cls(request, sizes | {("metric", name): 1 for name in sorted(spec.metrics)})
+
+    def values(self, reply: Reply) -> NDArray[np.float64]:
+        """A reply's values, one after the other; weights as steps away from what was sent."""
+        parts: list[NDArray[Any]] = []
+        if reply.theta is not None:
+            parts.append(reply.theta.vector.astype(np.float64) - self.request.theta.vector)
+        arrays = dict(reply.arrays)
+        if LOSSES in arrays:
+            arrays[HOPELESS] = arrays[LOSSES] >= HOPELESS_LOSS
+        parts += [np.ravel(arrays[name]) for kind, name in self.sizes if kind == "array"]
+        parts += [np.array([reply.metrics[n]]) for kind, n in self.sizes if kind == "metric"]
+        return np.concatenate(parts, dtype=np.float64)
+
+    def outcome(
+        self, mean: Mean, answered: Sequence[int], failed: Mapping[int, str], traffic: Traffic
+    ) -> Outcome:
+        """What the mean of all replies says."""
+        found = self._parts(mean.values)
+        arrays = {name: values for (kind, name), values in found.items() if kind == "array"}
+        if LOSSES in arrays:
+            hopeless = arrays.pop(HOPELESS) > 0.5 / mean.weight
+            arrays[LOSSES] = np.where(hopeless, HOPELESS_LOSS, arrays[LOSSES])
+        shapes = expected(self.request).arrays
+        metrics = {n: float(values[0]) for (kind, n), values in found.items() if kind == "metric"}
+        theta = self._theta(found) if any(kind == "theta" for kind, _ in self.sizes) else None
+        return Outcome(
+            answered=tuple(answered),
+            failed=dict(sorted(failed.items())),
+            theta=theta,
+            arrays={
+                name: _possible(name, values).astype(np.float32).reshape(shapes[name])
+                for name, values in arrays.items()
+            },
+            metrics=metrics,
+            traffic=traffic,
+        )
+
+    def _parts(self, values: NDArray[np.float64]) -> dict[Key, NDArray[np.float64]]:
+        ends = np.cumsum([*self.sizes.values()])
+        return dict(zip(self.sizes, np.split(values, ends[:-1]), strict=True))
+
+    def _theta(self, found: Mapping[Key, NDArray[np.float64]]) -> Theta:
+        sent = self.request.theta
+        moved = [
+            _possible(name, sent.vector[place] + found["theta", name])
+            for name, place in sent.places.items()
+        ]
+        return Theta(sent.mask, np.concatenate(moved).astype(np.float32))
+
+
+def _possible(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A rounded variance may be a trifle below zero."""
+    return np.maximum(values, 0) if name.endswith(NEVER_NEGATIVE) or name == LOSSES else values
+
+
+def not_summable(spec: ReplySpec) -> str:
+    """Why replies cannot be summed value by value, or nothing."""
+    if spec.own_mask:
+        return "has masks of the devices' own, whose weights do not sum; take another method"
+    if spec.gradients:
+        return (
+            "asks each device for its largest gradients, which do not sum by position; take "
+            "--pruning.growth shared or random, or --no-pruning.progressive"
+        )
+    if spec.open_ended:
+        return "asks devices for what fedtiny cannot sum"
+    if "accuracy" in spec.metrics:
+        return "evaluates on devices' own data, which is not hidden; leave --eval-devices out"
+    return ""
+
+
+@dataclass
+class Bounds:
+    """The public bound of every part, which follows what devices send."""
+
+    known: dict[str, float] = field(default_factory=dict)
+    clipped: list[str] = field(default_factory=list)
+    """The parts of which values were clipped in the last exchange."""
+
+    def scales(self, layout: Layout, devices: int, heaviest: int) -> Scales:
+        """How the values of this layout become numbers."""
+        bounds = tuple(
+            self.known.get(_name(key)) or _first_bound(key, layout.request) for key in layout.sizes
+        )
+        return Scales(tuple(layout.sizes.values()), bounds, heaviest, devices)
+
+    def follow(self, layout: Layout, scales: Scales, mean: Mean) -> None:
+        """Widen what was too narrow, and narrow what is far too wide."""
+        self.clipped = []
+        told = zip(layout.sizes, scales.bounds, mean.near, mean.clipped, strict=True)
+        for key, bound, near, clipped in told:
+            if key[1] not in (LOSSES, HOPELESS):
+                self.known[_name(key)] = followed(bound, near, clipped)
+                self.clipped += [_name(key)] if clipped else []
+
+
+def _name(key: Key) -> str:
+    return " ".join(key)
+
+
+def _first_bound(key: Key, request: Request) -> float:
+    kind, name = key
+    if kind == "metric" or name == LOSSES:
+        return LARGEST_LOSS
+    if name == HOPELESS:
+        return 1.0
+    theta, statistics = request.theta, name.endswith(STATISTICS)
+    if kind == "array" and not statistics:
+        return FIRST_BOUNDS["gradients"]
+    of = name.replace("running_square", "running_var")
+    largest = 1 + float(np.abs(theta.vector[theta.places[of]]).max(initial=0.0))
+    bound = FIRST_BOUNDS["statistics" if statistics else "theta"] * largest
+    return bound**2 if name.endswith("running_square") else bound

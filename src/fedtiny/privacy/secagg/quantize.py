@@ -1,0 +1,125 @@
+"""Values as whole numbers whose sum cannot overflow, and the sum of them as a mean again.
+
+A value x of a part with the public bound c becomes (x + c) / 2c of `levels` steps, times the
+device's share of the heaviest weight, rounded up or down at random so that the mean stays right.
+Each number is at most `levels`, and so many devices times `levels` is below 2^32.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtiny.errors import SecureAggregationError
+
+RING_BITS = 32
+HEADROOM = 16.0  # a bound is this many times a typical largest value, so that few are clipped
+WIDER, NARROWER = 4.0, 0.5
+
+Doubles = NDArray[np.float64]
+Words = NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """What a sum of numbers says: the weighted mean, and where the bounds should go."""
+
+    values: Doubles
+    weight: int
+    near: Sequence[bool]
+    """By part, whether a device has a value that is not far below the bound."""
+    clipped: Sequence[bool]
+    """By part, whether a device has a value beyond the bound, which was brought back to it."""
+
+
+@dataclass(frozen=True)
+class Scales:
+    """How the values of each part become numbers, the same for all devices of an exchange."""
+
+    sizes: tuple[int, ...]
+    """Number of values by part."""
+    bounds: tuple[float, ...]
+    """Largest magnitude by part."""
+    heaviest: int
+    """Largest weight of a device."""
+    devices: int
+
+    def __post_init__(self) -> None:
+        if self.devices * max(self.heaviest, self.devices + 2) >= 2 ** (RING_BITS - 1):
+            raise SecureAggregationError(
+                f"weights up to {self.heaviest} of {self.devices} devices do not fit "
+                f"{RING_BITS} bits: ask fewer devices"
+            )
+        if not all(0 < bound < np.inf for bound in self.bounds):
+            raise SecureAggregationError("a bound of values is not above zero and finite")
+
+    @property
+    def levels(self) -> int:
+        """Steps between the least and the largest value of the heaviest device."""
+        return int(2**RING_BITS - 1) // self.devices
+
+    @property
+    def count(self) -> int:
+        """Numbers of a vector: one a value, one a part for its bound, and the weight."""
+        return sum(self.sizes) + len(self.sizes) + 1
+
+    @cached_property
+    def _each(self) -> Doubles:
+        """The bound of every value."""
+        return np.repeat(np.array(self.bounds, dtype=np.float64), self.sizes)
+
+    def to_bytes(self) -> bytes:
+        """As devices are told them."""
+        return struct.pack(
+            f"<QI{len(self.bounds)}d", self.heaviest, self.devices, *self.bounds
+        )
+
+    def quantized(self, values: Doubles, weight: int, draw: np.random.Generator) -> Words:
+        """A device's values and weight as numbers of the ring."""
+        if not 1 <= weight <= self.heaviest:
+            raise SecureAggregationError(f"a weight of {weight} is not in 1 to {self.heaviest}")
+        numbers = np.empty(self.count, dtype=np.uint32)
+        scaled = np.clip(values, -self._each, self._each) + self._each
+        scaled *= weight / self.heaviest * self.levels / (2 * self._each)
+        scaled += draw.random(len(scaled))
+        numbers[: len(values)] = np.minimum(np.floor(scaled), self.levels)
+        numbers[len(values) : -1] = self._levels_of(values)
+        numbers[-1] = weight
+        return numbers
+
+    def _levels_of(self, values: Doubles) -> NDArray[np.int64]:
+        """By part, 1 if a value is not far below the bound, and `devices` + 1 more beyond it."""
+        found, start = np.zeros(len(self.sizes), dtype=np.int64), 0
+        for part, (size, bound) in enumerate(zip(self.sizes, self.bounds, strict=True)):
+            largest = float(np.abs(values[start : start + size]).max(initial=0.0))
+            found[part] = (largest > bound / HEADROOM) + (largest > bound) * (self.devices + 1)
+            start += size
+        return found
+
+    def mean(self, total: Words, answered: int) -> Mean:
+        """The mean out of the sum of the numbers of so many devices."""
+        weight, parts = int(total[-1]), total[sum(self.sizes) : -1]
+        if not answered <= weight <= answered * self.heaviest:
+            raise SecureAggregationError(f"a sum of weights of {weight} is not an honest one")
+        steps = total[: sum(self.sizes)].astype(np.float64)
+        values = steps * (2 * self._each / self.levels * (self.heaviest / weight)) - self._each
+        clipped, near = np.divmod(parts.astype(np.int64), self.devices + 1)
+        return Mean(values, weight, list(near > 0), list(clipped > 0))
+
+    def error(self, answered: int, weight: int) -> Doubles:
+        """How far each mean can be from the mean of the unrounded values, if none is clipped."""
+        return 2 * self._each / self.levels * self.heaviest * answered / weight
+
+
+def followed(bound: float, near: bool, clipped: bool) -> float:
+    """The bound of the next exchange, out of what devices say of this one's.
+
+    >>> followed(8.0, near=True, clipped=True), followed(8.0, near=False, clipped=False)
+    (32.0, 4.0)
+    """
+    if clipped:
+        return bound * WIDER
+    return bound if near else max(bound * NARROWER, 1e-30)
