@@ -165,7 +165,7 @@ class Workload:
     def averaged(self) -> CoarseRequest | None:
         """What devices are asked after the last round, of a final model that is an average."""
         param_spec = self.network.param_spec
-        frozen = self.config.train.freeze_bn < 1
+        frozen = self.config.train.freeze_bn < 1 or self.config.privacy.differential
         if self.config.server.average == "none" or frozen or not param_spec.norms:
             return None
         counts = np.array([list(self.mask.counts.values())], dtype=np.int32)

@@ -6,6 +6,7 @@ round measured and above chance's, or if it lost more than half of what its accu
 chance's in a round that left the mask as it was. The round is then played again from the model
 before it, once, without the devices suspected: those out of bounds, or else the one of the largest
 norm. What comes of that stands, unless it cannot be computed with: then the model before it does.
+Under differential privacy no round is played twice: that would spend twice.
 """
 
 from dataclasses import replace
@@ -30,7 +31,7 @@ def accepted_round(assembly: Assembly, records: list[Record], started: float) ->
     result = next_round(server, assembly.method, config.rounds)
     record = round_record(assembly, result, started)
     why = objection(assembly, result, record, records)
-    if not config.robustness.reject or not why:
+    if not config.robustness.reject or config.privacy.differential or not why:
         return record
     suspects = suspected(result.outcome)
     server.put_back(before)
