@@ -101,6 +101,7 @@ def complaints(config: "Config") -> Iterator[str]:
         yield f"--fleet.min-replies is {fleet.min_replies}, more than the devices a round asks"
     yield from _schedule_complaints(config)
     yield from _secure_complaints(config)
+    yield from _privacy_complaints(config)
     if selection.variance != "mean" and selection.passes != 1:
         yield "--selection.variance pooled takes one pass; leave --selection.passes at 1"
     if selection.pool is not None and not _are_kinds(selection.pool.split(",")):
@@ -126,11 +127,51 @@ def _secure_complaints(config: "Config") -> Iterator[str]:
             "--eval-devices shows every device's accuracy, which --privacy.secure-aggregation "
             f"hides{without}"
         )
+    if config.privacy.differential:
+        yield (
+            "--privacy.secure-aggregation and differential privacy are not to be had together yet"
+            f"{without}"
+        )
     if config.fleet.asked < 3:
         yield (
             f"--privacy.secure-aggregation needs 3 devices or more in a round, and "
             f"{config.fleet.asked} would be asked: a sum of fewer hides nobody"
         )
+
+
+def _privacy_complaints(config: "Config") -> Iterator[str]:
+    """What cannot be had together with differential privacy, and what to do."""
+    privacy, robustness = config.privacy, config.robustness
+    if not privacy.differential:
+        return
+    if robustness.mean != "weighted":
+        yield (
+            f"--robustness.mean {robustness.mean} has no bound on what one device changes, which "
+            "differential privacy needs; leave it at weighted: every device counts the same anyway"
+        )
+    if robustness.clip_norm:
+        yield "--robustness.clip-norm is --privacy.clip under differential privacy; use that"
+    if config.eval_devices:
+        yield (
+            "--eval-devices tells each device's accuracy without noise; leave it out under "
+            "differential privacy, and measure on the server's test set"
+        )
+    if config.fleet.min_replies > 1:
+        yield (
+            "--fleet.min-replies tells how many devices answered; leave it at 1 under differential "
+            "privacy, where a round counts whoever answers"
+        )
+    if config.checkpoint_every > 1:
+        yield (
+            "--checkpoint-every must be 1 under differential privacy, so that no round is released "
+            "twice after a stop"
+        )
+    if privacy.clip == inf and privacy.noise_multiplier != 0:
+        yield "--privacy.clip inf leaves no noise that is enough; give a finite one, or adaptive"
+    if privacy.epsilon is not None and privacy.noise_multiplier == 0:
+        yield "--privacy.epsilon needs noise; leave --privacy.noise-multiplier 0 out"
+    if privacy.accountant == "pld" and privacy.sampling == "fixed":
+        yield "--privacy.accountant pld knows no fixed sampling; use rdp, or --privacy.sampling poisson"
 
 
 def _are_kinds(named: list[str]) -> bool:

@@ -14,8 +14,9 @@ from fedtiny.config import Config, ResolvedConfig, resolve
 from fedtiny.cost.network import IMAGES, Network, describe, layer_flow, least_small, named
 from fedtiny.errors import ConfigError
 from fedtiny.federation.bn_statistics import measuring
-from fedtiny.federation.messages import Arrays, pool_arrays
+from fedtiny.federation.messages import Arrays, Request, pool_arrays
 from fedtiny.federation.method import CoarseRequest, Method
+from fedtiny.federation.reply_spec import without_weights
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Transport
 from fedtiny.federation.verbs import DeviceLoad, LayerFlops, Losses, Program, Train, Verb, typed
@@ -165,7 +166,7 @@ class Workload:
     def averaged(self) -> CoarseRequest | None:
         """What devices are asked after the last round, of a final model that is an average."""
         param_spec = self.network.param_spec
-        frozen = self.config.train.freeze_bn < 1
+        frozen = self.config.train.freeze_bn < 1 or self.config.privacy.differential
         if self.config.server.average == "none" or frozen or not param_spec.norms:
             return None
         counts = np.array([list(self.mask.counts.values())], dtype=np.int32)
@@ -217,6 +218,13 @@ class Workload:
         """A third party's verbs that are no class of their own: what they cost is not known."""
         programs = [*self.programs.values(), *(asked.program for asked in self.coarse)]
         return sorted({v.name for program in programs for v in program if type(v) is Verb})
+
+    def requests(self) -> list[Request]:
+        """What devices are asked in a run, each question that differs once, without a model."""
+        theta, name = without_weights(self.network.param_spec), self.config.method
+        asked = [(own.program, own.arrays) for own in self.coarse]
+        asked += [(own, self.arrays(round)) for round, own in self.programs.items()]
+        return [Request("", name, 0, program, theta, arrays) for program, arrays in asked]
 
     @property
     def sums_gradients(self) -> bool:

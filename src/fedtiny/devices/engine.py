@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from fedtiny.aliases import old_names
 from fedtiny.config import TrainConfig
 from fedtiny.devices.device_data import DeviceData
-from fedtiny.devices.lr_schedule import freezes_bn, lr_factor
+from fedtiny.devices.lr_schedule import lr_factor
 from fedtiny.errors import FedTinyError
+from fedtiny.federation.bn_statistics import freezes_bn
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.models.param_spec import Shape
 from fedtiny.randomness import SERVER, generator

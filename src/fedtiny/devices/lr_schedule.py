@@ -1,6 +1,6 @@
-"""What a device works out from the config and the round: its learning rate, frozen batch norm."""
+"""What a device works out from the config and the round: its learning rate."""
 
-from math import ceil, cos, pi
+from math import cos, pi
 
 from fedtiny.config import TrainConfig
 from fedtiny.config.checks import milestones
@@ -37,15 +37,6 @@ def highest_rate(config: TrainConfig, round: int, rounds: int) -> float:
     """
     highest = lr_factor(config, min(round, config.lr_warmup), rounds)
     return highest / lr_factor(config, round, rounds)
-
-
-def freezes_bn(config: TrainConfig, round: int, rounds: int) -> bool:
-    """Whether batch norm trains with the statistics received (FixBN).
-
-    >>> [freezes_bn(TrainConfig(freeze_bn=0.5), r, 4) for r in (BEFORE_ROUNDS, 0, 1, 2, 3)]
-    [False, False, False, True, True]
-    """
-    return round != BEFORE_ROUNDS and round >= ceil(config.freeze_bn * rounds)
 
 
 def _milestones(config: TrainConfig, rounds: int) -> tuple[int, ...]:

@@ -24,8 +24,8 @@ from fedtiny.devices.engine import (
     rule_of_round,
     under,
 )
-from fedtiny.devices.lr_schedule import freezes_bn
 from fedtiny.errors import FedTinyError, ModelError
+from fedtiny.federation.bn_statistics import freezes_bn
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.native.library import Options, Rates
 from fedtiny.native.model import NativeModel

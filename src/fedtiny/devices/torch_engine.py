@@ -31,9 +31,10 @@ from fedtiny.devices.engine import (
     rule_of_round,
     under,
 )
-from fedtiny.devices.lr_schedule import freezes_bn, highest_rate
+from fedtiny.devices.lr_schedule import highest_rate
 from fedtiny.devices.torch_gradients import feed_gradients, tops_of
 from fedtiny.devices.torch_takers import GradientsAt
+from fedtiny.federation.bn_statistics import freezes_bn
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool, CutCandidates
 from fedtiny.sparse.mask import Indices, Mask

@@ -3,7 +3,8 @@
 Under a mask that changes, a dropped weight leaves the average, and one that is grown enters it with
 its value; after the last change it is the plain average of what each weight was. Batch-norm
 statistics are averaged like every value; at the end devices measure those of the averaged model,
-unless batch norm was frozen: then the statistics that it was trained with stay.
+unless batch norm was frozen: then the statistics that it was trained with stay, or replies are
+private: then those averaged do.
 """
 
 from typing import Any
@@ -59,7 +60,8 @@ def finish(server: Server) -> None:
         return
     final = Theta(server.theta.mask, server.arrays[AVERAGE])
     server.memory[MEASURED] = False
-    if final.param_spec.norms and server.config.train.freeze_bn == 1:
+    measures = server.config.train.freeze_bn == 1 and not server.config.privacy.differential
+    if final.param_spec.norms and measures:
         how = bn_statistics.measuring(server.config.selection)
         counts = np.array([list(final.mask.counts.values())], dtype=np.int32)
         outcome = server.ask("average", (how,), theta=final, arrays=pool_arrays(counts))

@@ -1,14 +1,25 @@
 """Batch-norm statistics that devices measure of one model or of many, averaged."""
 
 from collections.abc import Mapping
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import SelectionConfig
+from fedtiny.config import SelectionConfig, TrainConfig
 from fedtiny.federation.verbs import BnStatistics, SecondMoment
+from fedtiny.randomness import BEFORE_ROUNDS
 
 Statistics = Mapping[str, NDArray[np.float32]]
+
+
+def freezes_bn(config: TrainConfig, round: int, rounds: int) -> bool:
+    """Whether batch norm trains with the statistics received (FixBN).
+
+    >>> [freezes_bn(TrainConfig(freeze_bn=0.5), r, 4) for r in (BEFORE_ROUNDS, 0, 1, 2, 3)]
+    [False, False, False, True, True]
+    """
+    return round != BEFORE_ROUNDS and round >= ceil(config.freeze_bn * rounds)
 
 
 def measuring(config: SelectionConfig) -> BnStatistics:

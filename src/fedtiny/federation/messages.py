@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedtiny.aliases import old_names
 from fedtiny.federation import verbs
+from fedtiny.privacy.mechanism import Mechanism
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
@@ -49,6 +50,8 @@ class Request:
     theta: Theta
     arrays: Arrays = field(default_factory=dict)
     id: int = 0
+    mechanism: Mechanism | None = None
+    """How the replies become one under differential privacy; it never leaves the server."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "program", tuple(map(verbs.typed, self.program)))

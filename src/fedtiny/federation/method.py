@@ -58,6 +58,8 @@ class Method:
     """What flows through the network before training; set by whoever knows the network."""
     native: ClassVar[bool] = True
     """Whether native devices can do all that it asks of them."""
+    private: ClassVar[bool] = True
+    """Whether differential privacy can hide all that its devices send."""
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
     """Device-side Python of a third party's own; it runs on the reference engine only."""
 

@@ -15,11 +15,13 @@ from fedtiny.federation.bounds import Bounds
 from fedtiny.federation.held_replies import HeldReplies
 from fedtiny.federation.messages import HOPELESS_LOSS, Arrays, Reply, Request
 from fedtiny.federation.norms import Measured
+from fedtiny.federation.private_mean import PrivateMean
 from fedtiny.federation.reply_spec import ReplySpec, expected, reply_limit
 from fedtiny.federation.transport import (
     HOLDERS_AND_ABSENT,
     OWN_MASKS,
     Outcome,
+    Reducer,
     Traffic,
     reducer_for,
 )
@@ -224,11 +226,11 @@ def collect(
     """Validate what comes, in device order, bound what is out of bounds, and average it.
 
     `failed` are the devices that nothing came from; `traffic` is what was counted before;
-    `samples` is what all devices have, those that were not asked too.
+    `samples` is what all devices have, those that were not asked too. Under differential privacy
+    replies are clipped instead, since bounds by others' replies would tell of these.
     """
-    request, robustness = validator.request, validator.config.robustness
-    draw = partial(generator, validator.config.seed, "buckets", round=request.round)
-    replies = reducer_for(validator.reducer, robustness, request.theta, validator.top_weights, draw)
+    request, replies = validator.request, _reducer(validator)
+    bound = 0.0 if request.mechanism else validator.config.robustness.bound
     left_out, measured = dict(failed), {}
     with closing(HeldReplies(request.theta.mask, held_replies.IN_MEMORY)) as held:
         for one in arrived:
@@ -239,20 +241,30 @@ def collect(
                 left_out[one.device] = str(error)
                 continue
             samples -= reply.samples
-            if not robustness.bound:
+            if not bound:
                 replies.add(reply)
                 continue
             held.add(reply, one.size)
             measured[reply.device] = Measured.of(reply, request.theta, validator.has_losses)
-        bounds = Bounds.among(measured, request.theta, robustness.bound)
+        bounds = Bounds.among(measured, request.theta, bound)
         bounds.compare_directions(held)
         bounds.learn_ranges(held)
         for reply in held:
             replies.add(bounds.applied(reply), counts=not bounds.leaves_out(reply.device))
-    if validator.reducer == HOLDERS_AND_ABSENT:
+    if validator.reducer == HOLDERS_AND_ABSENT and isinstance(replies, Reducer):
         replies.add_absent(request.theta, samples)
     outcome = replies.outcome(dict(sorted(left_out.items())), traffic)
     return replace(outcome, bounded=bounds.named, largest_norms=bounds.largest)
+
+
+def _reducer(validator: ReplyValidator) -> Reducer | PrivateMean:
+    """What the replies to a question are reduced by."""
+    request, config = validator.request, validator.config
+    if request.mechanism:
+        return PrivateMean(request, request.mechanism)
+    draw = partial(generator, config.seed, "buckets", round=request.round)
+    top_weights = validator.top_weights
+    return reducer_for(validator.reducer, config.robustness, request.theta, top_weights, draw)
 
 
 def _check_names(

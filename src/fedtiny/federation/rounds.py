@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedtiny.errors import FedTinyError
-from fedtiny.federation import averaging, server_optimizer
+from fedtiny.federation import averaging, private, server_optimizer
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import FINAL, Server
 from fedtiny.federation.transport import REDUCERS, Outcome
@@ -28,7 +28,7 @@ class RoundResult:
 def federate(server: Server, method: Method, rounds: int) -> Iterator[RoundResult]:
     """Train up to the given number of rounds, from wherever the server stands."""
     prepare(server, method)
-    while server.round < rounds:
+    while not is_over(server, rounds):
         yield next_round(server, method, rounds)
 
 
@@ -37,9 +37,14 @@ def next_round(
 ) -> RoundResult:
     """Play a round of so many; after the last, an average over rounds becomes the model."""
     result = play_round(server, method, without)
-    if server.round == rounds:
+    if is_over(server, rounds):
         averaging.finish(server)
     return result
+
+
+def is_over(server: Server, rounds: int) -> bool:
+    """Whether all rounds are played, or another would exceed the budget of privacy."""
+    return server.round >= rounds or private.is_spent(server)
 
 
 def prepare(server: Server, method: Method) -> None:
@@ -48,6 +53,7 @@ def prepare(server: Server, method: Method) -> None:
         return
     with _contract(method):
         method.check(server.param_spec)
+        private.begin(server, len(method.coarse_requests(server.param_spec)))
         method.coarse_prune(server)
         _check_density(server, method, "before the first round")
     server.coarse_pruned = True

@@ -1,20 +1,24 @@
 """Replies as vectors that can be summed unseen, and their sum as an outcome again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.config import Config
 from fedtiny.errors import ConfigError
 from fedtiny.federation.messages import HOPELESS_LOSS, Reply, Request
+from fedtiny.federation.method import Method
 from fedtiny.federation.reply_spec import ReplySpec, expected
 from fedtiny.federation.reply_validator import NEVER_NEGATIVE
-from fedtiny.federation.transport import Outcome, Traffic
+from fedtiny.federation.transport import MEAN, Outcome, Traffic
+from fedtiny.privacy.secagg.graph import degree, threshold
 from fedtiny.privacy.secagg.quantize import Mean, Scales, followed
 from fedtiny.sparse.theta import Theta
 
+OWN_MASKS = "has masks of the devices' own, whose weights do not sum; use another method"
 LOSSES, HOPELESS = "losses", "hopeless"
 LARGEST_LOSS = 256.0
 STATISTICS = ("running_mean", "running_var", "running_square")
@@ -38,7 +42,7 @@ class Layout:
         """What devices answer to a request; what cannot be summed is refused."""
         spec, theta, sizes = expected(request), request.theta, dict[Key, int]()
         if why := not_summable(spec):
-            raise ConfigError(f"secure aggregation: method '{request.method}' {why}")
+            raise ConfigError(f"--privacy.secure-aggregation: method '{request.method}' {why}")
         if spec.theta:
             places = theta.places.items()
             sizes |= {("theta", name): place.stop - place.start for name, place in places}
@@ -105,10 +109,10 @@ def _possible(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
 def not_summable(spec: ReplySpec) -> str:
     """Why replies cannot be summed value by value, or nothing."""
     if spec.own_mask:
-        return "has masks of the devices' own, whose weights do not sum; take another method"
+        return OWN_MASKS
     if spec.gradients:
         return (
-            "asks each device for its largest gradients, which do not sum by position; take "
+            "asks each device for its largest gradients, which do not sum by position; use "
             "--pruning.growth shared or random, or --no-pruning.progressive"
         )
     if spec.open_ended:
@@ -116,6 +120,41 @@ def not_summable(spec: ReplySpec) -> str:
     if "accuracy" in spec.metrics:
         return "evaluates on devices' own data, which is not hidden; leave --eval-devices out"
     return ""
+
+
+def check(method: Method, requests: Iterable[Request]) -> None:
+    """Refuse a method that asks devices for what cannot be summed."""
+    whys = [not_summable(expected(request)) for request in requests]
+    if method.reducer != MEAN:
+        whys = [OWN_MASKS]
+    if why := next(filter(None, whys), ""):
+        raise ConfigError(f"--privacy.secure-aggregation: method '{method.name}' {why}")
+
+
+def remarks(config: Config) -> tuple[str, ...]:
+    """What whoever starts such a run should know, in sentences."""
+    privacy = config.privacy
+    if not privacy.secure_aggregation:
+        return ()
+    found = ["secure aggregation: replies are not compared with each other (--robustness.bound)"]
+    if not privacy.cryptography:
+        found.append("secure aggregation is simulated without cryptography: nothing is masked")
+    return tuple(found)
+
+
+def summary(config: Config) -> dict[str, Any]:
+    """What a run folder says of it: how many neighbors share masks, and how many are needed."""
+    privacy = config.privacy
+    if not privacy.secure_aggregation:
+        return {}
+    count = degree(config.fleet.asked, privacy.neighbors)
+    return {
+        "secure_aggregation": {
+            "neighbors": count,
+            "needed": threshold(count, privacy.threshold),
+            "cryptography": privacy.cryptography,
+        }
+    }
 
 
 @dataclass

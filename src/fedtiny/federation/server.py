@@ -8,6 +8,7 @@ from typing import Any
 from fedtiny.aliases import old_attributes
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError
+from fedtiny.federation import private
 from fedtiny.federation.messages import Arrays, Request
 from fedtiny.federation.public import PublicSet
 from fedtiny.federation.transport import ABSENT, NO_SUM, STRAGGLER, Outcome, Traffic, Transport
@@ -80,12 +81,14 @@ class Server:
             program=program,
             theta=self.theta if theta is None else theta,
             arrays=arrays or {},
+            mechanism=private.mechanism(self, action, program),
         ).identified(self.config.seed)
         devices = [device for device in self._sampled(action) if device not in without]
         outcome = self.transport.ask(devices, request, reducer, top_weights)
         self.traffic += outcome.traffic
         self.failed |= outcome.failed
         self.bounded |= outcome.bounded
+        private.spend(self, outcome)
         if not outcome.answered and not set(outcome.failed.values()) <= SILENT:
             reasons = [f"device {k}: {why}" for k, why in outcome.failed.items()][:3]
             raise FedTinyError(
@@ -94,8 +97,11 @@ class Server:
         return outcome
 
     def enough(self, outcome: Outcome) -> bool:
-        """Whether the replies reach the stated minimum."""
-        return len(outcome.answered) >= self.config.fleet.min_replies
+        """Whether the replies reach the stated minimum; under privacy any number does."""
+        return (
+            self.config.privacy.differential
+            or len(outcome.answered) >= self.config.fleet.min_replies
+        )
 
     def take_account(self) -> tuple[Traffic, dict[int, str], dict[int, str]]:
         """The bytes, who failed and who was out of bounds since the last account."""
@@ -115,6 +121,8 @@ class Server:
 
     def _sampled(self, action: str) -> list[int]:
         """A fraction of the devices in a round of training; every device otherwise."""
+        if self.config.privacy.differential:
+            return private.sampled(self)
         devices, asked = list(self.transport.devices), self.config.fleet.asked
         if action != "train" or asked >= len(devices):
             return devices

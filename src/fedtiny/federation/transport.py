@@ -62,6 +62,8 @@ class Outcome:
     """The devices that were out of the others' bounds, and in what."""
     largest_norms: Mapping[int, float] = field(default_factory=dict)
     """By device, the largest norm of a part of its reply, as a multiple of the devices' median."""
+    within_clip: float | None = None
+    """Under differential privacy, the noisy share of the replies that needed no clipping."""
     traffic: Traffic = Traffic()
 
 

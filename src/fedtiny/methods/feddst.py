@@ -25,6 +25,7 @@ class FedDST(Method):
     """
 
     name = "feddst"
+    private = False
     reducer = "mean over holders"
     granularity = "entire"
 

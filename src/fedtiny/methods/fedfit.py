@@ -25,6 +25,7 @@ class FedFit(Method):
     """
 
     name = "fedfit"
+    private = False
     granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:

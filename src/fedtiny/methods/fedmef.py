@@ -24,6 +24,7 @@ class FedMef(Method):
     """
 
     name = "fedmef"
+    private = False
     granularity = "entire"
     native = False
 

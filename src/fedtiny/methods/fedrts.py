@@ -33,6 +33,7 @@ class FedRTS(Method):
     """
 
     name = "fedrts"
+    private = False
     granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:

@@ -30,6 +30,7 @@ class FedSGC(Method):
     """
 
     name = "fedsgc"
+    private = False
     reducer = HOLDERS_AND_ABSENT
     granularity = "entire"
 

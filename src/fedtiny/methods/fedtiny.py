@@ -12,7 +12,7 @@ from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import Losses, Program
 from fedtiny.methods.at_start import prune_to_budgets
-from fedtiny.methods.growth import GROWTH, Growth
+from fedtiny.methods.growth import GROWTH, PRIVATE_GROWTH, Growth
 from fedtiny.methods.pool import (
     Candidates,
     candidate_counts,
@@ -45,6 +45,11 @@ class FedTiny(Method):
 
     def check(self, param_spec: ParamSpec) -> None:
         super().check(param_spec)
+        if self._growth_kind not in PRIVATE_GROWTH and self._is_private:
+            raise ConfigError(
+                f"--pruning.growth {self._growth_kind} sends gradients at places of a device's "
+                "own, which differential privacy cannot hide; use random or shared"
+            )
         if self.config.selection.kind == "none":
             return
         if "flow" in self.kinds and self.flow is None:
@@ -59,17 +64,34 @@ class FedTiny(Method):
             )
 
     def remarks(self, param_spec: ParamSpec) -> tuple[str, ...]:
+        return (*self._selection_remarks(param_spec), *self._growth_remarks())
+
+    def _selection_remarks(self, param_spec: ParamSpec) -> tuple[str, ...]:
         if self.config.selection.kind == self._selection(param_spec):
             return ()
+        why = "selection measures batch norm, and the network has none"
+        if param_spec.norms:
+            why = "selection sends statistics of every candidate, which privacy's noise would drown"
         return (
             "candidates are compared without new statistics (vanilla selection): adaptive BN "
-            "selection measures batch norm, and the network has none",
+            + why,
         )
 
+    def _growth_remarks(self) -> tuple[str, ...]:
+        if self._growth_kind == (self.config.pruning.growth or self.growth):
+            return ()
+        how = "at random" if self._is_private else "by gradients at places that all devices share"
+        return (f"weights are grown {how}: gradients at places of a device's own are not sent",)
+
+    @property
+    def _is_private(self) -> bool:
+        return self.config.privacy.differential
+
     def _selection(self, param_spec: ParamSpec) -> str:
-        """How candidates are compared; adaptive BN selection needs batch norm."""
+        """How candidates are compared; adaptive BN selection needs batch norm, and no noise."""
         kind = self.config.selection.kind
-        return "vanilla" if kind == "adaptive_bn" and not param_spec.norms else kind
+        adapts = param_spec.norms and not self._is_private
+        return "vanilla" if kind == "adaptive_bn" and not adapts else kind
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -155,7 +177,15 @@ class FedTiny(Method):
 
     @property
     def _growth(self) -> Growth:
-        return GROWTH[self.config.pruning.growth or self.growth]
+        return GROWTH[self._growth_kind]
+
+    @property
+    def _growth_kind(self) -> str:
+        """The rule that is set, or the method's own; of this, what privacy allows."""
+        own, hides = self.growth, self._is_private or self.config.privacy.secure_aggregation
+        if hides and own not in PRIVATE_GROWTH:
+            own = "random" if self._is_private else "shared"
+        return self.config.pruning.growth or own
 
     def score(self, server: Server) -> Program:
         """Ask for the top-a gradients of the layers whose turn it is (Alg. 2, lines 10 to 14)."""

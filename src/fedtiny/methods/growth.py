@@ -100,3 +100,5 @@ GROWTH = {
     ),
 }
 """By their names in `--pruning.growth`."""
+PRIVATE_GROWTH = ("random", "shared")
+"""Those for which no device says which positions matter to it."""

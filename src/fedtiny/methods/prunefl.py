@@ -24,6 +24,7 @@ class PruneFL(Method):
     """
 
     name = "prunefl"
+    private = False
     granularity = "entire"
 
     def coarse_prune(self, server: Server) -> None:

@@ -18,6 +18,7 @@ class SSFL(Method):
     """
 
     name = "ssfl"
+    private = False
     budgets = ()
 
     def coarse_prune(self, server: Server) -> None:

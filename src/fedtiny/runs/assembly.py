@@ -28,6 +28,7 @@ from fedtiny.devices.ranks import OneRank, Ranks
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
+from fedtiny.federation import private, secure
 from fedtiny.federation.messages import Request, evaluate
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
@@ -167,6 +168,7 @@ def assemble(
     )
     check_network(network, dataset)
     method.check(param_spec)
+    private.check(method)
     backend, why = resolve.choose_backend(config, method, network, param_spec, graph)
     if planning and backend == "torch":  # whose memory bounds the density
         wanted = replace(wanted, device_backend=backend)
@@ -186,6 +188,9 @@ def assemble(
     engine = TorchEngine(network, spec)
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
+    private.check_test(config, test)
+    if config.privacy.secure_aggregation:
+        secure.check(method, Workload.of(asked, **inputs).requests())
     executor = shared_out(executor_for(spec, engine, dataset, (*shards, *test)), ranks)
     transport: Transport = (
         fleet.open_transport(spec, dataset, split) if fleet else Simulator(executor, shards, config)
@@ -205,6 +210,8 @@ def assemble(
             *left_out(dataset, split, config),
             *method.remarks(param_spec),
             *models.remarks(graph),
+            *private.remarks(config),
+            *secure.remarks(config),
         ),
         ranks=ranks,
         weights=weights,

@@ -145,11 +145,35 @@ def round_line(record: Record, rounds: int) -> str:
             f"devices {record['device_accuracy_mean']:.4f} "
             f"(worst {record['device_accuracy_worst']:.4f})"
         )
+    if "epsilon" in record:
+        parts.append(f"epsilon {epsilon(record)}")
     parts.append(f"density {record['density']:.4f}")
     parts.append(f"swapped {record['mask_change']:>5}")
     parts.append(f"{size(record['bytes_down'])} down  {size(record['bytes_up'])} up")
     parts.append(f"{record['seconds']:.1f} s")
     return "  ".join(parts) + _missing(record) + _suspected(record)
+
+
+def epsilon(told: Any) -> str:
+    """The epsilon of a record or a result; without noise there is none.
+
+    >>> epsilon({"epsilon": 7.123}), epsilon({"epsilon": None})
+    ('7.12', 'inf')
+    """
+    found = number(told, "epsilon")
+    return "inf" if found is None else f"{found:.2f}"
+
+
+def privacy_line(result: dict[str, Any], rounds: int) -> str:
+    """What a finished run has spent, and whether it stopped at its budget."""
+    told, played = result["privacy"], result["rounds"]
+    line = (
+        f"differential privacy of a device: epsilon {epsilon(told)} at delta "
+        f"{told['delta']:.2g}, noise multiplier {told['noise_multiplier']:.3g}"
+    )
+    if played >= rounds:
+        return line
+    return f"{line}; stopped after round {played} of {rounds}: another would exceed the budget"
 
 
 def round_cells(record: Record) -> list[str]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedtiny.cost import Workload, flops, memory, traffic
 from fedtiny.errors import RunError, plural
-from fedtiny.federation import averaging
-from fedtiny.federation.rounds import RoundResult
+from fedtiny.federation import averaging, private, secure
+from fedtiny.federation.rounds import RoundResult, is_over
 from fedtiny.federation.verbs import Evaluate
 from fedtiny.files import (
     MAX_LINES,
@@ -164,6 +164,7 @@ def round_record(assembly: Assembly, result: RoundResult, started: float) -> Rec
         KEY: result.round + 1,
         **measured,
         "train_loss": result.outcome.metrics.get("loss"),
+        **private.record(assembly.server),
         "density": mask.density,
         "densities": dict(mask.densities),
         **_effective(assembly),
@@ -211,7 +212,7 @@ def _cost(assembly: Assembly, result: RoundResult) -> Record:
 def _measured(assembly: Assembly, result: RoundResult) -> Record:
     config = assembly.config
     done = result.round + 1
-    if done % config.eval_every and done != config.rounds:
+    if done % config.eval_every and not is_over(assembly.server, config.rounds):
         return {"accuracy": None, "loss": None}
     measured: Record = dict(assembly.evaluate())
     return {**measured, **_on_devices(assembly)} if config.eval_devices else measured
@@ -283,6 +284,8 @@ def result_record(
         "bytes_up": sum(part.get("bytes_up", 0) for part in (selection, *records)),
         "seconds": round(sum(record["seconds"] for record in records), 3),
         **averaging.record(assembly.server),
+        **private.summary(assembly.server),
+        **secure.summary(assembly.config),
         **({"best": kept["best"]} if "best" in kept else {}),
         **assembly.executor.account(),
     }

@@ -128,7 +128,7 @@ RECORD = of_round(
     {},
     {
         **MEASURED,
-        "train_loss": LOSS,
+        **dict.fromkeys(("train_loss", "epsilon", "clip"), LOSS),
         "effective_density": maybe(SHARE),
         **dict.fromkeys(("device_accuracy_mean", "device_accuracy_worst"), maybe(SHARE)),
         "device_accuracies": by_device(SHARE),
@@ -149,6 +149,11 @@ BEST = of_round(
     {"accuracy": SHARE, "density": SHARE, "kept_weights": COUNT},
     {"loss": LOSS, "by": is_text},
 )
+PRIVACY = fields(
+    {"epsilon": LOSS, "delta": SHARE, "noise_multiplier": SIZE, "releases": COUNT},
+    dict.fromkeys(("sampling", "accountant"), is_text),
+)
+SECURE = fields({"neighbors": COUNT, "needed": COUNT}, {})
 RESULT = fields(
     {
         **dict.fromkeys(("accuracy", "density"), SHARE),
@@ -160,6 +165,8 @@ RESULT = fields(
     {
         "effective_density": maybe(SHARE),
         "best": BEST,
+        "privacy": PRIVACY,
+        "secure_aggregation": SECURE,
         **dict.fromkeys(("gpu_memory", "lanes", "ranks"), maybe(COUNT)),
         **dict.fromkeys(("cards", "kernels"), listed(is_text)),
     },

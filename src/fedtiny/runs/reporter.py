@@ -117,6 +117,8 @@ class Lines:
             f"{result['kept_weights']:,} of {result['prunable_weights']:,} prunable weights kept"
             + formatting.whole_line(result)
         )
+        if "privacy" in result:
+            self._say(formatting.privacy_line(result, self.rounds))
         if result.get("gpu_memory"):
             self._say(formatting.gpu_line(result))
         if self.unfinished:

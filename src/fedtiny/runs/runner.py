@@ -18,7 +18,7 @@ from fedtiny.config import Config
 from fedtiny.data import DataSet, Partition
 from fedtiny.devices.ranks import Ranks, joined
 from fedtiny.errors import ConfigError, FedTinyError, RunError, printable
-from fedtiny.federation.rounds import prepare
+from fedtiny.federation.rounds import is_over, prepare
 from fedtiny.federation.server import Server
 from fedtiny.files import plain
 from fedtiny.models import Traced
@@ -166,7 +166,7 @@ def _train(
         selection = _prepare(assembly, recorder, saved)
         reporter.selected(selection)
         started = time.perf_counter()
-        while assembly.server.round < assembly.config.rounds:
+        while not is_over(assembly.server, assembly.config.rounds):
             record = accepted_round(assembly, records, started)
             records.append(record)
             keep_best(assembly.server, records)

@@ -62,6 +62,10 @@ class WeightedMean:
         """The means of arrays."""
         return {name: _divided(total, self.weight) for name, total in self._sums.items()}
 
+    def sums(self) -> dict[str, NDArray[np.float64]]:
+        """The sums of arrays, for noise that is added before anything is rounded."""
+        return dict(self._sums)
+
     def sparse(self) -> dict[str, SparseVector]:
         """The means of sparse vectors."""
         means = {name: s.mean(self.weight) for name, s in self._sparse_sums.items()}

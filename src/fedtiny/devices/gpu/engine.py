@@ -32,7 +32,7 @@ from fedtiny.devices.gpu.kernels import CapturedGraph, on_stream, rounding
 from fedtiny.devices.gpu.network import Network, Placed, fetched
 from fedtiny.devices.gpu.stand_ins import only_keyed_draws
 from fedtiny.devices.gpu.step import Kind, Loss, Step
-from fedtiny.devices.lr_schedule import freezes_bn, highest_rate
+from fedtiny.devices.lr_schedule import highest_rate
 from fedtiny.devices.torch_engine import EVALUATION_BATCH
 from fedtiny.devices.torch_gradients import feed_gradients, tops_of
 from fedtiny.devices.torch_layers import (
@@ -43,6 +43,7 @@ from fedtiny.devices.torch_layers import (
     measuring,
 )
 from fedtiny.devices.torch_takers import SLAB, DeviceTop, GradientsAt, Taker
+from fedtiny.federation.bn_statistics import freezes_bn
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.mask import Indices

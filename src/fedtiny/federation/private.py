@@ -1,0 +1,212 @@
+"""Differential privacy of a run, client level: what it has spent, and what a question may ask.
+
+Every question to devices is one release, whatever it asks: the same sampling, clip and noise.
+The account is in the server's memory, so a checkpoint has it and no release counts twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from fedtiny.config import Config
+from fedtiny.errors import ConfigError
+from fedtiny.federation.bn_statistics import freezes_bn
+from fedtiny.federation.verbs import Losses, Program, SharedGradients, Train, Verb
+from fedtiny.privacy.accountant import Release, Spent, epsilon, noise_for
+from fedtiny.privacy.mechanism import Mechanism, adapted
+from fedtiny.randomness import generator
+
+if TYPE_CHECKING:
+    from fedtiny.federation.method import Method
+    from fedtiny.federation.server import Server
+    from fedtiny.federation.transport import Outcome
+
+PRIVACY = "privacy"  # the account, in a server's memory
+SECRET_SEED = 1 << 32  # a smaller seed can be found by trying
+
+
+def begin(server: "Server", questions: int) -> None:
+    """Open the account before the first round; so many questions come before it.
+
+    With a budget and no noise, the noise is found that spends it by the last planned round.
+    """
+    config = server.config.privacy
+    if not config.differential or PRIVACY in server.memory:
+        return
+    noise, planned = config.noise_multiplier, (server.config.rounds or 0) + questions
+    if noise is None:
+        assert config.epsilon is not None
+        plan = _release(server, 1.0)
+        noise = noise_for(config.epsilon, delta(server), plan, planned, config.accountant)
+    clip = config.clip_start if config.clip == "adaptive" else config.clip
+    server.memory[PRIVACY] = {"noise_multiplier": noise, "clip": clip, "releases": []}
+    least = questions + 1
+    if _exceeds(server, least):
+        raise ConfigError(
+            f"--privacy.noise-multiplier {noise:g} exceeds --privacy.epsilon {config.epsilon:g} "
+            "in the first round; raise one of them"
+        )
+
+
+def delta(server: "Server") -> float:
+    """The delta of the run: as is set, or 1 / devices^1.1."""
+    own = server.config.privacy.delta
+    return len(server.transport.devices) ** -1.1 if own is None else own
+
+
+def sampled(server: "Server") -> list[int]:
+    """The devices of the next question: each by a draw of its own, or a fixed number of them."""
+    devices, release = list(server.transport.devices), _release(server, 0.0)
+    draw = generator(server.config.seed, "participants", round=_number(server))
+    if release.sampling == "poisson":
+        chances = draw.random(len(devices))
+        return [device for device, own in zip(devices, chances, strict=True) if own < release.rate]
+    if release.asked >= len(devices):
+        return devices
+    chosen = draw.choice(devices, size=int(release.asked), replace=False)
+    return sorted(int(device) for device in chosen)
+
+
+def mechanism(server: "Server", action: str, program: Program) -> Mechanism | None:
+    """How the replies to a question become one; nothing if privacy is off."""
+    config = server.config
+    if not config.privacy.differential:
+        return None
+    refuse_open_verbs(config.method, program)
+    account = server.memory[PRIVACY]
+    return Mechanism(
+        clip=account["clip"],
+        noise_multiplier=account["noise_multiplier"],
+        asked=_release(server, 0.0).asked,
+        seed=config.seed,
+        round=server.round,
+        number=_number(server),
+        counts_bits=config.privacy.clip == "adaptive" and action == "train",
+        frozen=freezes_bn(config.train, server.round, config.rounds or 0),
+    )
+
+
+def spend(server: "Server", outcome: "Outcome") -> None:
+    """Enter a release in the account, and let the clip follow."""
+    if not server.config.privacy.differential:
+        return
+    account, config = server.memory[PRIVACY], server.config.privacy
+    made = asdict(_release(server, account["noise_multiplier"]))
+    releases = [dict(own) for own in account["releases"]]
+    if releases and releases[-1].items() >= made.items():
+        releases[-1]["times"] += 1
+    else:
+        releases.append(made | {"times": 1})
+    clip = account["clip"]
+    if outcome.within_clip is not None:
+        clip = adapted(clip, outcome.within_clip, config.clip_quantile, config.clip_rate)
+    server.memory[PRIVACY] = account | {"releases": releases, "clip": clip}
+
+
+def is_spent(server: "Server") -> bool:
+    """Whether another round would exceed the budget."""
+    return PRIVACY in server.memory and _exceeds(server, 1)
+
+
+def record(server: "Server") -> dict[str, Any]:
+    """What a round says of privacy: epsilon so far, None if there is no bound; the next clip."""
+    if not server.config.privacy.differential:
+        return {}
+    return {"epsilon": _spent_epsilon(server), "clip": server.memory[PRIVACY]["clip"]}
+
+
+def summary(server: "Server") -> dict[str, Any]:
+    """What a reader of the run should know of its privacy."""
+    if not server.config.privacy.differential:
+        return {}
+    config = server.config.privacy
+    return {
+        "privacy": {
+            "epsilon": _spent_epsilon(server),
+            "delta": delta(server),
+            "noise_multiplier": server.memory[PRIVACY]["noise_multiplier"],
+            "releases": _number(server),
+            "sampling": config.sampling,
+            "accountant": config.accountant,
+        }
+    }
+
+
+def check(method: "Method") -> None:
+    """Refuse a method whose replies are no one vector under one mask."""
+    hides = method.private and not method.device_verbs
+    if method.config.privacy.differential and not hides:
+        raise ConfigError(
+            f"devices of method '{method.name}' send masks, gradients or scores of their own, which "
+            "differential privacy cannot hide; use --method fedtiny, set, snip, synflow or fedavg"
+        )
+
+
+def check_test(config: Config, test: Sequence[object]) -> None:
+    """Refuse a run whose model only devices could measure, on their own data."""
+    if config.privacy.differential and not test:
+        raise ConfigError(
+            "devices would measure the model on their own data, to which differential privacy adds "
+            "no noise; give the server a test set (flower.test = 'server')"
+        )
+
+
+def refuse_open_verbs(method: str, program: Program) -> None:
+    """Refuse a question whose answers have no bounded vector that noise could hide."""
+    for verb in program:
+        if not _is_private(verb):
+            raise ConfigError(
+                f"method '{method}' asks devices for '{verb.name}', which differential privacy "
+                "does not cover; use --pruning.growth random or shared, or another method"
+            )
+
+
+def remarks(config: Config) -> tuple[str, ...]:
+    """What whoever starts a private run should know, in sentences."""
+    if not config.privacy.differential or config.seed >= SECRET_SEED:
+        return ()
+    return (
+        "the noise follows from --seed: whoever guesses it can take the noise away; for data that "
+        "matter use a secret one of 62 random bits",
+    )
+
+
+def _is_private(verb: Verb) -> bool:
+    if isinstance(verb, Train):
+        return not verb.sum_dense_gradients
+    return isinstance(verb, Losses | SharedGradients)
+
+
+def _release(server: "Server", noise: float) -> Release:
+    """The next release, with this noise."""
+    config, devices = server.config, len(server.transport.devices)
+    return Release(noise, config.privacy.sampling, config.fleet.fraction, devices)
+
+
+def _spent(server: "Server") -> Spent:
+    """The releases so far."""
+    made = server.memory[PRIVACY]["releases"]
+    return [
+        (Release(**{k: v for k, v in own.items() if k != "times"}), own["times"]) for own in made
+    ]
+
+
+def _number(server: "Server") -> int:
+    """How many releases there were."""
+    return sum(own["times"] for own in server.memory.get(PRIVACY, {}).get("releases", ()))
+
+
+def _spent_epsilon(server: "Server") -> float:
+    return epsilon(_spent(server), delta(server), server.config.privacy.accountant)
+
+
+def _exceeds(server: "Server", more: int) -> bool:
+    """Whether so many releases more would exceed the budget."""
+    config = server.config.privacy
+    if config.epsilon is None:
+        return False
+    next_one = _release(server, server.memory[PRIVACY]["noise_multiplier"])
+    spent = [*_spent(server)]
+    if spent and spent[-1][0] == next_one:
+        more += spent.pop()[1]
+    return epsilon([*spent, (next_one, more)], delta(server), config.accountant) > config.epsilon
