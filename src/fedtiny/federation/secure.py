@@ -113,7 +113,7 @@ def not_summable(spec: ReplySpec) -> str:
     if spec.gradients:
         return (
             "asks each device for its largest gradients, which do not sum by position; use "
-            "--pruning.growth shared or random, or --no-pruning.progressive"
+            "--method fedtiny with --pruning.growth shared or random"
         )
     if spec.open_ended:
         return "asks devices for what fedtiny cannot sum"

@@ -1,0 +1,249 @@
+"""Runs under secure aggregation: as good as plain ones, repeatable, and nothing single is seen."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import fedtiny
+from fedtiny.devices import secure
+from fedtiny.devices.secure import SecureFleet
+from fedtiny.errors import ConfigError
+from fedtiny.federation.secure import Layout
+from fedtiny.privacy.secagg.terms import MASKED
+from fedtiny.runs.assembly import assemble
+from fedtiny.runs.reporter import Silent
+
+from .tiny import differences, lines, stop, tiny, train
+
+SECURE = {"secure_aggregation": True}
+FAST = {"secure_aggregation": True, "cryptography": False}
+SIX = {"devices": 6, "partition": "iid"}
+
+
+def secure_tiny(privacy=None, **changes):
+    fleet = SIX | changes.pop("fleet", {})
+    return tiny(privacy=SECURE if privacy is None else privacy, fleet=fleet, **changes)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return train(secure_tiny(), tmp_path_factory.mktemp("secure") / "run")
+
+
+def weights(path):
+    return load_file(path / "model.safetensors")
+
+
+def test_the_same_candidate_and_almost_the_same_model(finished, tmp_path):
+    """Beside a plain run whose growth and bounds are those of a secure one."""
+    plain = tiny(fleet=SIX, pruning={"growth": "shared"}, robustness={"bound": 0.0})
+    beside = train(plain, tmp_path / "plain")
+    ours, theirs = finished.selection["selection"], beside.selection["selection"]
+    assert ours["chosen"] == theirs["chosen"]
+    assert ours["losses"] == pytest.approx(theirs["losses"], abs=1e-5)
+    ours, theirs = weights(finished.path), weights(beside.path)
+    for name in theirs:
+        assert np.allclose(ours[name], theirs[name], atol=1e-4), name
+    for one, other in zip(finished.metrics, beside.metrics, strict=True):
+        assert one["train_loss"] == pytest.approx(other["train_loss"], abs=1e-4)
+        assert one["mask_change"] == other["mask_change"]
+
+
+def test_one_round_is_within_the_bound_of_rounding(monkeypatch):
+    """Every value of the mean, against the mean of the same replies unrounded."""
+    seen = []
+    values, follow = Layout.values, secure.Bounds.follow
+    monkeypatch.setattr(Layout, "values", lambda *told: seen.append(values(*told)) or seen[-1])
+
+    def checked(self, layout, scales, mean):
+        samples = np.array([len(assembly.server.transport.shards[k]) for k in range(6)])
+        exact = np.average(seen, axis=0, weights=samples)
+        error = scales.error(6, int(samples.sum()))
+        assert (np.abs(mean.values - exact) <= error).all()
+        assert not any(mean.clipped)
+        assert error.max() < 1e-4
+        follow(self, layout, scales, mean)
+        checked.done = True
+
+    monkeypatch.setattr(secure.Bounds, "follow", checked)
+    assembly = assemble(secure_tiny(selection={"kind": "none"}, rounds=1))
+    fedtiny.federation.rounds.prepare(assembly.server, assembly.method)
+    fedtiny.federation.rounds.next_round(assembly.server, assembly.method, 1)
+    assembly.server.transport.close()
+    assert checked.done
+
+
+def test_without_cryptography_every_byte_is_the_same(finished, tmp_path):
+    fast = train(secure_tiny(FAST), tmp_path / "fast")
+    assert differences(finished.path, fast.path) == ["result", "config", "partition"]
+    told = json.loads((fast.path / "result.json").read_text())["secure_aggregation"]
+    assert told == {"neighbors": 5, "needed": 4, "cryptography": False}
+
+
+def test_messages_that_are_really_encoded_change_nothing(finished, tmp_path):
+    encoded = train(secure_tiny(fleet={"wire": "encode"}), tmp_path / "encoded")
+    assert differences(finished.path, encoded.path) == ["config", "partition"]
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_stopped_run_resumes_to_the_same_end(finished, tmp_path, rounds):
+    path = stop(secure_tiny(), tmp_path / "stopped", rounds)
+    fedtiny.resume(path, reporter=Silent())
+    assert differences(finished.path, path) == []
+
+
+def test_a_kill_between_the_stages_reuses_no_mask(finished, tmp_path, monkeypatch):
+    """The round is played again after the masked vectors were sent: they look anew."""
+    sent = {}
+    carried, told = secure._Exchange._carried, secure._Exchange.shares
+
+    def recorded(self, message):
+        if message.kind == MASKED:
+            key = (self.request.round, self.request.id, message.device)
+            sent.setdefault(key, []).append(np.frombuffer(message.body[32:], np.uint32))
+        return carried(self, message)
+
+    def killed(self, device, asked):
+        if self.request.round == 1 and device == 3 and killed.armed:
+            killed.armed = False
+            raise KeyboardInterrupt
+        return told(self, device, asked)
+
+    killed.armed = True
+    monkeypatch.setattr(secure._Exchange, "_carried", recorded)
+    monkeypatch.setattr(secure._Exchange, "shares", killed)
+    path = tmp_path / "killed"
+    with pytest.raises(KeyboardInterrupt):
+        train(secure_tiny(), path)
+    fedtiny.resume(path, reporter=Silent())
+    assert differences(finished.path, path) == []
+    twice = [found for found in sent.values() if len(found) == 2]
+    assert len(twice) == 6
+    for one, other in twice:
+        assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(len(one))
+        assert np.mean(one == other) < 0.01
+
+
+def test_the_server_never_gets_a_reply(tmp_path, monkeypatch):
+    """All that goes up in a run: no masked vector correlates with what its device computed."""
+    plain, masked = [], []
+    quantized, carried = secure.Scales.quantized, secure._Exchange._carried
+
+    def noted(self, values, weight, draw):
+        plain.append(quantized(self, values, weight, draw))
+        return plain[-1]
+
+    def recorded(self, message):
+        if message.kind == MASKED:
+            masked.append(np.frombuffer(message.body[32:], np.uint32))
+        return carried(self, message)
+
+    monkeypatch.setattr(secure.Scales, "quantized", noted)
+    monkeypatch.setattr(secure._Exchange, "_carried", recorded)
+    train(secure_tiny(rounds=6), tmp_path / "run")
+    assert len(plain) == len(masked) >= 6 * 8
+    scores = []
+    for own, sent in zip(plain, masked, strict=True):
+        assert not (own[-1] == sent[-1] and own[0] == sent[0])
+        scores.append(np.corrcoef(own, sent)[0, 1] * np.sqrt(len(own)))
+    assert np.abs(scores).max() < 5
+    assert abs(np.mean(scores)) < 5 / np.sqrt(len(scores))
+
+
+@pytest.mark.parametrize("privacy", [SECURE, FAST])
+def test_dropouts_at_every_stage(tmp_path, privacy):
+    """Devices fail before and while unmasking: rounds count or are refused, the run goes on."""
+    fleet = {"fail_rate": 0.15, "straggler_rate": 0.1}
+    config = secure_tiny(privacy, rounds=8, selection={"kind": "none"}, fleet=fleet)
+    run = train(config, tmp_path / "run")
+    reasons = {why for record in run.metrics for why in record["failed"].values()}
+    assert {"out of reach", "too late"} <= reasons <= {
+        "out of reach", "too late", "too few devices for a secure sum",
+    }  # fmt: skip
+    test_dropouts_at_every_stage.seen[privacy["secure_aggregation"], len(privacy)] = lines(run.path)
+    seen = [*test_dropouts_at_every_stage.seen.values()]
+    assert all(own == seen[0] for own in seen)
+
+
+test_dropouts_at_every_stage.seen = {}
+
+
+def test_a_round_below_the_threshold_changes_nothing(tmp_path):
+    config = secure_tiny(rounds=2, selection={"kind": "none"}, fleet={"straggler_rate": 0.6})
+    run = train(config, tmp_path / "run")
+    for record in run.metrics:
+        assert set(record["failed"]) == {str(device) for device in range(6)}
+        assert record["train_loss"] is None
+    last = run.metrics[-1]["failed"].values()
+    assert set(last) == {"too late", "too few devices for a secure sum"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"robustness": {"mean": "median"}}, "--robustness.mean median needs every single reply"),
+        ({"robustness": {"clip_norm": 1.0}}, "--robustness.clip-norm needs every single reply"),
+        ({"eval_devices": True}, "--eval-devices shows every device's accuracy"),
+        ({"fleet": {"devices": 2}}, "needs 3 devices or more in a round, and 2 would be asked"),
+        ({"privacy": SECURE | {"threshold": 0.4}}, "--privacy.threshold must lie in [0.5, 1)"),
+        ({"privacy": SECURE | {"neighbors": 1}}, "--privacy.neighbors must be at least 2"),
+        ({"method": "feddst"}, "method 'feddst' has masks of the devices' own"),
+        ({"method": "fedsgc"}, "method 'fedsgc' has masks of the devices' own"),
+        ({"method": "fedrts"}, "method 'fedrts' asks each device for its largest gradients"),
+        ({"pruning": {"growth": "gradient"}}, "'fedtiny' asks each device for its largest"),
+        ({"pruning": {"growth": "votes"}}, "--pruning.growth shared or random"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused(changes, said):
+    with pytest.raises(ConfigError, match=r".") as caught:
+        assemble(tiny(**({"privacy": SECURE} | changes)))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_real_devices_are_refused():
+    pytest.importorskip("flwr")
+    from fedtiny.flower.settings import _for_nodes
+
+    with pytest.raises(ConfigError, match="over Flower the server sees every reply"):
+        _for_nodes(secure_tiny())
+
+
+def test_growth_left_open_is_shared_and_said():
+    assembly = assemble(secure_tiny())
+    assembly.server.transport.close()
+    assert any("places that all devices share" in note for note in assembly.notes)
+    assert any("not compared with each other" in note for note in assembly.notes)
+
+
+def test_no_key_is_saved(finished):
+    text = (finished.path / "checkpoint.safetensors").read_bytes()
+    fleet = SecureFleet(secure_tiny())
+    assert set(fleet.state()) == {"bounds", "registered"}
+    assert b"secure aggregation" in text
+
+
+def test_bounds_follow_and_a_clipped_value_widens_its_bound():
+    bounds = secure.Bounds()
+    assembly = assemble(secure_tiny(selection={"kind": "none"}))
+    transport = assembly.server.transport
+    fedtiny.federation.rounds.prepare(assembly.server, assembly.method)
+    bounds = transport.secure.bounds
+    fedtiny.federation.rounds.next_round(assembly.server, assembly.method, 9)
+    first = dict(bounds.known)
+    assert not bounds.clipped
+    bounds.known = {name: 1e-9 if name.startswith("theta") else own for name, own in first.items()}
+    fedtiny.federation.rounds.next_round(assembly.server, assembly.method, 9)
+    assert bounds.clipped
+    assert all(bounds.known[name] == 4e-9 for name in bounds.clipped)
+    transport.close()
+
+
+def test_settings_are_in_the_run_folder(finished):
+    told = json.loads((finished.path / "result.json").read_text())["secure_aggregation"]
+    assert told == {"neighbors": 5, "needed": 4, "cryptography": True}
+    assert fedtiny.config.load(finished.path / "config.toml").privacy.secure_aggregation
+    assert replace(finished.config.privacy, secure_aggregation=False).secure_aggregation is False
