@@ -247,3 +247,24 @@ def test_settings_are_in_the_run_folder(finished):
     assert told == {"neighbors": 5, "needed": 4, "cryptography": True}
     assert fedtiny.config.load(finished.path / "config.toml").privacy.secure_aggregation
     assert replace(finished.config.privacy, secure_aggregation=False).secure_aggregation is False
+
+
+def test_the_cost_model_counts_the_bytes_of_a_steady_round():
+    config = secure_tiny(selection={"kind": "none"}, pruning={"progressive": False})
+    assembly = assemble(config)
+    fedtiny.federation.rounds.prepare(assembly.server, assembly.method)
+    for _ in range(2):
+        result = fedtiny.federation.rounds.next_round(assembly.server, assembly.method, 9)
+    assembly.server.transport.close()
+    work = assembly.workload.under(result.mask)
+    counted = fedtiny.cost.traffic.training_round(work, 1)
+    assert 6 * counted.down == result.outcome.traffic.down
+    assert 6 * counted.up == result.outcome.traffic.up
+
+
+def test_the_cost_model_counts_the_bytes_of_selection(finished):
+    assembly = assemble(secure_tiny())
+    assembly.server.transport.close()
+    told = fedtiny.cost.traffic.selection(assembly.workload)
+    keys = 6 * (27 + 8 + 96)
+    assert 6 * told.up + keys == finished.selection["bytes_up"]

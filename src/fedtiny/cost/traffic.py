@@ -2,7 +2,8 @@
 
 No message is built at its real size. A message is sized around a model that keeps no weight, and
 what its weights take is added: four bytes a value, and the coded positions where the mask travels.
-Under a real mask the outcome is exact; of one that is only counted the expected size is taken.
+Under a real mask the outcome is exact; of one that is only counted the expected size is taken. With
+secure aggregation it is a round after a device's first, in which nobody drops out.
 """
 
 from collections.abc import Mapping
@@ -10,10 +11,12 @@ from collections.abc import Mapping
 from fedtiny.cost.workload import CountedMask, Workload
 from fedtiny.federation.messages import Arrays, Request
 from fedtiny.federation.reply_spec import expected, reply_bytes, without_weights
+from fedtiny.federation.secure import Layout, not_summable
 from fedtiny.federation.transport import Traffic
 from fedtiny.federation.verbs import Program
 from fedtiny.federation.wire import Known, request_size
 from fedtiny.federation.wire.indices import coded_size, expected_coded_size
+from fedtiny.privacy.secagg import sizes
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.vector import VALUE_BYTES
 
@@ -45,7 +48,8 @@ def training_round(
     that an adjusting round sends up; by default those that are expected.
     """
     request = _request(work, "train", work.program(round), work.arrays(round))
-    return _exchange(request, work.mask, new_mask=new_mask, reply_positions=reply_positions)
+    sent = _exchange(request, work.mask, new_mask=new_mask, reply_positions=reply_positions)
+    return _secured(work, request, work.mask, sent)
 
 
 def selection(work: Workload, pool_mask: Mask | None = None) -> Traffic:
@@ -57,7 +61,8 @@ def selection(work: Workload, pool_mask: Mask | None = None) -> Traffic:
     for asked in work.coarse:
         request = _request(work, "select", asked.program, asked.arrays)
         mask = pool_mask or CountedMask(work.network.param_spec, asked.counts)
-        total += _exchange(request, mask, new_mask=True, held=asked.counts == held)
+        sent = _exchange(request, mask, new_mask=True, held=asked.counts == held)
+        total += _secured(work, request, mask, sent)
         held = asked.counts
     return total
 
@@ -67,7 +72,7 @@ def averaged(work: Workload) -> Traffic:
     if work.averaged is None:
         return Traffic()
     request = _request(work, "average", work.averaged.program, work.averaged.arrays)
-    return _exchange(request, work.mask, new_mask=False)
+    return _secured(work, request, work.mask, _exchange(request, work.mask, new_mask=False))
 
 
 def paper_selection(work: Workload) -> int:
@@ -80,6 +85,18 @@ def _request(
 ) -> Request:
     theta = without_weights(work.network.param_spec)
     return Request(action, work.config.method, 0, program, theta, arrays or {})
+
+
+def _secured(work: Workload, request: Request, mask: Mask, plain: Traffic) -> Traffic:
+    """The same under secure aggregation, in a round without dropouts: what it adds, and masks."""
+    privacy, fleet = work.config.privacy, work.config.fleet
+    if not privacy.secure_aggregation or not_summable(expected(request)):
+        return plain
+    layout = Layout.of(request).sizes
+    devices = fleet.asked if request.action == "train" else fleet.devices
+    values = sum(layout.values()) + (mask.count if expected(request).theta else 0)
+    many = (devices, privacy.neighbors, len(layout))
+    return Traffic(plain.down + sizes.down(*many), sizes.up(*many, values))
 
 
 def _exchange(
