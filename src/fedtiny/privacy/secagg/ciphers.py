@@ -6,6 +6,7 @@ ChaCha20-Poly1305. Nothing here is drawn from a run's seed: keys come from the o
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,8 +39,8 @@ class Ciphers(Protocol):
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
         """Whether a text was signed by the key of this public half."""
 
-    def derived(self, secret: bytes, about: bytes) -> bytes:
-        """A key for one purpose out of a secret."""
+    def derived(self, secret: bytes, about: bytes, count: int = 1) -> list[bytes]:
+        """So many keys for one purpose out of a secret."""
 
     def new_shares(self, holders: Sequence[int], threshold: int) -> tuple[int, dict[int, int]]:
         """A new secret, and shares of it."""
@@ -64,19 +65,14 @@ class Cryptography:
         return ExchangeKey()
 
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
-        wrong = require("cryptography.exceptions", extra="secagg").InvalidSignature
-        try:
-            _ed25519().Ed25519PublicKey.from_public_bytes(public).verify(signature, SIGNED + text)
-        except wrong:
-            return False
-        return True
+        return _is_signed(public, text, signature)
 
-    def derived(self, secret: bytes, about: bytes) -> bytes:
+    def derived(self, secret: bytes, about: bytes, count: int = 1) -> list[bytes]:
         """By HKDF-SHA256."""
-        hashes = require("cryptography.hazmat.primitives.hashes", extra="secagg")
-        kdf = require("cryptography.hazmat.primitives.kdf.hkdf", extra="secagg")
-        key = kdf.HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=about)
-        return bytes(key.derive(secret))
+        hashes, kdf, length = _part("hashes"), _part("kdf.hkdf"), count * KEY_BYTES
+        keys = kdf.HKDF(algorithm=hashes.SHA256(), length=length, salt=None, info=about)
+        found = bytes(keys.derive(secret))
+        return [found[start : start + KEY_BYTES] for start in range(0, length, KEY_BYTES)]
 
     def new_shares(self, holders: Sequence[int], threshold: int) -> tuple[int, dict[int, int]]:
         secret = shamir.new_secret()
@@ -89,12 +85,12 @@ class Cryptography:
         (np.add if sign > 0 else np.subtract)(total, key_stream(seed, len(total)), out=total)
 
     def encrypted(self, key: bytes, text: bytes, about: bytes) -> bytes:
-        return bytes(_aead().ChaCha20Poly1305(key).encrypt(bytes(12), text, about))
+        return bytes(_part("ciphers.aead").ChaCha20Poly1305(key).encrypt(bytes(12), text, about))
 
     def decrypted(self, key: bytes, data: bytes, about: bytes) -> bytes:
         wrong = require("cryptography.exceptions", extra="secagg").InvalidTag
         try:
-            return bytes(_aead().ChaCha20Poly1305(key).decrypt(bytes(12), data, about))
+            return bytes(_part("ciphers.aead").ChaCha20Poly1305(key).decrypt(bytes(12), data, about))
         except wrong:
             raise SecureAggregationError("a share was changed on its way") from None
 
@@ -117,8 +113,8 @@ class NoCryptography:
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
         return True
 
-    def derived(self, secret: bytes, about: bytes) -> bytes:
-        return secret
+    def derived(self, secret: bytes, about: bytes, count: int = 1) -> list[bytes]:
+        return [secret] * count
 
     def new_shares(self, holders: Sequence[int], threshold: int) -> tuple[int, dict[int, int]]:
         return 0, dict.fromkeys(holders, 0)
@@ -138,7 +134,7 @@ class NoCryptography:
 
 def key_stream(seed: bytes, count: int) -> Words:
     """So many words that only who has the seed can tell from random ones; a seed serves once."""
-    ciphers = require("cryptography.hazmat.primitives.ciphers", extra="secagg")
+    ciphers = _part("ciphers")
     cipher = ciphers.Cipher(ciphers.algorithms.ChaCha20(seed, bytes(16)), mode=None)
     stream = np.empty(count, dtype="<u4")
     cipher.encryptor().update_into(bytes(stream.nbytes), memoryview(stream).cast("B"))
@@ -149,7 +145,7 @@ class SigningKey:
     """A node's own Ed25519 key, by which its peers know it."""
 
     def __init__(self, private: bytes | None = None) -> None:
-        kind = _ed25519().Ed25519PrivateKey
+        kind = _part("asymmetric.ed25519").Ed25519PrivateKey
         self._key = kind.from_private_bytes(private or secrets.token_bytes(KEY_BYTES))
         self.public: bytes = self._key.public_key().public_bytes_raw()
 
@@ -172,25 +168,30 @@ class ExchangeKey:
     """An X25519 key pair."""
 
     def __init__(self) -> None:
-        self._key = _x25519().X25519PrivateKey.generate()
+        self._key = _part("asymmetric.x25519").X25519PrivateKey.generate()
         self.public: bytes = self._key.public_key().public_bytes_raw()
 
     def secret_with(self, public: bytes) -> bytes:
         """What this key has in common with the key of a peer, of which this is the public half."""
-        peer = _x25519().X25519PublicKey.from_public_bytes(public)
+        peer = _part("asymmetric.x25519").X25519PublicKey.from_public_bytes(public)
         try:
             return bytes(self._key.exchange(peer))
         except ValueError:
             raise SecureAggregationError("the key of a peer is not a usable one") from None
 
 
-def _aead() -> Any:
-    return require("cryptography.hazmat.primitives.ciphers.aead", extra="secagg")
+@cache
+def _part(name: str) -> Any:
+    """A module of the package, imported when it is first used."""
+    return require(f"cryptography.hazmat.primitives.{name}", extra="secagg")
 
 
-def _ed25519() -> Any:
-    return require("cryptography.hazmat.primitives.asymmetric.ed25519", extra="secagg")
-
-
-def _x25519() -> Any:
-    return require("cryptography.hazmat.primitives.asymmetric.x25519", extra="secagg")
+@lru_cache(maxsize=1 << 16)  # devices simulated in one process meet the same keys
+def _is_signed(public: bytes, text: bytes, signature: bytes) -> bool:
+    wrong = require("cryptography.exceptions", extra="secagg").InvalidSignature
+    key = _part("asymmetric.ed25519").Ed25519PublicKey.from_public_bytes(public)
+    try:
+        key.verify(signature, SIGNED + text)
+    except wrong:
+        return False
+    return True

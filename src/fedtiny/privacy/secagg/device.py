@@ -31,6 +31,7 @@ class _Exchange:
     neighbors: tuple[int, ...]
     dropped: set[int] = field(default_factory=set)
     """Neighbors about whom the shared seed was told."""
+    keys: dict[int, list[bytes]] = field(default_factory=dict)
 
 
 class SecureDevice:
@@ -70,7 +71,7 @@ class SecureDevice:
     def meet(self, keys: Message) -> None:
         """Take the keys of peers; one that its owner did not sign for this run is refused."""
         for peer, entry in keys.entries.items():
-            public, signature = entry[:KEY_BYTES], entry[KEY_BYTES:]
+            public, signature = bytes(entry[:KEY_BYTES]), bytes(entry[KEY_BYTES:])
             owner = self._directory.get(peer)
             if owner is None:
                 raise SecureAggregationError(f"device {peer} is not in the list of nodes")
@@ -89,13 +90,14 @@ class SecureDevice:
         strangers = set(neighbors) - self._peers.keys()
         if strangers:
             raise SecureAggregationError(f"device {min(strangers)} has shown no key")
+        exchange = self._open = _Exchange(terms, neighbors)
         secret, shares = self._ciphers.new_shares(neighbors, terms.needed)
         total = values.astype(np.uint32)
         self._ciphers.add_stream(total, own_seed(self._ciphers, terms, secret), 1)
         for peer in neighbors:
-            self._ciphers.add_stream(total, self._seed(terms, peer), sign(self.device, peer))
-        sent = {peer: self._encrypted(terms, peer, shares[peer]) for peer in neighbors}
-        self._open = _Exchange(terms, neighbors)
+            seed = self._keys(exchange, peer)[0]
+            self._ciphers.add_stream(total, seed, sign(self.device, peer))
+        sent = {peer: self._encrypted(exchange, peer, shares[peer]) for peer in neighbors}
         body = commitment(secret) + total.tobytes()
         return Message(MASKED, terms.number, self.device, sent, body)
 
@@ -129,7 +131,7 @@ class SecureDevice:
             raise SecureAggregationError("seeds were asked of no neighbor, or were told before")
         self._check_left(exchange, exchange.dropped | asked)
         exchange.dropped |= asked
-        told = {peer: self._seed(exchange.terms, peer) for peer in sorted(asked)}
+        told = {peer: self._keys(exchange, peer)[0] for peer in sorted(asked)}
         return Message(SEEDS, number, self.device, told)
 
     def shares(self, number: int, encrypted: Mapping[int, bytes]) -> Message:
@@ -145,7 +147,7 @@ class SecureDevice:
             raise SecureAggregationError("shares were asked of a device that is no neighbor")
         self._check_left(exchange, set(exchange.neighbors) - survivors)
         self._open = None
-        told = {peer: self._decrypted(exchange.terms, peer, encrypted[peer]) for peer in survivors}
+        told = {peer: self._decrypted(exchange, peer, encrypted[peer]) for peer in survivors}
         return Message(SHARES, number, self.device, dict(sorted(told.items())))
 
     def _current(self, number: int) -> _Exchange:
@@ -165,20 +167,23 @@ class SecureDevice:
             self._secrets[peer] = self._key.secret_with(self._peers[peer])
         return self._secrets[peer]
 
-    def _seed(self, terms: Terms, peer: int) -> bytes:
-        return self._ciphers.derived(self._secret(peer), b"mask" + terms.digest)
+    def _keys(self, exchange: _Exchange, peer: int) -> list[bytes]:
+        """What this device has in common with a peer in one exchange.
 
-    def _share_key(self, terms: Terms, sender: int, holder: int, peer: int) -> bytes:
-        about = b"share" + terms.digest + f"{sender} to {holder}".encode()
-        return self._ciphers.derived(self._secret(peer), about)
+        The seed of their mask, and the keys of shares from the lower number to the higher and back.
+        """
+        if peer not in exchange.keys:
+            about = b"mask and shares" + exchange.terms.digest
+            exchange.keys[peer] = self._ciphers.derived(self._secret(peer), about, count=3)
+        return exchange.keys[peer]
 
-    def _encrypted(self, terms: Terms, peer: int, share: int) -> bytes:
-        key = self._share_key(terms, self.device, peer, peer)
-        return self._ciphers.encrypted(key, shamir.to_bytes(share), terms.digest)
+    def _encrypted(self, exchange: _Exchange, peer: int, share: int) -> bytes:
+        key = self._keys(exchange, peer)[1 if self.device < peer else 2]
+        return self._ciphers.encrypted(key, shamir.to_bytes(share), exchange.terms.digest)
 
-    def _decrypted(self, terms: Terms, peer: int, data: bytes) -> bytes:
-        key = self._share_key(terms, peer, self.device, peer)
-        return self._ciphers.decrypted(key, data, terms.digest)
+    def _decrypted(self, exchange: _Exchange, peer: int, data: bytes) -> bytes:
+        key = self._keys(exchange, peer)[1 if peer < self.device else 2]
+        return self._ciphers.decrypted(key, data, exchange.terms.digest)
 
 
 def statement(run: bytes, device: int, public: bytes) -> bytes:
@@ -193,7 +198,7 @@ def sign(device: int, peer: int) -> int:
 
 def own_seed(ciphers: Ciphers, terms: Terms, secret: int) -> bytes:
     """The seed of a device's own mask, out of the secret that it shared."""
-    return ciphers.derived(shamir.to_bytes(secret), b"own mask" + terms.digest)
+    return ciphers.derived(shamir.to_bytes(secret), b"own mask" + terms.digest)[0]
 
 
 def commitment(secret: int) -> bytes:

@@ -92,12 +92,12 @@ class Scales:
 
     def _levels_of(self, values: Doubles) -> NDArray[np.int64]:
         """By part, 1 if a value is not far below the bound, and `devices` + 1 more beyond it."""
-        found, start = np.zeros(len(self.sizes), dtype=np.int64), 0
-        for part, (size, bound) in enumerate(zip(self.sizes, self.bounds, strict=True)):
-            largest = float(np.abs(values[start : start + size]).max(initial=0.0))
-            found[part] = (largest > bound / HEADROOM) + (largest > bound) * (self.devices + 1)
-            start += size
-        return found
+        bounds, sizes = np.array(self.bounds), np.array(self.sizes)
+        starts, largest = np.cumsum(sizes) - sizes, np.zeros(len(sizes))
+        some = np.flatnonzero(sizes)
+        largest[some] = np.maximum.reduceat(np.abs(values), starts[some]) if len(some) else 0
+        found = (largest > bounds / HEADROOM) + (largest > bounds) * (self.devices + 1)
+        return found.astype(np.int64)
 
     def mean(self, total: Words, answered: int) -> Mean:
         """The mean out of the sum of the numbers of so many devices."""

@@ -36,14 +36,14 @@ def _value(coefficients: Sequence[int], x: int) -> int:
 def join(shares: Mapping[int, int]) -> int:
     """The secret of these shares, as many as its threshold: the polynomial's value at zero."""
     points = [(holder + 1, share) for holder, share in shares.items()]
-    secret = 0
+    above, below = 0, 1  # one fraction, so that one inverse is enough
     for own, share in points:
-        above = below = 1
+        over, under = share, 1
         for x, _ in points:
             if x != own:
-                above, below = above * x % PRIME, below * (x - own) % PRIME
-        secret = (secret + share * above * pow(below, -1, PRIME)) % PRIME
-    return secret
+                over, under = over * x % PRIME, under * (x - own) % PRIME
+        above, below = (above * under + over * below) % PRIME, below * under % PRIME
+    return above * pow(below, -1, PRIME) % PRIME
 
 
 def to_bytes(number: int) -> bytes:
