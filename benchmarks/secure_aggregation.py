@@ -1,10 +1,10 @@
 """What secure aggregation costs: bytes of a steady round, time of a round, many devices.
 
-Bytes: ResNet18 of width 64 on images of 32 x 32, density 0.01, ten devices, by the cost model, which
-tests hold against what crosses the transport. Processor time: digits, ResNet18 of width 16, 100 simulated
-devices of which 20 are asked, in one process; the same round without secure aggregation, with it,
-and without its cryptography. Many: the protocol alone, every device and the server in one process,
-on vectors of as many values as ResNet18 has at density 0.01, with one device in fifty dropped out.
+Bytes: ResNet18 of width 64 on images of 32 x 32, density 0.01, ten devices, by the cost model, that
+tests hold against what crosses the transport. Processor time: digits, ResNet18 of width 16, 100
+simulated devices of which 20 are asked, in one process; the same round without secure aggregation,
+with it, and without its cryptography. Many: the protocol alone, every device and the server in one
+process, on vectors of as many values as ResNet18 has at density 0.01, one device in fifty dropped.
 
     python benchmarks/secure_aggregation.py [--rounds 5] [--devices 100 1000] [--values 137633]
                                             [--json FILE]
@@ -131,7 +131,8 @@ def main() -> None:
     for mode, own in sent.items():
         print(f"  {mode:22} {own['down']:>9,} down {own['up']:>9,} up")
     ratio = sum(sent["secure"].values()) / sum(sent["plain"].values())
-    print(f"  ratio {ratio:.4f}\nprocessor seconds of a round, 20 of 100 devices, digits, best and median:")
+    print(f"  ratio {ratio:.4f}")
+    print("processor seconds of a round, 20 of 100 devices, digits, best and median:")
     for mode, own in seconds.items():
         times = min(own) / min(seconds["plain"])
         print(f"  {mode:22} {min(own):.3f} {np.median(own):.3f}  {times:.2f} times plain")
@@ -140,9 +141,10 @@ def main() -> None:
     for count in options.devices:
         found = Many(count, options.values).exchange()
         many.append(found)
+        each, server = found["seconds_a_device"] * 1e3, found["seconds_server"]
         print(
             f"  {count} devices, {found['neighbors']} neighbors, {found['dropped']} dropped: "
-            f"{found['seconds_a_device'] * 1e3:.1f} ms a device, {found['seconds_server']:.1f} s server"
+            f"{each:.1f} ms a device, {server:.1f} s server"
         )
     if options.json:
         told = {"bytes": sent, "seconds": seconds, "many": many, "values": options.values}

@@ -106,9 +106,8 @@ class Simulator:
         failed = {device: trouble for device, trouble in troubles.items() if trouble}
         validator = ReplyValidator(request, reducer, self.config, top_weights)
         if self.secure:
-            arrived, heaviest = self._unsent(tasks), self._heaviest(request)
-            received = Traffic(down=down)
-            return self.secure.collect(arrived, validator, failed, received, [*troubles], heaviest)
+            answers, heaviest, sent = self._unsent(tasks), self._heaviest(request), Traffic(down)
+            return self.secure.collect(answers, validator, failed, sent, [*troubles], heaviest)
         arrived, samples = self._arrived(tasks, request), sum(map(len, self.shards.values()))
         return collect(arrived, validator, failed, Traffic(down=down), samples)
 

@@ -172,8 +172,8 @@ def _for_nodes(config: Config) -> Config:
         raise ConfigError("simulator is 'gpu', but the devices are real; leave it out")
     if config.privacy.secure_aggregation:
         raise ConfigError(
-            "privacy.secure_aggregation is for simulated devices: over Flower the server sees every "
-            "reply; leave it out, or do not use data that it must not see"
+            "privacy.secure_aggregation is for simulated devices: over Flower the server sees "
+            "every reply; leave it out, or do not use data that it must not see"
         )
     threads = 1 if config.threads is None else config.threads
     return replace(config, simulator="reference", workers=1, threads=threads)

@@ -6,9 +6,9 @@ round measured and above chance's, or if it lost more than half of what its accu
 chance's in a round that left the mask as it was. The round is then played again from the model
 before it, once, without the devices suspected: those out of bounds, or else the one of the largest
 norm. What comes of that stands, unless it cannot be computed with: then the model before it does.
-Under differential privacy no round is played twice: that would spend twice. Under secure aggregation
-neither: two sums would tell devices apart, and nobody can be suspected; one that cannot be computed
-with is left out.
+Under differential privacy no round is played twice: that would spend twice. Under secure
+aggregation neither: two sums would tell devices apart, and nobody can be suspected; a round whose
+model cannot be computed with is left out.
 """
 
 import time

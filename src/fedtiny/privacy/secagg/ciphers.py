@@ -85,12 +85,14 @@ class Cryptography:
         (np.add if sign > 0 else np.subtract)(total, key_stream(seed, len(total)), out=total)
 
     def encrypted(self, key: bytes, text: bytes, about: bytes) -> bytes:
-        return bytes(_part("ciphers.aead").ChaCha20Poly1305(key).encrypt(bytes(12), text, about))
+        cipher = _part("ciphers.aead").ChaCha20Poly1305(key)
+        return bytes(cipher.encrypt(bytes(12), text, about))
 
     def decrypted(self, key: bytes, data: bytes, about: bytes) -> bytes:
         wrong = require("cryptography.exceptions", extra="secagg").InvalidTag
+        cipher = _part("ciphers.aead").ChaCha20Poly1305(key)
         try:
-            return bytes(_part("ciphers.aead").ChaCha20Poly1305(key).decrypt(bytes(12), data, about))
+            return bytes(cipher.decrypt(bytes(12), data, about))
         except wrong:
             raise SecureAggregationError("a share was changed on its way") from None
 
@@ -136,9 +138,9 @@ def key_stream(seed: bytes, count: int) -> Words:
     """So many words that only who has the seed can tell from random ones; a seed serves once."""
     ciphers = _part("ciphers")
     cipher = ciphers.Cipher(ciphers.algorithms.ChaCha20(seed, bytes(16)), mode=None)
-    stream = np.empty(count, dtype="<u4")
-    cipher.encryptor().update_into(bytes(stream.nbytes), memoryview(stream).cast("B"))
-    return stream.astype(np.uint32, copy=False)
+    stream = bytearray(4 * count)
+    cipher.encryptor().update_into(bytes(4 * count), stream)
+    return np.frombuffer(stream, np.dtype("<u4")).astype(np.uint32, copy=False)
 
 
 class SigningKey:

@@ -73,9 +73,7 @@ class Scales:
 
     def to_bytes(self) -> bytes:
         """As devices are told them."""
-        return struct.pack(
-            f"<QI{len(self.bounds)}d", self.heaviest, self.devices, *self.bounds
-        )
+        return struct.pack(f"<QI{len(self.bounds)}d", self.heaviest, self.devices, *self.bounds)
 
     def quantized(self, values: Doubles, weight: int, draw: np.random.Generator) -> Words:
         """A device's values and weight as numbers of the ring."""
