@@ -171,7 +171,10 @@ def _privacy_complaints(config: "Config") -> Iterator[str]:
     if privacy.epsilon is not None and privacy.noise_multiplier == 0:
         yield "--privacy.epsilon needs noise; leave --privacy.noise-multiplier 0 out"
     if privacy.accountant == "pld" and privacy.sampling == "fixed":
-        yield "--privacy.accountant pld knows no fixed sampling; use rdp, or --privacy.sampling poisson"
+        yield (
+            "--privacy.accountant pld takes Poisson sampling only; use rdp, or "
+            "--privacy.sampling poisson"
+        )
 
 
 def _are_kinds(named: list[str]) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedtiny.config import Config
 from fedtiny.errors import ConfigError
+from fedtiny.extras import require
 from fedtiny.federation.bn_statistics import freezes_bn
 from fedtiny.federation.verbs import Losses, Program, SharedGradients, Train, Verb
 from fedtiny.privacy.accountant import Release, Spent, epsilon, noise_for
@@ -34,6 +35,8 @@ def begin(server: "Server", questions: int) -> None:
     if not config.differential or PRIVACY in server.memory:
         return
     noise, planned = config.noise_multiplier, (server.config.rounds or 0) + questions
+    if noise != 0:
+        require("dp_accounting", extra="dp")  # to fail before the rounds do
     if noise is None:
         assert config.epsilon is not None
         plan = _release(server, 1.0)
@@ -137,8 +140,8 @@ def check(method: "Method") -> None:
     hides = method.private and not method.device_verbs
     if method.config.privacy.differential and not hides:
         raise ConfigError(
-            f"devices of method '{method.name}' send masks, gradients or scores of their own, which "
-            "differential privacy cannot hide; use --method fedtiny, set, snip, synflow or fedavg"
+            f"devices of method '{method.name}' send masks, gradients or scores of their own, "
+            "which differential privacy cannot hide; use --method fedtiny, set, snip, synflow or fedavg"
         )
 
 

@@ -134,7 +134,7 @@ class PrivateMean:
 
 
 def _digest(sums: Mapping[str, Doubles]) -> str:
-    """Eight bytes of the exact sums: noise is never that of another sum, nor drawn twice for one."""
+    """Eight bytes of the exact sums: a sum has noise of its own, and the same if it comes again."""
     found = hashlib.blake2b(digest_size=8)
     for name, values in sorted(sums.items()):
         found.update(name.encode())

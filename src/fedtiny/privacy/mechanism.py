@@ -11,7 +11,7 @@ from fedtiny.randomness import generator
 
 Doubles = NDArray[np.float64]
 BIT_NOISE = 10.0
-"""Noise multiplier of the bits, as a multiple of the round's: of 1 / noise^2 they take a hundredth."""
+"""Noise multiplier of the bits, as a multiple of a round's: they take a hundredth of 1/noise^2."""
 
 
 @dataclass(frozen=True)
