@@ -11,10 +11,14 @@ import fedtiny
 from fedtiny.devices import secure
 from fedtiny.devices.secure import SecureFleet
 from fedtiny.errors import ConfigError
-from fedtiny.federation.secure import Layout
+from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.secure import Layout, layout_for
+from fedtiny.federation.verbs import Train
+from fedtiny.privacy.mechanism import Mechanism
 from fedtiny.privacy.secagg.terms import MASKED
 from fedtiny.runs.assembly import assemble
 from fedtiny.runs.reporter import Silent
+from fedtiny.sparse.theta import Theta
 
 from .tiny import differences, lines, stop, tiny, train
 
@@ -268,3 +272,51 @@ def test_the_cost_model_counts_the_bytes_of_selection(finished):
     told = fedtiny.cost.traffic.selection(assembly.workload)
     keys = 6 * (27 + 8 + 96)
     assert 6 * told.up + keys == finished.selection["bytes_up"]
+
+
+DIFFERENTIAL = {"noise_multiplier": 0.0, "clip": 0.5, "sampling": "fixed"}
+
+
+def test_differential_privacy_of_a_secure_sum_is_that_of_a_plain_one(tmp_path):
+    """Without noise both are the mean of the same clipped vectors, but for rounding."""
+    plain = train(tiny(privacy=DIFFERENTIAL, fleet=SIX), tmp_path / "plain")
+    hidden = train(secure_tiny(SECURE | DIFFERENTIAL), tmp_path / "secure")
+    ours, theirs = hidden.selection["selection"], plain.selection["selection"]
+    assert ours["chosen"] == theirs["chosen"]
+    for name, values in weights(plain.path).items():
+        assert np.allclose(weights(hidden.path)[name], values, atol=1e-5), name
+    for one, other in zip(hidden.metrics, plain.metrics, strict=True):
+        assert one["train_loss"] == pytest.approx(other["train_loss"], abs=1e-5)
+
+
+def test_both_kinds_of_privacy_resume_and_spend_the_same(tmp_path):
+    pytest.importorskip("dp_accounting")
+    noisy = {"noise_multiplier": 1.0, "clip": "adaptive", "sampling": "fixed"}
+    done = train(secure_tiny(SECURE | noisy), tmp_path / "done")
+    path = stop(secure_tiny(SECURE | noisy), tmp_path / "stopped", 1)
+    fedtiny.resume(path, reporter=Silent())
+    assert differences(done.path, path) == []
+    plain = train(tiny(privacy=noisy, fleet=SIX), tmp_path / "plain")
+    told = [[record["epsilon"] for record in run.metrics] for run in (done, plain)]
+    assert told[0] == told[1]
+
+
+def test_a_rounded_vector_is_never_longer_than_the_clip():
+    """So that rounding does not weaken the guarantee."""
+    mechanism = Mechanism(clip=0.5, noise_multiplier=1.0, asked=6, seed=0, round=0, number=0)
+    assembly = assemble(secure_tiny(selection={"kind": "none"}))
+    theta = assembly.server.theta
+    assembly.server.transport.close()
+    request = Request("train", "fedtiny", 0, (Train(1),), theta, mechanism=mechanism)
+    layout = layout_for(request, 1000)
+    scales = layout.scales(secure.Bounds(), 1000, 1)
+    draw = np.random.default_rng(0)
+    step = draw.standard_normal(len(theta.vector)).astype(np.float32)
+    reply = Reply(0, 5, Theta(theta.mask, theta.vector + step), metrics={"loss": 0.0})
+    numbers = scales.quantized(layout.values(reply), 1, draw)
+    each = np.repeat(scales.bounds, scales.sizes)
+    rounded = numbers[:-1] * (2 * each / scales.levels) - each
+    place = [*layout.sizes].index(("", "theta"))
+    start = sum(scales.sizes[:place])
+    length = float(np.linalg.norm(rounded[start : start + len(step)]))
+    assert 0.499 < length <= 0.5

@@ -127,11 +127,8 @@ def _secure_complaints(config: "Config") -> Iterator[str]:
             "--eval-devices shows every device's accuracy, which --privacy.secure-aggregation "
             f"hides{without}"
         )
-    if config.privacy.differential:
-        yield (
-            "--privacy.secure-aggregation and differential privacy are not to be had together yet"
-            f"{without}"
-        )
+    if config.privacy.differential and config.privacy.clip == inf:
+        yield "--privacy.secure-aggregation sums what has a bound: give a finite --privacy.clip"
     if config.fleet.asked < 3:
         yield (
             f"--privacy.secure-aggregation needs 3 devices or more in a round, and "

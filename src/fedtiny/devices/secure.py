@@ -9,8 +9,9 @@ from typing import Any
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, SecureAggregationError
 from fedtiny.federation.messages import Request
+from fedtiny.federation.private_mean import PrivateMean
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator
-from fedtiny.federation.secure import Bounds, Layout
+from fedtiny.federation.secure import Bounds, layout_for
 from fedtiny.federation.transport import ABSENT, NO_SUM, Outcome, Traffic
 from fedtiny.privacy.secagg.ciphers import (
     Cryptography,
@@ -19,6 +20,7 @@ from fedtiny.privacy.secagg.ciphers import (
     SigningKey,
 )
 from fedtiny.privacy.secagg.device import SecureDevice
+from fedtiny.privacy.secagg.graph import FEWEST
 from fedtiny.privacy.secagg.quantize import Scales
 from fedtiny.privacy.secagg.server import SecureSum
 from fedtiny.privacy.secagg.terms import KEYS, TERMS, Message, Terms
@@ -70,10 +72,10 @@ class SecureFleet:
         `asked` are all devices of the request, `heaviest` the most samples that one stands for.
         """
         reached = [device for device in asked if failed.get(device) != ABSENT]
+        left_out, request = dict(failed), validator.request
+        if len(reached) < FEWEST:
+            return _no_sum(request, reached, left_out, traffic)
         exchange = _Exchange(self, validator, reached, heaviest, traffic)
-        left_out = dict(failed)
-        if len(reached) < 3:
-            return _no_sum(reached, left_out, traffic)
         exchange.open()
         for one in arrived:
             try:
@@ -83,7 +85,7 @@ class SecureFleet:
         try:
             return exchange.outcome(left_out)
         except SecureAggregationError:
-            return _no_sum(reached, left_out, exchange.traffic)
+            return _no_sum(request, reached, left_out, exchange.traffic)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs; no key is saved."""
@@ -95,10 +97,14 @@ class SecureFleet:
         self.registered = {int(device) for device in state["registered"]}
 
 
-def _no_sum(reached: Sequence[int], failed: Mapping[int, str], traffic: Traffic) -> Outcome:
+def _no_sum(
+    request: Request, reached: Sequence[int], failed: Mapping[int, str], traffic: Traffic
+) -> Outcome:
     """Nothing is learned: too few devices are left for a sum that hides each."""
-    every = dict.fromkeys(reached, NO_SUM) | dict(failed)
-    return Outcome(answered=(), failed=dict(sorted(every.items())), traffic=traffic)
+    every = dict(sorted((dict.fromkeys(reached, NO_SUM) | dict(failed)).items()))
+    if request.mechanism:
+        return PrivateMean(request, request.mechanism).outcome(every, traffic)
+    return Outcome(answered=(), failed=every, traffic=traffic)
 
 
 @dataclass
@@ -113,9 +119,10 @@ class _Exchange:
 
     def __post_init__(self) -> None:
         self.request: Request = self.validator.request
-        self.layout = Layout.of(self.request)
+        self.layout = layout_for(self.request, len(self.devices))
         fleet, privacy = self.fleet, self.fleet.config.privacy
-        self.scales: Scales = fleet.bounds.scales(self.layout, len(self.devices), self.heaviest)
+        many = len(self.devices)
+        self.scales: Scales = self.layout.scales(fleet.bounds, many, self.heaviest)
         fleet.number += 1
         told = (fleet.run, fleet.number, self.request.round, self.request.id, tuple(self.devices))
         limits = (privacy.neighbors, privacy.threshold)
@@ -142,7 +149,8 @@ class _Exchange:
         purpose = f"stochastic rounding {request.id}"
         key = {"round": request.round, "device": reply.device}
         draw = generator(self.fleet.config.seed, purpose, **key)
-        numbers = self.scales.quantized(self.layout.values(reply), reply.samples, draw)
+        weight = self.layout.weight(reply)
+        numbers = self.scales.quantized(self.layout.values(reply), weight, draw)
         device = self.fleet.device(reply.device)
         message = device.masked(self.terms, numbers, request.round, request.id)
         self.sum.add(self._up(message))

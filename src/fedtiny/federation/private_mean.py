@@ -6,7 +6,7 @@ down to the clip, all devices count the same, and what is not answered counts as
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -46,6 +46,26 @@ class PrivateMean:
             whole = self._sent.vector + parts[THETA].values * factor
             scaled[THETA] = reply.theta.vector if factor == 1.0 else whole
         self._sums.add(scaled, 1)
+
+    def clipped(self, reply: Reply) -> tuple[dict[str, Doubles], bool]:
+        """A device's vector in parts, scaled down to the clip, and whether it was within it."""
+        parts = self._parts(reply)
+        factor = self._mechanism.factor([*parts.values()])
+        return {name: part.values * factor for name, part in parts.items()}, factor == 1.0
+
+    def bounds(self) -> dict[str, tuple[int, float]]:
+        """By part of a vector, its number of values, and the largest that the clip allows."""
+        clip = self._mechanism.clip
+        return {name: (own.size, clip / self._weight(name)) for name, own in self._zeros().items()}
+
+    def add_sum(self, sums: Mapping[str, Doubles], answered: Sequence[int], within: int) -> None:
+        """Take the sum of the clipped vectors of several devices, of which none is known."""
+        found = dict(sums)
+        if self._spec.theta:
+            found[THETA] = found[THETA] + len(answered) * self._sent.vector.astype(np.float64)
+        self._sums.add(found, 1)
+        self._answered += answered
+        self._within += within
 
     def _parts(self, reply: Reply) -> dict[str, Part]:
         """The parts of a device's vector, with what each counts in its norm."""

@@ -11,15 +11,17 @@ from fedtiny.config import Config
 from fedtiny.errors import ConfigError
 from fedtiny.federation.messages import HOPELESS_LOSS, Reply, Request
 from fedtiny.federation.method import Method
+from fedtiny.federation.private_mean import PrivateMean
 from fedtiny.federation.reply_spec import ReplySpec, expected
 from fedtiny.federation.reply_validator import NEVER_NEGATIVE
 from fedtiny.federation.transport import MEAN, Outcome, Traffic
+from fedtiny.privacy.mechanism import Mechanism
 from fedtiny.privacy.secagg.graph import degree, threshold
 from fedtiny.privacy.secagg.quantize import Mean, Scales, followed
 from fedtiny.sparse.theta import Theta
 
 OWN_MASKS = "has masks of the devices' own, whose weights do not sum; use another method"
-LOSSES, HOPELESS = "losses", "hopeless"
+LOSSES, HOPELESS, WITHIN = "losses", "hopeless", "within the clip"
 LARGEST_LOSS = 256.0
 STATISTICS = ("running_mean", "running_var", "running_square")
 FIRST_BOUNDS = {"theta": 4.0, "statistics": 64.0, "gradients": 1.0}
@@ -52,6 +54,15 @@ class Layout:
         sizes |= {("array", name): size for name, size in arrays.items()}
         return cls(request, sizes | {("metric", name): 1 for name in sorted(spec.metrics)})
 
+    def scales(self, bounds: "Bounds", devices: int, heaviest: int) -> Scales:
+        """How values become numbers: by bounds that follow what devices send."""
+        known = (bounds.known.get(_name(key)) or self._first_bound(key) for key in self.sizes)
+        return Scales(tuple(self.sizes.values()), tuple(known), heaviest, devices)
+
+    def weight(self, reply: Reply) -> int:
+        """What a reply counts in the mean."""
+        return reply.samples
+
     def values(self, reply: Reply) -> NDArray[np.float64]:
         """A reply's values, one after the other; weights as steps away from what was sent."""
         parts: list[NDArray[Any]] = []
@@ -68,7 +79,7 @@ class Layout:
         self, mean: Mean, answered: Sequence[int], failed: Mapping[int, str], traffic: Traffic
     ) -> Outcome:
         """What the mean of all replies says."""
-        found = self._parts(mean.values)
+        found = _split(self.sizes, mean.values)
         arrays = {name: values for (kind, name), values in found.items() if kind == "array"}
         if LOSSES in arrays:
             hopeless = arrays.pop(HOPELESS) > 0.5 / mean.weight
@@ -88,9 +99,19 @@ class Layout:
             traffic=traffic,
         )
 
-    def _parts(self, values: NDArray[np.float64]) -> dict[Key, NDArray[np.float64]]:
-        ends = np.cumsum([*self.sizes.values()])
-        return dict(zip(self.sizes, np.split(values, ends[:-1]), strict=True))
+    def _first_bound(self, key: Key) -> float:
+        kind, name = key
+        if kind == "metric" or name == LOSSES:
+            return LARGEST_LOSS
+        if name == HOPELESS:
+            return 1.0
+        theta, statistics = self.request.theta, name.endswith(STATISTICS)
+        if kind == "array" and not statistics:
+            return FIRST_BOUNDS["gradients"]
+        of = name.replace("running_square", "running_var")
+        largest = 1 + float(np.abs(theta.vector[theta.places[of]]).max(initial=0.0))
+        bound = FIRST_BOUNDS["statistics" if statistics else "theta"] * largest
+        return bound**2 if name.endswith("running_square") else bound
 
     def _theta(self, found: Mapping[Key, NDArray[np.float64]]) -> Theta:
         sent = self.request.theta
@@ -99,6 +120,59 @@ class Layout:
             for name, place in sent.places.items()
         ]
         return Theta(sent.mask, np.concatenate(moved).astype(np.float32))
+
+
+class PrivateLayout:
+    """The same under differential privacy: vectors that devices clip, each counting as one.
+
+    No value is beyond what the clip allows, so that bounds are known and nothing is said of them.
+    Vectors are a trifle shorter than the clip: rounded, none is longer.
+    """
+
+    def __init__(self, request: Request, mechanism: Mechanism, devices: int) -> None:
+        self._mean = PrivateMean(request, mechanism)
+        self._bounds = dict(sorted(self._mean.bounds().items())) | {WITHIN: (1, 1.0)}
+        self.sizes: Mapping[Key, int] = {("", n): size for n, (size, _) in self._bounds.items()}
+        steps = self.scales(Bounds(), devices, 1).levels
+        self._shrink = 1 - 2 * np.sqrt(sum(self.sizes.values())) / steps
+
+    def scales(self, bounds: "Bounds", devices: int, heaviest: int) -> Scales:
+        """How values become numbers: by the clip."""
+        sizes, known = zip(*self._bounds.values(), strict=True)
+        return Scales(sizes, known, 1, devices, reports=False)
+
+    def weight(self, reply: Reply) -> int:
+        """Every device counts the same."""
+        return 1
+
+    def values(self, reply: Reply) -> NDArray[np.float64]:
+        """A device's clipped vector, and whether it was within the clip."""
+        parts, within = self._mean.clipped(reply)
+        values = [parts[name] * self._shrink for name in self._bounds if name != WITHIN]
+        return np.concatenate([*values, [float(within)]])
+
+    def outcome(
+        self, mean: Mean, answered: Sequence[int], failed: Mapping[int, str], traffic: Traffic
+    ) -> Outcome:
+        """The noisy mean that follows from the sum of the vectors."""
+        parts = _split(self.sizes, mean.values * len(answered))
+        within = round(float(parts.pop(("", WITHIN))[0]))
+        sums = {name: own for (_, name), own in parts.items()}
+        self._mean.add_sum(sums, answered, within)
+        return self._mean.outcome(dict(sorted(failed.items())), traffic)
+
+
+def layout_for(request: Request, devices: int) -> Layout | PrivateLayout:
+    """What so many devices sum up to answer a request."""
+    if request.mechanism:
+        return PrivateLayout(request, request.mechanism, devices)
+    return Layout.of(request)
+
+
+def _split(sizes: Mapping[Key, int], values: NDArray[np.float64]) -> dict[Key, NDArray[np.float64]]:
+    """The values of each part."""
+    ends = np.cumsum([*sizes.values()])
+    return dict(zip(sizes, np.split(values, ends[:-1]), strict=True))
 
 
 def _possible(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -165,16 +239,11 @@ class Bounds:
     clipped: list[str] = field(default_factory=list)
     """The parts of which values were clipped in the last exchange."""
 
-    def scales(self, layout: Layout, devices: int, heaviest: int) -> Scales:
-        """How the values of this layout become numbers."""
-        bounds = tuple(
-            self.known.get(_name(key)) or _first_bound(key, layout.request) for key in layout.sizes
-        )
-        return Scales(tuple(layout.sizes.values()), bounds, heaviest, devices)
-
-    def follow(self, layout: Layout, scales: Scales, mean: Mean) -> None:
+    def follow(self, layout: "Layout | PrivateLayout", scales: Scales, mean: Mean) -> None:
         """Widen what was too narrow, and narrow what is far too wide."""
         self.clipped = []
+        if not scales.reports:
+            return
         told = zip(layout.sizes, scales.bounds, mean.near, mean.clipped, strict=True)
         for key, bound, near, clipped in told:
             if key[1] not in (LOSSES, HOPELESS):
@@ -184,18 +253,3 @@ class Bounds:
 
 def _name(key: Key) -> str:
     return " ".join(key)
-
-
-def _first_bound(key: Key, request: Request) -> float:
-    kind, name = key
-    if kind == "metric" or name == LOSSES:
-        return LARGEST_LOSS
-    if name == HOPELESS:
-        return 1.0
-    theta, statistics = request.theta, name.endswith(STATISTICS)
-    if kind == "array" and not statistics:
-        return FIRST_BOUNDS["gradients"]
-    of = name.replace("running_square", "running_var")
-    largest = 1 + float(np.abs(theta.vector[theta.places[of]]).max(initial=0.0))
-    bound = FIRST_BOUNDS["statistics" if statistics else "theta"] * largest
-    return bound**2 if name.endswith("running_square") else bound

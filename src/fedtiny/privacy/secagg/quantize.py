@@ -46,6 +46,8 @@ class Scales:
     heaviest: int
     """Largest weight of a device."""
     devices: int
+    reports: bool = True
+    """Whether devices say how their values compare with the bounds."""
 
     def __post_init__(self) -> None:
         if self.devices * max(self.heaviest, self.devices + 2) >= 2 ** (RING_BITS - 1):
@@ -64,7 +66,7 @@ class Scales:
     @property
     def count(self) -> int:
         """Numbers of a vector: one a value, one a part for its bound, and the weight."""
-        return sum(self.sizes) + len(self.sizes) + 1
+        return sum(self.sizes) + (len(self.sizes) if self.reports else 0) + 1
 
     @cached_property
     def _each(self) -> Doubles:
@@ -84,7 +86,8 @@ class Scales:
         scaled *= weight / self.heaviest * self.levels / (2 * self._each)
         scaled += draw.random(len(scaled))
         numbers[: len(values)] = np.minimum(np.floor(scaled), self.levels)
-        numbers[len(values) : -1] = self._levels_of(values)
+        if self.reports:
+            numbers[len(values) : -1] = self._levels_of(values)
         numbers[-1] = weight
         return numbers
 
