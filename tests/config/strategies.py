@@ -6,6 +6,7 @@ from fedtiny.config import (
     Config,
     DataConfig,
     FleetConfig,
+    PrivacyConfig,
     PruningConfig,
     RobustnessConfig,
     SelectionConfig,
@@ -137,5 +138,14 @@ def configs():
             trim=st.floats(0, 0.5, exclude_min=True, exclude_max=True),
             clip_norm=st.floats(0, 1e9),
             max_samples=COUNTS,
+        ),
+        privacy=st.builds(
+            PrivacyConfig,
+            delta=maybe(st.floats(0, 1, exclude_min=True, exclude_max=True)),
+            clip=st.just("adaptive") | POSITIVE,
+            clip_start=POSITIVE,
+            clip_quantile=st.floats(0, 1, exclude_min=True, exclude_max=True),
+            clip_rate=POSITIVE,
+            sampling=st.sampled_from(["poisson", "fixed"]),
         ),
     )

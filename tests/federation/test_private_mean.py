@@ -9,7 +9,7 @@ from fedtiny.config import from_dict
 from fedtiny.errors import ConfigError
 from fedtiny.federation import private
 from fedtiny.federation.messages import Reply, Request, pool_arrays
-from fedtiny.federation.private_mean import LOSS_WEIGHT, MOST_LOSS, PrivateMean
+from fedtiny.federation.private_mean import LOSS_WEIGHT, LARGEST_LOSS, PrivateMean
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator, collect
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import ABSENT, Traffic
@@ -77,8 +77,8 @@ def test_so_is_the_loss_which_counts_a_tenth_of_the_clip():
     assert outcome.metrics["loss"] == pytest.approx(4 * factor)
     assert outcome.theta.vector[2] == pytest.approx(3 * factor)
     still = mean([trained(0, *SENT.vector, loss=1e9)], clip=3)
-    assert still.metrics["loss"] == MOST_LOSS
-    assert LOSS_WEIGHT * MOST_LOSS < 1
+    assert still.metrics["loss"] == LARGEST_LOSS
+    assert LOSS_WEIGHT * LARGEST_LOSS < 1
 
 
 def test_every_device_counts_the_same_whatever_it_claims():

@@ -18,7 +18,7 @@ from fedtiny.privacy.mechanism import Doubles, Mechanism, Part
 from fedtiny.sparse.mean import WeightedMean
 from fedtiny.sparse.theta import Theta
 
-MOST_LOSS = 5.0  # a larger loss counts as this one
+LARGEST_LOSS = 5.0  # a larger loss counts as this one
 LOSS_WEIGHT = 0.1  # of the clip: a training loss of 1 takes a tenth of a device's norm
 CANDIDATE_WEIGHT = 1.0  # of the clip, for the losses of candidates, less their mean
 LEAST_VARIANCE = 0.5  # share of what was sent below which noise brings no variance
@@ -78,7 +78,7 @@ class PrivateMean:
             found[ARRAY + name] = Part(self._told(name, values), self._weight(ARRAY + name))
         for name in sorted(self._spec.metrics):
             value = np.array([reply.metrics[name]])
-            told = value if clip == inf else np.minimum(value, MOST_LOSS)
+            told = value if clip == inf else np.minimum(value, LARGEST_LOSS)
             found[METRIC + name] = Part(told, self._weight(METRIC + name))
         return found
 
@@ -86,7 +86,7 @@ class PrivateMean:
         """An array as it counts; candidates are told apart by losses less their mean."""
         if name != LOSSES or self._mechanism.clip == inf:
             return values
-        capped = np.minimum(values, MOST_LOSS)
+        capped = np.minimum(values, LARGEST_LOSS)
         return capped - capped.mean()
 
     def _weight(self, name: str) -> float:

@@ -77,12 +77,13 @@ def _effort(run: Run) -> list[Fact]:
     each = f"{seconds / done:.3g} s a round, evaluation included" if done else ""
     rounds, told = str(done), "finished"
     if done != planned:
-        rounds, told = f"{done} of {planned}", "not finished"
+        rounds = f"{done} of {planned}"
+        told = "its budget of privacy is spent" if run.result.get("privacy") else "not finished"
     return [("Rounds", rounds, told), ("Time", duration(seconds), each)]
 
 
 def _devices(run: Run) -> Fact:
-    """Who trained, and which of them were out of the others' bounds."""
+    """Who trained, which were out of the others' bounds, and what is known of one at most."""
     fleet = run.config.fleet
     held = 0 if run.table is None else int(run.table.sum())  # real devices tell nobody of theirs
     told = [f"{formatting.spread(fleet)}, {held:,} samples"] if held else []
@@ -91,6 +92,8 @@ def _devices(run: Run) -> Fact:
     again = sum(isinstance(record.get("rejected"), dict) for record in run.records)
     told += [f"out of bounds: {', '.join(named)}"] if named else []
     told += [f"{plural(again, 'round')} repeated"] if again else []
+    if privacy := run.result.get("privacy"):
+        told.append(f"epsilon {formatting.epsilon(privacy)} at delta {privacy['delta']:.2g}")
     return "Devices", str(fleet.devices), "; ".join(told)
 
 

@@ -10,7 +10,7 @@ from fedtiny.report.costs import cost
 from fedtiny.report.curves import accuracy_curves_of
 from fedtiny.report.devices import spread
 from fedtiny.report.final import class_accuracy, confusion
-from fedtiny.report.learning import accuracy, density, loss
+from fedtiny.report.learning import accuracy, density, epsilon, loss
 from fedtiny.report.pool import pool, pool_by_layer
 from fedtiny.report.run import Run
 from fedtiny.runs.metrics import numbers
@@ -20,7 +20,7 @@ from fedtiny.runs.numbering import round_number
 def figures(run: Run) -> dict[str, list[Figure]]:
     """Every figure that the run has the data for, by section."""
     made = {
-        "How it learned": (accuracy(run), loss(run)),
+        "How it learned": (accuracy(run), loss(run), epsilon(run)),
         "The final model on the test set": (confusion(run), class_accuracy(run)),
         "What training cost": (*accuracy_curves_of(run), cost(run)),
         "The devices": (partition(run), spread(run)),

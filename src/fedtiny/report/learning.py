@@ -1,4 +1,4 @@
-"""How a run learned, by round: accuracy, loss and density."""
+"""How a run learned, by round: accuracy, loss, density, and what it spent of privacy."""
 
 from collections.abc import Mapping, Sequence
 
@@ -74,6 +74,15 @@ def loss(run: Run) -> Figure | None:
         "train. A growing gap means that devices overfit their own data."
     )
     return _figure(run, "loss", shown, caption, 1.06)
+
+
+def epsilon(run: Run) -> Figure | None:
+    """What was spent of privacy by round, if the run is private and has noise."""
+    caption = (
+        "Differential privacy of one device after each round, by the accountant "
+        f"'{run.config.privacy.accountant}': the smaller, the less the model tells of a device."
+    )
+    return _figure(run, "epsilon", {"epsilon": ("epsilon", OWN, False)}, caption, 1.1)
 
 
 def density(run: Run) -> Figure | None:
