@@ -71,6 +71,8 @@ class Arguments:
     """Whose state a device holds."""
     pool_size: int | Literal["auto"] | None = None
     """Number of candidates C; auto is 0.1 / density."""
+    secure_aggregation: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Count the bytes of masked replies, keys and shares (10 devices, or as the file says)."""
     layers: bool = False
     """Show FLOPs by layer too, for one image."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -116,6 +118,7 @@ def command(arguments: list[str]) -> int:
 def _config(arguments: Arguments, base: Config) -> Config:
     train = _said(arguments, "local_epochs", "batch_size", "optimizer")
     own = _said(arguments, "model", "width", "memory_budget", "memory_model", "flops_budget")
+    hidden = base.privacy.secure_aggregation or arguments.secure_aggregation
     config = replace(
         base,
         **own,
@@ -123,6 +126,7 @@ def _config(arguments: Arguments, base: Config) -> Config:
         train=replace(base.train, **train),
         selection=replace(base.selection, **_said(arguments, "pool_size")),
         pruning=replace(base.pruning, **_said(arguments, "budgets", "flow_beta")),
+        privacy=replace(base.privacy, secure_aggregation=hidden),
     )
     return configs.resolve(config)
 
