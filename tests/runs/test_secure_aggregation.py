@@ -10,11 +10,12 @@ from safetensors.numpy import load_file
 import fedtiny
 from fedtiny.devices import secure
 from fedtiny.devices.secure import SecureFleet
-from fedtiny.errors import ConfigError
+from fedtiny.errors import ConfigError, SecureAggregationError
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.secure import Layout, layout_for
 from fedtiny.federation.verbs import Train
 from fedtiny.privacy.mechanism import Mechanism
+from fedtiny.privacy.secagg.table import Table
 from fedtiny.privacy.secagg.terms import MASKED
 from fedtiny.runs.assembly import assemble
 from fedtiny.runs.reporter import Silent
@@ -196,9 +197,7 @@ def test_a_round_below_the_threshold_changes_nothing(tmp_path):
         ({"privacy": SECURE | {"neighbors": 1}}, "--privacy.neighbors must be at least 2"),
         ({"method": "feddst"}, "method 'feddst' has masks of the devices' own"),
         ({"method": "fedsgc"}, "method 'fedsgc' has masks of the devices' own"),
-        ({"method": "fedrts"}, "method 'fedrts' asks each device for its largest gradients"),
-        ({"pruning": {"growth": "gradient"}}, "'fedtiny' asks each device for its largest"),
-        ({"pruning": {"growth": "votes"}}, "--pruning.growth shared or random"),
+        ({"method": "fedrts"}, "method 'fedrts' counts each device's largest weights"),
     ],
 )
 def test_what_cannot_be_combined_is_refused(changes, said):
@@ -320,3 +319,48 @@ def test_a_rounded_vector_is_never_longer_than_the_clip():
     start = sum(scales.sizes[:place])
     length = float(np.linalg.norm(rounded[start : start + len(step)]))
     assert 0.499 < length <= 0.5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pruning": {"growth": "gradient"}},
+        {"pruning": {"growth": "votes"}, "rounds": 1},
+        {"method": "fedmef", "rounds": 1},
+    ],
+)
+def test_gradients_at_positions_of_a_devices_own_sum_too(tmp_path, changes):
+    """The same weights are swapped as in a plain run, at least 99 of 100."""
+    plain = train(tiny(fleet=SIX, robustness={"bound": 0.0}, **changes), tmp_path / "plain")
+    hidden = train(secure_tiny(**changes), tmp_path / "secure")
+    ours, theirs = weights(hidden.path), weights(plain.path)
+    same = np.mean([np.mean((ours[n] != 0) == (theirs[n] != 0)) for n in theirs])
+    assert same >= 0.99
+    first, beside = hidden.metrics[0], plain.metrics[0]
+    assert first["mask_change"] == beside["mask_change"] > 0
+    assert first["bytes_up"] > beside["bytes_up"]
+    fast = train(secure_tiny(FAST, **changes), tmp_path / "fast")
+    assert "model" not in differences(hidden.path, fast.path)
+
+
+def test_what_a_table_of_gradients_costs_is_said_and_counted():
+    config = secure_tiny(selection={"kind": "none"}, pruning={"growth": "gradient"})
+    assembly = assemble(config)
+    assert any("the largest gradients travel in a table of up to" in n for n in assembly.notes)
+    fedtiny.federation.rounds.prepare(assembly.server, assembly.method)
+    mask = assembly.server.theta.mask
+    result = fedtiny.federation.rounds.next_round(assembly.server, assembly.method, 9)
+    assembly.server.transport.close()
+    counted = fedtiny.cost.traffic.training_round(assembly.workload.under(mask), 0)
+    keys = 6 * (27 + 8 + 96)
+    assert 6 * counted.up + keys == result.outcome.traffic.up
+
+
+def test_a_table_that_cannot_be_read_grows_nothing(tmp_path, monkeypatch):
+    def unreadable(self, words):
+        raise SecureAggregationError("the table of gradients cannot be read")
+
+    monkeypatch.setattr(Table, "read", unreadable)
+    run = train(secure_tiny(pruning={"growth": "gradient"}, rounds=1), tmp_path / "run")
+    assert run.metrics[0]["mask_change"] == 0
+    assert run.metrics[0]["train_loss"] is not None

@@ -12,6 +12,7 @@ from fedtiny.cost.workload import CountedMask, Workload
 from fedtiny.federation.messages import Arrays, Request
 from fedtiny.federation.reply_spec import expected, reply_bytes, without_weights
 from fedtiny.federation.secure import Layout, not_summable
+from fedtiny.federation.secure_gradients import table_for
 from fedtiny.federation.transport import Traffic
 from fedtiny.federation.verbs import Program
 from fedtiny.federation.wire import Known, request_size
@@ -95,8 +96,9 @@ def _secured(work: Workload, request: Request, mask: Mask, plain: Traffic) -> Tr
     layout = Layout.of(request).sizes
     devices = fleet.asked if request.action == "train" else fleet.devices
     values = sum(layout.values()) + (mask.count if expected(request).theta else 0)
-    many = (devices, privacy.neighbors, len(layout))
-    return Traffic(plain.down + sizes.down(*many), sizes.up(*many, values))
+    many, table = (devices, privacy.neighbors, len(layout)), table_for(request, devices)
+    secured = Traffic(plain.down + sizes.down(*many), sizes.up(*many, values))
+    return secured + (Traffic(8, 4 * (table.words + 1)) if table else Traffic())
 
 
 def _exchange(

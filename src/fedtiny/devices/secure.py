@@ -3,8 +3,10 @@
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from fedtiny.config import Config
 from fedtiny.errors import FedTinyError, SecureAggregationError
@@ -12,6 +14,7 @@ from fedtiny.federation.messages import Request
 from fedtiny.federation.private_mean import PrivateMean
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator
 from fedtiny.federation.secure import Bounds, layout_for
+from fedtiny.federation.secure_gradients import BOUND, FIRST_BOUND, GradientTable, table_for
 from fedtiny.federation.transport import ABSENT, NO_SUM, Outcome, Traffic
 from fedtiny.privacy.secagg.ciphers import (
     Cryptography,
@@ -126,8 +129,12 @@ class _Exchange:
         fleet.number += 1
         told = (fleet.run, fleet.number, self.request.round, self.request.id, tuple(self.devices))
         limits = (privacy.neighbors, privacy.threshold)
-        self.terms = Terms(*told, *limits, self.scales.to_bytes())
-        self.sum = SecureSum(self.terms, self.scales.count, fleet.ciphers)
+        table, bound = table_for(self.request, many), fleet.bounds.known.get(BOUND, FIRST_BOUND)
+        self.gradients = table and GradientTable(self.request, table, bound, self.heaviest)
+        scales = self.scales.to_bytes() + (self.gradients.to_bytes() if self.gradients else b"")
+        self.terms = Terms(*told, *limits, scales)
+        size = self.scales.count + (self.gradients.words if self.gradients else 0)
+        self.sum = SecureSum(self.terms, size, fleet.ciphers)
 
     def open(self) -> None:
         """Tell every device the terms and the keys of its neighbors, each signed by its node."""
@@ -151,6 +158,9 @@ class _Exchange:
         draw = generator(self.fleet.config.seed, purpose, **key)
         weight = self.layout.weight(reply)
         numbers = self.scales.quantized(self.layout.values(reply), weight, draw)
+        if self.gradients:
+            table = self.gradients.filled(reply, weight, draw)
+            numbers = np.concatenate([numbers, table])
         device = self.fleet.device(reply.device)
         message = device.masked(self.terms, numbers, request.round, request.id)
         self.sum.add(self._up(message))
@@ -159,10 +169,15 @@ class _Exchange:
         """The mean of all survivors; bounds follow from it."""
         total = self.sum.result(self)
         answered = self.sum.survivors
-        mean = self.scales.mean(total, len(answered))
+        dense, table = np.split(total, [self.scales.count])
+        mean = self.scales.mean(dense, len(answered))
         self.fleet.bounds.follow(self.layout, self.scales, mean)
         lost = {device: ABSENT for device in self.devices if device not in answered}
-        return self.layout.outcome(mean, answered, lost | dict(failed), self.traffic)
+        found = self.layout.outcome(mean, answered, lost | dict(failed), self.traffic)
+        if not self.gradients:
+            return found
+        self.fleet.bounds.known[BOUND] = self.gradients.next_bound(table)
+        return replace(found, gradients=self.gradients.read(table, mean.weight))
 
     def seeds(self, device: int, asked: Message) -> Message | None:
         """The stage `reveal`."""

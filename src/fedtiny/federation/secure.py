@@ -14,12 +14,14 @@ from fedtiny.federation.method import Method
 from fedtiny.federation.private_mean import PrivateMean
 from fedtiny.federation.reply_spec import ReplySpec, expected
 from fedtiny.federation.reply_validator import NEVER_NEGATIVE
+from fedtiny.federation.secure_gradients import table_for
 from fedtiny.federation.transport import MEAN, Outcome, Traffic
 from fedtiny.privacy.mechanism import Mechanism
 from fedtiny.privacy.secagg.graph import degree, threshold
 from fedtiny.privacy.secagg.quantize import Mean, Scales, followed
 from fedtiny.sparse.theta import Theta
 
+LARGEST_WEIGHTS = "counts each device's largest weights, which a sum hides; use another method"
 OWN_MASKS = "has masks of the devices' own, whose weights do not sum; use another method"
 LOSSES, HOPELESS, WITHIN = "losses", "hopeless", "within the clip"
 LARGEST_LOSS = 256.0
@@ -184,11 +186,6 @@ def not_summable(spec: ReplySpec) -> str:
     """Why replies cannot be summed value by value, or nothing."""
     if spec.own_mask:
         return OWN_MASKS
-    if spec.gradients:
-        return (
-            "asks each device for its largest gradients, which do not sum by position; use "
-            "--method fedtiny with --pruning.growth shared or random"
-        )
     if spec.open_ended:
         return "asks devices for what fedtiny cannot sum"
     if "accuracy" in spec.metrics:
@@ -201,18 +198,24 @@ def check(method: Method, requests: Iterable[Request]) -> None:
     whys = [not_summable(expected(request)) for request in requests]
     if method.reducer != MEAN:
         whys = [OWN_MASKS]
+    if type(method).top_weights is not Method.top_weights:
+        whys = [LARGEST_WEIGHTS]
     if why := next(filter(None, whys), ""):
         raise ConfigError(f"--privacy.secure-aggregation: method '{method.name}' {why}")
 
 
-def remarks(config: Config) -> tuple[str, ...]:
+def remarks(config: Config, requests: Iterable[Request]) -> tuple[str, ...]:
     """What whoever starts such a run should know, in sentences."""
-    privacy = config.privacy
-    if not privacy.secure_aggregation:
-        return ()
+    privacy, devices = config.privacy, config.fleet.asked
     found = ["secure aggregation: replies are not compared with each other (--robustness.bound)"]
     if not privacy.cryptography:
         found.append("secure aggregation is simulated without cryptography: nothing is masked")
+    tables = filter(None, (table_for(request, devices) for request in requests))
+    if largest := max((4 * table.words for table in tables), default=0):
+        found.append(
+            f"the largest gradients travel in a table of up to {largest / 1e6:.2f} MB a device, "
+            "which shows all their positions, and the gradient at one that a single device has"
+        )
     return tuple(found)
 
 

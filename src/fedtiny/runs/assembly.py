@@ -189,8 +189,11 @@ def assemble(
     shards = () if fleet else _shards(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
     private.check_test(config, test)
+    notes: tuple[str, ...] = ()
     if config.privacy.secure_aggregation:
-        secure.check(method, Workload.of(asked, **inputs).requests())
+        requests = Workload.of(asked, **inputs).requests()
+        secure.check(method, requests)
+        notes = secure.remarks(config, requests)
     executor = shared_out(executor_for(spec, engine, dataset, (*shards, *test)), ranks)
     transport: Transport = (
         fleet.open_transport(spec, dataset, split) if fleet else Simulator(executor, shards, config)
@@ -211,7 +214,7 @@ def assemble(
             *method.remarks(param_spec),
             *models.remarks(graph),
             *private.remarks(config),
-            *secure.remarks(config),
+            *notes,
         ),
         ranks=ranks,
         weights=weights,
