@@ -24,7 +24,7 @@ from fedtiny.config import Config, DataConfig, FleetConfig, PrivacyConfig
 from fedtiny.federation.rounds import next_round, prepare
 from fedtiny.privacy.secagg.ciphers import Cryptography, SigningKey
 from fedtiny.privacy.secagg.device import SecureDevice
-from fedtiny.privacy.secagg.server import SecureSum
+from fedtiny.privacy.secagg.server import Messages, SecureSum
 from fedtiny.privacy.secagg.terms import KEYS, Message, Terms
 from fedtiny.runs.assembly import assemble, computing_on
 
@@ -82,15 +82,17 @@ class Many:
         self.terms = Terms(RUN, 1, 0, 1, tuple(range(devices)), *limits.values())
         self.spent = {"devices": 0.0, "server": 0.0}
 
-    def seeds(self, device: int, asked: Message) -> Message:
-        return self._timed(lambda: self.devices[device].seeds(1, list(asked.entries)))
+    def seeds(self, asked: Messages) -> Messages:
+        told = asked.items()
+        return self._timed(lambda: {k: self.devices[k].seeds(1, one.entries) for k, one in told})
 
-    def shares(self, device: int, asked: Message) -> Message:
-        return self._timed(lambda: self.devices[device].shares(1, asked.entries))
+    def shares(self, asked: Messages) -> Messages:
+        told = asked.items()
+        return self._timed(lambda: {k: self.devices[k].shares(1, one.entries) for k, one in told})
 
-    def _timed(self, work: Any) -> Message:
+    def _timed(self, work: Any) -> Any:
         started = time.perf_counter()
-        answer: Message = work()
+        answer = work()
         self.spent["devices"] += time.perf_counter() - started
         return answer
 

@@ -1,8 +1,8 @@
 """Simulated devices under secure aggregation: both ends of the protocol, and a wire between."""
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from fedtiny.privacy.secagg.ciphers import (
 from fedtiny.privacy.secagg.device import SecureDevice
 from fedtiny.privacy.secagg.graph import FEWEST
 from fedtiny.privacy.secagg.quantize import Scales
-from fedtiny.privacy.secagg.server import SecureSum
+from fedtiny.privacy.secagg.server import Messages, SecureSum
 from fedtiny.privacy.secagg.terms import KEYS, TERMS, Message, Terms
 from fedtiny.randomness import generator
 
@@ -79,16 +79,17 @@ class SecureFleet:
         if len(reached) < FEWEST:
             return _no_sum(request, reached, left_out, traffic)
         exchange = _Exchange(self, validator, reached, heaviest, traffic)
-        exchange.open()
-        for one in arrived:
+        with closing(exchange.sum):
+            exchange.open()
+            for one in arrived:
+                try:
+                    exchange.take(one)
+                except FedTinyError as error:
+                    left_out[one.device] = str(error)
             try:
-                exchange.take(one)
-            except FedTinyError as error:
-                left_out[one.device] = str(error)
-        try:
-            return exchange.outcome(left_out)
-        except SecureAggregationError:
-            return _no_sum(request, reached, left_out, exchange.traffic)
+                return exchange.outcome(left_out)
+            except SecureAggregationError:
+                return _no_sum(request, reached, left_out, exchange.traffic)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs; no key is saved."""
@@ -179,24 +180,23 @@ class _Exchange:
         self.fleet.bounds.known[BOUND] = self.gradients.next_bound(table)
         return replace(found, gradients=self.gradients.read(table, mean.weight))
 
-    def seeds(self, device: int, asked: Message) -> Message | None:
+    def seeds(self, asked: Messages) -> Messages:
         """The stage `reveal`."""
-        self._down(asked)
-        if self._is_lost(device):
-            return None
-        return self._answer(lambda own: own.seeds(asked.number, list(asked.entries)), device)
+        return self._stage(asked, lambda own, got: own.seeds(got.number, list(got.entries)))
 
-    def shares(self, device: int, asked: Message) -> Message | None:
+    def shares(self, asked: Messages) -> Messages:
         """The stage `unmask`."""
-        self._down(asked)
-        if self._is_lost(device):
-            return None
-        return self._answer(lambda own: own.shares(asked.number, asked.entries), device)
+        return self._stage(asked, lambda own, got: own.shares(got.number, got.entries))
 
-    def _answer(self, told: Any, device: int) -> Message | None:
-        with suppress(SecureAggregationError):
-            return self._up(told(self.fleet.device(device)))
-        return None
+    def _stage(self, asked: Messages, told: Callable[[SecureDevice, Message], Message]) -> Messages:
+        """What devices answer; one that is out of reach, or refuses, does not."""
+        answers = {}
+        for device, message in asked.items():
+            received = self._down(message)
+            if not self._is_lost(device):
+                with suppress(SecureAggregationError):
+                    answers[device] = self._up(told(self.fleet.device(device), received))
+        return answers
 
     def _is_lost(self, device: int) -> bool:
         """Whether the device is simulated to be out of reach by now."""

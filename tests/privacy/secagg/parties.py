@@ -59,16 +59,19 @@ class Fleet:
         self.seen.append(data)
         return Message.from_bytes(data, message.kind)
 
-    def seeds(self, device, asked):
-        return self.told(device, "seeds", asked, list(asked.entries))
+    def seeds(self, asked):
+        return self.told("seeds", asked)
 
-    def shares(self, device, asked):
-        return self.told(device, "shares", asked, asked.entries)
+    def shares(self, asked):
+        return self.told("shares", asked)
 
-    def told(self, device, stage, asked, what):
-        if device in self.silent_at.get(stage, ()):
-            return None
-        return self.through(getattr(self.devices[device], stage)(asked.number, what))
+    def told(self, stage, asked):
+        """What each device answers to a stage, unless it is silent."""
+        return {
+            device: self.through(getattr(self.devices[device], stage)(one.number, one.entries))
+            for device, one in asked.items()
+            if device not in self.silent_at.get(stage, ())
+        }
 
 
 def drawn_vectors(count, size=50, seed=0):

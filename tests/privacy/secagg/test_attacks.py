@@ -208,10 +208,10 @@ def test_a_dropout_in_each_round_unmasks_no_other_round():
     seeds = []
     honest = fleet.seeds
 
-    def recorded(device, asked):
-        answer = honest(device, asked)
-        seeds.extend(answer.entries.values())
-        return answer
+    def recorded(asked):
+        answers = honest(asked)
+        seeds.extend(seed for answer in answers.values() for seed in answer.entries.values())
+        return answers
 
     fleet.seeds = recorded
     for number in range(1, 8, 2):

@@ -1,6 +1,7 @@
 """The sum is exact over survivors, whoever drops out when, or there is none."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from fedtiny.errors import SecureAggregationError
 from fedtiny.privacy.secagg import shamir
 from fedtiny.privacy.secagg.graph import draw, threshold
+from fedtiny.privacy.secagg.held_vectors import HeldVectors
+from fedtiny.privacy.secagg.server import SecureSum
 
 from .parties import Fleet, drawn_vectors, refusal, true_sum
 
@@ -91,15 +94,44 @@ def test_a_wrong_share_is_found():
     fleet, vectors = Fleet(4), drawn_vectors(4)
     honest = fleet.shares
 
-    def lying(device, asked):
-        answer = honest(device, asked)
-        if device == 1:
-            answer.entries[0] = bytes(32)
-        return answer
+    def lying(asked):
+        answers = honest(asked)
+        answers[1].entries[0] = bytes(32)
+        return answers
 
     fleet.shares = lying
     said = refusal(lambda: fleet.sum(1, vectors))
     assert said == "a share of the seed of device 0 is wrong: there is no sum"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"number": 2}, "a masked vector is of another exchange"),
+        ({"device": 77}, "a masked vector is of another exchange"),
+        ({"body": b"short"}, "the vector of device 1 has another length"),
+        ({"entries": {}}, "device 1 has not sent a share to each neighbor"),
+        ({"entries": dict.fromkeys((0, 2, 3), b"x")}, "has not sent a share to each neighbor"),
+    ],
+)
+def test_a_server_refuses_what_is_no_masked_vector(changes, said):
+    fleet, vectors = Fleet(4), drawn_vectors(4)
+    terms = fleet.terms(1)
+    total = SecureSum(terms, 50, fleet.ciphers)
+    honest = fleet.devices[1].masked(terms, vectors[1], 1, terms.request)
+    assert said in refusal(lambda: total.add(replace(honest, **changes)))
+    total.add(honest)
+    assert refusal(lambda: total.add(honest)) == "device 1 has sent its vector before"
+
+
+def test_vectors_beyond_a_limit_wait_in_a_file():
+    held, vectors = HeldVectors(in_memory=250), drawn_vectors(5)
+    for device, own in enumerate(vectors):
+        held.add(device, own.tobytes())
+    held.remove(3)
+    assert list(held) == [0, 1, 2, 4]
+    assert all(np.array_equal(held[device], vectors[device]) for device in held)
+    held.close()
 
 
 def test_without_cryptography_the_sum_is_the_same():

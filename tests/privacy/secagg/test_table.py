@@ -30,7 +30,8 @@ def test_a_sum_of_tables_gives_all_positions_back(devices, entries, largest, sha
         total = total + table.filled(keys, values)
     assert total.dtype == np.uint32
     keys, counts, sums = table.read(total)
-    assert {k: (c, s) for k, c, s in zip(*map(np.ndarray.tolist, (keys, counts, sums)))} == exact
+    told = zip(counts.tolist(), sums.tolist(), strict=True)
+    assert dict(zip(keys.tolist(), told, strict=True)) == exact
     assert (np.diff(keys) > 0).all()
 
 

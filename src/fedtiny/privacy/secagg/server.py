@@ -1,6 +1,6 @@
 """The server's end of secure aggregation: it ends with the sum over survivors, or with none."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
@@ -11,18 +11,23 @@ from fedtiny.errors import SecureAggregationError
 from fedtiny.privacy.secagg import shamir
 from fedtiny.privacy.secagg.ciphers import KEY_BYTES, Ciphers, Words
 from fedtiny.privacy.secagg.device import commitment, own_seed, sign
+from fedtiny.privacy.secagg.held_vectors import HeldVectors
 from fedtiny.privacy.secagg.terms import REVEAL, UNMASK, Message, Terms
 
 COMMITMENT_BYTES = 32
 
 
-class Peers(Protocol):
-    """The devices, for the stages after the masked vectors; None stands for one that is silent."""
+Messages = Mapping[int, Message]
+"""By device, what it is sent or what it answers."""
 
-    def seeds(self, device: int, asked: Message) -> Message | None:
+
+class Peers(Protocol):
+    """The devices, for the stages after the masked vectors; who is silent is not in an answer."""
+
+    def seeds(self, asked: Messages) -> Messages:
         """The seeds of masks shared with those that dropped out."""
 
-    def shares(self, device: int, asked: Message) -> Message | None:
+    def shares(self, asked: Messages) -> Messages:
         """Shares of the own seeds of survivors."""
 
 
@@ -34,7 +39,7 @@ class SecureSum:
     size: int
     """Number of values of a vector."""
     ciphers: Ciphers
-    _vectors: dict[int, Words] = field(default_factory=dict)
+    _vectors: HeldVectors = field(default_factory=HeldVectors)
     _commitments: dict[int, bytes] = field(default_factory=dict)
     _encrypted: dict[int, Mapping[int, bytes]] = field(default_factory=dict)
     _seeds: dict[int, dict[int, bytes]] = field(default_factory=dict)
@@ -55,7 +60,7 @@ class SecureSum:
         if len(body) != COMMITMENT_BYTES + 4 * self.size:
             raise SecureAggregationError(f"the vector of device {device} has another length")
         self._commitments[device] = bytes(body[:COMMITMENT_BYTES])
-        self._vectors[device] = np.frombuffer(body[COMMITMENT_BYTES:], np.dtype("<u4"))
+        self._vectors.add(device, body[COMMITMENT_BYTES:])
         self._encrypted[device] = entries
 
     @property
@@ -75,6 +80,10 @@ class SecureSum:
                 self.ciphers.add_stream(total, seed, -sign(device, peer))
         return total
 
+    def close(self) -> None:
+        """Let go of all vectors."""
+        self._vectors.close()
+
     def _learn_seeds(self, peers: Peers) -> None:
         """Ask survivors for the seeds that they shared with who dropped out, until all are known.
 
@@ -82,13 +91,15 @@ class SecureSum:
         """
         while owed := self._owed():
             self._check_left()
+            number = self.terms.number
+            answers = peers.seeds(
+                {k: Message(REVEAL, number, k, dict.fromkeys(of, b"")) for k, of in owed.items()}
+            )
             for device, asked in owed.items():
-                message = Message(REVEAL, self.terms.number, device, dict.fromkeys(asked, b""))
-                answer = peers.seeds(device, message)
-                if answer is None or not _is_about(answer, self.terms, device, asked, KEY_BYTES):
-                    del self._vectors[device], self._encrypted[device]
+                if self._answers(answers.get(device), device, asked, KEY_BYTES):
+                    self._seeds.setdefault(device, {}).update(answers[device].entries)
                 else:
-                    self._seeds.setdefault(device, {}).update(answer.entries)
+                    self._vectors.remove(device)
         self._check_left()
 
     def _owed(self) -> dict[int, list[int]]:
@@ -112,21 +123,35 @@ class SecureSum:
                     f"{left} of the neighbors of device {device} are left, and "
                     f"{self.terms.needed} are needed: there is no sum"
                 )
-        if not self._vectors:
+        if not self.survivors:
             raise SecureAggregationError("no device has sent a vector: there is no sum")
 
     def _shares(self, peers: Peers) -> dict[int, dict[int, int]]:
         """By survivor, the shares of its own seed that its neighbors told."""
-        shares: dict[int, dict[int, int]] = {device: {} for device in self.survivors}
-        for device in self.survivors:
-            alive = [peer for peer in self.terms.graph[device] if peer in self._vectors]
-            relayed = {peer: self._encrypted[peer][device] for peer in alive}
-            answer = peers.shares(device, Message(UNMASK, self.terms.number, device, relayed))
-            if answer is None or not _is_about(answer, self.terms, device, alive, shamir.BYTES):
-                continue
-            for peer, share in answer.entries.items():
-                shares[peer][device] = shamir.from_bytes(share)
+        alive = {
+            device: [peer for peer in self.terms.graph[device] if peer in self._vectors]
+            for device in self.survivors
+        }
+        asked = {}
+        for device, of in alive.items():
+            relayed = {peer: self._encrypted[peer][device] for peer in of}
+            asked[device] = Message(UNMASK, self.terms.number, device, relayed)
+        answers = peers.shares(asked)
+        shares: dict[int, dict[int, int]] = {device: {} for device in alive}
+        for device, of in alive.items():
+            if self._answers(answers.get(device), device, of, shamir.BYTES):
+                for peer, share in answers[device].entries.items():
+                    shares[peer][device] = shamir.from_bytes(share)
         return shares
+
+    def _answers(
+        self, answer: Message | None, device: int, asked: Sequence[int], width: int
+    ) -> bool:
+        """Whether a device answers what it was asked, in this exchange."""
+        if answer is None or (answer.number, answer.device) != (self.terms.number, device):
+            return False
+        entries = answer.entries
+        return set(entries) == set(asked) and {*map(len, entries.values())} <= {width}
 
     def _own_secrets(self, shares: Mapping[int, Mapping[int, int]]) -> dict[int, int]:
         secrets, needed = {}, self.terms.needed
@@ -142,13 +167,3 @@ class SecureSum:
                     f"a share of the seed of device {device} is wrong: there is no sum"
                 )
         return secrets
-
-
-def _is_about(answer: Message, terms: Terms, device: int, asked: list[int], width: int) -> bool:
-    """Whether a device answers what it was asked, in this exchange."""
-    right = (answer.number, answer.device) == (terms.number, device)
-    return (
-        right
-        and set(answer.entries) == set(asked)
-        and all(len(entry) == width for entry in answer.entries.values())
-    )
