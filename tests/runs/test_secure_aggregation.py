@@ -93,6 +93,16 @@ def test_messages_that_are_really_encoded_change_nothing(finished, tmp_path):
     assert differences(finished.path, encoded.path) == ["config", "partition"]
 
 
+def test_many_devices_have_neighbors(tmp_path):
+    few = {"neighbors": 4}
+    many = {"devices": 12, "fail_rate": 0.05, "min_samples": 2}
+    real = train(secure_tiny(SECURE | few, fleet=many), tmp_path / "real")
+    fast = train(secure_tiny(FAST | few, fleet=many), tmp_path / "fast")
+    assert differences(real.path, fast.path) == ["result", "config", "partition"]
+    told = json.loads((real.path / "result.json").read_text())["secure_aggregation"]
+    assert told == {"neighbors": 4, "needed": 3, "cryptography": True}
+
+
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_a_stopped_run_resumes_to_the_same_end(finished, tmp_path, rounds):
     path = stop(secure_tiny(), tmp_path / "stopped", rounds)

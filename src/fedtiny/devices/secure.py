@@ -26,7 +26,7 @@ from fedtiny.privacy.secagg.device import SecureDevice
 from fedtiny.privacy.secagg.graph import FEWEST
 from fedtiny.privacy.secagg.quantize import Scales
 from fedtiny.privacy.secagg.server import Messages, SecureSum
-from fedtiny.privacy.secagg.terms import KEYS, TERMS, Message, Terms
+from fedtiny.privacy.secagg.terms import KEYS, Message, Terms
 from fedtiny.randomness import generator
 
 
@@ -136,6 +136,8 @@ class _Exchange:
         self.terms = Terms(*told, *limits, scales)
         size = self.scales.count + (self.gradients.words if self.gradients else 0)
         self.sum = SecureSum(self.terms, size, fleet.ciphers)
+        self.told: dict[int, Terms] = {}
+        self._encodes = fleet.config.fleet.wire == "encode"
 
     def open(self) -> None:
         """Tell every device the terms and the keys of its neighbors, each signed by its node."""
@@ -145,10 +147,10 @@ class _Exchange:
             if device not in fleet.registered:
                 self._up(fleet.device(device).key())
                 fleet.registered.add(device)
-        terms = Message(TERMS, 0, 0, dict.fromkeys(self.devices, b""), self.terms.scales)
         for device in self.devices:
             peers = {peer: keys[peer] for peer in self.terms.graph[device]}
-            self._down(terms)
+            received = self._down(self.terms.message())
+            self.told[device] = self.terms.told(received) if self._encodes else self.terms
             fleet.device(device).meet(self._down(Message(KEYS, 0, device, peers)))
 
     def take(self, arrived: Arrived) -> None:
@@ -158,12 +160,14 @@ class _Exchange:
         key = {"round": request.round, "device": reply.device}
         draw = generator(self.fleet.config.seed, purpose, **key)
         weight = self.layout.weight(reply)
-        numbers = self.scales.quantized(self.layout.values(reply), weight, draw)
+        terms = self.told[reply.device]
+        scales = self.scales.told(terms.scales) if self._encodes else self.scales
+        numbers = scales.quantized(self.layout.values(reply), weight, draw)
         if self.gradients:
             table = self.gradients.filled(reply, weight, draw)
             numbers = np.concatenate([numbers, table])
         device = self.fleet.device(reply.device)
-        message = device.masked(self.terms, numbers, request.round, request.id)
+        message = device.masked(terms, numbers, request.round, request.id)
         self.sum.add(self._up(message))
 
     def outcome(self, failed: Mapping[int, str]) -> Outcome:
@@ -215,6 +219,4 @@ class _Exchange:
 
     def _carried(self, message: Message) -> Message:
         """The message as it arrives."""
-        if self.fleet.config.fleet.wire != "encode":
-            return message
-        return Message.from_bytes(message.to_bytes(), message.kind)
+        return Message.from_bytes(message.to_bytes(), message.kind) if self._encodes else message

@@ -7,7 +7,7 @@ Each number is at most `levels`, and so many devices times `levels` is below 2^3
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -76,6 +76,14 @@ class Scales:
     def to_bytes(self) -> bytes:
         """As devices are told them."""
         return struct.pack(f"<QI{len(self.bounds)}d", self.heaviest, self.devices, *self.bounds)
+
+    def told(self, data: bytes) -> "Scales":
+        """The scales as a device reads them, which knows the sizes from the request."""
+        form = f"<QI{len(self.bounds)}d"
+        if len(data) < struct.calcsize(form):
+            raise SecureAggregationError("the scales of an exchange are too short")
+        heaviest, devices, *bounds = struct.unpack_from(form, data)
+        return replace(self, heaviest=heaviest, devices=devices, bounds=tuple(bounds))
 
     def quantized(self, values: Doubles, weight: int, draw: np.random.Generator) -> Words:
         """A device's values and weight as numbers of the ring."""

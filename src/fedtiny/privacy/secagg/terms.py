@@ -3,7 +3,7 @@
 import hashlib
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from fedtiny.errors import SecureAggregationError
@@ -66,6 +66,15 @@ class Terms:
     def needed(self) -> int:
         """How many of its neighbors a device needs."""
         return graph.threshold(self.degree, self.threshold)
+
+    def message(self) -> "Message":
+        """What devices do not know yet of the terms: who takes part, and the scales."""
+        return Message(TERMS, self.number, 0, dict.fromkeys(self.participants, b""), self.scales)
+
+    def told(self, message: "Message") -> "Terms":
+        """The terms as a device reads them, which knows the others from the run and the request."""
+        participants, scales = tuple(message.entries), bytes(message.body)
+        return replace(self, number=message.number, participants=participants, scales=scales)
 
     def check(self) -> None:
         """Refuse terms under which a sum would not hide one device from the others."""
