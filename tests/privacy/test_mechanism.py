@@ -23,9 +23,7 @@ def test_the_norm_is_that_of_all_parts_together():
     assert norm([part(3, 4), part(24, weight=0.5)]) == 13
 
 
-@pytest.mark.parametrize(
-    ("clip", "factor"), [(26, 1), (13, 1), (6.5, 0.5), (1.3, 0.1), (inf, 1)]
-)
+@pytest.mark.parametrize(("clip", "factor"), [(26, 1), (13, 1), (6.5, 0.5), (1.3, 0.1), (inf, 1)])
 def test_a_vector_is_scaled_down_to_the_clip_and_never_up(clip, factor):
     assert mechanism(clip).factor([part(3, 4), part(12)]) == pytest.approx(factor, rel=1e-15)
 

@@ -43,8 +43,8 @@ class PrivateMean:
         self._answered.append(reply.device)
         scaled = {name: part.values * factor for name, part in parts.items() if name != THETA}
         if reply.theta is not None:  # not by way of the step, if it stays: every bit is kept
-            whole = self._sent.vector + parts[THETA].values * factor
-            scaled[THETA] = reply.theta.vector if factor == 1.0 else whole
+            shorter = self._sent.vector + parts[THETA].values * factor
+            scaled[THETA] = reply.theta.vector if factor == 1.0 else shorter
         self._sums.add(scaled, 1)
 
     def _parts(self, reply: Reply) -> dict[str, Part]:
