@@ -151,7 +151,8 @@ def check(method: "Method", processes: int = 1) -> None:
     if method.config.privacy.differential and not hides:
         raise ConfigError(
             f"devices of method '{method.name}' send masks, gradients or scores of their own, "
-            "which differential privacy cannot hide; use --method fedtiny, set, snip, synflow or fedavg"
+            "which differential privacy cannot hide; use --method fedtiny, set, snip, synflow or "
+            "fedavg"
         )
 
 
@@ -179,8 +180,8 @@ def remarks(config: Config) -> tuple[str, ...]:
     if not config.privacy.differential or config.privacy.secret_noise:
         return ()
     return (
-        "privacy's noise follows from --seed, which devices know: whoever has it can take the noise "
-        "away; with data that matter use --privacy.secret-noise",
+        "privacy's noise follows from --seed, which devices know: whoever has it can take the "
+        "noise away; with data that matter use --privacy.secret-noise",
     )
 
 
