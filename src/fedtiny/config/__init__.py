@@ -5,6 +5,7 @@ from fedtiny.config.flat import dumps, from_dict, load, parse, refuse_program, t
 from fedtiny.config.presets import (
     ResolvedConfig,
     ResolvedPruning,
+    ResolvedServer,
     ResolvedTrain,
     RunConfig,
     parse_flops,
@@ -37,6 +38,7 @@ __all__ = [
     "PruningConfig",
     "ResolvedConfig",
     "ResolvedPruning",
+    "ResolvedServer",
     "ResolvedTrain",
     "RobustnessConfig",
     "RunConfig",
