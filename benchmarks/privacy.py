@@ -62,7 +62,6 @@ def measured(network: str, seed: int, rounds: int, clip: float | None, epsilon: 
         "epsilon": epsilon if clip else None,
         "seed": seed,
         "accuracy": found.accuracy,
-        "values": result["model_bytes"] // 4,
         "kept_weights": result["kept_weights"],
         "privacy": result.get("privacy"),
         "processor_seconds": round(time.process_time() - started, 1),

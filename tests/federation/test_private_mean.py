@@ -9,7 +9,7 @@ from fedtiny.config import from_dict
 from fedtiny.errors import ConfigError
 from fedtiny.federation import private
 from fedtiny.federation.messages import Reply, Request, pool_arrays
-from fedtiny.federation.private_mean import LOSS_WEIGHT, LARGEST_LOSS, PrivateMean
+from fedtiny.federation.private_mean import LARGEST_LOSS, LOSS_WEIGHT, PrivateMean
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator, collect
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import ABSENT, Traffic
@@ -46,7 +46,10 @@ def theta(*values):
 SENT = theta(1, 2, 0, 4)
 
 
-def mean(replies, clip, program=(Train(1),), noise=0.0, asked=None, arrays=None, **other):
+TRAIN = (Train(1),)
+
+
+def mean(replies, clip, program=TRAIN, noise=0.0, asked=None, arrays=None, **other):
     own = {"seed": 0, "round": 0, "number": 0, **other}
     mechanism = Mechanism(clip, noise, asked or len(replies), **own)
     found = PrivateMean(Request("train", "m", 0, program, SENT, arrays or {}), mechanism)

@@ -1,6 +1,7 @@
 """Runs under differential privacy."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import fedtiny
 from fedtiny.config import from_dict
 from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.federation import private
 from fedtiny.runs.formatting import privacy_line, round_line
 from fedtiny.runs.reporter import Silent
 
@@ -43,9 +45,9 @@ def test_without_noise_and_clip_a_run_is_the_plain_one_to_the_last_bit(tmp_path,
     """Where all devices have as many samples, since under privacy each counts the same."""
     plain = tiny(**kind, pruning={"growth": "random"}, fleet={"fraction": 0.5})
     privacy = {"noise_multiplier": 0.0, "clip": float("inf"), "sampling": "fixed"}
-    private = replace(plain, privacy=replace(plain.privacy, **privacy))
+    hidden = replace(plain, privacy=replace(plain.privacy, **privacy))
     one = train(plain, tmp_path / "plain", data=ALIKE).path
-    other = train(private, tmp_path / "private", data=ALIKE).path
+    other = train(hidden, tmp_path / "private", data=ALIKE).path
     assert bits(one) == bits(other)
     assert [line["answered"] for line in lines(one)] == [line["answered"] for line in lines(other)]
     assert [line["epsilon"] for line in lines(other)] == [None] * 3
@@ -183,3 +185,22 @@ def test_a_noise_that_is_too_small_for_the_budget_is_refused(dp, tmp_path):
     config = tiny(privacy={"noise_multiplier": 0.2, "epsilon": 1.0})
     with pytest.raises(FedTinyError, match="exceeds"):
         train(config, tmp_path / "run")
+
+
+def test_secret_noise_is_not_the_seeds_and_resumes_from_the_checkpoint(dp, tmp_path):
+    privacy = {"noise_multiplier": 1.0, "clip": 0.5, "delta": 0.01}
+    seeded = train(tiny(privacy=privacy), tmp_path / "seeded").path
+    config = tiny(privacy={**privacy, "secret_noise": True})
+    path = stop(config, tmp_path / "secret", 1)
+    shutil.copytree(path, tmp_path / "copy")
+    for own in (path, tmp_path / "copy"):
+        resume(own)
+    assert bits(path) == bits(tmp_path / "copy") != bits(seeded)
+    assert bits(train(config, tmp_path / "another").path) != bits(path)
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_a_run_says_what_its_noise_follows_from(secret):
+    config = tiny(privacy={"epsilon": 8.0, "secret_noise": secret})
+    told = " ".join(private.remarks(config))
+    assert ("use --privacy.secret-noise" in told) is not secret

@@ -344,9 +344,9 @@ class RobustnessConfig(Settings):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrivacyConfig(Settings):
-    """What the model may reveal of one device: differential privacy, client level.
+    """What is hidden of one device: differential privacy, client level, and secure aggregation.
 
-    It is on if a budget or a noise is given.
+    Differential privacy is on if a budget or a noise is given.
 
     Example:
         >>> fedtiny.Config(privacy=fedtiny.config.PrivacyConfig(epsilon=8, clip=0.5))
@@ -376,6 +376,9 @@ class PrivacyConfig(Settings):
     accountant: Literal["rdp", "pld"] = "rdp"
     """How epsilon is computed: by Renyi divergences, or by the distribution of the privacy loss,
     which is tighter, slower, and for Poisson sampling only."""
+    secret_noise: bool = False
+    """Draw noise and sampling by a secret of the server's, kept in the checkpoint: without it they
+    follow from --seed, which devices know, and the same seed gives the same model."""
     secure_aggregation: bool = False
     """Devices send masked vectors, and the server learns their sum and no single one."""
     threshold: float = 0.66

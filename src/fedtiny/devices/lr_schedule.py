@@ -1,6 +1,6 @@
 """What a device works out from the config and the round: its learning rate."""
 
-from math import cos, pi
+from math import ceil, cos, pi
 
 from fedtiny.config import TrainConfig
 from fedtiny.config.checks import milestones

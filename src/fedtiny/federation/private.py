@@ -4,6 +4,7 @@ Every question to devices is one release, whatever it asks: the same sampling, c
 The account is in the server's memory, so a checkpoint has it and no release counts twice.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from fedtiny.federation.transport import Outcome
 
 PRIVACY = "privacy"  # the account, in a server's memory
-SECRET_SEED = 1 << 32  # a smaller seed can be found by trying
+SECRET_BITS = 128
 
 
 def begin(server: "Server", questions: int) -> None:
@@ -42,7 +43,9 @@ def begin(server: "Server", questions: int) -> None:
         plan = _release(server, 1.0)
         noise = noise_for(config.epsilon, delta(server), plan, planned, config.accountant)
     clip = config.clip_start if config.clip == "adaptive" else config.clip
-    server.memory[PRIVACY] = {"noise_multiplier": noise, "clip": clip, "releases": []}
+    key = secrets.randbits(SECRET_BITS) if config.secret_noise else server.config.seed
+    opened = {"noise_multiplier": noise, "clip": clip, "releases": [], "key": f"{key:x}"}
+    server.memory[PRIVACY] = opened
     least = questions + 1
     if _exceeds(server, least):
         raise ConfigError(
@@ -60,7 +63,7 @@ def delta(server: "Server") -> float:
 def sampled(server: "Server") -> list[int]:
     """The devices of the next question: each by a draw of its own, or a fixed number of them."""
     devices, release = list(server.transport.devices), _release(server, 0.0)
-    draw = generator(server.config.seed, "participants", round=_number(server))
+    draw = generator(_key(server), "participants", round=_number(server))
     if release.sampling == "poisson":
         chances = draw.random(len(devices))
         return [device for device, own in zip(devices, chances, strict=True) if own < release.rate]
@@ -81,7 +84,7 @@ def mechanism(server: "Server", action: str, program: Program) -> Mechanism | No
         clip=account["clip"],
         noise_multiplier=account["noise_multiplier"],
         asked=_release(server, 0.0).asked,
-        seed=config.seed,
+        seed=_key(server),
         round=server.round,
         number=_number(server),
         counts_bits=config.privacy.clip == "adaptive" and action == "train",
@@ -135,13 +138,21 @@ def summary(server: "Server") -> dict[str, Any]:
     }
 
 
-def check(method: "Method") -> None:
-    """Refuse a method whose replies are no one vector under one mask."""
+def _key(server: "Server") -> int:
+    """What noise and sampling are drawn by: the seed, or a secret."""
+    return int(server.memory[PRIVACY]["key"], 16)
+
+
+def check(method: "Method", processes: int = 1) -> None:
+    """Refuse a method whose replies are no one vector under one mask, and secrets of several."""
+    if method.config.privacy.secret_noise and processes > 1:
+        raise ConfigError("--privacy.secret-noise is one process's own; start it without torchrun")
     hides = method.private and not method.device_verbs
     if method.config.privacy.differential and not hides:
         raise ConfigError(
             f"devices of method '{method.name}' send masks, gradients or scores of their own, "
-            "which differential privacy cannot hide; use --method fedtiny, set, snip, synflow or fedavg"
+            "which differential privacy cannot hide; use --method fedtiny, set, snip, synflow or "
+            "fedavg"
         )
 
 
@@ -166,11 +177,11 @@ def refuse_open_verbs(method: str, program: Program) -> None:
 
 def remarks(config: Config) -> tuple[str, ...]:
     """What whoever starts a private run should know, in sentences."""
-    if not config.privacy.differential or config.seed >= SECRET_SEED:
+    if not config.privacy.differential or config.privacy.secret_noise:
         return ()
     return (
-        "the noise follows from --seed: whoever guesses it can take the noise away; for data that "
-        "matter use a secret one of 62 random bits",
+        "privacy's noise follows from --seed, which devices know: whoever has it can take the "
+        "noise away; with data that matter use --privacy.secret-noise",
     )
 
 

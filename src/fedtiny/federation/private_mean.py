@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.reply_spec import expected
@@ -41,10 +42,12 @@ class PrivateMean:
         factor = self._mechanism.factor([*parts.values()])
         self._within += factor == 1.0
         self._answered.append(reply.device)
-        scaled = {name: part.values * factor for name, part in parts.items() if name != THETA}
+        scaled: dict[str, NDArray[np.floating]] = {
+            name: part.values * factor for name, part in parts.items() if name != THETA
+        }
         if reply.theta is not None:  # not by way of the step, if it stays: every bit is kept
-            whole = self._sent.vector + parts[THETA].values * factor
-            scaled[THETA] = reply.theta.vector if factor == 1.0 else whole
+            shorter = self._sent.vector + parts[THETA].values * factor
+            scaled[THETA] = reply.theta.vector if factor == 1.0 else shorter
         self._sums.add(scaled, 1)
 
     def clipped(self, reply: Reply) -> tuple[dict[str, Doubles], bool]:
@@ -86,8 +89,9 @@ class PrivateMean:
         """An array as it counts; candidates are told apart by losses less their mean."""
         if name != LOSSES or self._mechanism.clip == inf:
             return values
-        capped = np.minimum(values, LARGEST_LOSS)
-        return capped - capped.mean()
+        capped: Doubles = np.minimum(values, LARGEST_LOSS)
+        centered: Doubles = capped - capped.mean()
+        return centered
 
     def _weight(self, name: str) -> float:
         clip = self._mechanism.clip

@@ -168,7 +168,7 @@ def assemble(
     )
     check_network(network, dataset)
     method.check(param_spec)
-    private.check(method)
+    private.check(method, ranks.size)
     backend, why = resolve.choose_backend(config, method, network, param_spec, graph)
     if planning and backend == "torch":  # whose memory bounds the density
         wanted = replace(wanted, device_backend=backend)
