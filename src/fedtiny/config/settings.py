@@ -475,7 +475,7 @@ class Config(Settings):
     robustness: RobustnessConfig = field(default_factory=RobustnessConfig)
     """How far devices are trusted; every reply is checked in any case."""
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
-    """What the model may reveal of one device: differential privacy, client level."""
+    """What is hidden of one device: differential privacy, and secure aggregation."""
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -98,7 +98,7 @@ def _secured(work: Workload, request: Request, mask: Mask, plain: Traffic) -> Tr
     values = sum(layout.values()) + (mask.count if expected(request).theta else 0)
     many, table = (devices, privacy.neighbors, len(layout)), table_for(request, devices)
     secured = Traffic(plain.down + sizes.down(*many), sizes.up(*many, values))
-    return secured + (Traffic(8, 4 * (table.words + 1)) if table else Traffic())
+    return secured + (Traffic(8, 4 * (table.size + 1)) if table else Traffic())
 
 
 def _exchange(

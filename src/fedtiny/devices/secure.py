@@ -134,7 +134,7 @@ class _Exchange:
         self.gradients = table and GradientTable(self.request, table, bound, self.heaviest)
         scales = self.scales.to_bytes() + (self.gradients.to_bytes() if self.gradients else b"")
         self.terms = Terms(*told, *limits, scales)
-        size = self.scales.count + (self.gradients.words if self.gradients else 0)
+        size = self.scales.count + (self.gradients.size if self.gradients else 0)
         self.sum = SecureSum(self.terms, size, fleet.ciphers)
         self.told: dict[int, Terms] = {}
         self._encodes = fleet.config.fleet.wire == "encode"

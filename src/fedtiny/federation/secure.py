@@ -211,7 +211,7 @@ def remarks(config: Config, requests: Iterable[Request]) -> tuple[str, ...]:
     if not privacy.cryptography:
         found.append("secure aggregation is simulated without cryptography: nothing is masked")
     tables = filter(None, (table_for(request, devices) for request in requests))
-    if largest := max((4 * table.words for table in tables), default=0):
+    if largest := max((4 * table.size for table in tables), default=0):
         found.append(
             f"the largest gradients travel in a table of up to {largest / 1e6:.2f} MB a device, "
             "which shows all their positions, and the gradient at one that a single device has"

@@ -41,9 +41,9 @@ class GradientTable:
     heaviest: int
 
     @property
-    def words(self) -> int:
+    def size(self) -> int:
         """Numbers of the ring that it takes."""
-        return self.table.words + 1
+        return self.table.size + 1
 
     def to_bytes(self) -> bytes:
         """As devices are told it."""
@@ -68,13 +68,13 @@ class GradientTable:
         table = self.table.filled(np.concatenate(keys), numbers.astype(np.int64))
         return np.append(table, np.uint32(told))
 
-    def read(self, words: Words, weight: int) -> Gradients:
+    def read(self, total: Words, weight: int) -> Gradients:
         """The mean of each gradient that a device reported; those not reported count as zero.
 
         With a small chance a table cannot be read: then there are none.
         """
         try:
-            keys, _, sums = self.table.read(words[:-1])
+            keys, _, sums = self.table.read(total[:-1])
         except SecureAggregationError:
             keys, sums = np.empty(0, np.int64), np.empty(0, np.int64)
         means = sums * (self.bound / self.table.levels * self.heaviest / weight)
@@ -86,7 +86,7 @@ class GradientTable:
             found[layer] = SparseVector(sizes[layer], indices, means[first:last].astype(np.float32))
         return found
 
-    def next_bound(self, words: Words) -> float:
+    def next_bound(self, total: Words) -> float:
         """The bound that follows from what devices say of this one."""
-        clipped, near = divmod(int(words[-1]), self.table.devices + 1)
+        clipped, near = divmod(int(total[-1]), self.table.devices + 1)
         return followed(self.bound, near > 0, clipped > 0)

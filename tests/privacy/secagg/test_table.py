@@ -46,18 +46,18 @@ def test_no_table_of_any_size_fails_often():
 
 def test_an_empty_table_is_read():
     table = Table(4, 10, 100, 0)
-    keys, counts, sums = table.read(np.zeros(table.words, np.uint32))
+    keys, counts, sums = table.read(np.zeros(table.size, np.uint32))
     assert len(keys) == len(counts) == len(sums) == 0
 
 
 def test_a_damaged_table_is_refused_not_misread():
     table, draw = Table(4, 50, 1000, 0), np.random.default_rng(0)
     total = sum(table.filled(*drawn(table, draw)) for _ in range(4)).astype(np.uint32)
-    for place in draw.integers(0, table.words, 60):
+    for place in draw.integers(0, table.size, 60):
         damaged = total.copy()
         damaged[place] += 12345
         assert refusal(lambda bad=damaged: table.read(bad))
-    noise = draw.integers(0, 2**32, table.words, dtype=np.uint32)
+    noise = draw.integers(0, 2**32, table.size, dtype=np.uint32)
     assert refusal(lambda: table.read(noise))
 
 

@@ -46,7 +46,7 @@ class Table:
         return HASHES * ceil((SPARE * self.devices * self.entries + LEAST) / HASHES)
 
     @property
-    def words(self) -> int:
+    def size(self) -> int:
         """Numbers of the ring that it takes."""
         return FIELDS * self.cells
 
@@ -71,9 +71,9 @@ class Table:
             for row, own in zip(table, fields, strict=True):
                 np.add.at(row, cells, own)
 
-    def read(self, words: Words) -> tuple[Keys, Keys, NDArray[np.int64]]:
+    def read(self, total: Words) -> tuple[Keys, Keys, NDArray[np.int64]]:
         """All positions of a sum of tables in order, how many devices have each, and their sums."""
-        table = words.reshape(FIELDS, self.cells).astype(np.int64)
+        table = total.reshape(FIELDS, self.cells).astype(np.int64)
         found: dict[int, tuple[int, int]] = {}
         while (table[:3] != 0).any():
             keys, counts, values = self._single(table)
