@@ -112,6 +112,7 @@ class Many:
         started, before = time.perf_counter(), self.spent["devices"]
         assert np.array_equal(total.result(self), exact)
         unmasking = time.perf_counter() - started - (self.spent["devices"] - before)
+        total.close()
         return {
             "devices": count,
             "neighbors": self.terms.degree,

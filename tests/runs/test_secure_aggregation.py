@@ -18,6 +18,7 @@ from fedtiny.privacy.mechanism import Mechanism
 from fedtiny.privacy.secagg.table import Table
 from fedtiny.privacy.secagg.terms import MASKED
 from fedtiny.runs.assembly import assemble
+from fedtiny.runs.metrics import round_record
 from fedtiny.runs.reporter import Silent
 from fedtiny.sparse.theta import Theta
 
@@ -253,6 +254,9 @@ def test_bounds_follow_and_a_clipped_value_widens_its_bound():
     fedtiny.federation.rounds.next_round(assembly.server, assembly.method, 9)
     assert bounds.clipped
     assert all(bounds.known[name] == 4e-9 for name in bounds.clipped)
+    result = fedtiny.federation.rounds.next_round(assembly.server, assembly.method, 9)
+    assert result.outcome.clipped == tuple(bounds.clipped) != ()
+    assert round_record(assembly, result, 0.0)["clipped"] == bounds.clipped
     transport.close()
 
 

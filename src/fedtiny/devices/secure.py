@@ -179,6 +179,7 @@ class _Exchange:
         self.fleet.bounds.follow(self.layout, self.scales, mean)
         lost = {device: ABSENT for device in self.devices if device not in answered}
         found = self.layout.outcome(mean, answered, lost | dict(failed), self.traffic)
+        found = replace(found, clipped=tuple(self.fleet.bounds.clipped))
         if not self.gradients:
             return found
         self.fleet.bounds.known[BOUND] = self.gradients.next_bound(table)

@@ -165,6 +165,7 @@ def round_record(assembly: Assembly, result: RoundResult, started: float) -> Rec
         **measured,
         "train_loss": result.outcome.metrics.get("loss"),
         **private.record(assembly.server),
+        **({"clipped": list(result.outcome.clipped)} if result.outcome.clipped else {}),
         "density": mask.density,
         "densities": dict(mask.densities),
         **_effective(assembly),

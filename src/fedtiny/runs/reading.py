@@ -131,6 +131,7 @@ RECORD = of_round(
         **dict.fromkeys(("train_loss", "epsilon", "clip"), LOSS),
         "effective_density": maybe(SHARE),
         **dict.fromkeys(("device_accuracy_mean", "device_accuracy_worst"), maybe(SHARE)),
+        "clipped": listed(is_text),
         "device_accuracies": by_device(SHARE),
         "densities": table(SHARE),
         "effective_densities": maybe(table(maybe(SHARE))),
