@@ -243,6 +243,12 @@ def test_a_default_delta():
     assert private.delta(server(delta=1e-5)) == 1e-5
 
 
+def test_one_device_needs_a_delta_of_its_own():
+    with pytest.raises(ConfigError, match="give a smaller one"):
+        server(1)
+    assert private.delta(server(1, delta=0.1)) == 0.1
+
+
 def test_privacy_that_is_off_is_not_there():
     found = Server(from_dict({}), FakeTransport(), SENT)
     private.begin(found, 1)

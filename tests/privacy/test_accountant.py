@@ -71,6 +71,12 @@ def test_the_noise_for_a_budget_spends_it_and_no_more(dp, release):
     assert epsilon([(found, 11)], DELTA) > 4.0
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_budget_that_hardly_any_noise_meets_gets_a_little(dp, sampling):
+    release = Release(1.0, sampling, 0.5, 10)
+    assert noise_for(1e6, DELTA, release, 2) == 0.1
+
+
 def test_nothing_is_spent_by_nothing_and_everything_without_noise():
     assert epsilon([], DELTA) == 0
     assert epsilon([(Release(0.0, "fixed", 0.1, 100), 1)], DELTA) == inf

@@ -34,6 +34,7 @@ EXTRAS = {
     "matplotlib": ("matplotlib", "plot"),
     "ONNX Runtime": ("onnxruntime", "onnx"),
     "pandas": ("pandas", "pandas"),
+    "dp-accounting": ("dp_accounting", "dp"),
     **{name: (name, name) for name in TRACKERS},
 }
 """What extras bring: the module of each, and the extra's name."""

@@ -38,6 +38,8 @@ def begin(server: "Server", questions: int) -> None:
     noise, planned = config.noise_multiplier, (server.config.rounds or 0) + questions
     if noise != 0:
         require("dp_accounting", extra="dp")  # to fail before the rounds do
+    if delta(server) == 1:
+        raise ConfigError("the default of --privacy.delta is 1 for one device; give a smaller one")
     if noise is None:
         assert config.epsilon is not None
         plan = _release(server, 1.0)

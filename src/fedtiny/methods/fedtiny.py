@@ -46,7 +46,8 @@ class FedTiny(Method):
 
     def check(self, param_spec: ParamSpec) -> None:
         super().check(param_spec)
-        if self._growth_kind not in PRIVATE_GROWTH and self._is_private:
+        grows = self.config.pruning.progressive and self._is_private
+        if grows and self._growth_kind not in PRIVATE_GROWTH:
             raise ConfigError(
                 f"--pruning.growth {self._growth_kind} sends gradients at places of a device's "
                 "own, which differential privacy cannot hide; use random or shared"
@@ -79,7 +80,8 @@ class FedTiny(Method):
         )
 
     def _growth_remarks(self) -> tuple[str, ...]:
-        if self._growth_kind == (self.config.pruning.growth or self.growth):
+        own = self.config.pruning.growth or self.growth
+        if self._growth_kind == own or not self.config.pruning.progressive:
             return ()
         how = "at random" if self._is_private else "by gradients at places that all devices share"
         return (f"weights are grown {how}: gradients at places of a device's own are not sent",)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
 from typing import Any, Literal
@@ -100,11 +100,14 @@ def _fresh(accountant: Accountant, sampling: Sampling) -> Any:
 def noise_for(
     budget: float, delta: float, release: Release, times: int, accountant: Accountant = "rdp"
 ) -> float:
-    """The least noise multiplier with which so many such releases stay within a budget."""
+    """The least noise multiplier, from 0.1 up, with which so many releases stay within a budget."""
     dp = require("dp_accounting", extra="dp")
+    least = replace(release, noise_multiplier=LEAST_NOISE)
+    if epsilon([(least, times)], delta, accountant) <= budget:
+        return LEAST_NOISE
 
     def events(noise: float) -> Any:
-        own = Release(noise, release.sampling, release.rate, release.devices)
+        own = replace(release, noise_multiplier=noise)
         return dp.SelfComposedDpEvent(own.event(), times)
 
     with _without_warnings():

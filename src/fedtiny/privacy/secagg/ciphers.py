@@ -1,9 +1,10 @@
 """The cryptography of secure aggregation, and none in its place, for simulations that need speed.
 
-All of it is that of the package `cryptography`: X25519, Ed25519, HKDF-SHA256, ChaCha20 and
-ChaCha20-Poly1305. Nothing here is drawn from a run's seed: keys come from the operating system.
+X25519, Ed25519, ChaCha20 and ChaCha20-Poly1305 are those of the package `cryptography`, HMAC-SHA256
+that of Python. Nothing here is drawn from a run's seed: keys come from the operating system.
 """
 
+import hmac
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
@@ -68,11 +69,12 @@ class Cryptography:
         return _is_signed(public, text, signature)
 
     def derived(self, secret: bytes, about: bytes, count: int = 1) -> list[bytes]:
-        """By HKDF-SHA256."""
-        hashes, kdf, length = _part("hashes"), _part("kdf.hkdf"), count * KEY_BYTES
-        keys = kdf.HKDF(algorithm=hashes.SHA256(), length=length, salt=None, info=about)
-        found = bytes(keys.derive(secret))
-        return [found[start : start + KEY_BYTES] for start in range(0, length, KEY_BYTES)]
+        """By HKDF-SHA256 (RFC 5869), without salt."""
+        key = hmac.digest(bytes(KEY_BYTES), secret, "sha256")
+        found = [b""]
+        for number in range(1, count + 1):
+            found.append(hmac.digest(key, found[-1] + about + bytes([number]), "sha256"))
+        return found[1:]
 
     def new_shares(self, holders: Sequence[int], threshold: int) -> tuple[int, dict[int, int]]:
         secret = shamir.new_secret()
