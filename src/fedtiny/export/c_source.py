@@ -58,8 +58,6 @@ def write_c(
 
     Weights are held as `values`: int8 with a scale a filter, or fp32. Names begin with `prefix`.
     """
-    if values == "fp16":
-        raise ExportError("C code holds weights as int8 or fp32, not as fp16")
     return write_source(Source(model, values, prefix), out)
 
 
@@ -85,6 +83,8 @@ class Source:
     """All of the text is made before any file is written."""
 
     def __init__(self, model: TinyModel, values: Values, prefix: str = c_runtime.PREFIX) -> None:
+        if values == "fp16":
+            raise ExportError("C code holds weights as int8 or fp32, not as fp16")
         self.tiny, self.values, self.prefix = model, values, prefix
         self.program = program(model.net.graph)
         outputs = self.program.shapes[self.program.steps[-1].gives]
@@ -118,6 +118,11 @@ class Source:
         return self.tiny.shape[1] == 1
 
     @property
+    def reads(self) -> Mapping[str, str]:
+        """What a program for trying the model reads."""
+        return VALUES if self.is_signal else PIXELS
+
+    @property
     def ram_bytes(self) -> int:
         """Bytes of static buffers."""
         floats = self.plan.arena + self.max_sums
@@ -137,8 +142,8 @@ class Source:
 
     def main(self) -> str:
         """The text of main.c."""
-        reads = VALUES if self.is_signal else PIXELS
-        return c_runtime.prefixed(Template(self._text("main.c")).substitute(reads), self.prefix)
+        text = Template(self._text("main.c")).substitute(self.reads)
+        return c_runtime.prefixed(text, self.prefix)
 
     def model(self) -> str:
         """The text of model.c."""

@@ -12,9 +12,10 @@ from safetensors.numpy import save
 
 from fedtiny.errors import ExportError, FedTinyError, did_you_mean
 from fedtiny.export import c_runtime, packed
-from fedtiny.export.c_int8 import int8_flash_bytes, write_int8
+from fedtiny.export.c_int8 import Int8Source, int8_flash_bytes
 from fedtiny.export.c_int8_runtime import Target
-from fedtiny.export.c_source import flash_bytes, write_c
+from fedtiny.export.c_project import Project, write_project
+from fedtiny.export.c_source import CReport, Source, flash_bytes, write_source
 from fedtiny.export.calibration import quantized, samples
 from fedtiny.export.network import Activations, TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
@@ -25,23 +26,28 @@ from fedtiny.paths import user_path
 from fedtiny.runs.formatting import size
 from fedtiny.runs.inputs import model_width
 
+Format = Literal["packed", "onnx", "torch", "c", "cmake", "platformio", "zephyr"]
+PROJECTS: tuple[Project, ...] = get_args(Project)
+IN_C = ("c", *PROJECTS)
+
 
 @dataclass(frozen=True)
 class Order:
     """Take the tiny model of a run away, and see how large it is in every format.
 
     packed: one small file for fedtiny predict and fedtiny.load. onnx: with sparse initializers.
-    torch: a dense state dict and how to build it. c: C99 source without dependencies.
+    torch: a dense state dict and how to build it. c: C99 source without dependencies. cmake,
+    platformio, zephyr: that source in a project for a board.
     """
 
     source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="DIR")]
     """The run folder, or a packed model."""
-    format: Literal["packed", "onnx", "torch", "c"] = "packed"
+    format: Format = "packed"
     """What to write."""
     out: Path | None = None
     """Where to write it; default: beside the model."""
     values: Values | None = None
-    """How weights are held: packed fp32, fp16 or int8; c fp32 or int8 (its default)."""
+    """How weights are held: packed fp32, fp16 or int8; C code fp32 or int8 (its default)."""
     fold: bool = True
     """Make batch norm part of the layer before it."""
     plain: bool = False
@@ -49,12 +55,13 @@ class Order:
     best: bool = False
     """The best round's model, of a run with --save-best; default: the final one."""
     activations: Activations | None = None
-    """int8: compute with integers, in packed, c and onnx; default: as the model does."""
+    """int8: compute with integers, in packed, C code and onnx; default: as the model does."""
     calibrate: Path | None = None
     """Images that measure the ranges of int8 activations: an .npz file, or a folder of images by
     class; default: the run's public set."""
-    target: Target = "generic"
-    """What C code with int8 activations is written for."""
+    target: Target | None = None
+    """What C code with int8 activations is written for; default: cortex-m in a project for a board,
+    else generic."""
     prefix: str = c_runtime.PREFIX
     """What names in C begin with, so that a firmware may hold two models."""
 
@@ -82,14 +89,14 @@ class Order:
             raise ExportError(f"--activations int8 has int8 weights, not --values {self.values}")
         if self.calibrate is not None and not self.activations:
             raise ExportError("--calibrate is for --activations int8")
-        if self.target != "generic" and self.format != "c":
-            raise ExportError("--target is for --format c with --activations int8")
+        if self.target not in (None, "generic") and self.format not in IN_C:
+            raise ExportError("--target is for C code with --activations int8")
         if not re.fullmatch("[a-z][a-z0-9_]{0,30}", self.prefix):
             raise ExportError(
                 f"--prefix is a word of small letters, digits and _, not {self.prefix!r:.40}"
             )
-        if self.prefix != c_runtime.PREFIX and self.format != "c":
-            raise ExportError("--prefix is for --format c")
+        if self.prefix != c_runtime.PREFIX and self.format not in IN_C:
+            raise ExportError(f"--prefix is for C code: {', '.join(IN_C)}")
 
     def _check_names(self) -> None:
         """Refuse a format or values that there are not; the command line has checked them."""
@@ -97,7 +104,7 @@ class Order:
             "format": tuple(ENDINGS),
             "values": (None, *get_args(Values)),
             "activations": (None, *get_args(Activations)),
-            "target": get_args(Target),
+            "target": (None, *get_args(Target)),
         }
         for name, known in choices_of.items():
             value = getattr(self, name)
@@ -122,7 +129,7 @@ class Order:
     @property
     def stored(self) -> Values:
         """How values are stored."""
-        return self.values or ("int8" if self.format == "c" or self.activations else "fp32")
+        return self.values or ("int8" if self.format in IN_C or self.activations else "fp32")
 
     @property
     def place(self) -> Path:
@@ -140,12 +147,15 @@ class Order:
             held = "" if self.stored == "fp32" else f".{self.stored}"
             marks = marks or held
             marks += "" if self.fold else ".unfolded"
-        if self.format == "c" and self.activations:
+        if self.format in IN_C and self.activations:
             marks = "_int8"
         return folder / f"{stem}{marks}{ENDINGS[self.format]}"
 
 
-ENDINGS = {"packed": ".packed", "onnx": ".onnx", "torch": ".torch.safetensors", "c": "_c"}
+ENDINGS: dict[Format, str] = {
+    **{"packed": ".packed", "onnx": ".onnx", "torch": ".torch.safetensors", "c": "_c"},
+    **{project: f"_{project}" for project in PROJECTS},
+}
 
 
 Written = tuple[TinyModel | None, tuple[Path, ...], str]
@@ -189,13 +199,23 @@ def _written(
         case "torch":
             run = trained(order.source, best=order.best, **own)
             return write_torch(run, place), "dense"
+    made = _written_c(order, model, place)
+    return made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}"
+
+
+def _written_c(order: Order, model: TinyModel, place: Path) -> CReport:
+    """Write the C code of a model, alone or in a project for a board."""
     if model.activations is not None:
-        made = write_int8(model, place, target=order.target, prefix=order.prefix)
-    elif order.target != "generic":
+        target = order.target or ("cortex-m" if order.format in PROJECTS else "generic")
+        source: Source = Int8Source(model, target, order.prefix)
+    elif order.target not in (None, "generic"):
         raise ExportError("--target is for C code with --activations int8")
     else:
-        made = write_c(model, place, values=order.stored, prefix=order.prefix)
-    return made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}"
+        source = Source(model, order.stored, order.prefix)
+    match order.format:
+        case "cmake" | "platformio" | "zephyr":
+            return write_project(source, place, order.format)
+    return write_source(source, place)
 
 
 def _traced_by_torch(order: Order, place: Path, **own: Any) -> Path:
