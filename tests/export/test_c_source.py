@@ -47,6 +47,7 @@ def test_the_header_tells_sizes_and_shape(model, tmp_path):
     told = dict(re.findall(r"#define MODEL_(\w+) (\d+)", (tmp_path / "model.h").read_text()))
     assert told == {
         **{"CHANNELS": "1", "HEIGHT": "8", "WIDTH": "8", "CLASSES": "10"},
+        "STEPS": "9",  # of a profile
         **{"TABLE_BYTES": str(report.flash_bytes), "RAM_BYTES": str(report.ram_bytes)},
     }
     assert [path.name for path in report.files] == ["model.c", "model.h", "main.c"]

@@ -99,6 +99,34 @@ def test_on_a_desktop_it_classifies_as_numpy_does(project, model, images, tmp_pa
 
 
 @needs_compiler
+@pytest.mark.parametrize("activations", ["float32", "int8"])
+def test_a_profile_has_every_step(activations, model, images, tmp_path):
+    int8 = activations == "int8"
+    made = quantize(model, images) if int8 else model
+    source = Int8Source(made, "generic", "digits") if int8 else Source(model, "int8", "digits")
+    write_project(source, tmp_path, "cmake")
+    files = ("digits.c", "classify.c", "desktop.c")
+    plain = _printed(compiled(tmp_path, sources=files), images[:1])
+    result, *steps = _printed(
+        compiled(tmp_path, "-O2", "-DDIGITS_PROFILE", sources=files), images[:1]
+    )
+    assert [result] == plain
+    names = [line[11:] for line in steps]
+    assert names[0] == "load"
+    assert names[-1] == ("connect 13" if int8 else "logits")
+    assert [name for name in names if name.startswith("convolve")] == [
+        *("convolve 0", "convolve 4", "convolve 8"),
+    ]
+    assert all(int(line[:10]) >= 0 for line in steps)
+    assert f"#define DIGITS_STEPS {len(steps)}\n" in (tmp_path / "digits.h").read_text()
+
+
+def _printed(program, images):
+    done = subprocess.run([program], input=images.tobytes(), capture_output=True, check=True)
+    return done.stdout.decode().splitlines()
+
+
+@needs_compiler
 def test_sensors_are_read_as_floats(tmp_path):
     shape = (6, 64)
     model = tiny_model(measured(models.build("cnn1d", shape, 10, width=8), shape, 0.3))

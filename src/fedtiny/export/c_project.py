@@ -50,7 +50,8 @@ def _text(source: Source, project: Project, name: str) -> str:
     held = files("fedtiny.export").joinpath("boards", folder, name).read_text(encoding="ascii")
     if name == "classify.c":
         return c_runtime.prefixed(Template(held).substitute(source.reads), source.prefix)
-    terms = {"prefix": source.prefix, "layout": _layout(source)}
+    macro = f"{source.prefix.upper()}_PROFILE"
+    terms = {"prefix": source.prefix, "layout": _layout(source), "macro": macro}
     return Template(held).safe_substitute(terms)
 
 

@@ -137,6 +137,7 @@ class Source:
             classes=len(self.tiny.classes),
             table_bytes=self.table_bytes,
             ram_bytes=self.ram_bytes,
+            steps=1 + len(self.calls.steps),
             functions=self._text("model_raw.h" if self.is_signal else "model_bytes.h"),
         )
 
@@ -154,6 +155,7 @@ class Source:
             *(self._text("tensor.c"), *self.pixels.lines),
             *(self._text(f"{part}.c") for part in self.parts),
             *self.declarations.lines,
+            self._profile(),
             *self._runs(),
         )
         return "\n".join(parts)
@@ -162,6 +164,12 @@ class Source:
         headers = ("math.h", "stddef.h", "string.h")
         lines = "".join(f"#include <{header}>\n" for header in headers)
         return f'#include "{self.prefix}.h"\n\n{lines}'
+
+    def _profile(self) -> str:
+        """What measures steps, behind a macro."""
+        named = ["load", *(name for name, _ in self.calls.steps)]
+        names = "\n".join(f"    {string(name)}," for name in named)
+        return Template(self._text("profile.c")).substitute(step_names=names)
 
     def _runs(self) -> list[str]:
         """What a program calls."""
@@ -197,7 +205,19 @@ class Source:
                 f"#define MOST_KEPT {self.max_kept}",
                 f"#define MOST_SUMS {self.max_sums}\n",
             ]
-        return "\n".join([*lines, f"static float arena[{self.plan.arena}];\n"])
+        return "\n".join([*lines, *self._arena("float")])
+
+    def _arena(self, type: str) -> list[str]:
+        """The arena, which a macro may place."""
+        placing = f"{self.prefix.upper()}_ARENA"
+        return [
+            "/* What places the arena, such as an attribute that names a section. */",
+            f"#ifndef {placing}",
+            f"#define {placing}",
+            "#endif",
+            "",
+            f"{placing} static {type} arena[{self.plan.arena}];\n",
+        ]
 
     def _parts(self) -> list[str]:
         """The parts of the runtime that its statements need."""
@@ -209,7 +229,10 @@ class Source:
     def _functions(self, file: str, **more: int) -> str:
         load = self.program.steps[0]
         names = "\n".join(f"    {string(name)}," for name in self.tiny.classes)
-        body = "\n".join(f"    {line}" for line in self.calls.statements)
+        steps = enumerate((lines for _, lines in self.calls.steps), 1)
+        body = "\n".join(
+            f"    {line}" for number, lines in steps for line in [*lines, f"END_STEP({number});"]
+        )
         clear = "".join(f"    {line}\n" for line in self.calls.clearing(load))
         image = self.plan.tensors[load.gives].name
         return Template(self._text(file)).substitute(

@@ -65,7 +65,7 @@ void board_write(const char *text)
 }
 
 /* Ticks of the processor's clock since the start. */
-static uint32_t ticks(void)
+uint32_t board_ticks(void)
 {
     uint32_t high, low;
     do {
@@ -85,12 +85,12 @@ void board_before(void)
     __asm__ volatile("mov %0, sp" : "=r"(first_stack));
     for (uint32_t *at = stack_low; at < first_stack - 16; ++at)
         *(volatile uint32_t *)at = PAINT;
-    first_tick = ticks();
+    first_tick = board_ticks();
 }
 
 void board_after(void)
 {
-    const uint32_t taken = ticks() - first_tick;
+    const uint32_t taken = board_ticks() - first_tick;
     const uint32_t *at = stack_low;
     char text[64];
     while (at < first_stack && *at == PAINT)

@@ -16,17 +16,22 @@ void board_write(const char *text)
     Serial.print(text);
 }
 
-static unsigned long first;
+uint32_t board_ticks(void)
+{
+    return static_cast<uint32_t>(micros());
+}
+
+static uint32_t first;
 
 void board_before(void)
 {
-    first = micros();
+    first = board_ticks();
 }
 
 void board_after(void)
 {
     Serial.print("microseconds ");
-    Serial.println(micros() - first);
+    Serial.println(board_ticks() - first);
 }
 
 void setup()

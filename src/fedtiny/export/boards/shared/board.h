@@ -3,6 +3,7 @@
 #define BOARD_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,6 +14,9 @@ size_t board_read(void *to, size_t size);
 
 /* Print text. */
 void board_write(const char *text);
+
+/* A counter that counts up, for the profile of a model. */
+uint32_t board_ticks(void);
 
 /* Called before and after a sample is classified, to measure it. */
 void board_before(void);

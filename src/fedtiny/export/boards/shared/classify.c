@@ -20,6 +20,28 @@ static void print_result(int class, const float *logits)
     board_write("\n");
 }
 
+#ifdef MODEL_PROFILE
+uint32_t model_ticks(void)
+{
+    return board_ticks();
+}
+
+static void print_profile(void)
+{
+    char text[32];
+    for (int i = 0; i < MODEL_STEPS; ++i) {
+        (void)snprintf(text, sizeof text, "%10lu ", (unsigned long)model_profile[i]);
+        board_write(text);
+        board_write(model_step_names[i]);
+        board_write("\n");
+    }
+}
+#else
+static void print_profile(void)
+{
+}
+#endif
+
 int classify_all(void)
 {
     float logits[MODEL_CLASSES];
@@ -30,6 +52,7 @@ int classify_all(void)
         class = $run(sample, logits);
         board_after();
         print_result(class, logits);
+        print_profile();
     }
     return got > 0;
 }

@@ -2,6 +2,7 @@
 #include "board.h"
 
 #include <stdio.h>
+#include <time.h>
 
 size_t board_read(void *to, size_t size)
 {
@@ -11,6 +12,11 @@ size_t board_read(void *to, size_t size)
 void board_write(const char *text)
 {
     (void)fputs(text, stdout);
+}
+
+uint32_t board_ticks(void)
+{
+    return (uint32_t)clock();
 }
 
 void board_before(void)

@@ -25,14 +25,19 @@ void board_write(const char *text)
         uart_poll_out(console, (unsigned char)*text);
 }
 
+uint32_t board_ticks(void)
+{
+    return k_cycle_get_32();
+}
+
 void board_before(void)
 {
-    first = k_cycle_get_32();
+    first = board_ticks();
 }
 
 void board_after(void)
 {
-    const uint32_t taken = k_cycle_get_32() - first;
+    const uint32_t taken = board_ticks() - first;
     char text[32];
     (void)snprintf(text, sizeof text, "cycles %lu\n", (unsigned long)taken);
     board_write(text);
