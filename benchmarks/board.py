@@ -4,10 +4,12 @@ Each is exported as a CMake project, compiled, and run on images; logits are com
 those of int8 activations bit for bit. Flash and RAM are those of the model's object. Instructions
 are counted by QEMU's -icount; they are no cycles.
 
-    python benchmarks/board.py [--run DIR] [--images 20] [--only digits|resnet18] [--json PATH]
+    python benchmarks/board.py [--run DIR] [--images 20] [--only digits|resnet18|resnet8]
+                               [--json PATH]
 
 The digits are those of a run folder; without one, `fedtiny run --width 64 --density 0.01` makes it
-under build/board. ResNet18 for 32 x 32 images is that of benchmarks/export.py, untrained.
+under build/board. ResNet18 for 32 x 32 images is that of benchmarks/export.py at density 0.01, and
+ResNet8 (MLPerf Tiny's) beside it is dense; both are untrained.
 """
 
 import argparse
@@ -82,6 +84,7 @@ class Row:
     ram: int
     stack: int
     instructions: int
+    multiply_adds: int
     agrees: bool
 
 
@@ -159,8 +162,19 @@ def measure(name: str, model: TinyModel, images: np.ndarray, folder: Path) -> It
             same = np.array_equal(found.logits, wanted)
             yield Row(
                 *(name, activations, board, level, size.flash, size.ram),
-                *(found.stack, found.instructions, bool(same if is_int8 else close)),
+                *(found.stack, found.instructions, multiply_adds(model)),
+                bool(same if is_int8 else close),
             )
+
+
+def multiply_adds(model: TinyModel) -> int:
+    """Of the kept weights, for an image."""
+    graph, weights = model.net.graph, model.net.weights
+    return sum(
+        weights[node.name].values.size * rows * columns
+        for node, (_, rows, columns) in zip(graph.nodes, graph.shapes, strict=True)
+        if node.name in weights
+    )
 
 
 def expected(model: TinyModel, images: np.ndarray) -> np.ndarray:
@@ -182,23 +196,31 @@ def digits(run: Path | None) -> tuple[TinyModel, TinyModel, np.ndarray]:
     return model, integers, data.load("digits").test.images
 
 
-def resnet18() -> tuple[TinyModel, TinyModel, np.ndarray]:
-    """ResNet18 for 32 x 32 images, its integers, and random images."""
+def random(name: str, width: int, density: float) -> tuple[TinyModel, TinyModel, np.ndarray]:
+    """An untrained network for 32 x 32 images, its integers, and random images."""
     import export
 
-    model = export.tiny_model("resnet18", *export.sparse_network("resnet18", 64, 0.01))
+    model = export.tiny_model(name, *export.sparse_network(name, width, density))
     images = np.random.default_rng(0).integers(0, 256, (32, *export.SHAPE), dtype=np.uint8)
     return model, quantize(model, images), images
 
 
-HEADING = ("model", "activations", "board", "level", "flash", "RAM", "stack", "million", "NumPy")
+MODELS = {
+    "digits": digits,
+    "resnet18": lambda _: random("resnet18", 64, 0.01),
+    "resnet8": lambda _: random("resnet8", 16, 1.0),
+}
+HEADING = (
+    *("model", "activations", "board", "level", "flash", "RAM", "stack"),
+    *("million instructions", "a multiply-add", "NumPy"),
+)
 
 
 def line(row: Row) -> str:
     """A line of the table in Markdown."""
     numbers = (
         *(f"{row.flash / 1e3:.1f} kB", f"{row.ram / 1e3:.1f} kB", f"{row.stack} B"),
-        f"{row.instructions / 1e6:.2f}",
+        *(f"{row.instructions / 1e6:.2f}", f"{row.instructions / row.multiply_adds:.2f}"),
     )
     agrees = ("same bits" if row.activations == "int8" else "close") if row.agrees else "DIFFERS"
     cells = (row.model, row.activations, row.board, row.level, *numbers, agrees)
@@ -216,8 +238,7 @@ def tell(rows: Iterator[Row]) -> list[Row]:
 
 def table(models: Sequence[str], run: Path | None, count: int) -> list[Row]:
     """Measure models, and print a table."""
-    makers = {"digits": lambda: digits(run), "resnet18": resnet18}
-    made = {name: makers[name]() for name in models}
+    made = {name: MODELS[name](run) for name in models}
     print(f"| {' | '.join(HEADING)} |\n{'|---' * len(HEADING)}|")
     return [
         row
@@ -231,12 +252,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, help="a run folder of the digits")
     parser.add_argument("--images", type=int, default=20)
-    parser.add_argument("--only", choices=("digits", "resnet18"))
+    parser.add_argument("--only", choices=tuple(MODELS))
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     if lacks := missing():
         sys.exit(f"this needs Debian's {', '.join(lacks)}: apt-get install {' '.join(lacks)}")
-    models = [asked.only] if asked.only else ["digits", "resnet18"]
+    models = [asked.only] if asked.only else [*MODELS]
     rows = table(models, asked.run, asked.images)
     if asked.json:
         asked.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
