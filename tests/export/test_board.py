@@ -30,7 +30,7 @@ needs_board = pytest.mark.skipif(bool(MISSING), reason=f"needs Debian's {', '.jo
 
 ARM = ("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
 RISCV = ("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf")
-AARCH64 = ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross")
+AARCH64 = ("aarch64-linux-gnu-gcc", "g++-aarch64-linux-gnu")
 CORES = {
     "M0+": (ARM, "-mcpu=cortex-m0plus -mthumb -mfloat-abi=soft"),
     "M4F": (ARM, "-mcpu=cortex-m4 -mthumb -mfpu=fpv4-sp-d16 -mfloat-abi=hard"),
