@@ -11,6 +11,7 @@ from fedtiny.config import (
     DataConfig,
     PruningConfig,
     SelectionConfig,
+    ServerConfig,
     TrainConfig,
     from_dict,
     resolve,
@@ -35,11 +36,22 @@ def test_other_data_gets_the_papers_setting(name):
 
 
 def test_the_rest_of_the_papers_setting_is_the_default():
-    config = Config()
+    config = resolve(Config())
     assert (config.fleet.devices, config.fleet.alpha, config.fleet.fraction) == (10, 0.5, 1.0)
     assert (config.selection.kind, config.selection.development_ratio) == ("adaptive_bn", 0.1)
     assert (config.pruning.granularity, config.pruning.order) == ("block", "backward")
-    assert config.train.optimizer == "adam"
+    assert (config.train.optimizer, config.train.lr_schedule) == ("adam", "constant")
+    assert (config.server.optimizer, config.pruning.budgets) == ("fedavg", "uniform")
+
+
+def test_a_method_has_a_recipe_of_its_own_and_what_is_said_beats_it():
+    config = resolve(Config(method="fedtiny_flow"))
+    assert (config.train.optimizer, config.train.lr_schedule) == ("sgd", "cosine")
+    assert (config.server.optimizer, config.server.beta1) == ("fedavgm", 0.7)
+    assert config.pruning.budgets == "flow"
+    assert config.train.local_epochs == resolve(Config()).train.local_epochs
+    said = Config(method="fedtiny_flow", train=TrainConfig(optimizer="adam"))
+    assert resolve(said).train.optimizer == "adam"
 
 
 def test_the_digits_are_quick():
@@ -57,9 +69,10 @@ def test_what_is_said_beats_the_preset(name):
         width=3,
         rounds=7,
         data=DataConfig(name=name),
-        train=TrainConfig(local_epochs=2, batch_size=9),
+        train=TrainConfig(local_epochs=2, batch_size=9, optimizer="sgd", lr_schedule="cosine"),
+        server=ServerConfig(optimizer="fedadam", beta1=0.5),
         selection=SelectionConfig(pool_size=4),
-        pruning=PruningConfig(delta_r=6, r_stop=11),
+        pruning=PruningConfig(delta_r=6, r_stop=11, budgets="erk"),
     )
     assert resolve(said) == said
     assert hash(resolve(said)) == hash(said)

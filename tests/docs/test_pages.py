@@ -22,7 +22,7 @@ NOT_RUN = {
     "torchrun": "starts several processes: tests/devices/test_distributed.py does",
     "fedtiny resume runs/fedtiny-cifar10": "goes on with what torchrun would have begun",
     "fedtiny run --data.name cifar10 --memory": "needs a full network, and minutes",
-    "fedtiny run --data.name cifar10 --method synflow": "needs a GPU and CIFAR-10",
+    "fedtiny run --data.name cifar10 --method fedtiny_flow": "needs a GPU and CIFAR-10",
     "fedtiny run --method synflow --density 0.1 --width 8 --rounds 40": "takes minutes",
     "fedtiny cost --memory-budget 3MB": "walks the flow of a full network, minutes on two cores",
     "fedtiny run --method erk": "its package is installed first: tests/methods has that",

@@ -15,6 +15,7 @@ from .markdown import ROOT
 PAPER_S, OWN = ("table1", "ablation"), ("granularity",)
 FILES = {name: ROOT / "results" / "mini" / f"{name}.json" for name in (*PAPER_S, *OWN)}
 FULL = ROOT / "results" / "paper" / "table1.json"
+BUDGETS = ROOT / "results" / "paper" / "permille.json"
 TOLD_WITH_CODE = ("fedtiny-cifar10-resnet18-d0.001", "fl_pqsu-cifar10-resnet18-d0.001")
 PAGE = (ROOT / "docs" / "results.md").read_text()
 
@@ -43,12 +44,15 @@ def results(names, folder, out, scale, files):
 
 
 def test_every_file_is_shown():
-    assert sorted((ROOT / "results").rglob("*.json")) == sorted([*FILES.values(), FULL])
+    assert sorted((ROOT / "results").rglob("*.json")) == sorted([*FILES.values(), FULL, BUDGETS])
 
 
 def at_full_scale(out):
-    """The rows of Table 1 that have a result at the paper's own scale."""
-    return [row for row in made(["table1"], None, out, "paper", (FULL,)) if "| - |" not in row]
+    """The rows of Table 1 and of two budgets that have a result at the paper's own scale."""
+    budgets = ROOT / "experiments" / "budgets"
+    found = made(["table1"], None, out, "paper", (FULL,))
+    found += made(["permille"], budgets, out, "paper", (BUDGETS,))
+    return [row for row in found if "| - |" not in row]
 
 
 def test_what_was_run_at_the_paper_s_scale_is_shown(tmp_path):
@@ -58,7 +62,9 @@ def test_what_was_run_at_the_paper_s_scale_is_shown(tmp_path):
 
 
 def test_every_result_at_the_paper_s_scale_has_a_curve_to_its_end():
-    for cell in json.loads(FULL.read_text())["cells"]:
+    for cell in (
+        cell for file in (FULL, BUDGETS) for cell in json.loads(file.read_text())["cells"]
+    ):
         assert cell["curve"][-1] == [300, cell["numbers"]["accuracy"]]
 
 

@@ -36,14 +36,22 @@ def test_every_way_of_training_is_the_same(name, backend, tmp_path):
 )
 def test_kinds_of_candidates_and_rules_of_growth_are_the_same(rule, backend, tmp_path):
     config = tiny(
-        method="fedtiny_flow",
+        method="fedtiny",
         device_backend=backend,
         rounds=3,
-        selection={"pool": "flow,random", "pool_size": 2},
-        pruning={"growth": rule, "drop": "after_training", "delta_r": 2, "iterations": 3},
+        selection={"pool": "flow,random", "pool_size": 2, "tolerance": 0.003},
+        pruning={"growth": rule, "drop": "after_training", "delta_r": 2, "iterations": 3}
+        | {"granularity": "entire"},
     )
     simulated, federated = both(config, tmp_path)
     assert sum(line["mask_change"] > 0 for line in simulated["metrics"]) >= 2
+    assert [name for name in simulated if simulated[name] != federated[name]] == []
+
+
+def test_a_recipe_of_a_method_is_the_same(tmp_path):
+    config = tiny(method="fedtiny_flow", rounds=3, pruning={"iterations": 3})
+    simulated, federated = both(config, tmp_path)
+    assert not any(line["mask_change"] for line in simulated["metrics"])
     assert [name for name in simulated if simulated[name] != federated[name]] == []
 
 

@@ -5,6 +5,7 @@ from fedtiny.config.flat import dumps, from_dict, load, parse, refuse_program, t
 from fedtiny.config.presets import (
     ResolvedConfig,
     ResolvedPruning,
+    ResolvedServer,
     ResolvedTrain,
     RunConfig,
     parse_flops,
@@ -35,6 +36,7 @@ __all__ = [
     "PruningConfig",
     "ResolvedConfig",
     "ResolvedPruning",
+    "ResolvedServer",
     "ResolvedTrain",
     "RobustnessConfig",
     "RunConfig",

@@ -6,7 +6,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from math import floor
 from typing import Any, Literal, TypeVar
 
-from fedtiny.config.settings import Config, PruningConfig, SelectionConfig, TrainConfig
+from fedtiny.config.settings import (
+    Config,
+    PruningConfig,
+    SelectionConfig,
+    ServerConfig,
+    TrainConfig,
+)
 from fedtiny.errors import ConfigError
 
 T = TypeVar("T")
@@ -27,6 +33,20 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "svhn": PAPER | {"rounds": 200},
 }
+RECIPE: dict[str, Any] = {
+    "train": {"optimizer": "adam", "lr_schedule": "constant"},
+    "server": {"optimizer": "fedavg", "beta1": 0.9},
+    "pruning": {"budgets": "uniform"},
+}
+"""What the paper trains with, whatever the data."""
+RECIPES: dict[str, dict[str, Any]] = {
+    "fedtiny_flow": {
+        "train": {"optimizer": "sgd", "lr_schedule": "cosine"},
+        "server": {"optimizer": "fedavgm", "beta1": 0.7},
+        "pruning": {"budgets": "flow"},
+    },
+}
+"""Methods that train with another; the other settings of RECIPE are as there."""
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 FLOPS_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmg]i?)?b?", re.IGNORECASE)
@@ -39,6 +59,16 @@ class ResolvedTrain(TrainConfig):
 
     local_epochs: int
     batch_size: int
+    optimizer: Literal["adam", "sgd"]
+    lr_schedule: Literal["constant", "cosine", "steps"]
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ResolvedServer(ServerConfig):
+    """The server's optimizer; a rate left open is its own."""
+
+    optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedyogi"]
+    beta1: float
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -54,14 +84,16 @@ class ResolvedPruning(PruningConfig):
 
     delta_r: int
     r_stop: int
+    budgets: Literal["uniform", "erk", "flow", "global"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ResolvedConfig(Config):
-    """A config with the data set's preset filled in: what methods and costs are worked out from."""
+    """A config with the presets of data set and method: what methods and costs go by."""
 
     rounds: int
     train: ResolvedTrain
+    server: ResolvedServer
     selection: ResolvedSelection
     pruning: ResolvedPruning
 
@@ -87,7 +119,7 @@ class RunConfig(ResolvedConfig):
 
 
 def resolve(config: Config) -> ResolvedConfig:
-    """Fill in what was left open: the paper's setting, or a quick one for the digits.
+    """Fill in what was left open: the paper's setting, one for the digits, the method's own.
 
     With a number of rounds and without r_stop, pruning ends by two thirds of the run, or by the
     share of it that is asked for.
@@ -98,8 +130,10 @@ def resolve(config: Config) -> ResolvedConfig:
     r_stop = min(preset["pruning"]["r_stop"], max(1, rounds * 2 // 3))
     if share is not None:
         r_stop = max(1, floor(share * rounds + 1e-9))
-    pruning = preset["pruning"] | {"r_stop": r_stop}
-    return _filled(ResolvedConfig, config, preset | {"pruning": pruning})
+    preset = preset | {"pruning": preset["pruning"] | {"r_stop": r_stop}}
+    recipe = RECIPE | RECIPES.get(config.method, {})
+    sections = {name: preset.get(name, {}) | values for name, values in recipe.items()}
+    return _filled(ResolvedConfig, config, preset | sections)
 
 
 def resolve_run(

@@ -123,16 +123,18 @@ class TrainConfig(Settings):
     """Epochs on a device in a round; default: the preset's."""
     batch_size: int | None = None
     """Samples in a mini-batch; default: the preset's."""
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """adam: lr 1e-3, decay 1e-4. sgd: lr 0.05, momentum 0.9, decay 5e-4. Fresh every round."""
+    optimizer: Literal["adam", "sgd"] | None = None
+    """adam: lr 1e-3, decay 1e-4. sgd: lr 0.05, momentum 0.9, decay 5e-4. Fresh every round.
+    Default: adam; of fedtiny_flow sgd."""
     lr: float | None = None
     """Learning rate; default: the optimizer's own."""
     weight_decay: float | None = None
     """Added to the gradient, times the weight; default: the optimizer's own."""
     decay_norms: bool = True
     """Weight decay on batch norm and biases too, not only on weights of layers."""
-    lr_schedule: Literal["constant", "cosine", "steps"] = "constant"
-    """How the learning rate goes over the rounds; within a round it does not change."""
+    lr_schedule: Literal["constant", "cosine", "steps"] | None = None
+    """How the learning rate goes over the rounds; within a round it does not change. Default:
+    constant; of fedtiny_flow cosine."""
     lr_warmup: int = 0
     """First rounds over which the learning rate rises to its full value, in equal steps."""
     lr_final: float = 0.0
@@ -160,12 +162,13 @@ class ServerConfig(Settings):
         Config(server=ServerConfig(optimizer='fedadam', lr=0.02))
     """
 
-    optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedyogi"] = "fedavg"
-    """fedavg takes the mean as it is; the others take a step along mean - theta."""
+    optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedyogi"] | None = None
+    """fedavg takes the mean as it is; the others take a step along mean - theta. Default: fedavg;
+    of fedtiny_flow fedavgm."""
     lr: float | None = None
     """Learning rate of that step; default: 1 for fedavg and fedavgm, 0.01 for the others."""
-    beta1: float = 0.9
-    """fedavgm, fedadam, fedyogi: momentum."""
+    beta1: float | None = None
+    """fedavgm, fedadam, fedyogi: momentum. Default: 0.9; of fedtiny_flow 0.7."""
     beta2: float = 0.99
     """fedadam, fedyogi: decay of the second moment."""
     tau: float = 1e-3
@@ -235,10 +238,10 @@ class PruningConfig(Settings):
     """Where pruned weights' gradients are measured: least epsilon of batch norm meanwhile."""
     reclaim: bool = False
     """FedTiny: drop weights that reach nothing before others when growing."""
-    budgets: Literal["uniform", "erk", "flow", "global"] = "uniform"
+    budgets: Literal["uniform", "erk", "flow", "global"] | None = None
     """How kept weights are spread over layers: the same density in each; in proportion to the sum
     of a layer's dimensions (ERK); by synaptic flow before training; or, for SNIP, SynFlow and
-    GraSP, by one threshold over the method's own scores."""
+    GraSP, by one threshold over the method's own scores. Default: uniform; of fedtiny_flow flow."""
     flow_beta: float = 0.5
     """Budgets `flow`: a weight's flow is divided by its operations to this power. 0 spends the most
     operations, 1 about those of uniform budgets."""

@@ -44,12 +44,13 @@ def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
         (True, 144)
     """
     work = Workload.of(config, **inputs)
+    pruning = work.config.pruning
     return {
         "method": config.method,
         "model": config.model,
         "density": config.density,
-        "budgets": config.pruning.budgets,
-        "flow_beta": config.pruning.flow_beta if config.pruning.budgets == "flow" else None,
+        "budgets": pruning.budgets,
+        "flow_beta": pruning.flow_beta if pruning.budgets == "flow" else None,
         "batch_size": work.config.train.batch_size,
         "kept_weights": work.kept,
         "whole_density": work.network.param_spec.whole_density(work.kept),

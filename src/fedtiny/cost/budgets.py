@@ -87,7 +87,7 @@ def largest_density(
         True
     """
     model = memory_model or config.memory_model
-    if config.pruning.budgets == "flow":
+    if resolve(config).pruning.budgets == "flow":
         config = _uniform(config)
     full = Workload.of(replace(config, density=1.0), **inputs)
     if total(full, model) <= budget:
@@ -130,7 +130,7 @@ def _within_flops(config: C, even: Workload, **inputs: Unpack[CostInputs]) -> C:
     """At the most operations that fit: along the flow curve, then at a lower density."""
     assert config.flops_budget is not None
     limit = parse_flops(config.flops_budget, flops.dense_round(even))
-    if config.pruning.budgets == "flow" and even.method.budgets:
+    if resolve(config).pruning.budgets == "flow" and even.method.budgets:
         return _along_the_curve(config, limit, **inputs)
     work = Workload.of(config, **inputs)
     if flops.plain(work) <= limit:
@@ -192,7 +192,7 @@ def _still_within(config: C, budget: int, **inputs: Unpack[CostInputs]) -> C:
 
 def _check_known(method: Method, config: Config) -> None:
     """One threshold over scores of a pretrained model is not known before there is one."""
-    if config.pruning.budgets == "global" and "global" in method.budgets:
+    if resolve(config).pruning.budgets == "global" and "global" in method.budgets:
         raise ConfigError(
             "--flops-budget needs layer budgets that are known before training; choose "
             "--pruning.budgets uniform, erk or flow"

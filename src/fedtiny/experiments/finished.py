@@ -164,7 +164,7 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
     }
     if config.memory_budget or config.flops_budget:
         config = reading.config(folder)
-    if config.pruning.budgets == "flow" and methods.find(config.method).budgets:
+    if configs.resolve(config).pruning.budgets == "flow" and methods.find(config.method).budgets:
         inputs["flow"] = _flow_of(config, records[0], **inputs)
     moved = selection["bytes_down"] + selection["bytes_up"] if selection else 0
     return {
@@ -240,7 +240,8 @@ def unlike(config: Config, there: Config) -> list[str]:
         no_matter |= set(CHOSEN_BY_BUDGETS)
     if there.fleet.partition == "natural":
         no_matter |= set(CHOSEN_BY_THE_DATA)
-    return [name for name in differing(asked, flat(there)) if name not in no_matter]
+    found = differing(asked, flat(configs.resolve(there)))
+    return [name for name in found if name not in no_matter]
 
 
 def require_same(cell: Cell, folder: RunFolder) -> None:

@@ -24,6 +24,7 @@ NAMES = {
     "lotteryfl": "LotteryFL",
     "small_model": "Small model",
     "fedtiny": "FedTiny",
+    "fedtiny_flow": "FedTiny-Flow",
     "resnet18": "ResNet18",
     "vgg11": "VGG11",
     "vgg11_small": "VGG11 small",
@@ -82,6 +83,8 @@ class Quantity:
     unit: str = ""
     share_of: str | None = None
     """The number that it is a share of."""
+    times: str | None = None
+    """The number that it is multiplied with: a share, for one of the whole."""
     quoted: Callable[[str], str] | None = None
     """How the paper's own digits are written; default: like ours."""
     reference: str | None = None
@@ -90,7 +93,7 @@ class Quantity:
     def of(self, numbers: Numbers) -> float:
         """The quantity of a run."""
         unit = numbers[self.share_of] if self.share_of else 1e6 if self.unit == "MB" else 1
-        return numbers[self.name] / unit
+        return numbers[self.name] / unit * (numbers[self.times] if self.times else 1)
 
     def text(self, printed: float | str) -> str:
         """A value of the paper's."""
@@ -104,6 +107,7 @@ def _decimals(value: float) -> str:
 
 
 _ratio = "{:.3f}x".format
+_fine_ratio = "{:.2%}".format
 QUANTITIES = {
     "accuracy": Quantity("accuracy", "accuracy", "{:.4f}".format),
     "flops_ratio": Quantity("max FLOPs", "flops_ratio", _ratio, quoted="{}x".format),
@@ -130,6 +134,9 @@ QUANTITIES = {
         "FLOPs of a training round", "flops_training", scientific, "FLOPs", quoted=str
     ),
     "flops": Quantity("FLOPs of a round", "flops_round", scientific, "FLOPs"),
+    "flops_plain": Quantity(
+        "FLOPs", "flops_training", _fine_ratio, share_of="flops_round", times="flops_ratio"
+    ),
     "flops_share": Quantity("FLOPs", "flops_ratio", _ratio),
     "memory": Quantity("memory", "memory_paper", formatting.size),
     "bytes_round": Quantity("bytes", "bytes_round", formatting.size),

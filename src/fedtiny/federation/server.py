@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedtiny.aliases import old_attributes
-from fedtiny.config import Config
+from fedtiny.config import ResolvedConfig
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Arrays, Request
 from fedtiny.federation.public import PublicSet
@@ -37,7 +37,7 @@ class Server:
     `memory` (plain JSON) and `arrays` are for what a method must remember between rounds.
     """
 
-    config: Config
+    config: ResolvedConfig
     transport: Transport
     theta: Theta
     public: PublicSet | None = None

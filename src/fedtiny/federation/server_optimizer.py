@@ -7,7 +7,7 @@ is forgotten. Batch-norm statistics are the plain mean, whatever the optimizer.
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.config import ServerConfig
+from fedtiny.config import ResolvedServer
 from fedtiny.federation.server import Server
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta, length
@@ -38,7 +38,7 @@ def step(server: Server, mean: Theta) -> Theta:
     return moved.with_dense({name: mean.tensor(name) for name in mean.param_spec.statistics})
 
 
-def _direction(config: ServerConfig, delta: Doubles, state: dict[str, Doubles]) -> Doubles:
+def _direction(config: ResolvedServer, delta: Doubles, state: dict[str, Doubles]) -> Doubles:
     """Where to go, with the state after this round put in place of that before."""
     if config.optimizer == "fedavg":
         return delta

@@ -40,6 +40,7 @@ class FedTiny(Method):
     name = "fedtiny"
     pool: ClassVar[str] = "magnitude"
     tolerance: ClassVar[float] = 0.0
+    adjusts: ClassVar[bool] = True
     growth: ClassVar[str] = "gradient"
     drop: ClassVar[str] = "with_growth"
 
@@ -173,11 +174,15 @@ class FedTiny(Method):
             adjust_mask(server, scores, numbers, drops_later=drops_later)
 
     @property
+    def _progressive(self) -> bool:
+        return self.adjusts and self.config.pruning.progressive
+
+    @property
     def _reclaims(self) -> bool:
-        return self.config.pruning.progressive and self.config.pruning.reclaim
+        return self._progressive and self.config.pruning.reclaim
 
     def pruning_numbers(self, server: Server) -> dict[str, int]:
-        if not self.config.pruning.progressive:
+        if not self._progressive:
             return {}
         return self.schedule.pruning_numbers(server.theta.mask, server.round, room_of(server))
 

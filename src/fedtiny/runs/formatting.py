@@ -277,7 +277,7 @@ def _unused(config: Config) -> Iterator[str]:
     usual = flat(Config(workers=1))
     changed = [name for name, value in flat(config).items() if value != usual.get(name)]
     budgets = config.pruning.budgets
-    if budgets not in ("uniform", *methods.find(config.method).budgets):
+    if budgets not in (None, "uniform", *methods.find(config.method).budgets):
         why = (
             "has no scores of its own to set a threshold"
             if budgets == "global"
