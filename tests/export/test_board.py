@@ -16,7 +16,7 @@ from fedtiny.export.integer_model import IntegerModel
 from fedtiny.export.quantize import quantize
 
 from .c_operations import FORMS, Branches
-from .c_program import STRICT
+from .c_program import STRICT, run
 from .nets import shipped, tiny_model
 from .test_int8 import branches, samples
 
@@ -92,6 +92,17 @@ def test_a_model_of_digits_on_two_boards(images, tmp_path, capsys):
     assert 10_000 < integers.flash < 25_000
     assert 0 < integers.stack < 1000
     assert 100_000 < integers.instructions < floats.instructions < 3_000_000
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="needs Debian's cmake")
+def test_the_project_is_built_for_a_desktop(images, tmp_path):
+    made = quantize(tiny_model(shipped("small", 0.3)), images[:64])
+    write_project(Int8Source(made, "cortex-m", "digits"), tmp_path, "cmake")
+    place = tmp_path / "build"
+    for order in (["-S", tmp_path, "-B", place], ["--build", place]):
+        subprocess.run(["cmake", *order], check=True, capture_output=True)
+    _, _, logits = run(place / "firmware", images[:10])
+    np.testing.assert_array_equal(logits, IntegerModel(made)(images[:10]))
 
 
 @needs_board

@@ -6,21 +6,16 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import numpy as np
-
-from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
 from fedtiny.export import c_runtime
 from fedtiny.export.c_calls import Calls, functions
 from fedtiny.export.c_plan import OVERREAD, Plan, plan
 from fedtiny.export.c_program import program
 from fedtiny.export.c_steps import Program
-from fedtiny.export.c_tables import Table, table, turned_weights
-from fedtiny.export.c_text import Declarations, comment, string
+from fedtiny.export.c_tables import Table, layer_tables, pixel_tables
+from fedtiny.export.c_text import comment, string
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.files import make_own_folder, write_atomically
-from fedtiny.graph.arrays import Lowered
-from fedtiny.graph.ir import Kind
 
 BYTES_OF_KEPT, BYTES_OF_FLOAT = 8, 4
 MAX_BYTES = (1 << 31) - 1  # what an int counts
@@ -101,11 +96,11 @@ class Source:
 
     def _prepare(self) -> None:
         """Lay out tables, memory and calls."""
-        tables = _tables(self.tiny.net, self.values)
+        tables = layer_tables(self.tiny.net, self.values)
         self.plan = plan(self.program)
         self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
         self.calls = Calls(self.program, self.plan, tables, self.tiny.net)
-        self.pixels = _pixels(self.tiny.normalisation, raw=self.is_signal)
+        self.pixels = pixel_tables(self.tiny.normalisation, raw=self.is_signal)
 
     @property
     def table_bytes(self) -> int:
@@ -246,15 +241,6 @@ def _told(card: Mapping[str, Any]) -> list[str]:
     return [f"{n}: {v:.4g}" if isinstance(v, float) else f"{n}: {v}" for n, v in plain.items()]
 
 
-def _tables(net: Lowered, values: Values) -> dict[str, Table]:
-    """The table of every layer, by its name."""
-    transposed = {n.name: n for n in net.graph.nodes if n.kind == Kind.TRANSPOSED_CONVOLUTION}
-    return {
-        name: table(turned_weights(w, transposed[name].groups) if name in transposed else w, values)
-        for name, w in net.weights.items()
-    }
-
-
 def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple[int, int]:
     """Room for the kept weights of a filter and their end, and for the sums of a plane."""
     kept, sums = 0, 0
@@ -264,15 +250,3 @@ def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple
             kept = max(kept, tables[step.node.name].max_kept + 1)
             sums = max(sums, (rows - 1) * read.pitch + columns + OVERREAD)
     return kept, sums
-
-
-def _pixels(normalisation: Preparation, *, raw: bool) -> Declarations:
-    """What a byte of an image is multiplied by and shifted by; the same of measured values."""
-    mean, std = (np.asarray(v, dtype=np.float64) for v in (normalisation.mean, normalisation.std))
-    made = Declarations()
-    made.array("pixel_scale", (1 / (255 * std)).astype(np.float32))
-    made.array("pixel_shift", (-mean / std).astype(np.float32))
-    if raw:
-        made.array("raw_mean", mean.astype(np.float32))
-        made.array("raw_scale", (1 / std).astype(np.float32))
-    return made

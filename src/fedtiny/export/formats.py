@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import numpy as np
 import tyro
-from safetensors.numpy import save
 
 from fedtiny.errors import ExportError, FedTinyError, did_you_mean
 from fedtiny.export import c_runtime, packed
@@ -20,11 +18,11 @@ from fedtiny.export.calibration import quantized, samples
 from fedtiny.export.network import Activations, TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
 from fedtiny.export.onnx_int8 import onnx_int8_bytes
-from fedtiny.export.source import NoGraphError, Trained, tiny_model, trained
-from fedtiny.files import make_folder, write_atomically, write_json
+from fedtiny.export.source import NoGraphError, tiny_model, trained
+from fedtiny.export.torch_state import recipe_of, write_torch
+from fedtiny.files import make_folder, write_atomically
 from fedtiny.paths import user_path
 from fedtiny.runs.formatting import size
-from fedtiny.runs.inputs import model_width
 
 Format = Literal["packed", "onnx", "torch", "c", "cmake", "platformio", "zephyr"]
 PROJECTS: tuple[Project, ...] = get_args(Project)
@@ -255,32 +253,3 @@ def _size(
     except FedTinyError as error:
         return format, None, str(error)
     return format, found if isinstance(found, int) else len(found), remark
-
-
-def recipe_of(state: Path) -> Path:
-    """Where the recipe of a state dict lies."""
-    return state.with_suffix(".json")
-
-
-def write_torch(run: Trained, out: Path) -> tuple[Path, Path]:
-    """Write the state dict to `out` and beside it a recipe, which says how to build the network."""
-    state = {name: np.ascontiguousarray(array) for name, array in run.state.items()}
-    recipe = {
-        "build": {
-            "name": run.config.model,
-            "shape": list(run.data.input_shape),
-            "classes": len(run.data.classes),
-            "width": model_width(run.config, run.data.input_shape, len(run.data.classes)),
-        },
-        "python": "fedtiny.models.build(**build).load_state_dict(safetensors.torch.load_file(...))",
-        "input": {
-            "mean": list(run.data.mean),
-            "std": list(run.data.std),
-            "pixels": "from 0 to 1, then (pixel - mean) / std by channel",
-        },
-        "classes": list(run.data.classes),
-        "card": run.card(run.theta()),
-    }
-    write_atomically(out, save(state))
-    write_json(recipe_of(out), recipe)
-    return out, recipe_of(out)

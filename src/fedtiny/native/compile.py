@@ -74,7 +74,7 @@ def build(target: Path = LIBRARY, *, sanitize: bool = False, strict: bool = Fals
 def _macros(command: Sequence[str]) -> set[str]:
     """The macros that a compiler defines: what it compiles for, on whatever machine it runs."""
     lines = _run([*command, "-dM", "-E", "-x", "c++", os.devnull]).splitlines()
-    return {words[1] for line in lines if (words := line.split())[:1] == ["#define"]}
+    return {parts[1] for line in lines if (parts := line.split())[:1] == ["#define"]}
 
 
 def instruction_sets(macros: Container[str]) -> dict[str, tuple[str, ...]]:
