@@ -91,12 +91,12 @@ class Row:
 def missing() -> list[str]:
     """The Debian packages of what is not installed."""
     found = [package for tool, package in PACKAGES.items() if not shutil.which(tool)]
-    if "gcc-arm-none-eabi" not in found and not _has_newlib():
-        found.append("libnewlib-arm-none-eabi")
-    return found
+    return found if _has_newlib() else [*found, "libnewlib-arm-none-eabi"]
 
 
 def _has_newlib() -> bool:
+    if not shutil.which("arm-none-eabi-gcc"):
+        return False
     order = ["arm-none-eabi-gcc", "-print-file-name=nano.specs"]
     return Path(subprocess.check_output(order, text=True).strip()).is_absolute()
 
