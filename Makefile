@@ -78,6 +78,7 @@ bench: $(READY)  ## Measure the simulator, the bytes of a round, native devices 
 	$(BIN)/python benchmarks/grouped_convolutions.py
 	$(BIN)/python benchmarks/export.py
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/secure_aggregation.py
 
 board: $(READY)  ## Run exported models on Cortex-M cores under QEMU: flash, RAM, stack, instructions, the logits of NumPy
 	$(BIN)/python benchmarks/board.py

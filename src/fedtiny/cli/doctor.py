@@ -35,6 +35,7 @@ EXTRAS = {
     "ONNX Runtime": ("onnxruntime", "onnx"),
     "pandas": ("pandas", "pandas"),
     "dp-accounting": ("dp_accounting", "dp"),
+    "cryptography": ("cryptography", "secagg"),
     **{name: (name, name) for name in TRACKERS},
 }
 """What extras bring: the module of each, and the extra's name."""
