@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test slow docs screenshots federation dist package lint format bench fuzz clean
+.PHONY: help setup run test slow docs screenshots federation dist package lint format bench board fuzz clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -78,6 +78,9 @@ bench: $(READY)  ## Measure the simulator, the bytes of a round, native devices 
 	$(BIN)/python benchmarks/grouped_convolutions.py
 	$(BIN)/python benchmarks/export.py
 	$(BIN)/python benchmarks/startup.py
+
+board: $(READY)  ## Run exported models on Cortex-M cores under QEMU: flash, RAM, stack, instructions, the logits of NumPy
+	$(BIN)/python benchmarks/board.py
 
 FUZZ_SECONDS ?= 240
 

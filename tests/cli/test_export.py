@@ -64,6 +64,15 @@ def test_a_run_names_its_packed_model_and_its_report(fedtiny, tmp_path):
         (["--format", "torch"], ["model.torch.safetensors", "model.torch.json"]),
         (["--format", "c"], ["model_c/model.c", "model_c/model.h"]),
         (["--format", "c", "--values", "fp32"], ["model_c/model.c", "model_c/model.h"]),
+        (["--format", "cmake"], ["model_cmake/model.c", "model_cmake/CMakeLists.txt"]),
+        (
+            ["--format", "platformio", "--prefix", "digits"],
+            ["model_platformio/src/digits.c", "model_platformio/platformio.ini"],
+        ),
+        (
+            ["--format", "zephyr", "--activations", "int8"],
+            ["model_int8_zephyr/src/classify.c", "model_int8_zephyr/prj.conf"],
+        ),
     ],
 )
 def test_every_format_is_written_and_told(fedtiny, shipped, flags, names):
@@ -119,7 +128,7 @@ def test_neither_file_of_a_torch_export_is_written_over(fedtiny, shipped, tmp_pa
     assert "1.running_mean" in load_file(tmp_path / "good.safetensors")
 
 
-@pytest.mark.parametrize("format", ["packed", "onnx", "torch", "c"])
+@pytest.mark.parametrize("format", ["packed", "onnx", "torch", "c", "zephyr"])
 @pytest.mark.parametrize("below", ["x", "deep/er/x"])
 def test_a_place_below_a_file_is_told(fedtiny, shipped, tmp_path, format, below):
     (tmp_path / "file").write_text("my work")
@@ -373,10 +382,10 @@ def test_a_packed_model_is_calibrated_on_images_that_are_named(fedtiny, shipped,
         (["--activations", "int8", "--format", "onnx", "--plain"], "no --plain"),
         (["--activations", "int8", "--values", "fp16"], "has int8 weights, not --values fp16"),
         (["--calibrate", "images"], "--calibrate is for --activations int8"),
-        (["--target", "x86"], "--target is for --format c"),
+        (["--target", "x86"], "--target is for C code"),
         (["--target", "x86", "--format", "c"], "--target is for C code with --activations int8"),
         (["--format", "c", "--prefix", "a-b"], "--prefix is a word of small letters"),
-        (["--prefix", "mine"], "--prefix is for --format c"),
+        (["--prefix", "mine"], "--prefix is for C code"),
     ],
 )
 def test_settings_of_int8_that_do_not_fit(fedtiny, shipped, tmp_path, flags, sentence):

@@ -66,6 +66,7 @@ def test_only_what_a_model_needs_is_written(tmp_path):
     functions = set(re.findall(r"^static \w+ \*?(\w+)\(", plain, re.MULTILINE))
     layer = {"advance", "read_from_start", "scale_of", "bias_of", "limited", "connect"}
     always = {"row_of", "load_pixels", "load_values", "flatten", "largest_of", "compute"}
+    always |= {"start_profile", "end_step"}
     assert functions == {*layer, *always, "rectify"}
     assert "main.c -o model\n" in plain
 

@@ -47,6 +47,7 @@ def test_the_header_tells_sizes_and_shape(model, tmp_path):
     told = dict(re.findall(r"#define MODEL_(\w+) (\d+)", (tmp_path / "model.h").read_text()))
     assert told == {
         **{"CHANNELS": "1", "HEIGHT": "8", "WIDTH": "8", "CLASSES": "10"},
+        "STEPS": "9",  # of a profile
         **{"TABLE_BYTES": str(report.flash_bytes), "RAM_BYTES": str(report.ram_bytes)},
     }
     assert [path.name for path in report.files] == ["model.c", "model.h", "main.c"]
@@ -132,6 +133,7 @@ def test_the_firmware_of_the_docs_compiles_and_runs(model, tmp_path):
 def test_the_files_tell_the_command_of_the_docs(model, tmp_path):
     write_c(model, tmp_path)
     (command,) = re.findall(r"^cc .*$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    command = command.replace("model_c/", "")
     assert f"compile: {command}" in (tmp_path / "model.h").read_text()
     subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
     classes, _, _ = run(tmp_path / "model", np.zeros((2, 1, 8, 8), dtype=np.uint8))

@@ -22,6 +22,7 @@ NETWORKS = {
     "mobilenetv2": ((3, 16, 16), 8),
     "mobilenetv3_small": ((3, 16, 16), 8),
     "ds_cnn": ((1, 25, 10), 8),
+    "resnet8": ((3, 16, 16), 8),
     "resnet18_gn": ((3, 16, 16), 8),
     "squeezenet": ((3, 16, 16), 16),
     "cnn1d": ((6, 64), 8),

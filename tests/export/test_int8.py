@@ -33,6 +33,7 @@ DEVICES = {
     "mobilenetv2": ((3, 16, 16), 8),
     "mobilenetv3_small": ((3, 16, 16), 8),
     "ds_cnn": ((1, 25, 10), 8),
+    "resnet8": ((3, 16, 16), 8),
     "squeezenet": ((3, 16, 16), 16),
     "cnn1d": ((6, 64), 8),
     "mlp": ((20,), 16),
@@ -235,16 +236,18 @@ def test_two_models_and_a_placed_arena_in_one_program(tmp_path):
         "    int found = digits_run(image, logits);\n"
         '    printf("%d %d\\n", found, letters_run(image, others));\n    return 0;\n}\n'
     )
-    section = '-DDIGITS_ARENA=__attribute__((section(".fast")))'
+    sections = [
+        f'-D{prefix}_ARENA=__attribute__((section(".{prefix.lower()}")))'
+        for prefix in ("DIGITS", "LETTERS")
+    ]
     sources = ("both.c", "a/digits.c", "b/letters.c")
-    program = compiled(tmp_path, "-O2", section, sources=sources)
-    told = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
+    program = compiled(tmp_path, "-O2", *sections, sources=sources)
+    found = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
     blank = np.zeros((1, *first.shape), np.uint8)
-    assert int(told[0]) == IntegerModel(made)(blank).argmax()
-    sections = subprocess.run(
-        ["objdump", "-h", program], capture_output=True, text=True, check=True
-    )
-    assert ".fast" in sections.stdout
+    assert int(found[0]) == IntegerModel(made)(blank).argmax()
+    told = subprocess.run(["objdump", "-h", program], capture_output=True, text=True, check=True)
+    assert ".digits " in told.stdout
+    assert ".letters " in told.stdout
 
 
 def test_integers_take_a_quarter_of_the_ram(tmp_path):

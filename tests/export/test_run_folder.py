@@ -16,8 +16,9 @@ from fedtiny.config import Config, DataConfig
 from fedtiny.data import DataSet, ImageSet
 from fedtiny.errors import ExportError, RunError
 from fedtiny.export import numpy_model, onnx_torch, packed
-from fedtiny.export.formats import Order, export, write_torch
+from fedtiny.export.formats import Order, export
 from fedtiny.export.source import Trained, pack_run, tiny_model, trained
+from fedtiny.export.torch_state import write_torch
 from fedtiny.files import write_json
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Silent

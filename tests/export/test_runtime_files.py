@@ -12,7 +12,7 @@ from fedtiny.export import c_runtime
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "src" / "fedtiny" / "export" / "runtime"
 HEADERS = ("model.h", "model_bytes.h", "model_raw.h")
-ALWAYS = ("tensor", "run", "run_raw", "main")
+ALWAYS = ("tensor", "profile", "run", "run_raw", "main")
 EXCLUDING = ("exclude", "only-include", "include", "sources")
 
 

@@ -13,6 +13,7 @@ from fedtiny.export import support
 from fedtiny.graph.ir import Graph, Kind
 from fedtiny.graph.operations import lacking
 from fedtiny.models import analyze
+from fedtiny.models.analysis import profile
 from fedtiny.models.networks import parameters, small, width_for
 
 CIFAR = (3, 32, 32)
@@ -134,8 +135,8 @@ def test_an_image_that_is_too_small_is_refused():
 
 
 def test_an_unknown_model_gets_a_suggestion():
-    with pytest.raises(ModelError, match=r"no model 'resnet8'.*did you mean 'resnet18'"):
-        models.build("resnet8", CIFAR, 10)
+    with pytest.raises(ModelError, match=r"no model 'resnet19'.*did you mean 'resnet18'"):
+        models.build("resnet19", CIFAR, 10)
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 16, 33])
@@ -165,6 +166,24 @@ def test_a_budget_below_the_smallest_model_is_refused():
 
 
 # Networks of others
+
+
+def test_resnet8_has_the_shape_of_mlperf_tiny_s():
+    """A stem, three blocks of two convolutions, two shortcuts, a head; 12.5 million MACs."""
+    spec = analyze(on_paper("resnet8"), CIFAR)
+    shapes = {name.removesuffix(".weight"): shape for name, shape in spec.prunable.items()}
+    assert shapes == {
+        "layer1.0.conv1": (16, 16, 3, 3),
+        "layer1.0.conv2": (16, 16, 3, 3),
+        "layer2.0.conv1": (32, 16, 3, 3),
+        "layer2.0.conv2": (32, 32, 3, 3),
+        "layer2.0.shortcut.0": (32, 16, 1, 1),
+        "layer3.0.conv1": (64, 32, 3, 3),
+        "layer3.0.conv2": (64, 64, 3, 3),
+        "layer3.0.shortcut.0": (64, 32, 1, 1),
+    }
+    assert [len(block) for block in spec.blocks] == [2, 3, 3]
+    assert profile(on_paper("resnet8"), CIFAR).macs == 12_501_632
 
 
 def sample_of(name, size=16):

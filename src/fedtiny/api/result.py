@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import nn
 
-Format = Literal["packed", "onnx", "torch", "c"]
+Format = Literal["packed", "onnx", "torch", "c", "cmake", "platformio", "zephyr"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -169,8 +169,9 @@ class Result:
         Args:
             format: `packed`: one small file for :func:`fedtiny.load` and `fedtiny predict`; `onnx`:
                 with sparse initializers; `torch`: a dense state dict and how to build it; `c`: C99
-                source without dependencies.
-            out: The file, or for `c` the folder; default: in the run folder. Nothing that exists
+                source without dependencies; `cmake`, `platformio`, `zephyr`: that source in a
+                project for a board.
+            out: The file, or for C code the folder; default: in the run folder. Nothing that exists
                 at a place that is given is written over.
             values: How weights are held: packed `fp32` (default), `fp16` or `int8`; c `int8`
                 (default) or `fp32`.

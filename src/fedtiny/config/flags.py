@@ -20,7 +20,7 @@ SENTENCE = re.compile(rf"{COMMAND}|(?<![\w-])--([a-z][\w.-]*\w)(?:([ =])([\w.]+\
 ARGUMENTS: dict[str, Choices] = {
     **{"out": (str,), "seeds": (int,), "methods": (str,), "track": (str,)},
     **{"fold": (bool,), "plain": (bool,), "best": (bool,)},
-    "format": ("packed", "onnx", "torch", "c"),
+    "format": ("packed", "onnx", "torch", "c", "cmake", "platformio", "zephyr"),
     "values": ("fp32", "fp16", "int8"),
 }
 """Flags that are no settings of a run, but arguments of functions."""

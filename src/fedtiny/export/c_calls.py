@@ -121,12 +121,22 @@ class Calls:
     @cached_property
     def statements(self) -> list[str]:
         """What happens after the image is loaded."""
-        lines = []
+        return [line for _, lines in self.steps for line in lines]
+
+    @cached_property
+    def steps(self) -> list[tuple[str, list[str]]]:
+        """The statements of each step that has any, under a name for readers."""
+        found = []
         for step in self.program.steps[1:]:
-            lines += self.clearing(step)
+            lines = self.clearing(step)
             if not is_in_place(step, self.plan):
                 lines += [f"{call};" for call in self._calls(step)]
-        return [*lines, f"flatten({self._tensor(self.program.steps[-1].gives)}, logits);"]
+            found.append((f"{step.action} {step.node.name}".strip(), lines))
+        return [(name, lines) for name, lines in [*found, ("logits", self._final())] if lines]
+
+    def _final(self) -> list[str]:
+        """What gives the logits after all steps."""
+        return [f"flatten({self._tensor(self.program.steps[-1].gives)}, logits);"]
 
     def clearing(self, step: Step) -> list[str]:
         """What must be done before a step whose planes are surrounded by zeros."""

@@ -90,19 +90,7 @@ class Int8Source(Source):
     def _definitions(self) -> str:
         lines = [f"#define MOST_KEPT {self.max_kept}"] if self.max_kept else []
         lines += [f"#define MOST_SUMS {self.max_sums}"] if self.max_sums else []
-        arena = f"{self.prefix.upper()}_ARENA"
-        return "\n".join(
-            [
-                *lines,
-                "",
-                "/* What places the arena, such as an attribute that names a section. */",
-                f"#ifndef {arena}",
-                f"#define {arena}",
-                "#endif",
-                "",
-                f"{arena} static int8_t arena[{self.plan.arena}];\n",
-            ]
-        )
+        return "\n".join([*lines, "", *self._arena("int8_t")])
 
     def _parts(self) -> list[str]:
         load = self.program.steps[0]

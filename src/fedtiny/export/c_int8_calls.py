@@ -96,16 +96,14 @@ class Int8Calls(Calls):
     def _is_final(self, step: Step) -> bool:
         return is_logits(step, self.program.steps)
 
-    @cached_property
-    def statements(self) -> list[str]:
-        """What happens after the image is loaded."""
-        lines = super().statements[:-1]
+    def _final(self) -> list[str]:
+        """What gives the logits after all steps, if the last layer has not."""
         last = self.program.steps[-1]
         if self._is_final(last):
-            return lines
+            return []
         held = self.arithmetic.qparams[last.gives]
         out = self._tensor(last.gives)
-        return [*lines, f"to_logits({out}, logits, {held.zero_point}, {literal(held.scale)});"]
+        return [f"to_logits({out}, logits, {held.zero_point}, {literal(held.scale)});"]
 
     def clearing(self, step: Step) -> list[str]:
         """What must be done before a step whose planes are surrounded by zeros."""

@@ -53,7 +53,7 @@ MOVING = (
     *("permute", "flatten"),
 )
 """Parts that move values and compute nothing: those for floats, with another type."""
-SHARED = ("result", "model.h")
+SHARED = ("result", "profile", "model.h")
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,16 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import numpy as np
-
-from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
 from fedtiny.export import c_runtime
 from fedtiny.export.c_calls import Calls, functions
 from fedtiny.export.c_plan import OVERREAD, Plan, plan
 from fedtiny.export.c_program import program
 from fedtiny.export.c_steps import Program
-from fedtiny.export.c_tables import Table, table, turned_weights
-from fedtiny.export.c_text import Declarations, comment, string
+from fedtiny.export.c_tables import Table, layer_tables, pixel_tables
+from fedtiny.export.c_text import comment, string
 from fedtiny.export.network import TinyModel, Values
 from fedtiny.files import make_own_folder, write_atomically
-from fedtiny.graph.arrays import Lowered
-from fedtiny.graph.ir import Kind
 
 BYTES_OF_KEPT, BYTES_OF_FLOAT = 8, 4
 MAX_BYTES = (1 << 31) - 1  # what an int counts
@@ -58,8 +53,6 @@ def write_c(
 
     Weights are held as `values`: int8 with a scale a filter, or fp32. Names begin with `prefix`.
     """
-    if values == "fp16":
-        raise ExportError("C code holds weights as int8 or fp32, not as fp16")
     return write_source(Source(model, values, prefix), out)
 
 
@@ -85,6 +78,8 @@ class Source:
     """All of the text is made before any file is written."""
 
     def __init__(self, model: TinyModel, values: Values, prefix: str = c_runtime.PREFIX) -> None:
+        if values == "fp16":
+            raise ExportError("C code holds weights as int8 or fp32, not as fp16")
         self.tiny, self.values, self.prefix = model, values, prefix
         self.program = program(model.net.graph)
         outputs = self.program.shapes[self.program.steps[-1].gives]
@@ -101,11 +96,11 @@ class Source:
 
     def _prepare(self) -> None:
         """Lay out tables, memory and calls."""
-        tables = _tables(self.tiny.net, self.values)
+        tables = layer_tables(self.tiny.net, self.values)
         self.plan = plan(self.program)
         self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
         self.calls = Calls(self.program, self.plan, tables, self.tiny.net)
-        self.pixels = _pixels(self.tiny.normalisation, raw=self.is_signal)
+        self.pixels = pixel_tables(self.tiny.normalisation, raw=self.is_signal)
 
     @property
     def table_bytes(self) -> int:
@@ -116,6 +111,11 @@ class Source:
     def is_signal(self) -> bool:
         """Whether it reads lines, which are seldom bytes, and not planes."""
         return self.tiny.shape[1] == 1
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """What a program for trying the model reads."""
+        return VALUES if self.is_signal else PIXELS
 
     @property
     def ram_bytes(self) -> int:
@@ -132,13 +132,14 @@ class Source:
             classes=len(self.tiny.classes),
             table_bytes=self.table_bytes,
             ram_bytes=self.ram_bytes,
+            steps=1 + len(self.calls.steps),
             functions=self._text("model_raw.h" if self.is_signal else "model_bytes.h"),
         )
 
     def main(self) -> str:
         """The text of main.c."""
-        reads = VALUES if self.is_signal else PIXELS
-        return c_runtime.prefixed(Template(self._text("main.c")).substitute(reads), self.prefix)
+        text = Template(self._text("main.c")).substitute(self.reads)
+        return c_runtime.prefixed(text, self.prefix)
 
     def model(self) -> str:
         """The text of model.c."""
@@ -149,6 +150,7 @@ class Source:
             *(self._text("tensor.c"), *self.pixels.lines),
             *(self._text(f"{part}.c") for part in self.parts),
             *self.declarations.lines,
+            self._profile(),
             *self._runs(),
         )
         return "\n".join(parts)
@@ -157,6 +159,12 @@ class Source:
         headers = ("math.h", "stddef.h", "string.h")
         lines = "".join(f"#include <{header}>\n" for header in headers)
         return f'#include "{self.prefix}.h"\n\n{lines}'
+
+    def _profile(self) -> str:
+        """What measures steps, behind a macro."""
+        named = ["load", *(name for name, _ in self.calls.steps)]
+        names = "\n".join(f"    {string(name)}," for name in named)
+        return Template(self._text("profile.c")).substitute(step_names=names)
 
     def _runs(self) -> list[str]:
         """What a program calls."""
@@ -192,7 +200,19 @@ class Source:
                 f"#define MOST_KEPT {self.max_kept}",
                 f"#define MOST_SUMS {self.max_sums}\n",
             ]
-        return "\n".join([*lines, f"static float arena[{self.plan.arena}];\n"])
+        return "\n".join([*lines, *self._arena("float")])
+
+    def _arena(self, type: str) -> list[str]:
+        """The arena, which a macro may place."""
+        placing = f"{self.prefix.upper()}_ARENA"
+        return [
+            "/* What places the arena, such as an attribute that names a section. */",
+            f"#ifndef {placing}",
+            f"#define {placing}",
+            "#endif",
+            "",
+            f"{placing} static {type} arena[{self.plan.arena}];\n",
+        ]
 
     def _parts(self) -> list[str]:
         """The parts of the runtime that its statements need."""
@@ -204,7 +224,10 @@ class Source:
     def _functions(self, file: str, **more: int) -> str:
         load = self.program.steps[0]
         names = "\n".join(f"    {string(name)}," for name in self.tiny.classes)
-        body = "\n".join(f"    {line}" for line in self.calls.statements)
+        steps = enumerate((lines for _, lines in self.calls.steps), 1)
+        body = "\n".join(
+            f"    {line}" for number, lines in steps for line in [*lines, f"END_STEP({number});"]
+        )
         clear = "".join(f"    {line}\n" for line in self.calls.clearing(load))
         image = self.plan.tensors[load.gives].name
         return Template(self._text(file)).substitute(
@@ -218,15 +241,6 @@ def _told(card: Mapping[str, Any]) -> list[str]:
     return [f"{n}: {v:.4g}" if isinstance(v, float) else f"{n}: {v}" for n, v in plain.items()]
 
 
-def _tables(net: Lowered, values: Values) -> dict[str, Table]:
-    """The table of every layer, by its name."""
-    transposed = {n.name: n for n in net.graph.nodes if n.kind == Kind.TRANSPOSED_CONVOLUTION}
-    return {
-        name: table(turned_weights(w, transposed[name].groups) if name in transposed else w, values)
-        for name, w in net.weights.items()
-    }
-
-
 def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple[int, int]:
     """Room for the kept weights of a filter and their end, and for the sums of a plane."""
     kept, sums = 0, 0
@@ -236,15 +250,3 @@ def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple
             kept = max(kept, tables[step.node.name].max_kept + 1)
             sums = max(sums, (rows - 1) * read.pitch + columns + OVERREAD)
     return kept, sums
-
-
-def _pixels(normalisation: Preparation, *, raw: bool) -> Declarations:
-    """What a byte of an image is multiplied by and shifted by; the same of measured values."""
-    mean, std = (np.asarray(v, dtype=np.float64) for v in (normalisation.mean, normalisation.std))
-    made = Declarations()
-    made.array("pixel_scale", (1 / (255 * std)).astype(np.float32))
-    made.array("pixel_shift", (-mean / std).astype(np.float32))
-    if raw:
-        made.array("raw_mean", mean.astype(np.float32))
-        made.array("raw_scale", (1 / std).astype(np.float32))
-    return made

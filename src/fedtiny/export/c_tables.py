@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
-from fedtiny.export.network import quantise
-from fedtiny.graph.arrays import Weights
+from fedtiny.export.c_text import Declarations
+from fedtiny.export.network import Values, quantise
+from fedtiny.graph.arrays import Lowered, Weights
+from fedtiny.graph.ir import Kind
 
 MAX_ESCAPE = 255
 Array = NDArray[Any]
@@ -105,3 +108,24 @@ def _bytes(gaps: NDArray[np.int64], escape: int) -> NDArray[np.uint8]:
     coded[ends - 1] = np.where(long, low, gaps)
     coded[ends[long] - 2] = escape + high[long]
     return coded
+
+
+def layer_tables(net: Lowered, values: Values) -> dict[str, Table]:
+    """The table of every layer, by its name."""
+    transposed = {n.name: n for n in net.graph.nodes if n.kind == Kind.TRANSPOSED_CONVOLUTION}
+    return {
+        name: table(turned_weights(w, transposed[name].groups) if name in transposed else w, values)
+        for name, w in net.weights.items()
+    }
+
+
+def pixel_tables(normalisation: Preparation, *, raw: bool) -> Declarations:
+    """What a byte of an image is multiplied by and shifted by; the same of measured values."""
+    mean, std = (np.asarray(v, dtype=np.float64) for v in (normalisation.mean, normalisation.std))
+    made = Declarations()
+    made.array("pixel_scale", (1 / (255 * std)).astype(np.float32))
+    made.array("pixel_shift", (-mean / std).astype(np.float32))
+    if raw:
+        made.array("raw_mean", mean.astype(np.float32))
+        made.array("raw_scale", (1 / std).astype(np.float32))
+    return made

@@ -6,24 +6,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import numpy as np
 import tyro
-from safetensors.numpy import save
 
 from fedtiny.errors import ExportError, FedTinyError, did_you_mean
 from fedtiny.export import c_runtime, packed
-from fedtiny.export.c_int8 import int8_flash_bytes, write_int8
+from fedtiny.export.c_int8 import Int8Source, int8_flash_bytes
 from fedtiny.export.c_int8_runtime import Target
-from fedtiny.export.c_source import flash_bytes, write_c
+from fedtiny.export.c_project import Project, write_project
+from fedtiny.export.c_source import CReport, Source, flash_bytes, write_source
 from fedtiny.export.calibration import quantized, samples
 from fedtiny.export.network import Activations, TinyModel, Values
 from fedtiny.export.onnx_file import onnx_bytes, plain_size
 from fedtiny.export.onnx_int8 import onnx_int8_bytes
-from fedtiny.export.source import NoGraphError, Trained, tiny_model, trained
-from fedtiny.files import make_folder, write_atomically, write_json
+from fedtiny.export.source import NoGraphError, tiny_model, trained
+from fedtiny.export.torch_state import recipe_of, write_torch
+from fedtiny.files import make_folder, write_atomically
 from fedtiny.paths import user_path
 from fedtiny.runs.formatting import size
-from fedtiny.runs.inputs import model_width
+
+Format = Literal["packed", "onnx", "torch", "c", "cmake", "platformio", "zephyr"]
+PROJECTS: tuple[Project, ...] = get_args(Project)
+IN_C = ("c", *PROJECTS)
 
 
 @dataclass(frozen=True)
@@ -31,17 +34,18 @@ class Order:
     """Take the tiny model of a run away, and see how large it is in every format.
 
     packed: one small file for fedtiny predict and fedtiny.load. onnx: with sparse initializers.
-    torch: a dense state dict and how to build it. c: C99 source without dependencies.
+    torch: a dense state dict and how to build it. c: C99 source without dependencies. cmake,
+    platformio, zephyr: that source in a project for a board.
     """
 
     source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="DIR")]
     """The run folder, or a packed model."""
-    format: Literal["packed", "onnx", "torch", "c"] = "packed"
+    format: Format = "packed"
     """What to write."""
     out: Path | None = None
     """Where to write it; default: beside the model."""
     values: Values | None = None
-    """How weights are held: packed fp32, fp16 or int8; c fp32 or int8 (its default)."""
+    """How weights are held: packed fp32, fp16 or int8; C code fp32 or int8 (its default)."""
     fold: bool = True
     """Make batch norm part of the layer before it."""
     plain: bool = False
@@ -49,12 +53,13 @@ class Order:
     best: bool = False
     """The best round's model, of a run with --save-best; default: the final one."""
     activations: Activations | None = None
-    """int8: compute with integers, in packed, c and onnx; default: as the model does."""
+    """int8: compute with integers, in packed, C code and onnx; default: as the model does."""
     calibrate: Path | None = None
     """Images that measure the ranges of int8 activations: an .npz file, or a folder of images by
     class; default: the run's public set."""
-    target: Target = "generic"
-    """What C code with int8 activations is written for."""
+    target: Target | None = None
+    """What C code with int8 activations is written for; default: cortex-m in a project for a board,
+    else generic."""
     prefix: str = c_runtime.PREFIX
     """What names in C begin with, so that a firmware may hold two models."""
 
@@ -82,14 +87,14 @@ class Order:
             raise ExportError(f"--activations int8 has int8 weights, not --values {self.values}")
         if self.calibrate is not None and not self.activations:
             raise ExportError("--calibrate is for --activations int8")
-        if self.target != "generic" and self.format != "c":
-            raise ExportError("--target is for --format c with --activations int8")
+        if self.target not in (None, "generic") and self.format not in IN_C:
+            raise ExportError("--target is for C code with --activations int8")
         if not re.fullmatch("[a-z][a-z0-9_]{0,30}", self.prefix):
             raise ExportError(
                 f"--prefix is a word of small letters, digits and _, not {self.prefix!r:.40}"
             )
-        if self.prefix != c_runtime.PREFIX and self.format != "c":
-            raise ExportError("--prefix is for --format c")
+        if self.prefix != c_runtime.PREFIX and self.format not in IN_C:
+            raise ExportError(f"--prefix is for C code: {', '.join(IN_C)}")
 
     def _check_names(self) -> None:
         """Refuse a format or values that there are not; the command line has checked them."""
@@ -97,7 +102,7 @@ class Order:
             "format": tuple(ENDINGS),
             "values": (None, *get_args(Values)),
             "activations": (None, *get_args(Activations)),
-            "target": get_args(Target),
+            "target": (None, *get_args(Target)),
         }
         for name, known in choices_of.items():
             value = getattr(self, name)
@@ -122,7 +127,7 @@ class Order:
     @property
     def stored(self) -> Values:
         """How values are stored."""
-        return self.values or ("int8" if self.format == "c" or self.activations else "fp32")
+        return self.values or ("int8" if self.format in IN_C or self.activations else "fp32")
 
     @property
     def place(self) -> Path:
@@ -140,12 +145,15 @@ class Order:
             held = "" if self.stored == "fp32" else f".{self.stored}"
             marks = marks or held
             marks += "" if self.fold else ".unfolded"
-        if self.format == "c" and self.activations:
+        if self.format in IN_C and self.activations:
             marks = "_int8"
         return folder / f"{stem}{marks}{ENDINGS[self.format]}"
 
 
-ENDINGS = {"packed": ".packed", "onnx": ".onnx", "torch": ".torch.safetensors", "c": "_c"}
+ENDINGS: dict[Format, str] = {
+    **{"packed": ".packed", "onnx": ".onnx", "torch": ".torch.safetensors", "c": "_c"},
+    **{project: f"_{project}" for project in PROJECTS},
+}
 
 
 Written = tuple[TinyModel | None, tuple[Path, ...], str]
@@ -189,13 +197,23 @@ def _written(
         case "torch":
             run = trained(order.source, best=order.best, **own)
             return write_torch(run, place), "dense"
+    made = _written_c(order, model, place)
+    return made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}"
+
+
+def _written_c(order: Order, model: TinyModel, place: Path) -> CReport:
+    """Write the C code of a model, alone or in a project for a board."""
     if model.activations is not None:
-        made = write_int8(model, place, target=order.target, prefix=order.prefix)
-    elif order.target != "generic":
+        target = order.target or ("cortex-m" if order.format in PROJECTS else "generic")
+        source: Source = Int8Source(model, target, order.prefix)
+    elif order.target not in (None, "generic"):
         raise ExportError("--target is for C code with --activations int8")
     else:
-        made = write_c(model, place, values=order.stored, prefix=order.prefix)
-    return made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}"
+        source = Source(model, order.stored, order.prefix)
+    match order.format:
+        case "cmake" | "platformio" | "zephyr":
+            return write_project(source, place, order.format)
+    return write_source(source, place)
 
 
 def _traced_by_torch(order: Order, place: Path, **own: Any) -> Path:
@@ -235,32 +253,3 @@ def _size(
     except FedTinyError as error:
         return format, None, str(error)
     return format, found if isinstance(found, int) else len(found), remark
-
-
-def recipe_of(state: Path) -> Path:
-    """Where the recipe of a state dict lies."""
-    return state.with_suffix(".json")
-
-
-def write_torch(run: Trained, out: Path) -> tuple[Path, Path]:
-    """Write the state dict to `out` and beside it a recipe, which says how to build the network."""
-    state = {name: np.ascontiguousarray(array) for name, array in run.state.items()}
-    recipe = {
-        "build": {
-            "name": run.config.model,
-            "shape": list(run.data.input_shape),
-            "classes": len(run.data.classes),
-            "width": model_width(run.config, run.data.input_shape, len(run.data.classes)),
-        },
-        "python": "fedtiny.models.build(**build).load_state_dict(safetensors.torch.load_file(...))",
-        "input": {
-            "mean": list(run.data.mean),
-            "std": list(run.data.std),
-            "pixels": "from 0 to 1, then (pixel - mean) / std by channel",
-        },
-        "classes": list(run.data.classes),
-        "card": run.card(run.theta()),
-    }
-    write_atomically(out, save(state))
-    write_json(recipe_of(out), recipe)
-    return out, recipe_of(out)

@@ -78,6 +78,7 @@ KINDS = {
         native=False,
         c=False,
     ),
+    "resnet8": ModelKind("ResNet8 of MLPerf Tiny: three stages of one block", 16, 78_042),
     "resnet20": ModelKind("ResNet20 of CIFAR: three stages of three blocks", 16, 272_474),
     "resnet56": ModelKind("ResNet56 of CIFAR: three stages of nine blocks", 16, 855_770),
     "vgg11": ModelKind(

@@ -1,13 +1,12 @@
 """Compile the native library with the C++ compiler at hand; needs nothing but Python."""
 
 import os
-import platform
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,11 +30,10 @@ X86 = {
     ),
 }
 INSTRUCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    "x86_64": X86,
-    "amd64": X86,
-    "aarch64": {"neon": ()},
-    "arm64": {"neon": ()},
+    "__x86_64__": X86,
+    "__aarch64__": {"neon": ()},
 }
+"""Flags of each instruction set, by the macro of an architecture; all others have plain C++."""
 
 
 class CannotCompileError(Exception):
@@ -58,38 +56,52 @@ def build(target: Path = LIBRARY, *, sanitize: bool = False, strict: bool = Fals
     if command is None:
         raise CannotCompileError("there is no C++ compiler; set CXX to use one by name")
     flags = [*COMMON, *(SANITIZED if sanitize else FAST), *(STRICT if strict else ("-w",))]
+    macros = _macros(command)
     with tempfile.TemporaryDirectory() as folder:
-        jobs = _jobs(command, flags, Path(folder))
+        jobs = _jobs([*command, *flags], instruction_sets(macros), Path(folder))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(_run, [job for job, _ in jobs]))
         library = Path(folder) / target.name
         objects = [str(made) for _, made in jobs]
-        link = SANITIZED if sanitize else ("-O3",)
+        complete = ("-Wl,-z,defs",) if "__ELF__" in macros else ()  # no symbol may be undefined
+        link = SANITIZED if sanitize else ("-O3", *complete)
         _run([*command, "-shared", "-pthread", *link, *objects, "-o", str(library)])
         shutil.copyfile(library, target.with_suffix(".new"))
         target.with_suffix(".new").replace(target)
     return target
 
 
+def _macros(command: Sequence[str]) -> set[str]:
+    """The macros that a compiler defines: what it compiles for, on whatever machine it runs."""
+    lines = _run([*command, "-dM", "-E", "-x", "c++", os.devnull]).splitlines()
+    return {parts[1] for line in lines if (parts := line.split())[:1] == ["#define"]}
+
+
+def instruction_sets(macros: Container[str]) -> dict[str, tuple[str, ...]]:
+    """The instruction sets that kernels are compiled for, and the flags of each.
+
+    >>> instruction_sets({"__aarch64__", "__ELF__"}), instruction_sets({"__arm__"})
+    ({'neon': ()}, {'plain': ()})
+    """
+    found = (sets for macro, sets in INSTRUCTIONS.items() if macro in macros)
+    return next(found, {"plain": ()})
+
+
 def _jobs(
-    command: Sequence[str], flags: Sequence[str], folder: Path
+    command: Sequence[str], sets: Mapping[str, tuple[str, ...]], folder: Path
 ) -> list[tuple[list[str], Path]]:
     """One compilation a source, and one of the kernels for each instruction set."""
-    machine = platform.machine().lower()
-    sets = INSTRUCTIONS.get(machine, {"plain": ()})
     jobs = []
     for source in sorted(SOURCES.glob("*.cpp")):
         variants = sets if source.name == "kernels.cpp" else {"": ()}
         for name, own in variants.items():
             made = folder / f"{source.stem}{name}.o"
             named = [f"-DFEDTINY_ISA={name}"] if name else []
-            jobs.append(
-                ([*command, *flags, *own, *named, "-c", str(source), "-o", str(made)], made)
-            )
+            jobs.append(([*command, *own, *named, "-c", str(source), "-o", str(made)], made))
     return jobs
 
 
-def _run(command: Sequence[str]) -> None:
+def _run(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -97,7 +109,8 @@ def _run(command: Sequence[str]) -> None:
     if done.returncode:
         shown = "\n".join(done.stderr.splitlines()[:20])
         raise CannotCompileError(f"{shlex.join(command)}\n{shown}")
+    return done.stdout
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{build(strict=True)}\n")
+    sys.stdout.write(f"{build(*map(Path, sys.argv[1:2]), strict=True)}\n")

@@ -18,6 +18,18 @@ extern "C" {
 extern const char *const model_class_names[MODEL_CLASSES];
 
 $functions
+#ifdef MODEL_PROFILE
+#define MODEL_STEPS $steps
+
+extern const char *const model_step_names[MODEL_STEPS];
+
+/* The ticks of each step in the last run. */
+extern uint32_t model_profile[MODEL_STEPS];
+
+/* A counter that counts up, which you define: cycles, or microseconds. */
+uint32_t model_ticks(void);
+#endif
+
 #ifdef __cplusplus
 }
 #endif

@@ -4,6 +4,7 @@ $names
 
 static int compute(float *logits)
 {
+    END_STEP(0);
 $body
     return largest_of(logits);
 }

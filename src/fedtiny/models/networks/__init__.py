@@ -7,7 +7,7 @@ from torch import nn
 from fedtiny.models.networks.mobilenet import efficientnet_lite0, mobilenetv2, mobilenetv3_small
 from fedtiny.models.networks.plain import LeNet5, cnn1d, ds_cnn, mlp, squeezenet
 from fedtiny.models.networks.resnet import ResidualBlock as ResidualBlock
-from fedtiny.models.networks.resnet import ResNet18, resnet18_gn, resnet20, resnet56
+from fedtiny.models.networks.resnet import ResNet18, resnet8, resnet18_gn, resnet20, resnet56
 from fedtiny.models.networks.small import parameters as parameters
 from fedtiny.models.networks.small import small
 from fedtiny.models.networks.small import width_for as width_for
@@ -22,6 +22,7 @@ BUILDERS: dict[str, OfChannels] = {
     "resnet18": ResNet18,
     "resnet18_gn": resnet18_gn,
     "resnet18_ns": NSResNet18,
+    "resnet8": resnet8,
     "resnet20": resnet20,
     "resnet56": resnet56,
     "vgg11": vgg11,

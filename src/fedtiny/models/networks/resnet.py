@@ -92,6 +92,7 @@ class CifarResNet(nn.Module):
         return self.fc(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
+resnet8 = partial(CifarResNet, blocks=1)
 resnet20 = partial(CifarResNet, blocks=3)
 resnet56 = partial(CifarResNet, blocks=9)
 

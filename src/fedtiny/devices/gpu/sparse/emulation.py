@@ -14,7 +14,7 @@ from fedtiny.devices.gpu.sparse import cache
 from fedtiny.devices.gpu.sparse.kernel import Grid, Kernel
 from fedtiny.devices.gpu.sparse.nvrtc import compile_error
 from fedtiny.errors import KernelError
-from fedtiny.native.compile import INSTRUCTIONS, compiler
+from fedtiny.native.compile import X86, compiler
 
 NO_COMPILER = (
     "sparse kernels on a CPU need a C++ compiler, and there is none; set CXX to use one by name"
@@ -46,7 +46,7 @@ def load(source: str) -> "Library":
 def _instructions() -> tuple[str, ...]:
     """Flags that make fmaf one instruction, where the processor has it; its result is the same."""
     wide = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    return INSTRUCTIONS.get(platform.machine().lower(), {}).get("avx2", ()) if wide else ()
+    return X86["avx2"] if wide else ()
 
 
 def _compile(source: str, command: list[str], target: Path) -> None:
