@@ -6,18 +6,13 @@ round measured and above chance's, or if it lost more than half of what its accu
 chance's in a round that left the mask as it was. The round is then played again from the model
 before it, once, without the devices suspected: those out of bounds, or else the one of the largest
 norm. What comes of that stands, unless it cannot be computed with: then the model before it does.
-Under differential privacy no round is played twice: that would spend twice. Under secure
-aggregation neither: two sums would tell devices apart, and nobody can be suspected; a round whose
-model cannot be computed with is left out.
 """
 
-import time
 from dataclasses import replace
 from math import isfinite, log
 from typing import Any
 
 from fedtiny.federation.rounds import RoundResult, next_round
-from fedtiny.federation.server import ServerState
 from fedtiny.federation.transport import Outcome
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.metrics import Record, number, round_record
@@ -35,10 +30,8 @@ def accepted_round(assembly: Assembly, records: list[Record], started: float) ->
     result = next_round(server, assembly.method, config.rounds)
     record = round_record(assembly, result, started)
     why = objection(assembly, result, record, records)
-    if not config.robustness.reject or config.privacy.differential or not why:
+    if not config.robustness.reject or not why:
         return record
-    if config.privacy.secure_aggregation:
-        return _left_out(assembly, result, record, before, why) if why in FATAL else record
     suspects = suspected(result.outcome)
     server.put_back(before)
     again = next_round(server, assembly.method, config.rounds, without=suspects)
@@ -48,17 +41,6 @@ def accepted_round(assembly: Assembly, records: list[Record], started: float) ->
         server.round += 1
         second = round_record(assembly, replace(again, counted=False, changes={}), started)
     return second | _both(record, second) | {"rejected": _rejected(why, still, suspects)}
-
-
-def _left_out(
-    assembly: Assembly, result: RoundResult, record: Record, before: ServerState, why: str
-) -> Record:
-    """The record of a round that changes nothing: two sums of it would tell devices apart."""
-    assembly.server.put_back(before)
-    assembly.server.round += 1
-    unchanged = replace(result, counted=False, changes={})
-    second = round_record(assembly, unchanged, time.perf_counter())
-    return second | _both(record, second) | {"rejected": _rejected(why, why, ())}
 
 
 def objection(

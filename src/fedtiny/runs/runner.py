@@ -30,6 +30,7 @@ from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.folder import RunFolder, way_on
 from fedtiny.runs.metrics import Record, result_record, selection_record
 from fedtiny.runs.opening import new_folder
+from fedtiny.runs.private_round import private_round
 from fedtiny.runs.recorder import Recorder, Saved, recording, versions
 from fedtiny.runs.reporter import Reporter, Silent, automatic
 from fedtiny.runs.resolve import resolved
@@ -165,9 +166,12 @@ def _train(
         reporter.started(assembly, recorder.folder, records)
         selection = _prepare(assembly, recorder, saved)
         reporter.selected(selection)
+        privacy = assembly.config.privacy
+        private = privacy.differential or privacy.secure_aggregation
+        play = private_round if private else accepted_round
         started = time.perf_counter()
         while not is_over(assembly.server, assembly.config.rounds):
-            record = accepted_round(assembly, records, started)
+            record = play(assembly, records, started)
             records.append(record)
             keep_best(assembly.server, records)
             recorder.round_done(assembly, record)
