@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedtiny.config import from_dict
+from fedtiny.config import from_dict, resolve
 from fedtiny.federation.messages import Reply, Verb
 from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
@@ -99,5 +99,5 @@ class Diary(Method):
 
 def server_of(transport, theta=None, **config):
     fleet = {"devices": len(transport.devices)} | config.pop("fleet", {})
-    settings = from_dict({"density": 0.5, "fleet": fleet, **config})
+    settings = resolve(from_dict({"density": 0.5, "fleet": fleet, **config}))
     return Server(settings, transport, theta or theta_of(FULL, 1.0))

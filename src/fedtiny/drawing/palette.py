@@ -14,7 +14,7 @@ METHODS = {
     "FedDST": ("#009e73", "#3ecf9f"),
     "LotteryFL": ("#9467bd", "#bd9bea"),
     "Small model": ("#a6761d", "#d3a44a"),
-    "fedtiny_flow": ("#d0108f", "#ff7ad9"),
+    "FedTiny-Flow": ("#d0108f", "#ff7ad9"),
     "GraSP": ("#6b7a00", "#b6c733"),
     "SET": ("#17868f", "#4fc3cf"),
     "SSFL": ("#cc79a7", "#e8a5c8"),
