@@ -285,7 +285,7 @@ class Watching(SerialExecutor):
 
 @pytest.mark.parametrize("devices", [3, 30])
 def test_memory_does_not_grow_with_the_devices(devices, monkeypatch):
-    monkeypatch.setattr(held_replies, "IN_MEMORY", 0)
+    monkeypatch.setattr(held_replies, "in_memory", lambda: 0)
     bench, made, plain = lab(sizes=(8,) * devices), [], nn.Module.__init__
     executor = Watching(bench.engine)
     monkeypatch.setattr(

@@ -217,7 +217,7 @@ def trained(*own):
 
 @pytest.mark.parametrize("in_memory", [0, 100, 10**6])
 def test_one_huge_update_is_left_out_and_its_device_named(in_memory, monkeypatch):
-    monkeypatch.setattr(held_replies, "IN_MEMORY", in_memory)
+    monkeypatch.setattr(held_replies, "in_memory", lambda: in_memory)
     replies = trained(theta(1, 0, 0), theta(0, 2, 0), theta(3, 0, 0), theta(3e38, 3e38, 0))
     outcome = folded(replies)
     honest = folded(replies[:3])
@@ -411,3 +411,9 @@ def test_of_a_device_whose_step_is_left_out_nothing_counts():
     assert outcome.gradients["w"].values.tolist() == [1]
     assert outcome.metrics["loss"] == 2
     assert outcome.theta.version == folded(honest, request=request).theta.version
+
+
+def test_a_server_with_much_memory_holds_more_replies_in_it(monkeypatch):
+    for free, held in ((None, 2**28), (2**30, 2**28), (2**36, 2**32)):
+        monkeypatch.setattr(held_replies, "free_memory", lambda free=free: free)
+        assert held_replies.in_memory() == held

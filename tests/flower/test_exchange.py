@@ -110,7 +110,7 @@ def test_the_server_has_one_reply_in_memory_at_a_time(how, tmp_path, monkeypatch
 
     real = ReplyValidator.decoded
     monkeypatch.setattr(ReplyValidator, "decoded", decoded)
-    monkeypatch.setattr(held_replies, "IN_MEMORY", 0)
+    monkeypatch.setattr(held_replies, "in_memory", lambda: 0)
     settings = {"robustness": {"bound": 0.0}} if how == "without bounds" else {}
     config = tiny(rounds=1, fleet={"devices": 5}, data={"limit_train": 200}, **settings)
     federate(Grid(parts(5)), config, tmp_path / "run")

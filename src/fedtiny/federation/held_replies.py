@@ -6,9 +6,16 @@ from typing import IO
 
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.wire import decode_reply, encode_reply
+from fedtiny.process import free_memory
 from fedtiny.sparse.mask import Mask
 
-IN_MEMORY = 1 << 28  # bytes of replies that are held in memory; more wait in a temporary file
+LEAST_IN_MEMORY = 1 << 28  # bytes of replies that any server holds in memory
+SHARE = 16  # of what is free, the part that replies may take
+
+
+def in_memory() -> int:
+    """Bytes of replies that are held in memory; more wait in a temporary file."""
+    return max(LEAST_IN_MEMORY, (free_memory() or 0) // SHARE)
 
 
 class HeldReplies:

@@ -232,7 +232,7 @@ def collect(
     request, replies = validator.request, _reducer(validator)
     bound = 0.0 if request.mechanism else validator.config.robustness.bound
     left_out, measured = dict(failed), {}
-    with closing(HeldReplies(request.theta.mask, held_replies.IN_MEMORY)) as held:
+    with closing(HeldReplies(request.theta.mask, held_replies.in_memory())) as held:
         for one in arrived:
             traffic += Traffic(up=one.size)
             try:
