@@ -15,7 +15,10 @@ from .markdown import ROOT
 PAPER_S, OWN = ("table1", "ablation"), ("granularity",)
 FILES = {name: ROOT / "results" / "mini" / f"{name}.json" for name in (*PAPER_S, *OWN)}
 FULL = ROOT / "results" / "paper" / "table1.json"
-BUDGETS = ROOT / "results" / "paper" / "permille.json"
+BUDGETS = {
+    scale: {name: ROOT / "results" / scale / f"{name}.json" for name in names}
+    for scale, names in {"paper": ("percent", "permille"), "mini": ("percent",)}.items()
+}
 TOLD_WITH_CODE = ("fedtiny-cifar10-resnet18-d0.001", "fl_pqsu-cifar10-resnet18-d0.001")
 PAGE = (ROOT / "docs" / "results.md").read_text()
 
@@ -44,14 +47,25 @@ def results(names, folder, out, scale, files):
 
 
 def test_every_file_is_shown():
-    assert sorted((ROOT / "results").rglob("*.json")) == sorted([*FILES.values(), FULL, BUDGETS])
+    assert sorted((ROOT / "results").rglob("*.json")) == sorted(
+        [*FILES.values(), FULL, *(file for files in BUDGETS.values() for file in files.values())]
+    )
 
 
 def at_full_scale(out):
     """The rows of Table 1 and of two budgets that have a result at the paper's own scale."""
-    budgets = ROOT / "experiments" / "budgets"
-    found = made(["table1"], None, out, "paper", (FULL,))
-    found += made(["permille"], budgets, out, "paper", (BUDGETS,))
+    found = made(["table1"], None, out, "paper", (FULL,)) + within_budgets("paper", out)
+    return [row for row in found if "| - |" not in row]
+
+
+def within_budgets(scale, out):
+    """The rows of two budgets that have a result at a scale."""
+    folder = ROOT / "experiments" / "budgets"
+    found = [
+        row
+        for name, file in BUDGETS[scale].items()
+        for row in made([name], folder, out, scale, (file,))
+    ]
     return [row for row in found if "| - |" not in row]
 
 
@@ -63,7 +77,9 @@ def test_what_was_run_at_the_paper_s_scale_is_shown(tmp_path):
 
 def test_every_result_at_the_paper_s_scale_has_a_curve_to_its_end():
     for cell in (
-        cell for file in (FULL, BUDGETS) for cell in json.loads(file.read_text())["cells"]
+        cell
+        for file in (FULL, *BUDGETS["paper"].values())
+        for cell in json.loads(file.read_text())["cells"]
     ):
         assert cell["curve"][-1] == [300, cell["numbers"]["accuracy"]]
 
@@ -100,11 +116,13 @@ def test_the_tables_are_those_that_the_command_makes(tmp_path, names, folder):
     assert any("0." in row for row in wanted)
     short = PAGE.partition("## Short schedule")[2]
     assert [row for row in rows(short) if row in wanted] == wanted
+    assert {*within_budgets("mini", tmp_path)} <= {*rows(short)}
 
 
 def test_no_other_row_stands_on_the_page(tmp_path):
     every = made(PAPER_S, None, tmp_path) + made(OWN, ROOT / "examples/experiments", tmp_path)
-    assert {*rows(PAGE)} <= {*every, *at_full_scale(tmp_path)}
+    every += at_full_scale(tmp_path) + within_budgets("mini", tmp_path)
+    assert {*rows(PAGE)} <= {*every}
 
 
 @pytest.mark.parametrize("name", FILES)
