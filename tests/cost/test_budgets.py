@@ -10,6 +10,7 @@ from fedtiny.config import parse_flops
 from fedtiny.cost import DoesNotFit, Workload, fitted, fitting_summary, flops, memory
 from fedtiny.cost.budgets import BETAS
 from fedtiny.errors import ConfigError
+from fedtiny.sparse.flow import LayerFlow
 
 from ..devices.tiny import seeded
 from .tiny import GIVEN, config, tiny_network
@@ -80,7 +81,7 @@ def test_one_weight_more_would_take_too_many_flops(share, budgets):
     assert plain(found) <= limit
     kept = Workload.of(found, **OWN).kept
     if kept < WEIGHTS:
-        assert plain(replace(found, density=(kept + 1 + 1e-6) / WEIGHTS)) > limit
+        assert plain(replace(found, density=min(1.0, (kept + 1 + 1e-6) / WEIGHTS))) > limit
 
 
 def test_memory_and_flops_are_both_kept_and_one_of_them_is_reached():
@@ -186,3 +187,18 @@ def test_a_threshold_over_scores_of_a_run_to_come_has_no_flops_yet():
 
 def test_the_adjusting_rounds_of_a_method_are_not_counted():
     assert plain(of("fedtiny", 0.5)) == plain(of("fl_pqsu", 0.5)) == plain(of("prunefl", 0.5))
+
+
+@pytest.mark.parametrize("share", [55, 58, 61])
+def test_the_curve_is_walked_roughly_first(share, monkeypatch):
+    """A trial with all iterations is dear: few are made of them, even where the curve is a stair."""
+    asked, trials = of("fedtiny_flow", 0.2, "flow", flops_budget=f"{share}%"), []
+    asked = replace(asked, pruning=replace(asked.pruning, iterations=40))
+    known = LayerFlow._counts
+    monkeypatch.setattr(LayerFlow, "_counts", lambda *of: trials.append(of[-1]) or known(*of))
+    flow = LayerFlow(FLOW.param_spec, FLOW.uses, FLOW._open)
+    found = fitted(asked, **OWN | {"flow": flow})
+    assert plain(found) <= share / 100 * by_hand(8, 320)
+    assert sorted(set(trials)) == [4, 40]
+    assert trials.count(40) <= 7, "of 65"
+    assert trials.count(4) <= 6
