@@ -3,9 +3,9 @@
 The order is: density, flow-beta, batch.
 
 1. Memory sets the density, in place of the config's: the largest that fits.
-2. FLOPs lower the density. With budgets `flow` the smallest beta in [0, 1] that fits is taken
-   first, since accuracy grows with operations at the same number of weights; only where beta 1 is
-   still too much does the density fall.
+2. FLOPs lower the density. With budgets `flow` a beta in [0, 1] that fits is taken first, where a
+   step less does not, since accuracy grows with operations at the same number of weights; only
+   where beta 1 is still too much does the density fall.
 3. Where no density fits the memory of a device, the first step is left out, and the batch falls.
 """
 
