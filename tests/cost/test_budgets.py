@@ -2,14 +2,18 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedtiny
 from fedtiny.config import parse_flops
 from fedtiny.cost import DoesNotFit, Workload, fitted, fitting_summary, flops, memory
 from fedtiny.cost.budgets import BETAS
+from fedtiny.cost.workload import layer_flow_of
 from fedtiny.errors import ConfigError
+from fedtiny.sparse.flow import LayerFlow
 
 from ..devices.tiny import seeded
 from .tiny import GIVEN, config, tiny_network
@@ -80,7 +84,7 @@ def test_one_weight_more_would_take_too_many_flops(share, budgets):
     assert plain(found) <= limit
     kept = Workload.of(found, **OWN).kept
     if kept < WEIGHTS:
-        assert plain(replace(found, density=(kept + 1 + 1e-6) / WEIGHTS)) > limit
+        assert plain(replace(found, density=min(1.0, (kept + 1 + 1e-6) / WEIGHTS))) > limit
 
 
 def test_memory_and_flops_are_both_kept_and_one_of_them_is_reached():
@@ -186,3 +190,32 @@ def test_a_threshold_over_scores_of_a_run_to_come_has_no_flops_yet():
 
 def test_the_adjusting_rounds_of_a_method_are_not_counted():
     assert plain(of("fedtiny", 0.5)) == plain(of("fl_pqsu", 0.5)) == plain(of("prunefl", 0.5))
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_the_curve_is_walked_roughly_first(share):
+    """A trial with all iterations is dear; on a smooth curve there are at most four of them."""
+    asked = fedtiny.Config(method="fedtiny_flow", density=0.02)
+    asked = replace(asked, pruning=replace(asked.pruning, budgets="flow"))
+    network, trials = layer_flow_of(asked), []
+    sizes = np.array([*network.param_spec.sizes.values()])
+
+    def prune(prices, totals):
+        """Where few iterations do not see all of the price."""
+        trials.append(len(totals))
+        wanted = sizes / np.array(prices) ** (1 - 1 / len(totals))
+        return np.clip(wanted * totals[-1] / wanted.sum(), 1, sizes).astype(int)
+
+    def flow():
+        return LayerFlow(network.param_spec, network.uses, lambda: prune)
+
+    def needed(step):
+        pruning = replace(asked.pruning, flow_beta=step / BETAS)
+        return flops.plain(Workload.of(replace(asked, pruning=pruning), flow=flow()))
+
+    limit = int(needed(0) ** (1 - share) * needed(BETAS) ** share)
+    trials.clear()
+    found = fitted(replace(asked, flops_budget=str(limit)), flow=flow())
+    assert (trials.count(100) <= 4, trials.count(10) <= 6, len(set(trials))) == (True, True, 2)
+    step = round(found.pruning.flow_beta * BETAS)
+    assert needed(step) <= limit < needed(step - 1)

@@ -153,7 +153,7 @@ def test_layer_budgets_by_flow_are_those_of_rank_0():
     def play(ranks, bench):
         own = bench.method.flow
         if ranks.rank:  # that measures otherwise
-            own = own.with_scores(lambda scores: {n: v[::-1] ** 2 for n, v in scores.items()})
+            own = own.with_counts(lambda counts: counts[::-1])
         adopted = flow_of_first(own, ranks)
         return [flow.counts(0.3, 0.5, 5).tolist() for flow in (own, adopted)]
 

@@ -25,7 +25,7 @@ from fedtiny.federation.server import Server
 from fedtiny.graph.ir import Graph
 from fedtiny.graph.trace import trace
 from fedtiny.models import ParamSpec, analyze
-from fedtiny.models.synaptic_flow import measure
+from fedtiny.models.synaptic_flow import SynapticFlow
 from fedtiny.randomness import SERVER
 from fedtiny.sparse.flow import LayerFlow
 from fedtiny.sparse.mask import Mask
@@ -179,8 +179,7 @@ def flow_of(model: nn.Module, data: DataSet, param_spec: ParamSpec) -> LayerFlow
     """What flows through a network; every weight counts as used once."""
 
     def opened():
-        flow = measure(model, data.shape, tuple(param_spec.prunable))
-        return lambda mask: flow(mask.positions)
+        return SynapticFlow(model, data.shape, tuple(param_spec.prunable)).layer_counts
 
     return LayerFlow(param_spec, dict.fromkeys(param_spec.prunable, 1), opened)
 

@@ -76,6 +76,7 @@ def test_it_runs_what_is_missing_and_writes_everything(reproduce, made):
             *("table.md", "table.csv", "table.tex", "results.json"),
             *("figure.svg", "figure.png", "curves.svg", "curves.png"),
             *("curves_by_bytes.svg", "curves_by_bytes.png", "pareto.svg", "pareto.png"),
+            *("curves_by_flops.svg", "curves_by_flops.png"),
         }
     assert "remain" not in out
 

@@ -5,6 +5,7 @@ import pytest
 
 import fedtiny
 from fedtiny import methods
+from fedtiny.config import PruningConfig, SelectionConfig
 from fedtiny.cost.workload import layer_flow_of
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.rounds import prepare
@@ -167,3 +168,29 @@ def test_one_threshold_needs_scores_of_ones_own():
     assert prepared("fl_pqsu", "global").server.theta.mask == (
         prepared("fl_pqsu", "uniform").server.theta.mask
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "flags", "named"),
+    [
+        ("fedtiny_flow", {"growth": "votes"}, "--pruning.growth (fedtiny_flow does not go by it)"),
+        (
+            "feddst",
+            {"drop": "after_training", "extrude": True},
+            "--pruning.drop, --pruning.extrude (feddst does not go by them)",
+        ),
+        ("fedtiny", {"draw": "all"}, "--pruning.draw (fedtiny does not go by it)"),
+    ],
+)
+def test_settings_of_other_methods_are_said_to_be_in_vain(method, flags, named):
+    config = fedtiny.Config(method=method, pruning=PruningConfig(**flags))
+    assert unused_settings(config) == [f"without effect: {named}"]
+
+
+def test_settings_that_a_method_goes_by_are_not_remarked_on():
+    adjusting = PruningConfig(growth="votes", drop="after_training", granularity="entire")
+    assert unused_settings(fedtiny.Config(pruning=adjusting)) == []
+    for method, own in (("set", {"extrude": True}), ("fedrts", {"draw": "all"})):
+        assert unused_settings(fedtiny.Config(method=method, pruning=PruningConfig(**own))) == []
+    flow = SelectionConfig(pool="flow,erk", tolerance=0.1)
+    assert unused_settings(fedtiny.Config(method="fedtiny_flow", selection=flow)) == []

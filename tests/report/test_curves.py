@@ -76,7 +76,7 @@ def test_flops_add_up():
 
 def test_curves_go_over_rounds_bytes_time_and_flops():
     group = group_of(run_of(), run_of("synflow", accuracies=(0.3, 0.5), flops=(10, 10)))
-    rounds, moved, took, computed = accuracy_curves(group)
+    rounds, moved, took, computed = accuracy_curves([group])
     assert tips(rounds) == [
         *("FedTiny: accuracy 0.2, round 1", "FedTiny: accuracy 0.6, round 2"),
         *("SynFlow: accuracy 0.3, round 1", "SynFlow: accuracy 0.5, round 2"),
@@ -118,7 +118,7 @@ def test_a_long_line_tells_some_of_its_points_and_the_last():
 def test_seeds_are_averaged_in_what_was_spent_and_in_what_was_reached():
     other = run_of(accuracies=(0.4, 0.8), flops=(30, 50), seed=1)
     group = group_of(run_of(), other, run_of("synflow"))
-    assert tips(accuracy_curves(group)[3])[:2] == [
+    assert tips(accuracy_curves([group])[3])[:2] == [
         *("FedTiny: accuracy 0.3, 20 FLOPs", "FedTiny: accuracy 0.7, 60 FLOPs"),
     ]
 
@@ -128,14 +128,14 @@ def test_what_a_run_does_not_tell_leaves_it_out_of_that_figure_only():
     for record in silent.records:
         del record["flops"]
     group = group_of(run_of(), run_of("synflow"), silent)
-    rounds, *_, computed = accuracy_curves(group)
+    rounds, *_, computed = accuracy_curves([group])
     assert any(tip.startswith("FedDST") for tip in tips(rounds))
     assert not any(tip.startswith("FedDST") for tip in tips(computed))
 
 
 def test_each_density_has_a_panel_and_of_many_the_lowest_three():
     some = [run_of(m, d) for m in ("fedtiny", "synflow") for d in (0.1, 0.2, 0.3, 0.4)]
-    figure = accuracy_curves(group_of(run_of("fedavg", 1.0), *some))[0]
+    figure = accuracy_curves([group_of(run_of("fedavg", 1.0), *some)])[0]
     titles = [text.text for text in shapes(figure, Text) if text.text.startswith("density ")]
     assert titles == ["density 0.3", "density 0.2", "density 0.1"]
     assert "the 3 lowest" in figure.caption
@@ -144,7 +144,7 @@ def test_each_density_has_a_panel_and_of_many_the_lowest_three():
 
 
 def test_one_method_at_several_densities_has_a_line_for_each():
-    figure = accuracy_curves(group_of(*(run_of(density=d) for d in (0.1, 0.2))))[0]
+    figure = accuracy_curves([group_of(*(run_of(density=d) for d in (0.1, 0.2)))])[0]
     names = {tip.partition(":")[0] for tip in tips(figure)}
     assert names == {"FedTiny 0.2", "FedTiny 0.1"}
     dots = {(dot.color, dot.form, dot.opacity) for dot in shapes(figure, Dot)}
@@ -154,7 +154,7 @@ def test_one_method_at_several_densities_has_a_line_for_each():
 
 def test_a_single_line_is_no_comparison():
     group = group_of(run_of(), run_of(seed=1))
-    assert accuracy_curves(group) == []
+    assert accuracy_curves([group]) == []
     assert fronts([group]) == []
 
 
@@ -219,6 +219,35 @@ def test_runs_of_other_settings_on_the_same_data_share_a_front():
     assert names == [
         *("FedTiny 0.1", "SynFlow 0.1", "FedAvg, width 4"),
     ]
+
+
+def test_runs_with_recipes_of_their_own_share_curves_too():
+    """One method with two recipes: a letter and a fainter line for the unusual one."""
+    usual, dense = run_of(), run_of("fedavg", 1.0, (0.1, 0.8))
+    train = replace(usual.config.train, optimizer="sgd", lr=0.05)
+    other = replace(run_of(accuracies=(0.3, 0.7)), config=replace(usual.config, train=train))
+    (drawn,) = overall_figures(groups([usual, dense, other])).values()
+    figures = {figure.name: figure for figure in drawn}
+    assert {"front", "accuracies", "accuracies_by_bytes", "accuracies_by_flops"} <= figures.keys()
+    rounds = figures["accuracies"]
+    assert {tip.partition(":")[0] for tip in tips(rounds)} == {"FedTiny", "FedTiny (A)"}
+    assert rounds.caption.endswith("A: train.lr 0.05, train.optimizer sgd.")
+    known = {dot.tip.partition(":")[0]: dot for dot in shapes(rounds, Dot) if dot.tip}
+    plain, lettered = known["FedTiny"], known["FedTiny (A)"]
+    assert plain.color == lettered.color
+    assert plain.form != lettered.form
+
+
+def test_where_rounds_adjust_a_plain_round_has_a_front_of_its_own():
+    runs = [run_of(), run_of("synflow", accuracies=(0.1, 0.5), flops=(12, 12))]
+    for run, plain in zip(runs, (10, 12), strict=True):
+        for record in run.records:
+            record["flops_plain"] = plain
+    by_plain, by_costliest, *_ = fronts([group_of(*runs)])
+    assert (by_plain.name, by_costliest.name) == ("front_by_plain_flops", "front")
+    assert by_plain.caption.endswith("better: FedTiny 0.1 (0.6000, 10 FLOPs).")
+    assert "SynFlow 0.1 (0.5000, 12 FLOPs)" in by_costliest.caption
+    assert fronts([group_of(*runs[1:], run_of("feddst"))])[0].name == "front"
 
 
 def test_a_method_has_one_color_and_one_marker_in_every_figure():

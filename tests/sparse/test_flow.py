@@ -3,12 +3,19 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
 from torch import nn
 
 from fedtiny.cost.workload import layer_flow_of
-from fedtiny.models import synaptic_flow
+from fedtiny.errors import FedTinyError
+from fedtiny.models.synaptic_flow import SynapticFlow, prune_by
 from fedtiny.sparse.densities import budget
 from fedtiny.sparse.flow import LayerFlow
+from fedtiny.sparse.iterative import prune_iteratively
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta, length
 
 from ..devices.tiny import lab, random_mask, settings
 from .strategies import anatomy_of
@@ -19,12 +26,12 @@ SCORES = {"a": [9, 8, 7, 1], "b": [3, 2, 2, 1]}
 def by_hand(**uses):
     """Two layers of four weights whose flow does not change as others are pruned."""
     param_spec = anatomy_of(dict.fromkeys(SCORES, (4,)))
-    scores = {layer: np.array(values, np.float64) for layer, values in SCORES.items()}
+    flat = torch.tensor([*SCORES["a"], *SCORES["b"]], dtype=torch.float64)
 
-    def measure(mask):
-        return {layer: scores[layer][mask.indices(layer)] for layer in mask}
+    def prune(prices, totals):
+        return prune_by(lambda kept: flat[kept], [4, 4], prices, totals)
 
-    return LayerFlow(param_spec, uses, lambda: measure)
+    return LayerFlow(param_spec, uses, lambda: prune)
 
 
 @pytest.mark.parametrize(
@@ -62,22 +69,54 @@ def test_flow_through_three_layers_by_hand():
     with torch.no_grad():
         for layer, value in zip(network, (2.0, -3.0, 0.5), strict=True):
             layer.weight.fill_(value)
-    measure = synaptic_flow.measure(network, (1,), ["0.weight", "1.weight"])
-    found = measure({"0.weight": None, "1.weight": np.array([0], np.int32)})
-    assert {name: values.tolist() for name, values in found.items()} == {
-        "0.weight": [3.0],
-        "1.weight": [3.0],
-    }
+    flow = SynapticFlow(network, (1,), ["0.weight", "1.weight"])
+    assert flow.scores(torch.tensor([0, 1])).tolist() == [3.0, 3.0]
+    assert flow.scores(torch.tensor([1])).tolist() == [0.0], "nothing comes in"
+
+
+@settings_of_hypothesis(max_examples=30)
+@given(seed=st.integers(0, 99), density=st.floats(0.1, 0.9), steps=st.integers(1, 4))
+def test_pruning_by_flow_is_pruning_iteratively_with_one_threshold(seed, density, steps):
+    """Also where many scores are alike."""
+    param_spec = anatomy_of({"a": (5, 4), "b": (7,), "c": (2, 3)})
+    values = np.random.default_rng(seed).integers(1, 5, size=(40, 33)).astype(np.float64)
+    edges = np.cumsum([0, *param_spec.sizes.values()])
+    uses = {"a": 9, "b": 1, "c": 4}
+
+    def scores(positions):
+        return values[len(positions), positions]  # anew with every step
+
+    def measured(theta):
+        own = [theta.mask.indices(n) + start for n, start in zip(uses, edges, strict=False)]
+        found = np.split(scores(np.concatenate(own)), np.cumsum([len(v) for v in own])[:-1])
+        return {n: v / uses[n] ** 0.5 for n, v in zip(uses, found, strict=True)}
+
+    def prune(prices, totals):
+        flat = [*param_spec.sizes.values()]
+        return prune_by(lambda kept: torch.tensor(scores(kept.numpy())), flat, prices, totals)
+
+    full = Mask.full(param_spec)
+    theta = Theta(full, np.zeros(length(full), np.float32))
+    pruned = prune_iteratively(theta, measured, density, iterations=steps, budgets="global")
+    found = LayerFlow(param_spec, uses, lambda: prune).counts(density, 0.5, steps)
+    assert found.tolist() == list(pruned.mask.counts.values())
+
+
+def test_flow_that_is_no_number_prunes_nothing():
+    with pytest.raises(FedTinyError, match="not finite, so nothing can be pruned"):
+        prune_by(lambda kept: torch.full((4,), torch.nan), [2, 2], [1.0, 1.0], [3])
 
 
 def test_the_measure_is_that_of_synflow():
     bench = lab()
-    measure = layer_flow_of(bench.config, **facts(bench))._measure
+    flow = SynapticFlow(bench.model, bench.data.shape, tuple(bench.param_spec.prunable))
+    starts = np.cumsum([0, *bench.param_spec.sizes.values()])
     for mask in (random_mask(bench.param_spec, seed=1), bench.start.mask):
         expected = bench.server.public.synaptic_flow(bench.start.remasked(mask))
-        found = measure(mask)
-        for layer in mask:
-            np.testing.assert_allclose(found[layer], expected[layer], rtol=1e-12)
+        kept = np.concatenate([mask.indices(n) + s for n, s in zip(mask, starts, strict=False)])
+        np.testing.assert_allclose(
+            flow.scores(torch.tensor(kept)), np.concatenate([*expected.values()]), rtol=1e-12
+        )
 
 
 def facts(bench):

@@ -259,6 +259,9 @@ class PruningConfig(Settings):
     redistribute: bool = False
     """FedTiny: compare weights and gradients over all layers of an adjustment, so that weights move
     between layers."""
+    extrude: bool = False
+    """FedTiny, SET: in adjusting rounds devices train with a penalty on the weights that will be
+    dropped, the smallest as received, so that others take over what they do (FedMef)."""
     rate: float = 0.3
     """Share of a layer's weights that the first round swaps; it falls to 0 as a cosine."""
     stop_share: float | None = None

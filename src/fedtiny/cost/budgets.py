@@ -3,9 +3,9 @@
 The order is: density, flow-beta, batch.
 
 1. Memory sets the density, in place of the config's: the largest that fits.
-2. FLOPs lower the density. With budgets `flow` the smallest beta in [0, 1] that fits is taken
-   first, since accuracy grows with operations at the same number of weights; only where beta 1 is
-   still too much does the density fall.
+2. FLOPs lower the density. With budgets `flow` a beta in [0, 1] that fits is taken first, where a
+   step less does not, since accuracy grows with operations at the same number of weights; only
+   where beta 1 is still too much does the density fall.
 3. Where no density fits the memory of a device, the first step is left out, and the batch falls.
 """
 
@@ -23,6 +23,8 @@ from fedtiny.errors import ConfigError
 from fedtiny.federation.method import Method
 
 BETAS = 64  # beta is walked in steps of one by this
+ROUGHLY = 10  # the place on the curve is sought with iterations divided by this
+NEAR = 4  # steps that such a search is exact to
 SMALLEST_BATCH = 2  # of which batch norm can take statistics
 C = TypeVar("C", bound=Config)
 
@@ -41,7 +43,7 @@ def fitted(config: C, *, density_is_set: bool = False, **inputs: Unpack[CostInpu
 
     With `density_is_set` memory is not looked at: devices fit it by how they compute.
     """
-    even = Workload.of(_uniform(config), **inputs)
+    even = Workload.of(replace(_uniform(config), density=1.0), **inputs)
     inputs["flow"] = even.flow
     budget = parse_size(config.memory_budget) if config.memory_budget else None
     density = None
@@ -149,22 +151,41 @@ def _within_flops(config: C, even: Workload, **inputs: Unpack[CostInputs]) -> C:
 
 
 def _along_the_curve(config: C, limit: int, **inputs: Unpack[CostInputs]) -> C:
-    """At the smallest beta that fits; by interpolation, since each trial measures a network."""
+    """At a beta that fits, where a step less does not; else at beta 1 and a lower density.
 
-    def needed(step: int) -> int:
-        return flops.plain(Workload.of(_with_beta(config, step / BETAS), **inputs))
+    Each trial prunes a network, so the place is sought with few iterations first. With all of them
+    it lies some steps away, which the slope of the curve foretells.
+    """
 
-    low, high = (0, needed(0)), (BETAS, needed(BETAS))
-    if low[1] <= limit:
-        return _with_beta(config, 0.0)
-    if high[1] > limit:
+    def needed(step: int, asked: C = config) -> int:
+        return flops.plain(Workload.of(_with_beta(asked, step / BETAS), **inputs))
+
+    rough = _with_iterations(config, ceil(config.pruning.iterations / ROUGHLY))
+    step, slope = _roughly(lambda step: needed(step, rough), limit)
+    too_much, fits, stride = -1, BETAS + 1, 1
+    while fits - too_much > 1:
+        now = needed(step)
+        too_much, fits = (too_much, step) if now <= limit else (step, fits)
+        away = max(stride, abs(round(log(now / limit) / slope)))
+        if too_much >= 0 and fits <= BETAS:
+            step = (too_much + fits) // 2
+        else:
+            step = max(step - away, 0) if now <= limit else min(step + away, BETAS)
+        stride *= 2
+    if fits > BETAS:
         return _lowered(_with_beta(config, 1.0), limit, **inputs)
-    while high[0] - low[0] > 1:
-        share = log(low[1] / limit) / log(low[1] / high[1])
-        step = low[0] + round(share * (high[0] - low[0]))
-        step = min(max(step, low[0] + 1), high[0] - 1)
-        low, high = (low, (step, now)) if (now := needed(step)) <= limit else ((step, now), high)
-    return _with_beta(config, high[0] / BETAS)
+    return _with_beta(config, fits / BETAS)
+
+
+def _roughly(needed: Callable[[int], int], limit: int) -> tuple[int, float]:
+    """A step near the first one that fits, and how much the logarithm falls with a step."""
+    most, least = needed(0), needed(BETAS)
+    slope = max(log(most / least) / BETAS, 1 / BETAS**2)
+    low, high = (0, BETAS) if most > limit else (0, 0)
+    while high - low > NEAR and least <= limit:
+        middle = (low + high) // 2
+        low, high = (low, middle) if needed(middle) <= limit else (middle, high)
+    return high, slope
 
 
 def _lowered(config: C, limit: int, **inputs: Unpack[CostInputs]) -> C:
@@ -205,7 +226,13 @@ def _with_batch(config: C, batch: int) -> C:
 
 
 def _uniform(config: C) -> C:
+    """With layers of one density, so that no flow is measured."""
     changes: dict[str, Any] = {"pruning": replace(config.pruning, budgets="uniform")}
+    return replace(config, flops_budget=None, **changes)
+
+
+def _with_iterations(config: C, iterations: int) -> C:
+    changes: dict[str, Any] = {"pruning": replace(config.pruning, iterations=iterations)}
     return replace(config, **changes)
 
 

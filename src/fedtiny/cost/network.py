@@ -10,7 +10,7 @@ from fedtiny.data.hub import KNOWN
 from fedtiny.extras import require
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
-from fedtiny.sparse.flow import LayerFlow, Measure
+from fedtiny.sparse.flow import LayerFlow, Prune
 
 if TYPE_CHECKING:
     from torch import nn
@@ -122,13 +122,12 @@ def layer_flow(network: Network, own: "nn.Module | None", seed: int) -> LayerFlo
     """
     prunable = network.param_spec.prunable
 
-    def opened() -> Measure:
-        from fedtiny.models.synaptic_flow import measure
+    def opened() -> Prune:
+        from fedtiny.models.synaptic_flow import SynapticFlow
 
         first = {"shape": network.shape, "classes": network.classes, "width": network.width}
         model = models.build(network.name, **first, seed=seed) if own is None else own  # type: ignore[arg-type]
-        flow = measure(model, network.shape, tuple(prunable))
-        return lambda mask: flow(mask.positions)
+        return SynapticFlow(model, network.shape, tuple(prunable)).layer_counts
 
     uses = {layer.weight: layer.uses for layer in network.profile.layers}
     return LayerFlow(network.param_spec, {layer: uses[layer] for layer in prunable}, opened)

@@ -19,6 +19,7 @@ from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.public import LayerArrays, PublicSet
 from fedtiny.graph.ir import Graph
+from fedtiny.sparse.densities import Counts
 from fedtiny.sparse.flow import LayerFlow
 from fedtiny.sparse.theta import Theta
 
@@ -136,9 +137,15 @@ def scores_of_first(ranks: Ranks, own: LayerArrays) -> LayerArrays:
     }
 
 
+def counts_of_first(ranks: Ranks, own: Counts) -> Counts:
+    """Rank 0's layer counts."""
+    found = of_first(ranks, lambda: own.astype("<i4").tobytes())
+    return np.frombuffer(found, dtype="<i4").astype(np.int32)
+
+
 def flow_of_first(flow: LayerFlow, ranks: Ranks) -> LayerFlow:
     """The flow through a network as rank 0 measures it; all ranks ask for the same counts."""
-    return flow if ranks.size == 1 else flow.with_scores(partial(scores_of_first, ranks))
+    return flow if ranks.size == 1 else flow.with_counts(partial(counts_of_first, ranks))
 
 
 def measured_by_first(public: PublicSet, ranks: Ranks) -> PublicSet:

@@ -1,4 +1,4 @@
-"""Accuracy over rounds and over bytes: a panel for each model and density, a line a method."""
+"""Accuracy over rounds, bytes and FLOPs: a panel for each model and density, a line a method."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedtiny.drawing.series import Series
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Finished
 from fedtiny.experiments.places import Place, along, in_order
-from fedtiny.experiments.quantities import label, with_axis
+from fedtiny.experiments.quantities import label, scientific, with_axis
 from fedtiny.experiments.results import Results
 from fedtiny.runs import formatting
 
@@ -50,6 +50,14 @@ BY_BYTES = Over(
 )
 
 
+BY_FLOPS = Over(
+    "curves_by_flops",
+    "by training FLOPs of a device",
+    Abscissa("training FLOPs of a device so far, adjustments apart", scientific, told=scientific),
+    lambda run, rounds: rounds * run.numbers.get("flops_training", 0.0),
+)
+
+
 def mean_points(runs: Sequence[Mapping[int, Point]]) -> tuple[Point, ...]:
     """The mean of points over runs, at the rounds that all of them have."""
     shared = sorted(set.intersection(*map(set, runs))) if runs else []
@@ -58,9 +66,9 @@ def mean_points(runs: Sequence[Mapping[int, Point]]) -> tuple[Point, ...]:
 
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """Write both figures in every format that can be written here, if some cell has a curve."""
+    """Write the figures in every format that can be written here, if some cell has a curve."""
     paths: list[Path] = []
-    for over in (BY_ROUND, BY_BYTES):
+    for over in (BY_ROUND, BY_BYTES, BY_FLOPS):
         if drawn := draw(results, over):
             title = f"{results.experiment.title}, {over.title}"
             paths += files.write(drawn, title, folder / over.file)[0]

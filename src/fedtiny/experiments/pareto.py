@@ -1,11 +1,12 @@
 """What accuracy costs: the end of every run over FLOPs and bytes, with the Pareto front.
 
-Here and in reports, FLOPs are those of the costliest round for a device of mean size, bytes what a
-device that answers in every round moves in the whole run, selection included.
+Here and in reports, FLOPs are those of a plain round and of the costliest one for a device of mean
+size, bytes what a device that answers in every round moves in the whole run, selection included.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
@@ -14,13 +15,13 @@ from typing import TypeVar
 from fedtiny.drawing import files
 from fedtiny.drawing import plot as plots
 from fedtiny.drawing.canvas import SMALL, Canvas, Dot, Line, Point, Text
-from fedtiny.drawing.panels import GAP, TITLE, WIDTH
+from fedtiny.drawing.panels import GAP, MAX_ACROSS, TITLE, WIDTH
 from fedtiny.drawing.plot import Axis, Key, Plot
 from fedtiny.drawing.series import Series
 from fedtiny.experiments.curves import bytes_by_mean_round, line_axis, look
 from fedtiny.experiments.finished import Finished
 from fedtiny.experiments.places import Place, in_order
-from fedtiny.experiments.quantities import with_axis
+from fedtiny.experiments.quantities import QUANTITIES, with_axis
 from fedtiny.experiments.results import Results
 from fedtiny.runs import formatting
 
@@ -39,7 +40,13 @@ class Cost:
     text: Callable[[float], str] = plots.number_text
 
 
+PLAIN = QUANTITIES["flops_plain"]
 COSTS = (
+    Cost(
+        "FLOPs of a plain round, share of dense",
+        ("flops_training", "flops_round", "flops_ratio"),
+        lambda run: PLAIN.of(run.numbers),
+    ),
     Cost(
         "FLOPs of the costliest round, share of dense",
         ("flops_ratio",),
@@ -95,11 +102,12 @@ def write(results: Results, folder: Path) -> list[Path]:
 
 
 def draw(results: Results) -> Canvas | None:
-    """A row of panels for each model, a panel for each cost."""
+    """Panels of each model together, one for each cost."""
     shown = panels(results)
     if not shown:
         return None
-    canvas = Canvas(len(COSTS) * WIDTH, 0)
+    across = min(MAX_ACROSS, len({panel.cost.title for panel in shown}))
+    canvas = Canvas(across * WIDTH, 0)
     caption = f"accuracy after the last round and what it costs, scale {results.scale.name}"
     canvas.add(
         Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
@@ -110,11 +118,20 @@ def draw(results: Results) -> Canvas | None:
     top = plots.legend(canvas, [*keys.values(), front_key], plots.LINE_HEIGHT + 22.0)
     low, high = plots.padded([value for panel in shown for _, value in panel.points])
     y = plots.linear(max(0.0, low), min(1.0, high), "accuracy")
-    for number, panel in enumerate(shown):
-        row, column = divmod(number, len(COSTS))
+    for row, own in enumerate(_rows(shown, across)):
         under = top + row * (TITLE + plots.HEIGHT + plots.BELOW + GAP)
-        _draw_panel(canvas, panel, y, column * WIDTH, under)
+        for column, panel in enumerate(own):
+            _draw_panel(canvas, panel, y, column * WIDTH, under)
     return canvas
+
+
+def _rows(shown: Sequence[Panel], across: int) -> list[list[Panel]]:
+    """So many panels in a row, each model's from a new one on."""
+    found = []
+    for _, same in groupby(shown, key=lambda panel: panel.title):
+        own = list(same)
+        found += [own[start : start + across] for start in range(0, len(own), across)]
+    return found
 
 
 def panels(results: Results) -> list[Panel]:

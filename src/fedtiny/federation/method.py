@@ -58,6 +58,8 @@ class Method:
     """What flows through the network before training; set by whoever knows the network."""
     native: ClassVar[bool] = True
     """Whether native devices can do all that it asks of them."""
+    extrudes: ClassVar[bool] = False
+    """Whether what it drops can be emptied on devices before (--pruning.extrude)."""
     private: ClassVar[bool] = True
     """Whether differential privacy can hide all that its devices send."""
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
@@ -122,7 +124,12 @@ class Method:
 
     def train_locally(self, server: "Server") -> Program:
         """What every device does with its data in this round (Alg. 2, lines 5 to 8)."""
-        return (Train(self.config.train.local_epochs),)
+        return (Train(self.config.train.local_epochs, extrude=self.extruded(server) or None),)
+
+    def extruded(self, server: "Server") -> dict[str, int]:
+        """How many weights of a layer devices empty in this round, before they are dropped."""
+        asked = self.extrudes and self.config.pruning.extrude
+        return self.pruning_numbers(server) if asked else {}
 
     def score(self, server: "Server") -> Program:
         """What devices measure after training, for the server to adjust by (lines 10 to 14)."""

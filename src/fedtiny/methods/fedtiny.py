@@ -21,11 +21,18 @@ from fedtiny.methods.pool import (
     is_by_magnitude,
     shared_out,
 )
-from fedtiny.methods.progressive import adjust_mask, drop_trained, graph_of, room_of
+from fedtiny.methods.progressive import (
+    adjust_mask,
+    drop_trained,
+    graph_of,
+    mark_extruded,
+    room_of,
+)
 from fedtiny.methods.selection import choose, measured, record
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.densities import Counts
+from fedtiny.sparse.theta import Theta
 
 
 class FedTiny(Method):
@@ -33,11 +40,12 @@ class FedTiny(Method):
 
     Either module can be switched off, for the ablation. Beyond the paper, candidates may be of
     several kinds (`--selection.pool`), and adjustments may grow by other rules than the averaged
-    gradient (`--pruning.growth`), drop a round later (`--pruning.drop`) and move weights between
-    layers (`--pruning.redistribute`).
+    gradient (`--pruning.growth`), drop a round later (`--pruning.drop`), move weights between
+    layers (`--pruning.redistribute`) and empty what they will drop (`--pruning.extrude`).
     """
 
     name = "fedtiny"
+    extrudes = True
     pool: ClassVar[str] = "magnitude"
     tolerance: ClassVar[float] = 0.0
     adjusts: ClassVar[bool] = True
@@ -52,6 +60,7 @@ class FedTiny(Method):
                 f"--pruning.growth {self._growth_kind} sends gradients at places of a device's "
                 "own, which differential privacy cannot hide; use random or shared"
             )
+        self._check_extrusion()
         if self.config.selection.kind == "none":
             return
         if "flow" in self.kinds and self.flow is None:
@@ -63,6 +72,19 @@ class FedTiny(Method):
             raise ConfigError(
                 f"a pool of {self.config.pool_size} cannot have {len(self.kinds)} kinds of "
                 "candidates; raise --selection.pool-size"
+            )
+
+    def _check_extrusion(self) -> None:
+        """What devices empty is known before they train, and is what the server drops."""
+        asked = self.config.pruning
+        others = {
+            "--pruning.drop after_training": (asked.drop or self.drop) == "after_training",
+            "--pruning.redistribute": asked.redistribute,
+            "--pruning.reclaim": asked.reclaim,
+        }
+        if asked.extrude and (used := [flag for flag, on in others.items() if on]):
+            raise ConfigError(
+                f"--pruning.extrude and {used[0]} choose what is dropped in two ways; leave one out"
             )
 
     def remarks(self, param_spec: ParamSpec) -> tuple[str, ...]:
@@ -194,6 +216,10 @@ class FedTiny(Method):
         """Ask for the top-a gradients of the layers whose turn it is (Alg. 2, lines 10 to 14)."""
         numbers = self.pruning_numbers(server)
         return self._growth.program(server, numbers) if numbers else ()
+
+    def aggregate(self, server: Server, outcome: Outcome) -> Theta:
+        mark_extruded(server, self.extruded(server))
+        return super().aggregate(server, outcome)
 
     def adjust(self, server: Server, outcome: Outcome) -> None:
         """Grow by averaged gradient, drop by magnitude (Alg. 2, lines 19 to 26)."""

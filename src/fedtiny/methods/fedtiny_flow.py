@@ -17,5 +17,6 @@ class FedTinyFlow(FedTiny):
 
     name = "fedtiny_flow"
     adjusts = False
+    extrudes = False
     pool = "flow"
     tolerance = 0.003  # VGG11 at density 0.001: all candidates lie within this of ln 10

@@ -7,14 +7,19 @@ weights; after its last growth it keeps all.
 
 from collections.abc import Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.server import Server
 from fedtiny.graph.ir import Graph
 from fedtiny.sparse.adjust import Useful, drop, grow_and_drop
 from fedtiny.sparse.schedule import Schedule
+from fedtiny.sparse.top import smallest
 from fedtiny.sparse.vector import SparseVector
 
 ROOM, GROWN = "room", "grown"  # what the server remembers for dropping later
+EXTRUDED = "extruded"  # what devices have emptied in this round
 
 
 def room_of(server: Server) -> Mapping[str, int]:
@@ -32,8 +37,9 @@ def adjust_mask(
 ) -> None:
     """Grow so many weights of each layer, and drop as many, or what there is no room for."""
     room, together = room_of(server), server.config.pruning.redistribute
+    last = not_extruded(server) or useful_weights(server)
     server.theta, changes = grow_and_drop(
-        server.theta, scores, numbers, useful_weights(server), room=room, together=together
+        server.theta, scores, numbers, last, room=room, together=together
     )
     if drops_later:
         grown = {layer: len(c.grown) - len(c.dropped) for layer, c in changes.items()}
@@ -73,6 +79,27 @@ def left_over(room: Mapping[str, int], grown: Mapping[str, int], together: bool)
         used = min(own, taken) if layer in grown else 0
         left[layer], taken = own - used, taken - used
     return left
+
+
+def mark_extruded(server: Server, numbers: Mapping[str, int]) -> None:
+    """Remember what devices were told to empty: the smallest weights of the model they received."""
+    if numbers:
+        places = {n: smallest(server.theta.kept(n), count) for n, count in numbers.items()}
+        server.memory[EXTRUDED] = {layer: own.tolist() for layer, own in places.items()}
+
+
+def not_extruded(server: Server) -> Useful | None:
+    """Which weights of a layer were not emptied in this round, if others were."""
+    marked = server.memory.pop(EXTRUDED, None)
+    if marked is None:
+        return None
+
+    def others(layer: str) -> NDArray[np.bool_]:
+        kept = np.ones(server.theta.mask.kept(layer), dtype=np.bool_)
+        kept[marked[layer]] = False
+        return kept
+
+    return others
 
 
 def useful_weights(server: Server) -> Useful | None:

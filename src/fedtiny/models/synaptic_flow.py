@@ -1,18 +1,18 @@
 """Synaptic flow (SynFlow): what passes through a network of absolute weights."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from fedtiny.errors import FedTinyError
 from fedtiny.models.param_spec import Shape
 
 PASSES_ON = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
@@ -25,8 +25,6 @@ CHANGES_FLOW = {
 
 Sigmoids are left: they are gates, and one that passed all on would square the flow.
 """
-Positions = Mapping[str, NDArray[np.int32] | None]
-"""Kept weights of each layer; None is all."""
 
 
 @torch.no_grad()
@@ -75,34 +73,75 @@ def flow(network: nn.Module, shape: Shape, weights: Sequence[torch.Tensor]) -> l
     return [gradient.abs() for gradient in torch.autograd.grad(output, weights)]
 
 
-def measure(
-    model: nn.Module, shape: Shape, prunable: Sequence[str]
-) -> Callable[[Positions], dict[str, NDArray[np.float64]]]:
-    """A function that gives |w dR/dw| of the kept weights, the others being zero.
+class SynapticFlow:
+    """What flows through a network, its weights as initialized, and how to prune by it.
 
     A hundred passes of a large network are worth a GPU, if there is one; float64 leaves nothing to
-    where they are computed.
+    where they are computed. Positions are counted through the weights of all layers.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    network = absolute_and_linear(model).to(device)
-    named = dict(network.named_parameters())
-    weights = {name: named[name].requires_grad_() for name in prunable}
-    first = {name: weight.detach().clone() for name, weight in weights.items()}
 
-    def scores(kept: Positions) -> dict[str, NDArray[np.float64]]:
-        places = {
-            name: slice(None) if own is None else torch.tensor(own, device=device).long()
-            for name, own in kept.items()
-        }
+    def __init__(self, model: nn.Module, shape: Shape, prunable: Sequence[str]) -> None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.shape = shape
+        self.network = absolute_and_linear(model).to(device)
+        named = dict(self.network.named_parameters())
+        self.weights = [named[name].requires_grad_() for name in prunable]
+        self.sizes = [weight.numel() for weight in self.weights]
+        self.first = torch.cat([weight.detach().reshape(-1) for weight in self.weights])
+
+    def scores(self, kept: Tensor) -> Tensor:
+        """|w dR/dw| of the weights at some positions, the others being zero."""
+        values = torch.zeros_like(self.first)
+        values[kept] = self.first[kept]
         with torch.no_grad():
-            for name, weight in weights.items():
-                values = weight.view(-1).zero_()
-                values[places[name]] = first[name].view(-1)[places[name]]
+            for weight, own in zip(self.weights, values.split(self.sizes), strict=True):
+                weight.copy_(own.view_as(weight))
         with _deterministic():
-            gradients = flow(network, shape, list(weights.values()))
-        return {
-            name: (first[name] * gradient).view(-1)[places[name]].cpu().numpy()
-            for name, gradient in zip(weights, gradients, strict=True)
-        }
+            gradients = flow(self.network, self.shape, self.weights)
+        return self.first[kept] * torch.cat([g.reshape(-1) for g in gradients])[kept]
 
-    return scores
+    def layer_counts(self, prices: Sequence[float], totals: Sequence[int]) -> list[int]:
+        """Kept weights of each layer, once all are pruned to one total after the other."""
+        return prune_by(self.scores, self.sizes, prices, totals, self.first.device)
+
+
+def prune_by(
+    scores: Callable[[Tensor], Tensor],
+    sizes: Sequence[int],
+    prices: Sequence[float],
+    totals: Sequence[int],
+    device: torch.device | str = "cpu",
+) -> list[int]:
+    """Layer counts after pruning to each total by score over price, scored anew every time.
+
+    One threshold for all layers, of which each keeps its best weight; ties to the lower position.
+    """
+    layers = torch.arange(len(sizes), device=device)
+    owner = layers.repeat_interleave(torch.tensor(sizes, device=device))
+    kept = torch.arange(len(owner), device=device)
+    price = torch.tensor(prices, dtype=torch.float64, device=device)
+    counts = list(sizes)
+    for total in totals:
+        values = scores(kept) / price[owner]
+        if not values.isfinite().all():
+            raise FedTinyError(
+                "a score of some weight is not finite, so nothing can be pruned by it"
+            )
+        for own in values.split(counts):
+            own[own.argmax()] = torch.inf
+        chosen = _highest(values, total)
+        kept, owner = kept[chosen], owner[chosen]
+        counts = torch.bincount(owner, minlength=len(sizes)).tolist()
+    return counts
+
+
+def _highest(values: Tensor, count: int) -> Tensor:
+    """Whether each value is among the `count` highest, as `sparse.top.highest`, on any device."""
+    if values.is_cuda:
+        cut = values.sort().values[-count]
+    else:
+        cut = torch.tensor(np.partition(values.numpy(), len(values) - count)[-count])
+    chosen = values > cut
+    ties = (values == cut).nonzero().view(-1)
+    chosen[ties[: count - int(chosen.sum())]] = True
+    return chosen

@@ -1,8 +1,9 @@
 """How runs learned: accuracy over rounds, bytes, time and FLOPs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, count, islice
+from string import ascii_uppercase
 
 from fedtiny.drawing.canvas import FORMS, Canvas, Point
 from fedtiny.drawing.figure import Figure
@@ -10,7 +11,7 @@ from fedtiny.drawing.panels import Abscissa, Panel, draw_shares
 from fedtiny.drawing.series import Series
 from fedtiny.experiments.curves import ROUNDS, mean_points
 from fedtiny.experiments.quantities import label
-from fedtiny.report.comparison import Group, look
+from fedtiny.report.comparison import Group, look, unusual
 from fedtiny.report.costs import flops_number, flops_text
 from fedtiny.report.facts import duration
 from fedtiny.report.run import Run
@@ -21,8 +22,8 @@ from fedtiny.runs.numbering import round_number
 MAX_PANELS = 3  # densities that have curves: the lowest
 FAINTEST = 0.4  # of a method's lines, the least dense
 
-Kind = tuple[str, float]
-"""A method and a density."""
+Kind = tuple[int, str, float]
+"""The number of a group, a method and a density."""
 Unit = tuple[Abscissa, float]
 """What is below an axis, and how much one of its numbers is."""
 
@@ -150,42 +151,52 @@ def _drawn(
     return Figure(name, spent.title, caption, canvas)
 
 
-def accuracy_curves(group: Group) -> list[Figure]:
+def accuracy_curves(groups: Sequence[Group]) -> list[Figure]:
     """Accuracy over all that runs spend on their way, as far as two of them tell it."""
-    return [figure for spent in SPENT if (figure := _figure(group, spent))]
+    return [figure for spent in SPENT if (figure := _figure(groups, spent))]
 
 
-def _figure(group: Group, spent: Spent) -> Figure | None:
-    axis, size = _unit(group.runs, spent)
-    shown, left_out = _panels(group, spent, size)
+def _figure(groups: Sequence[Group], spent: Spent) -> Figure | None:
+    axis, size = _unit([run for group in groups for run in group.runs], spent)
+    shown, left_out = _panels(groups, spent, size)
     if len({line.name for panel in shown for line in panel.lines}) < 2:
         return None
     lowest = f" Of the densities the {MAX_PANELS} lowest." if left_out else ""
     dashed = any(line.dashed for panel in shown for line in panel.lines)
-    caption = f"{spent.caption} Mean over seeds.{lowest}{' Dashed: dense.' if dashed else ''}"
+    told = "".join(f" {letter}: {settings}." for letter, settings in lettered(groups).values())
+    caption = f"{spent.caption} Mean over seeds.{lowest}{' Dashed: dense.' if dashed else ''}{told}"
     return _drawn(spent.name, spent, caption, shown, axis)
 
 
-def _panels(group: Group, spent: Spent, size: float) -> tuple[list[Panel], bool]:
+def lettered(groups: Sequence[Group]) -> dict[int, tuple[str, str]]:
+    """A letter for each group whose settings are not as usual, and these settings."""
+    found = {number: unusual(group, groups) for number, group in enumerate(groups)}
+    named = [(number, settings) for number, settings in found.items() if settings]
+    letters = islice(chain(ascii_uppercase, map(str, count(1))), len(named))
+    return {n: (letter, told) for (n, told), letter in zip(named, letters, strict=True)}
+
+
+def _panels(groups: Sequence[Group], spent: Spent, size: float) -> tuple[list[Panel], bool]:
     """A panel for each density with a line for each method, and whether some are left out.
 
     One method at several densities has one panel. Dense runs are in every panel.
     """
     kinds: dict[Kind, list[Run]] = {}
-    for run in group.runs:
-        kinds.setdefault((run.config.method, run.config.density), []).append(run)
+    for place, group in enumerate(groups):
+        for run in group.runs:
+            kinds.setdefault((place, run.config.method, run.config.density), []).append(run)
     curves = {
         kind: mean_points([_points(run, spent.so_far(run), size) for run in runs])
         for kind, runs in kinds.items()
     }
     curves = {kind: points for kind, points in curves.items() if points}
-    densities = sorted({density for _, density in curves if density < 1}, reverse=True)
-    if len({method for method, density in curves if density < 1}) < 2:
-        return [Panel("", _lines_by_density(group, curves))] if curves else [], False
+    densities = sorted({density for *_, density in curves if density < 1}, reverse=True)
+    if len({(place, method) for place, method, density in curves if density < 1}) < 2:
+        return [Panel("", _lines_by_density(groups, curves))] if curves else [], False
     panels = [
         Panel(
             f"density {density:g}",
-            [_line(group, kind, curves[kind]) for kind in curves if kind[1] in (density, 1)],
+            [_line(groups, kind, curves[kind]) for kind in curves if kind[2] in (density, 1)],
         )
         for density in densities[-MAX_PANELS:]
     ]
@@ -199,26 +210,34 @@ def _points(run: Run, so_far: Sequence[float], size: float) -> dict[int, Point]:
     return {done: (x / size, accuracy) for (done, accuracy), x in found if accuracy is not None}
 
 
-def _line(group: Group, kind: Kind, points: tuple[Point, ...]) -> Series:
-    """A line of the method's color in the panel of a density."""
-    color, form = look(group.runs, kind[0])
-    return Series(label(kind[0]), color, points, kind[1] == 1, form=form)
+def _line(groups: Sequence[Group], kind: Kind, points: tuple[Point, ...]) -> Series:
+    """A line of the method's color in the panel of a density; fainter with settings of its own."""
+    place, method, density = kind
+    color, form = look([run for group in groups for run in group.runs], method)
+    letters = lettered(groups)
+    name = f"{label(method)} ({letters[place][0]})" if place in letters else label(method)
+    holders = [n for n, g in enumerate(groups) if method in {r.config.method for r in g.runs}]
+    step = (1 - FAINTEST) / max(1, len(holders) - 1)
+    opacity = 1 - holders.index(place) * step
+    form = FORMS[(FORMS.index(form) + holders.index(place)) % len(FORMS)]
+    return Series(name, color, points, density == 1, form=form, opacity=opacity)
 
 
-def _lines_by_density(group: Group, curves: Mapping[Kind, tuple[Point, ...]]) -> list[Series]:
+def _lines_by_density(
+    groups: Sequence[Group], curves: Mapping[Kind, tuple[Point, ...]]
+) -> list[Series]:
     """One method, the densest first: all in its color, the less dense the fainter."""
-    densities = sorted((kind for kind in curves if kind[1] < 1), key=lambda kind: -kind[1])
-    dense = [_line(group, kind, points) for kind, points in curves.items() if kind[1] == 1]
+    densities = sorted((kind for kind in curves if kind[2] < 1), key=lambda kind: -kind[2])
+    dense = [_line(groups, kind, points) for kind, points in curves.items() if kind[2] == 1]
     if len(densities) < 2:
-        return [*dense, *(_line(group, kind, curves[kind]) for kind in densities)]
+        return [*dense, *(_line(groups, kind, curves[kind]) for kind in densities)]
     step = (1 - FAINTEST) / (len(densities) - 1)
     return dense + [
-        Series(
-            f"{label(method)} {density:g}",
-            look(group.runs, method)[0],
-            curves[method, density],
+        replace(
+            _line(groups, kind, curves[kind]),
+            name=f"{label(kind[1])} {kind[2]:g}",
             form=FORMS[place % len(FORMS)],
             opacity=1 - place * step,
         )
-        for place, (method, density) in enumerate(densities)
+        for place, kind in enumerate(densities)
     ]

@@ -50,6 +50,12 @@ def costliest_flops(run: Run) -> float | None:
     return max((flops for flops in found if flops is not None), default=None)
 
 
+def plain_flops(run: Run) -> float | None:
+    """The most FLOPs of a round that adjusts nothing."""
+    found = (number(record, "flops_plain") for record in run.records)
+    return max((flops for flops in found if flops is not None), default=None)
+
+
 def bytes_in_all(run: Run) -> float | None:
     """What a device that answers in every round moves in the whole run."""
     found = bytes_so_far(run)
@@ -84,6 +90,13 @@ PRICES = (
 )
 
 
+PLAIN = Price(
+    "front_by_plain_flops",
+    "Accuracy over FLOPs of a plain round",
+    "the FLOPs of a round that adjusts nothing, for a device of mean size",
+    "FLOPs of a plain round",
+    *(plain_flops, flops_number, flops_text),
+)
 PACKED = Price(
     "front_by_size",
     "Accuracy over model size",
@@ -104,7 +117,10 @@ def fronts(groups: Sequence[Group]) -> list[Figure]:
     """Accuracy over every cost that two kinds of runs tell."""
     done = [run for group in groups for run in group.runs if run.finished]
     size = PACKED if all(run.packed_bytes for run in done) else AS_SENT
-    return [figure for price in (*PRICES, size) if (figure := _front(groups, price))]
+    told = [run for run in done if plain_flops(run)]
+    adjusting = any(plain_flops(run) != costliest_flops(run) for run in told)
+    prices = (PLAIN, *PRICES, size) if adjusting else (*PRICES, size)
+    return [figure for price in prices if (figure := _front(groups, price))]
 
 
 def _front(groups: Sequence[Group], price: Price) -> Figure | None:

@@ -101,19 +101,22 @@ def _group(group: Group, groups: Sequence[Group]) -> Html:
 
 
 def overall_figures(groups: Sequence[Group]) -> dict[str, list[Figure]]:
-    """What runs of different settings cost and reached on the same data, by section."""
+    """What runs of different settings cost, and how they learned, on the same data, by section."""
     same_data: dict[str, list[Group]] = {}
     for group in groups:
         data = {name: v for name, v in group.settings.items() if name.startswith("data.")}
         same_data.setdefault(str(data), []).append(group)
     several = [own for own in same_data.values() if len(own) > 1]
-    drawn = {f"All runs on {data_name(own[0].runs[0])}": fronts(own) for own in several}
+    drawn = {
+        f"All runs on {data_name(own[0].runs[0])}": [*fronts(own), *accuracy_curves(own)]
+        for own in several
+    }
     return {name: figures for name, figures in drawn.items() if figures}
 
 
 def comparison_figures(group: Group) -> list[Figure]:
     """What can be drawn of several runs."""
-    drawn = (accuracy_over_density(group), *fronts([group]), *accuracy_curves(group))
+    drawn = (accuracy_over_density(group), *fronts([group]), *accuracy_curves([group]))
     return [figure for figure in drawn if figure]
 
 

@@ -1,6 +1,6 @@
 """How numbers and tables of a run are put for a reader; shared by the live display and inspect."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -279,6 +279,17 @@ def bar(share: float, width: int = 24) -> Text:
     return Text("█" * max(1, round(share * width)), style="cyan")
 
 
+OWN_SETTINGS = {
+    **dict.fromkeys(("pruning.growth", "pruning.drop"), ("fedtiny",)),
+    **dict.fromkeys(("pruning.reclaim", "pruning.redistribute"), ("fedtiny",)),
+    **dict.fromkeys(("pruning.granularity", "pruning.order"), ("fedtiny",)),
+    "pruning.extrude": ("fedtiny", "set"),
+    "pruning.draw": ("fedrts",),
+    **dict.fromkeys(("selection.pool", "selection.tolerance"), ("fedtiny", "fedtiny_flow")),
+}
+"""Settings that some of our methods go by, and which; others keep their masks or have one rule."""
+
+
 def unused_settings(*configs: Config) -> list[str]:
     """What was set and changes nothing, each reason in a line; every line once.
 
@@ -308,10 +319,18 @@ def _unused(config: Config) -> Iterator[str]:
             else "prunes no layer"
         )
         yield f"without effect: --pruning.budgets {budgets} ({config.method} {why})"
+    own = [n for n, known in OWN_SETTINGS.items() if n in changed and config.method not in known]
+    if own and config.method in methods.OURS:
+        it = "it" if len(own) == 1 else "them"
+        yield f"without effect: {_flags(own)} ({config.method} does not go by {it})"
     if not gpu and (config.workers or 1) > config.fleet.devices:
         most = config.fleet.devices
         yield f"without effect: --workers above {most} (there is no more to do for a process each)"
     for start, (in_vain, why) in reasons.items():
-        flags = [f"--{name.replace('_', '-')}" for name in changed if name.startswith(start)]
-        if in_vain and flags:
-            yield f"without effect: {', '.join(flags)} ({why})"
+        named = [name for name in changed if name.startswith(start)]
+        if in_vain and named:
+            yield f"without effect: {_flags(named)} ({why})"
+
+
+def _flags(names: Iterable[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)

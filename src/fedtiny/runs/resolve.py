@@ -173,6 +173,8 @@ def _trouble(config: RunConfig, method: Method) -> str:
         return "the GPU simulator computes in PyTorch"
     if method.device_verbs:
         return f"method '{method.name}' brings Python of its own, which needs PyTorch"
+    if method.extrudes and config.pruning.extrude:
+        return "native devices cannot extrude weights (--pruning.extrude)"
     if not method.native:
         return f"method '{method.name}' asks for what native devices cannot do"
     if not available():

@@ -12,40 +12,36 @@ import numpy as np
 
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.densities import Counts, budget, operations
-from fedtiny.sparse.iterative import Scores, prune_iteratively
-from fedtiny.sparse.mask import Mask
-from fedtiny.sparse.theta import Theta, length
 
-Measure = Callable[[Mask], Scores]
-"""The synaptic flow |w dR/dw| of each kept weight of a network, its weights as initialized."""
+Prune = Callable[[Sequence[float], Sequence[int]], Sequence[int]]
+"""Layer counts, given the price of a weight of each layer and the totals to prune to in turn."""
 
 
 class LayerFlow:
     """How much flows through the layers of an untrained network, and what their weights cost.
 
-    `uses` is how often an image uses each weight of a layer: its operations. The measure is opened
+    `uses` is how often an image uses each weight of a layer: its operations. The network is opened
     if it is needed at all. Counts are worked out once.
     """
 
     def __init__(
-        self, param_spec: ParamSpec, uses: Mapping[str, int], measure: Callable[[], Measure]
+        self, param_spec: ParamSpec, uses: Mapping[str, int], prune: Callable[[], Prune]
     ) -> None:
         self.param_spec = param_spec
         self.uses = uses
-        self._open = measure
+        self._open = prune
         self._known: dict[tuple[float, float, int], Counts] = {}
 
-    def with_scores(self, adopted: Callable[[Scores], Scores]) -> "LayerFlow":
-        """The same network, with other scores in the place of those that are measured."""
+    def with_counts(self, adopted: Callable[[Counts], Counts]) -> "LayerFlow":
+        """The same network, with other counts in the place of those that are found."""
 
-        def opened() -> Measure:
-            measure = self._open()
-            return lambda mask: adopted(measure(mask))
+        def opened() -> Prune:
+            return lambda *asked: adopted(np.array(self._prune(*asked), dtype=np.int32)).tolist()
 
         return LayerFlow(self.param_spec, self.uses, opened)
 
     @cached_property
-    def _measure(self) -> Measure:
+    def _prune(self) -> Prune:
         return self._open()
 
     def counts(self, density: float, beta: float, iterations: int) -> Counts:
@@ -63,18 +59,16 @@ class LayerFlow:
         return self
 
     def _counts(self, density: float, beta: float, iterations: int) -> Counts:
-        if budget(self.param_spec, density) == self.param_spec.prunable_count:
-            return np.array(list(self.param_spec.sizes.values()), dtype=np.int32)
-        price = {layer: float(uses) ** beta for layer, uses in self.uses.items()}
-        full = Mask.full(self.param_spec)
-        theta = prune_iteratively(
-            Theta(full, np.zeros(length(full), np.float32)),
-            lambda now: {n: v / price[n] for n, v in self._measure(now.mask).items()},
-            density,
-            iterations=iterations,
-            budgets="global",
-        )
-        return np.array(list(theta.mask.counts.values()), dtype=np.int32)
+        """The density falls exponentially, as in `prune_iteratively`."""
+        sizes, most = list(self.param_spec.sizes.values()), budget(self.param_spec, density)
+        if most == sum(sizes):
+            return np.array(sizes, dtype=np.int32)
+        if most == len(sizes):
+            return np.ones(len(sizes), dtype=np.int32)
+        prices = [float(self.uses[layer]) ** beta for layer in self.param_spec.sizes]
+        shares = (step / iterations for step in range(1, iterations + 1))
+        totals = [budget(self.param_spec, density**share) for share in shares]
+        return np.array(self._prune(prices, totals), dtype=np.int32)
 
     def operations(self, counts: Counts) -> int:
         """Multiply-adds of so many kept weights, for an image."""

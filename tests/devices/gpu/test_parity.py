@@ -22,6 +22,7 @@ from .twins import (
 PLAIN = {"gpu": {"channels_last": False}}
 SMALL = {"model": "small", "width": 16, "density": 0.3, "rounds": 1}
 SGD = {"train": {"optimizer": "sgd"}}  # one step of Adam is +-lr for all: nothing but ties to drop
+EXTRUDING = {"extrude": True, "granularity": "entire"}
 RECIPE = {
     "train": {"lr_schedule": "cosine", "lr_warmup": 1, "decay_norms": False, "proximal_mu": 0.1},
     "server": {"optimizer": "fedadam", "average": "ema", "average_start": 0},
@@ -31,6 +32,7 @@ RUNS = {
     "fedtiny pooled": PLAIN | SMALL | {"selection": {"variance": "pooled"}},
     "fedtiny two passes": PLAIN | SMALL | {"selection": {"passes": 2}},
     "fedtiny recipe": PLAIN | RECIPE | {"rounds": 2},
+    "fedtiny extruding": PLAIN | SMALL | SGD | {"pruning": EXTRUDING},
     "fedtiny vgg11_small": PLAIN | {"model": "vgg11_small", "rounds": 1},
     "feddst": PLAIN | SGD | {"rounds": 1},
     "fedsgc": PLAIN | SGD | {"rounds": 1},
