@@ -70,10 +70,10 @@ def test_density_comes_first_then_the_batch_then_the_storage():
     slow = chosen(memory="10MB", share="8%").config
     assert slow.density < 0.1
     assert (slow.train.batch_size, slow.device.storage) == (32, "float32")
-    small = chosen(memory="1.4MB", share="100%").config
+    small = chosen(memory="1MB", share="100%").config
     assert small.density == 0.1
     assert (small.train.batch_size < 32, small.device.storage) == (True, "float16")
-    both = chosen(memory="1.4MB", share="8%").config
+    both = chosen(memory="1MB", share="8%").config
     assert both.density == slow.density, "solved before the batch"
     assert both.train.batch_size >= small.train.batch_size, "fewer weights leave room"
 
