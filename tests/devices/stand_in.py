@@ -7,7 +7,6 @@ With a lie it is not honest: see `lies`. FILE counts its starts, for lies that a
 
 import argparse
 import json
-import os
 import socket
 import struct
 import sys
@@ -78,16 +77,16 @@ def lies(device, channel, out):
     """Do what no honest device does, if that is what this one is for."""
     if device.lie == "long":
         channel._write(MARK + struct.pack("<Q", 1 << 40), None)
-        time.sleep(60)
+        channel.recv_bytes()
     elif device.lie == "huge":
         channel._write(MARK + struct.pack("<Q", len(out) + 50_000) + out, None)
-        time.sleep(60)
+        channel.recv_bytes()
     elif device.lie == "babbles":
         channel._write(b"Hello, world!" * 10, None)
     elif device.lie == "dies":
-        os._exit(3)
+        raise EOFError
     elif device.lie == "sleeps":
-        time.sleep(60)
+        channel.recv_bytes()
     elif device.lie == "restarts":
         channel.send_bytes(device.hello())
     elif device.lie == "garbage":
@@ -107,6 +106,7 @@ def serve(device, channel):
         out = device.outcome(frame)
         if frame[4:8] != b"FTNY" or not lies(device, channel, out):
             channel.send_bytes(out)
+            device.lie = device.lie.removeprefix("later ")
 
 
 def main():

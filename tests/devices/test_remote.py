@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from fedtiny.devices import executors
+from fedtiny.devices.channel import Channel
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.executors import (
@@ -25,7 +26,6 @@ from fedtiny.devices.executors import (
     can_fork,
 )
 from fedtiny.devices.native_engine import NativeEngine
-from fedtiny.devices.channel import Channel
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Verb, evaluate, prune_and_grow, top_gradients, train
 from fedtiny.native.library import available

@@ -300,6 +300,7 @@ def _raw_line(path: Path, baud: int) -> int:
     return line
 
 
+APART = re.compile(r""";(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")  # not within quotes
 NUMBERED = re.compile(r"\s*([\d\s,-]+)=(.*)", re.DOTALL)
 
 
@@ -313,7 +314,7 @@ def places_by_device(text: str, devices: int) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     rest = ""
-    for part in filter(str.strip, text.split(";")):
+    for part in filter(str.strip, APART.split(text)):
         numbered = NUMBERED.fullmatch(part)
         if numbered is None and rest:
             raise ConfigError("--device.program names two places for all devices; number one")
