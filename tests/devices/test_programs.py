@@ -186,8 +186,8 @@ def test_devices_connect_in_any_order_and_again():
     lines[0].shutdown(socket.SHUT_RDWR)  # that of device 1
     threading.Timer(0.2, connect, [shards[1]]).start()
     assert everything(asked(devices[1], work[1])) == expected(bench, work[1])
-    for device in devices:
-        device.close()
+    for closable in (*devices, listener):
+        closable.close()
 
 
 def test_nobody_connects():

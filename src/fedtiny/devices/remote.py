@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.executors import Executor
 from fedtiny.devices.hello import HELLO, Hello
-from fedtiny.devices.places import Listener, Place, place_of, places_by_device
+from fedtiny.devices.places import Place, place_of, places_by_device
 from fedtiny.devices.workers import DONE, FAILED, PARENT_ENDS, Task, Worker, reply_in
 from fedtiny.errors import FedTinyError, ReplyError, printable
 from fedtiny.federation import wire
@@ -87,11 +88,11 @@ class RemoteDevice(Worker):
             raise _failure_in(outcome, self.device)
 
     def _meet_again(self) -> None:
-        self.leave()
+        self.close()
         self.pipe, hello = self._found()
         PARENT_ENDS.add(self.pipe)
         if hello.data != self.hello.data:
-            self.leave()
+            self.close()
             raise FedTinyError(f"device {self.device} has come back with other data; {REWRITE}")
         self._tell_spec()
 
@@ -132,7 +133,7 @@ class RemoteDevice(Worker):
 
     def died(self, error: Exception) -> FedTinyError:
         """What is told of a device that is lost, late, or says what no device says."""
-        self.leave()
+        self.close()
         if isinstance(error, TimeoutError):
             return FedTinyError(f"no answer within {self.timeout:g} s; raise --device.timeout")
         if isinstance(error, TooLongError):
@@ -140,14 +141,6 @@ class RemoteDevice(Worker):
         words = self.place.last_words()
         lost = f"device {self.device} is gone"
         return DeviceGone(f"{lost}; {words}" if words else lost)
-
-    def leave(self) -> None:
-        """End the connection; the device may be met again at its place."""
-        super().close()
-
-    def close(self) -> None:
-        self.leave()
-        self.place.close()
 
 
 def _failure_in(outcome: bytes, device: int) -> FedTinyError:
@@ -165,7 +158,7 @@ class RemoteDevices:
 
     def __init__(self, programs: str, shards: Sequence[DeviceData], timeout: float) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fedtiny-devices-")
-        self._listeners: dict[str, Listener] = {}
+        self._places: dict[str, Place] = {}
         self._devices: dict[int, RemoteDevice] = {}
         try:
             own = {shard.device: shard for shard in shards}
@@ -178,18 +171,15 @@ class RemoteDevices:
             raise
 
     def _place(self, text: str, shard: DeviceData) -> Place:
-        """Where a device is; its program finds its data in a file."""
-        if text.startswith("tcp://"):
-            if text not in self._listeners:
-                found = place_of(text)
-                assert isinstance(found, Listener)
-                self._listeners[text] = found
-            return self._listeners[text]
+        """Where a device is; several may connect to one address. A program finds its data there."""
+        key = text if text.startswith("tcp://") else str(shard.device)
         if "{data}" in text:
             file = Path(self._folder.name) / f"device{shard.device}.ftd"
             file.write_bytes(shard.to_bytes())
-            text = text.replace("{data}", str(file))
-        return place_of(text.replace("{device}", str(shard.device)))
+            text = text.replace("{data}", shlex.quote(str(file)))
+        if key not in self._places:
+            self._places[key] = place_of(text.replace("{device}", str(shard.device)))
+        return self._places[key]
 
     def __contains__(self, device: object) -> bool:
         return device in self._devices
@@ -210,8 +200,8 @@ class RemoteDevices:
     def close(self) -> None:
         for device in self._devices.values():
             device.close()
-        for listener in self._listeners.values():
-            listener.close()
+        for place in self._places.values():
+            place.close()
         self._folder.cleanup()
 
 
