@@ -1,14 +1,17 @@
 """What a device without Python says of itself when it is met."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedtiny.errors import WireError, printable
+from fedtiny.devices.workers import FAILED
+from fedtiny.errors import FedTinyError, WireError, printable
 from fedtiny.federation import wire
 from fedtiny.models.param_spec import Shape
 
 HELLO = b"\4"  # an outcome, beside those of a task
+SENTENCE_BYTES = 1024  # of a failure, at most
+MAX_SENTENCE = 300
 HELLO_BYTES = 4096  # at most
 LINK_VERSION = 1
 MOST = 2**40
@@ -35,6 +38,8 @@ class Hello:
     @classmethod
     def read(cls, frame: bytes) -> "Hello":
         """What a device sent, if it is a hello that can be understood here."""
+        if frame[:1] == FAILED:  # a gateway that has no device
+            raise FedTinyError(sentence(frame[1:]) or "it says no hello")
         if frame[:1] != HELLO:
             raise WireError("it says no hello")
         try:
@@ -64,6 +69,11 @@ class Hello:
             _whole(told, "memory", least=0),
         )
 
+    def to_bytes(self) -> bytes:
+        """The way back."""
+        told = {**asdict(self), "link": LINK_VERSION, "wire": wire.FORMAT_VERSION}
+        return HELLO + json.dumps(told).encode()
+
     @property
     def data(self) -> tuple[int, int, Shape, int]:
         """What its data are like: they never change in a run."""
@@ -80,6 +90,12 @@ class Hello:
             raise WireError(f"its samples are {own}, and those of the run are {wanted}")
         if self.classes != classes:
             raise WireError(f"its data have {self.classes} classes, and the run has {classes}")
+
+
+def sentence(said: bytes) -> str:
+    """What a device says in words, as it can be shown: its last line, not too long."""
+    text = said[:SENTENCE_BYTES].decode(errors="replace").strip().rpartition("\n")[2]
+    return printable(text)[:MAX_SENTENCE]
 
 
 def _whole(told: dict[str, Any], name: str, least: int = 1) -> int:

@@ -28,6 +28,7 @@ LOG = logging.getLogger("fedtiny.devices")
 LAST_OUTPUT = 300  # bytes of what a program printed before it died
 BOOT_MESSAGES = 1 << 16  # bytes on a serial line before a device says hello
 HELLO_SECONDS = 20.0  # that a device may take to say hello once it is there
+RETURN_SECONDS = 60.0  # that a device may take to come back
 PATIENCE = 2.0  # seconds that a program may take to end
 BAUD = 115200
 ASK_WHO = b""  # an empty frame: say hello
@@ -36,8 +37,8 @@ ASK_WHO = b""  # an empty frame: say hello
 class Place(Protocol):
     """Finds a device, as often as it is lost."""
 
-    def open(self, device: int, timeout: float, wait: float) -> tuple[Channel, Hello]:
-        """A fresh connection and what the device says of itself.
+    def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
+        """A fresh connection to a device, or to any, and what it says of itself.
 
         Raises if nobody is there within `wait` seconds; `timeout` is for each frame from then on.
         """
@@ -65,7 +66,7 @@ def _host_and_port(text: str, parts: SplitResult) -> tuple[str, int]:
     with contextlib.suppress(ValueError):
         if parts.hostname and parts.port is not None and not parts.path:
             return parts.hostname, parts.port
-    raise ConfigError(f"'{text}' is no address; write for example {parts.scheme}://127.0.0.1:7000")
+    raise ConfigError(f"'{text}' is no address; write for example tcp://127.0.0.1:7000")
 
 
 def _baud(text: str, parts: SplitResult) -> int:
@@ -86,9 +87,9 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def greeted(channel: Channel) -> tuple[Channel, Hello]:
+def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, Hello]:
     """The channel once the device at its other end has said hello; it is closed if it does not."""
-    patience, channel.timeout = channel.timeout, HELLO_SECONDS
+    patience, channel.timeout = channel.timeout, seconds or HELLO_SECONDS
     try:
         hello = Hello.read(channel.recv_bytes(HELLO_BYTES))
     except (EOFError, OSError) as error:
@@ -110,7 +111,7 @@ class Program:
         self.process: subprocess.Popen[bytes] | None = None
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115
 
-    def open(self, device: int, timeout: float, wait: float) -> tuple[Channel, Hello]:
+    def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
         self._end()
         self._printed.seek(0)
         self._printed.truncate()
@@ -163,45 +164,40 @@ class Listener:
     def __init__(self, host: str, port: int) -> None:
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._socket = socket.create_server((host, port), family=family)
+            self.socket = socket.create_server((host, port), family=family)
         except OSError as error:
             raise FedTinyError(f"cannot listen at {host}:{port}: {error.strerror}") from error
-        self._socket.setblocking(False)
         self._waiting: dict[int | None, tuple[Channel, Hello]] = {}
         PARENT_ENDS.add(self)
 
     @property
     def address(self) -> str:
         """Where devices connect."""
-        host, port = self._socket.getsockname()[:2]
+        host, port = self.socket.getsockname()[:2]
         return f"{host}:{port}"
 
-    def open(self, device: int, timeout: float, wait: float) -> tuple[Channel, Hello]:
+    def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
         until, told = time.monotonic() + wait, False
         while True:
             self._accept_all(timeout)
-            for claim in (device, None):
+            for claim in (device, None) if device is not None else (*self._waiting,):
                 if claim in self._waiting:
                     return self._waiting.pop(claim)
             left = until - time.monotonic()
             if left <= 0:
                 raise FedTinyError(f"nobody has connected to {self.address}")
             if not told and left > 1:
-                LOG.warning("waiting for device %d at %s", device, self.address)
+                who = "a device" if device is None else f"device {device}"
+                LOG.warning("waiting for %s at %s", who, self.address)
                 told = True
-            poll = select.poll()
-            poll.register(self._socket, select.POLLIN)
-            poll.poll(1000 * left)
+            _is_ready(self.socket, left)
 
     def _accept_all(self, timeout: float) -> None:
         """Take in who has connected; the newest connection of a device is the one that counts."""
-        while True:
+        while _is_ready(self.socket, 0.0):
+            accepted, origin = self.socket.accept()
             try:
-                accepted, origin = self._socket.accept()
-            except BlockingIOError:
-                return
-            try:
-                channel, hello = greeted(_over(accepted, timeout))
+                channel, hello = greeted(over(accepted, timeout))
             except FedTinyError as error:
                 LOG.warning("somebody at %s is no device: %s", origin[0], error)
                 continue
@@ -217,10 +213,17 @@ class Listener:
         for channel, _ in self._waiting.values():
             channel.close()
         self._waiting.clear()
-        self._socket.close()
+        self.socket.close()
 
 
-def _over(connected: socket.socket, timeout: float) -> Channel:
+def _is_ready(listening: socket.socket, seconds: float) -> bool:
+    """Whether somebody has connected, or does so in time."""
+    poll = select.poll()
+    poll.register(listening, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
+
+
+def over(connected: socket.socket, timeout: float) -> Channel:
     """A channel over a socket; a device that lost its power is noticed after a minute or so."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
@@ -236,13 +239,13 @@ class Gateway:
         self.host = host
         self.port = port
 
-    def open(self, device: int, timeout: float, wait: float) -> tuple[Channel, Hello]:
+    def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
         try:
-            connected = socket.create_connection((self.host, self.port), timeout=HELLO_SECONDS)
+            connected = socket.create_connection((self.host, self.port), HELLO_SECONDS)
         except OSError as error:
             why = error.strerror or error
             raise FedTinyError(f"no gateway at {self.host}:{self.port}: {why}") from error
-        return greeted(_over(connected, timeout))
+        return greeted(over(connected, timeout), RETURN_SECONDS + HELLO_SECONDS)
 
     def last_words(self) -> str:
         return "its gateway has lost it"
@@ -258,7 +261,7 @@ class SerialLine:
         self.path = path
         self.baud = baud
 
-    def open(self, device: int, timeout: float, wait: float) -> tuple[Channel, Hello]:
+    def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
         try:
             line = os.fdopen(_raw_line(self.path, self.baud), "r+b", buffering=0)
         except OSError as error:

@@ -5,6 +5,7 @@ import json
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,16 @@ from fedtiny.devices.channel import Channel, TooLongError
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.executors import Executor
-from fedtiny.devices.hello import HELLO, Hello
-from fedtiny.devices.places import Place, place_of, places_by_device
+from fedtiny.devices.hello import HELLO, SENTENCE_BYTES, Hello, sentence
+from fedtiny.devices.places import RETURN_SECONDS, Place, place_of, places_by_device
 from fedtiny.devices.workers import DONE, FAILED, PARENT_ENDS, Task, Worker, reply_in
-from fedtiny.errors import FedTinyError, ReplyError, printable
+from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation import wire
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.reply_spec import expected, reply_limit
 from fedtiny.models.param_spec import Shape
 
 MISSING = b"\3"  # an outcome: the request builds on what the device does not hold
-SENTENCE_BYTES = 1024  # of a failure, at most
-MAX_TEXT = 300
-RETURN_SECONDS = 60.0  # that a device may take to come back
 REWRITE = "write its data again with: fedtiny data devices"
 
 
@@ -39,24 +37,26 @@ class RemoteDevice(Worker):
     is not there then, its request has failed.
     """
 
-    def __init__(self, device: int, place: Place, timeout: float) -> None:
-        self.device = device
+    def __init__(self, device: int | None, place: Place, timeout: float) -> None:
+        """Meet a device, or whichever is there."""
         self.place = place
         self.timeout = timeout
         self.spec = b""
         self.wait = timeout
-        channel, self.hello = self._found()
+        channel, self.hello = self._found(device)
+        self.device = next(n for n in (device, self.hello.device, 0) if n is not None)
         super().__init__(channel)
 
-    def _found(self) -> tuple[Channel, Hello]:
+    def _found(self, device: int | None) -> tuple[Channel, Hello]:
         """The device, waited for; one that was not there is not waited for again."""
         wait, self.wait = self.wait, 0.0
         try:
-            found = self.place.open(self.device, self.timeout, wait)
+            found = self.place.open(device, self.timeout, wait)
             self.wait = min(self.timeout, RETURN_SECONDS)
             return found
         except FedTinyError as error:
-            raise FedTinyError(f"device {self.device} cannot be reached: {error}") from error
+            who = "the device" if device is None else f"device {device}"
+            raise FedTinyError(f"{who} cannot be reached: {error}") from error
 
     def check(self, shape: Shape, classes: int, shard: DeviceData | None = None) -> None:
         """Refuse a device whose data are not those that the run expects of it."""
@@ -74,7 +74,9 @@ class RemoteDevice(Worker):
 
     def equip(self, spec: DeviceSpec) -> None:
         """Tell the device how it trains and on what network; raises what it says against that."""
-        self.spec = json.dumps(spec.to_plain()).encode()
+        config = spec.config  # without commands, which are nobody else's business
+        config = replace(config, device=replace(config.device, python=None, program=None))
+        self.spec = json.dumps(replace(spec, config=config).to_plain()).encode()
         try:
             self._tell_spec()
         except DeviceGone:
@@ -89,7 +91,7 @@ class RemoteDevice(Worker):
 
     def _meet_again(self) -> None:
         self.close()
-        self.pipe, hello = self._found()
+        self.pipe, hello = self._found(self.device)
         PARENT_ENDS.add(self.pipe)
         if hello.data != self.hello.data:
             self.close()
@@ -103,19 +105,23 @@ class RemoteDevice(Worker):
 
     def finish(self, task: Task) -> Reply | FedTinyError:
         """What came of it; a trouble is the device's, and no reason to end a run."""
-        try:
-            return self._reply(task.request)
-        except DeviceGone:
-            return self.answer(task.request)
-        except FedTinyError as error:
-            return error
+        return self._answer_to(task.request)
 
     def answer(self, request: Request) -> Reply | FedTinyError:
-        """Meet the device anew, and ask it."""
-        try:
-            self._meet_again()
+        """Ask, and wait for what comes of it."""
+        with contextlib.suppress(FedTinyError):
             self.ask(self.device, request)
-            return self._reply(request)
+        return self._answer_to(request)
+
+    def _answer_to(self, request: Request) -> Reply | FedTinyError:
+        """What the device answers to the request that it was sent, perhaps when met again."""
+        try:
+            try:
+                return self._reply(request)
+            except DeviceGone:
+                self._meet_again()
+                self.ask(self.device, request)
+                return self._reply(request)
         except FedTinyError as error:
             return error
 
@@ -149,8 +155,7 @@ def _failure_in(outcome: bytes, device: int) -> FedTinyError:
         return DeviceGone(f"device {device} has started anew")
     if outcome[:1] != FAILED:
         return ReplyError("it is no outcome of a request")
-    text = outcome[1:].decode(errors="replace").strip().rpartition("\n")[2]
-    return FedTinyError(printable(text)[:MAX_TEXT] or "the device failed, and does not say why")
+    return FedTinyError(sentence(outcome[1:]) or "the device failed, and does not say why")
 
 
 class RemoteDevices:

@@ -14,7 +14,7 @@ from fedtiny.cost import Workload
 from fedtiny.data import DataSet, Partition
 from fedtiny.data.transforms import Preparation
 from fedtiny.devices import executors
-from fedtiny.devices.device_data import DeviceData, shard
+from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.distributed import (
     flow_of_first,
@@ -40,7 +40,7 @@ from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import resolve
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.inputs import build_model, check_network, fitting, load_images, parameters
-from fedtiny.runs.split import Split, checked, left_out, share_out, with_checksum
+from fedtiny.runs.split import Split, checked, left_out, shards_of, share_out, with_checksum
 from fedtiny.runs.weights import Weights, begun_with
 from fedtiny.sparse.mask import Mask
 
@@ -180,7 +180,7 @@ def assemble(
         replace(c, device_backend=backend, gpu=replace(c.gpu, kernels=kernels))
         for c in (asked, config)
     )
-    shards = () if fleet else _shards(dataset, split, config)
+    shards = () if fleet else shards_of(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
     private.check_test(config, test)
     notes: tuple[str, ...] = ()
@@ -239,14 +239,6 @@ def computing_on(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _shards(data: DataSet, split: Split, config: Config) -> tuple[DeviceData, ...]:
-    ratio = config.selection.development_ratio
-    return tuple(
-        shard(device, data.train, own, ratio, config.seed)
-        for device, own in enumerate(split.devices.devices)
-    )
 
 
 def _public_shard(data: DataSet, split: Split) -> DeviceData:
