@@ -8,7 +8,8 @@ from flwr.app import RecordDict
 
 from fedtiny import config as configs
 from fedtiny.devices.gateway import DeviceGateway
-from fedtiny.devices.places import Listener, place_of
+from fedtiny.devices.place_names import place_of
+from fedtiny.devices.places import Listener
 from fedtiny.errors import FedTinyError
 from fedtiny.flower import client, messages
 from fedtiny.flower.messages import NodeSpec
