@@ -1,51 +1,63 @@
 """Build fedtiny-device, the program with which a device trains without Python.
 
-    python -m fedtiny.native.device_program OUTPUT [--shared-libraries]
+    python -m fedtiny.native.device_program OUTPUT
 
 CXX names a cross compiler (say, aarch64-linux-gnu-g++). The program is linked statically, so that
 it runs on any Linux of its architecture.
 """
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fedtiny import __version__
 from fedtiny.native import compile as native
 
 SOURCES = native.SOURCES / "device"
-POSIX = "posix.cpp"
-SMALL = ("-Os", "-DNDEBUG", "-ffunction-sections", "-fdata-sections")
-EXACT = ("-ffp-contract=off",)  # what devices work out beside the network is NumPy's, to the bit
-LINK = ("-Wl,--gc-sections", "-s")
-SINGLE = ("-DFEDTINY_SINGLE_THREAD",)
-
-
-def sources(*mains: str) -> list[Path]:
-    """The sources of the program without those of other systems."""
-    systems = {POSIX, "cortex_m7.cpp"} - set(mains)
-    return [path for path in sorted(SOURCES.glob("*.cpp")) if path.name not in systems]
+SYSTEMS = ("posix.cpp", "cortex_m7.cpp")
+SECTIONS = ("-ffunction-sections", "-fdata-sections")
+SMALL = ("-Os", "-DNDEBUG")
+EXACT = ("-ffp-contract=off", f'-DFEDTINY_VERSION="{__version__}"')
+"""What a device works out beside the network is NumPy's to the bit: no fused multiply-adds."""
+LINKING = ("-static", "-Wl,--gc-sections", "-s")
 
 
 def build(
-    target: Path, *, static: bool = True, flags: Sequence[str] = SMALL, strict: bool = False
+    target: Path,
+    *,
+    main: Sequence[Path] = (SOURCES / "posix.cpp",),
+    flags: Sequence[str] = SECTIONS,
+    linking: Sequence[str] = LINKING,
+    sanitize: bool = False,
+    strict: bool = False,
 ) -> Path:
-    """Compile the program to `target`."""
+    """Compile the program to `target`, with what is of one system in `main`.
+
+    `flags` follow those of the native library and of the program, which is made small.
+    """
+    command = native.compiler()
+    if command is None:
+        raise native.CannotCompileError("there is no C++ compiler; set CXX to use one by name")
+    command += [*native.COMMON, *native.SINGLE_THREAD, *(native.SANITIZED if sanitize else SMALL), *flags]
+    strictly = native.STRICT if strict else ("-w",)
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "program"
-        objects = native.compiled(
-            Path(folder),
-            device_sources=sources(POSIX),
-            flags=[*flags, *SINGLE, f'-DFEDTINY_VERSION="{__version__}"'],
-            device_flags=EXACT,
-            strict=strict,
-        )
-        linking = [*LINK, *(("-static",) if static else ())]
-        native.link([*linking, *map(str, objects), "-o", str(made)])
-        shutil.copyfile(made, target)
+        library = native.build(Path(folder) / "libfedtiny.a", flags, sanitize=sanitize, strict=strict)
+        parts = [path for path in sorted(SOURCES.glob("*.cpp")) if path.name not in SYSTEMS]
+        made = {source: str(Path(folder) / f"{source.stem}.o") for source in (*parts, *main)}
+        jobs = [
+            [*command, *strictly, *EXACT, f"-I{SOURCES}", "-c", str(source), "-o", place]
+            for source, place in made.items()
+        ]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(native._run, jobs))
+        program = Path(folder) / "program"
+        native._run([*command, *made.values(), str(library), *linking, "-o", str(program)])
+        shutil.copyfile(program, target)
         target.chmod(0o755)
     return target
 
