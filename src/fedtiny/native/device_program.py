@@ -1,9 +1,10 @@
 """Build fedtiny-device, the program with which a device trains without Python.
 
-    python -m fedtiny.native.device_program OUTPUT
+    python -m fedtiny.native.device_program OUTPUT [--firmware DATA [--name NAME]]
 
 CXX names a cross compiler (say, aarch64-linux-gnu-g++). The program is linked statically, so that
-it runs on any Linux of its architecture.
+it runs on any Linux of its architecture; with --firmware it is that of a bare Cortex-M7, which has
+its data in flash.
 """
 
 import argparse
@@ -24,6 +25,14 @@ SECTIONS = ("-ffunction-sections", "-fdata-sections")
 SMALL = ("-Os", "-DNDEBUG")
 EXACT = ("-ffp-contract=off", f'-DFEDTINY_VERSION="{__version__}"')
 """What a device works out beside the network is NumPy's to the bit: no fused multiply-adds."""
+CORTEX_M7 = ("-mcpu=cortex-m7", "-mfpu=fpv5-d16", "-mfloat-abi=hard", "-mthumb")
+INCLUDED = """
+.section .rodata.device_data, "a"
+.balign 4
+.global device_data_start, device_data_end
+device_data_start: .incbin "{path}"
+device_data_end:
+"""
 LINKING = ("-static", "-Wl,--gc-sections", "-s")
 
 
@@ -62,12 +71,36 @@ def build(
     return target
 
 
+def build_firmware(
+    target: Path, data: Path, *, name: str = "cortex-m7", strict: bool = False
+) -> Path:
+    """Compile the program of a bare Cortex-M7 to `target`, with a data file in its flash."""
+    with tempfile.TemporaryDirectory() as folder:
+        included = Path(folder) / "flash.S"
+        included.write_text(INCLUDED.format(path=data.resolve()))
+        return build(
+            target,
+            main=(SOURCES / "cortex_m7.cpp", included),
+            flags=(*CORTEX_M7, *SMALL, *SECTIONS, f'-DFEDTINY_NAME="{name}"'),
+            linking=(
+                *("-nostartfiles", f"-T{SOURCES / 'cortex_m7.ld'}", "-Wl,--gc-sections"),
+                "-Wl,--no-warn-rwx-segments",
+            ),
+            strict=strict,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("output", type=Path)
+    parser.add_argument("--firmware", type=Path, metavar="DATA", help="a data file")
+    parser.add_argument("--name", default="cortex-m7", help="what the firmware calls itself")
     asked = parser.parse_args()
     try:
-        made = build(asked.output)
+        if asked.firmware:
+            made = build_firmware(asked.output, asked.firmware, name=asked.name)
+        else:
+            made = build(asked.output)
     except native.CannotCompileError as error:
         sys.exit(f"fedtiny-device was not built: {error}")
     sys.stdout.write(f"{made}: {made.stat().st_size} bytes\n")

@@ -151,6 +151,27 @@ void drop_scores(Work& work, const JsonView& verb) {
   }
 }
 
+// |gradient x weight| of every weight.
+void sensitivity(Work& work, const JsonView& verb) {
+  const Options options(verb, {});
+  const ParamSpec& params = work.engine.spec().params;
+  const Theta theta = work.engine.theta();
+  std::vector<LayerCount> layers;
+  for (int i = 0; i < static_cast<int>(params.prunable.size()); ++i) layers.push_back({i, 0});
+  std::vector<Gradient> found = kept_weights(layers, theta);
+  work.engine.gradients_at(work.key, found, 0, false);
+  for (const Gradient& own : found) {
+    check_finite("gradients", own.values, work.key);
+    const Tensor& layer = params.prunable[static_cast<std::size_t>(own.layer)];
+    const float* weights = theta.values.data() + theta.start(own.layer);
+    std::vector<float> scores(static_cast<std::size_t>(layer.size));
+    for (std::size_t i = 0; i < own.values.size(); ++i)
+      scores[static_cast<std::size_t>(own.positions.places[i])] =
+          std::fabs(own.values[i] * weights[i]);
+    work.reply.add(float_array(layer.name, layer.shape, scores.data()));
+  }
+}
+
 void shared_gradients(Work& work, const JsonView& verb) {
   const Options options(verb, {"counts", "epsilon", "seed"});
   const ParamSpec& params = work.engine.spec().params;
@@ -208,6 +229,7 @@ constexpr KnownVerb VERBS[] = {
     {"top_gradients", top_gradients},
     {"prune_and_grow", prune_and_grow},
     {"drop_scores", drop_scores},
+    {"sensitivity", sensitivity},
     {"shared_gradients", shared_gradients},
     {"bn_statistics", bn_statistics},
     {"losses", losses},
@@ -236,6 +258,11 @@ std::int64_t planned_values(const Engine& engine, const Request& request, const 
   if (name == "bn_statistics" || name == "losses") return 6 * all;
   if (name == "prune_and_grow") return 8 * all;
   if (name == "drop_scores") return 6 * all;
+  if (name == "sensitivity") {
+    std::int64_t dense = 0;
+    for (const Tensor& layer : params.prunable) dense += 3 * layer.size;
+    return dense + 3 * all;
+  }
   return all / 4;
 }
 
