@@ -49,7 +49,7 @@ def test_instruction_sets_are_those_of_the_compiler(macros, sets, complete, tmp_
 
 def test_a_compiler_that_does_not_tell_its_macros_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "false")
-    with pytest.raises(CannotCompileError, match="false -dM -E"):
+    with pytest.raises(CannotCompileError, match=r"false .*-dM -E"):
         build(tmp_path / "library.so")
 
 

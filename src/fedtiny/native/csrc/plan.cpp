@@ -164,7 +164,8 @@ Options checked_options(const fedtiny_options& given) {
   if (o.batch < 1 || o.batch > MAX_BATCH) refuse("a batch has 1 to 1048576 images");
   if (o.forward_batch < 1 || o.forward_batch > MAX_BATCH)
     refuse("a forward batch has 1 to 1048576 images");
-  if (o.threads < 1 || o.threads > MAX_THREADS) refuse("there are 1 to 1024 threads");
+  if (o.threads < 1 || o.threads > MAX_THREADS)
+    refuse("the number of threads must be from 1 to " + std::to_string(MAX_THREADS));
   if (!flag(o.half) || !flag(o.recompute) || !flag(o.remove_dead) || !flag(o.input_gradient) ||
       !flag(o.proximal))
     refuse("an option that is on or off must be 1 or 0");

@@ -1,6 +1,7 @@
 #include "storage.h"
 
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -32,7 +33,8 @@ void* zeroed(std::size_t bytes) {
 // Zeroed, with room to be aligned.
 Block block_of(Index count) {
   const auto bytes = static_cast<std::size_t>(count + ALIGNMENT);
-  Block block(zeroed(bytes), Release{bytes});
+  const bool possible = count <= PTRDIFF_MAX - ALIGNMENT;  // on a machine of 32 bits it may not be
+  Block block(possible ? zeroed(bytes) : nullptr, Release{bytes});
   if (!block) refuse("there is no memory for " + std::to_string(count) + " bytes");
   return block;
 }
