@@ -49,11 +49,6 @@ std::string quoted(std::string_view text) {
   return found + "\"";
 }
 
-int lanes() {
-  const std::string_view name = fedtiny_instructions();
-  return name == "avx512" ? 16 : name == "avx2" ? 8 : 4;
-}
-
 bool starts_with(const Bytes& bytes, std::size_t at, std::string_view mark) {
   return bytes.size() >= at + mark.size() &&
          std::equal(mark.begin(), mark.end(), bytes.begin() + static_cast<std::ptrdiff_t>(at));
@@ -72,7 +67,7 @@ Bytes Device::hello() noexcept {
     text += ",\"shape\":[" + number(data_.channels) + "," + number(data_.height) + "," +
             number(data_.width) + "],\"classes\":" + number(data_.classes);
     text += ",\"instructions\":" + quoted(fedtiny_instructions());
-    text += ",\"lanes\":" + number(lanes());
+    text += ",\"lanes\":" + number(fedtiny_lanes());
     text += ",\"memory\":" + std::to_string(memory::limit()) + "}";
     return outcome(Outcome::hello, text);
   });
