@@ -103,7 +103,8 @@ typedef struct {
 typedef struct {
   int64_t total;
   int64_t parameters; /* values, gradients and optimizer state */
-  int64_t lists;      /* positions of kept weights and what is worked out from them */
+  int64_t lists;      /* where kept weights find what they read, forward and backward */
+  int64_t statistics; /* of batch norms */
   int64_t activations;
   int64_t scratch;
 } fedtiny_memory;
