@@ -15,7 +15,6 @@ import numpy as np
 from fedtiny.federation import messages, wire
 from fedtiny.federation.wire import Known
 from fedtiny.native import device_program
-from tests.device.link import data_file
 from tests.devices import tiny
 
 BATCH = 2000  # messages of a process, if time counts
@@ -51,7 +50,7 @@ def corpus() -> tuple[bytes, list[bytes]]:
         request = messages.Request("train", "fedtiny", 1, program, model, arrays, 5)
         held = (wire.NOTHING_KNOWN, Known(mask=model.mask.version), Known.of(model))
         found += [bytes(4) + wire.encode_request(request, known) for known in held]
-    return data_file(shard), found
+    return shard.to_bytes(), found
 
 
 def build(folder: Path) -> tuple[Path, Path, Path]:
