@@ -17,7 +17,7 @@ class Link:
 
     def __init__(self, *command: str | Path) -> None:
         streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self.process = subprocess.Popen(command, **streams)
+        self.process = subprocess.Popen(command, bufsize=0, **streams)
         self.channel = Channel(self.process.stdout, self.process.stdin, timeout=120)
         said = self.channel.recv_bytes()
         assert said[0] == HELLO
