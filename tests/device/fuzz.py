@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+from tests.devices import tiny
 
 from fedtiny.federation import messages, wire
 from fedtiny.federation.wire import Known
 from fedtiny.native import device_program
-from tests.devices import tiny
 
 BATCH = 2000  # messages of a process, if time counts
 DRIVER = Path(__file__).with_name("fuzz.cpp")

@@ -1,39 +1,33 @@
 """fedtiny-device beside a native device in Python: the same bytes, and a sentence for the rest."""
 
+import json
+import os
+import re
+import socket
+import subprocess
+import tty
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.devices.tiny import TinyNet, lab, seeded, settings
 
+import fedtiny.models
+from fedtiny.devices.channel import Channel
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.node import answer
+from fedtiny.devices.places import over
 from fedtiny.federation import messages, wire
 from fedtiny.federation.messages import Request
 from fedtiny.federation.wire import Known
-from fedtiny.native import device_program
-from fedtiny.native.compile import compiler
-from fedtiny.native.library import available
-from tests.devices.tiny import TinyNet, lab, seeded, settings
 
-from .building import once
 from .link import DONE, FAILED, HELLO, MISSING, Link
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        compiler() is None or not available(), reason="needs a C++ compiler and the native library"
-    ),
-]
+pytestmark = pytest.mark.slow
 FAR = 1  # the device that is a program
 COUNTS = {"conv1.weight": 20, "hidden.weight": 9}
 POOL = np.array([[100, 200, 30], [50, 300, 20], [288, 0, 64]], np.int32)
 LARGEST_PROGRAM = 2_000_000  # bytes
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    """The program as users build it, for this machine."""
-    return once(tmp_path_factory, "fedtiny-device", lambda to: device_program.build(to, strict=True))
 
 
 @pytest.fixture
@@ -170,26 +164,95 @@ def test_what_a_device_cannot_do_it_says_in_a_sentence(met, tmp_path, program):
     assert b"checksum" in link.tell(bytes(damaged))[1]
     assert b"neither a spec nor a request" in link.tell(b"hello")[1]
     assert link.tell(b'{"config":{}}')[0] == FAILED
-    other = lab(model=seeded(TinyNet), sizes=(9, 9))
-    graph = replace(bench.spec, preparation=replace(other.spec.preparation, mean=(0, 0), std=(1, 1)))
-    assert b"channels" in link.equip(graph)[1]
+    colored = replace(bench.spec.preparation, mean=(0, 0), std=(1, 1))
+    assert b"channels" in link.equip(replace(bench.spec, preparation=colored))[1]
     assert link.equip(bench.spec)[0] == DONE
     assert link.ask(order, FAR)[0] == DONE
 
 
-def test_a_request_that_does_not_fit_is_refused(met):
-    bench = lab()
-    small, enough = met(bench, "--memory", "150000"), met(bench, "--memory", "3000000")
-    order = request(bench.theta(), messages.train(1))
-    outcome, said = small.ask(order, FAR)
+@pytest.fixture(scope="module")
+def large():
+    """A network of megabytes, and a request to it."""
+    model = seeded(fedtiny.models.build, "resnet18", (1, 8, 8), 10)
+    bench = lab(settings(train={"batch_size": 64}), sizes=(80, 80), model=model)
+    counts = dict.fromkeys(bench.param_spec.prunable, 500)
+    program = messages.train(1), messages.top_gradients(counts, 0.01)
+    return bench, request(bench.theta(0.1), *program)
+
+
+def test_it_takes_the_memory_that_it_planned(program, large, tmp_path):
+    """Resident memory of the process beyond that of an idle one."""
+    bench, order = large
+    data = tmp_path / "1.ftd"
+    data.write_bytes(bench.shards[FAR].to_bytes())
+    link = Link(program, data, "--verbose")
+    idle = link.resident()
+    assert link.equip(bench.spec) == (DONE, b"")
+    assert link.ask(order, FAR)[0] == DONE
+    taken = link.resident() - idle
+    planned, counted = map(int, re.findall(r"planned (\d+) bytes, took (\d+)", link.close())[-1])
+    assert planned > 4_000_000, "or this shows nothing"
+    assert counted <= planned
+    assert taken <= 1.2 * planned
+
+
+def test_a_request_that_does_not_fit_is_refused(met, large):
+    bench, order = large
+    link = met(bench, "--memory", "20000000")
+    assert link.hello["memory"] == 20_000_000
+    outcome, said = link.ask(order, FAR)
     assert outcome == FAILED
-    assert b"bytes" in said
-    assert enough.ask(order, FAR)[0] == DONE
-    assert enough.hello["memory"] == 3_000_000
-    outcome, said = small.tell(bytes(200_000))
+    assert re.search(r"needs \d+ bytes, and this device has 20000000", said.decode())
+    outcome, said = link.tell(bytes(21_000_000))
     assert outcome == FAILED
     assert b"does not fit" in said
-    assert small.equip(bench.spec)[0] == DONE
+    assert link.equip(lab().spec)[0] == DONE
+
+
+def test_a_lost_connection_is_made_again(program, tmp_path):
+    bench = lab()
+    data = tmp_path / "1.ftd"
+    data.write_bytes(bench.shards[FAR].to_bytes())
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = "{}:{}".format(*listening.getsockname())
+        process = subprocess.Popen([program, data, "--connect", address])
+        try:
+            answers = []
+            for _ in range(2):
+                listening.settimeout(20)
+                channel = over(listening.accept()[0], 20)
+                assert channel.recv_bytes()[0] == HELLO
+                channel.send_bytes(json.dumps(bench.spec.to_plain()).encode())
+                assert channel.recv_bytes() == bytes([DONE])
+                order = wire.encode_request(request(bench.theta(), messages.train(1)), Known())
+                channel.send_bytes(FAR.to_bytes(4, "little") + order)
+                answers.append(channel.recv_bytes())
+                channel.close()
+            assert answers[0] == answers[1]
+            assert answers[0][0] == DONE
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_noise_on_a_serial_line_is_passed_over(program, tmp_path):
+    bench = lab()
+    data = tmp_path / "1.ftd"
+    data.write_bytes(bench.shards[FAR].to_bytes())
+    near, far = os.openpty()
+    tty.setraw(far)
+    process = subprocess.Popen([program, data, "--serial", os.ttyname(far)])
+    try:
+        with os.fdopen(near, "rb+", buffering=0) as line:
+            channel = Channel(line, line, timeout=20)
+            assert channel.recv_bytes()[0] == HELLO
+            os.write(near, b"noise FTc FTch" + bytes([255] * 8) + b"FT")
+            channel.send_bytes(b"")
+            assert channel.recv_bytes()[0] == HELLO
+    finally:
+        process.kill()
+        process.wait()
+        os.close(far)
 
 
 def test_it_is_small(program):

@@ -52,10 +52,17 @@ def build(
     command = native.compiler()
     if command is None:
         raise native.CannotCompileError("there is no C++ compiler; set CXX to use one by name")
-    command += [*native.COMMON, *native.SINGLE_THREAD, *(native.SANITIZED if sanitize else SMALL), *flags]
+    command += [
+        *native.COMMON,
+        *native.SINGLE_THREAD,
+        *(native.SANITIZED if sanitize else SMALL),
+        *flags,
+    ]
     strictly = native.STRICT if strict else ("-w",)
     with tempfile.TemporaryDirectory() as folder:
-        library = native.build(Path(folder) / "libfedtiny.a", flags, sanitize=sanitize, strict=strict)
+        library = native.build(
+            Path(folder) / "libfedtiny.a", flags, sanitize=sanitize, strict=strict
+        )
         parts = [path for path in sorted(SOURCES.glob("*.cpp")) if path.name not in SYSTEMS]
         made = {source: str(Path(folder) / f"{source.stem}.o") for source in (*parts, *main)}
         jobs = [

@@ -273,7 +273,7 @@ std::int64_t planned_bytes(const Engine& engine, const Request& request) {
   const Spec& spec = engine.spec();
   std::int64_t forward = 0, top = 0, values = 0;
   for (const JsonView& verb : request.program().items("a program")) {
-    values = std::max(values, planned_values(engine, request, verb));
+    values += planned_values(engine, request, verb);  // what is found is held to the end
     const JsonView options = verb.at(1, "a verb");
     if (known(request, verb).name == "bn_statistics")
       forward = std::min(statistics_order(verb).batch,
