@@ -53,11 +53,14 @@ def corpus() -> tuple[bytes, list[bytes]]:
     return shard.to_bytes(), found
 
 
-def build(folder: Path) -> tuple[Path, Path, Path]:
-    """The driver, sanitized, with its data and its corpus."""
+def build(folder: Path, library: Path | None = None) -> tuple[Path, Path, Path]:
+    """The driver, sanitized with its native library or linked with one; its data and corpus."""
     driver, data, sent = (folder / name for name in ("fuzz", "data", "corpus"))
     flags = ("-DFEDTINY_MAX_EPOCHS=2",)
-    device_program.build(driver, main=(DRIVER,), flags=flags, linking=(), sanitize=True)
+    linking = (f"-Wl,-rpath,{library.parent}",) if library else ()
+    device_program.build(
+        driver, main=(DRIVER,), flags=flags, linking=linking, library=library, sanitize=True
+    )
     image, found = corpus()
     data.write_bytes(image)
     sent.write_bytes(b"".join(len(m).to_bytes(4, "little") + m for m in found))

@@ -42,27 +42,25 @@ def build(
     main: Sequence[Path] = (SOURCES / "posix.cpp",),
     flags: Sequence[str] = SECTIONS,
     linking: Sequence[str] = LINKING,
+    library: Path | None = None,
     sanitize: bool = False,
     strict: bool = False,
 ) -> Path:
     """Compile the program to `target`, with what is of one system in `main`.
 
+    Without a native `library` to link with one is made, which takes most of the time.
     `flags` follow those of the native library and of the program, which is made small.
     """
     command = native.compiler()
     if command is None:
         raise native.CannotCompileError("there is no C++ compiler; set CXX to use one by name")
-    command += [
-        *native.COMMON,
-        *native.SINGLE_THREAD,
-        *(native.SANITIZED if sanitize else SMALL),
-        *flags,
-    ]
+    kind = native.SANITIZED if sanitize else SMALL
+    command += [*native.COMMON, *native.SINGLE_THREAD, *kind, *flags]
     strictly = native.STRICT if strict else ("-w",)
     with tempfile.TemporaryDirectory() as folder:
-        library = native.build(
-            Path(folder) / "libfedtiny.a", flags, sanitize=sanitize, strict=strict
-        )
+        if library is None:
+            library = Path(folder) / "libfedtiny.a"
+            native.build(library, flags, sanitize=sanitize, strict=strict)
         parts = [path for path in sorted(SOURCES.glob("*.cpp")) if path.name not in SYSTEMS]
         made = {source: str(Path(folder) / f"{source.stem}.o") for source in (*parts, *main)}
         jobs = [
@@ -70,9 +68,9 @@ def build(
             for source, place in made.items()
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(native._run, jobs))
+            list(pool.map(native.run, jobs))
         program = Path(folder) / "program"
-        native._run([*command, *made.values(), str(library), *linking, "-o", str(program)])
+        native.run([*command, *made.values(), str(library), *linking, "-o", str(program)])
         shutil.copyfile(program, target)
         target.chmod(0o755)
     return target
