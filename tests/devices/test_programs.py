@@ -16,8 +16,9 @@ from fedtiny.devices import places
 from fedtiny.devices.channel import Channel, TooLongError
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.hello import Hello
-from fedtiny.devices.places import Listener, SerialLine, place_of, places_by_device
-from fedtiny.devices.remote import MixedExecutor, RemoteDevice, RemoteDevices
+from fedtiny.devices.place_names import place_of, places_by_device
+from fedtiny.devices.places import Listener, SerialLine
+from fedtiny.devices.remote_devices import MixedExecutor, RemoteDevice, RemoteDevices
 from fedtiny.devices.workers import Task
 from fedtiny.errors import ConfigError, DataError, FedTinyError, ReplyError
 from fedtiny.federation.messages import evaluate, train

@@ -10,6 +10,7 @@ import tyro
 from fedtiny import config as configs
 from fedtiny.cli.main import config_file_first
 from fedtiny.config import Config
+from fedtiny.config.checks import MOST
 from fedtiny.data import hub
 from fedtiny.errors import ConfigError, plural
 
@@ -45,6 +46,13 @@ class Devices:
     device: int | None = None
     """Number of the device whose samples --own are; default: any."""
 
+    def _check(self) -> None:
+        if self.own is None and self.device is not None:
+            raise ConfigError("--device numbers the samples of --own; give that too")
+        most = MOST["fleet.devices"]
+        if self.device is not None and not 0 <= self.device < most:
+            raise ConfigError(f"--device must be from 0 to {most - 1}, got {self.device}")
+
     def carry_out(self) -> int:
         """Write them."""
         from fedtiny.devices.device_data import NO_DEVICE, shard
@@ -53,10 +61,9 @@ class Devices:
         from fedtiny.runs.own_samples import own_samples
         from fedtiny.runs.split import shards_of, share_out
 
+        self._check()
         config = configs.resolve(self.config)
         data = load_data(config)
-        if self.own is None and self.device is not None:
-            raise ConfigError("--device numbers the samples of --own; give that too")
         if self.own is None:
             shards = shards_of(data, share_out(data, config), config)
         else:

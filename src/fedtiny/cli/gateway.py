@@ -32,7 +32,8 @@ def command(arguments: list[str]) -> int:
     if not 0 < asked.timeout < float("inf"):
         raise ConfigError(f"--timeout must be above 0 and finite, got {asked.timeout:g}")
     from fedtiny.devices.gateway import DeviceGateway
-    from fedtiny.devices.places import Listener, place_of
+    from fedtiny.devices.place_names import place_of
+    from fedtiny.devices.places import Listener
 
     with (
         closing(place_of(f"tcp://{asked.listen}")) as door,

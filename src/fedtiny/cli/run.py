@@ -40,8 +40,8 @@ def command(arguments: list[str]) -> int:
     named = configs.load(file, programs=True) if file else Config()
     default = _without(named, PROGRAMS)
     parsed = tyro.cli(Arguments, prog=PROG, args=flags, default=Arguments(config=default))
-    given = [name for name in PROGRAMS if getattr(parsed.config.device, name) is not None]
-    configs.refuse_program(_without(named, given), str(file))
+    from_flags = [name for name in PROGRAMS if getattr(parsed.config.device, name) is not None]
+    configs.refuse_program(_without(named, from_flags), str(file))
     with opened(parsed.config, parsed.out) as out:
         from fedtiny.runs.runner import run  # here, as what computes takes seconds to import
         from fedtiny.runs.tracking import reporting

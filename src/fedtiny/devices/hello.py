@@ -60,13 +60,13 @@ class Hello:
         device = told.get("device")
         return cls(
             printable(str(told.get("name", "")))[:MAX_TEXT],
-            None if device is None else _whole(told, "device", least=0),
-            _whole(told, "samples"),
-            _whole(told, "development"),
-            tuple(_whole({"shape": side}, "shape") for side in shape),
-            _whole(told, "classes"),
+            None if device is None else _integer(told, "device", least=0),
+            _integer(told, "samples"),
+            _integer(told, "development"),
+            tuple(_integer({"shape": side}, "shape") for side in shape),
+            _integer(told, "classes"),
             _lanes(told),
-            _whole(told, "memory", least=0),
+            _integer(told, "memory", least=0),
         )
 
     def to_bytes(self) -> bytes:
@@ -98,7 +98,7 @@ def sentence(said: bytes) -> str:
     return printable(text)[:MAX_SENTENCE]
 
 
-def _whole(told: dict[str, Any], name: str, least: int = 1) -> int:
+def _integer(told: dict[str, Any], name: str, least: int = 1) -> int:
     value = told.get(name)
     if type(value) is not int or not least <= value < MOST:
         raise WireError(f"its hello has no usable number for '{name}'")
@@ -106,7 +106,7 @@ def _whole(told: dict[str, Any], name: str, least: int = 1) -> int:
 
 
 def _lanes(told: dict[str, Any]) -> int:
-    lanes = _whole(told, "lanes")
+    lanes = _integer(told, "lanes")
     if lanes not in LANES:
         raise WireError(f"it computes {lanes} images at once, and 4, 8 or 16 are known")
     return lanes

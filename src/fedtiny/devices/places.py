@@ -1,23 +1,15 @@
-"""Where a device without Python is: a program to start, an address, a serial line.
-
-A place is named as a user writes it: `tcp://HOST:PORT` is listened at, and devices connect there;
-`serial:/dev/ttyACM0?baud=115200` is a line; `gateway://HOST:PORT` is a `fedtiny gateway` that has
-the device; anything else is the command of a program that speaks on its standard streams.
-"""
+"""Where a device without Python is: a program to start, an address, a serial line."""
 
 import contextlib
 import logging
 import os
-import re
 import select
-import shlex
 import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from fedtiny.devices.channel import Channel
 from fedtiny.devices.hello import HELLO_BYTES, Hello
@@ -50,43 +42,6 @@ class Place(Protocol):
         """Let the device go."""
 
 
-def place_of(text: str) -> Place:
-    """The place of that name."""
-    parts = urlsplit(text)
-    if text.startswith("tcp://"):
-        return Listener(*_host_and_port(text, parts))
-    if text.startswith("gateway://"):
-        return Gateway(*_host_and_port(text, parts))
-    if text.startswith("serial:"):
-        return SerialLine(Path(parts.path), _baud(text, parts))
-    return Program(_words(text))
-
-
-def _host_and_port(text: str, parts: SplitResult) -> tuple[str, int]:
-    with contextlib.suppress(ValueError):
-        if parts.hostname and parts.port is not None and not parts.path:
-            return parts.hostname, parts.port
-    raise ConfigError(f"'{text}' is no address; write for example tcp://127.0.0.1:7000")
-
-
-def _baud(text: str, parts: SplitResult) -> int:
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    baud = options.pop("baud", str(BAUD))
-    if options or not baud.isdecimal() or not parts.path.startswith("/"):
-        raise ConfigError(f"'{text}' is no serial line; write serial:/dev/ttyACM0?baud={BAUD}")
-    return int(baud)
-
-
-def _words(text: str) -> list[str]:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"'{text}' is no command: {error}") from error
-    if not words:
-        raise ConfigError("the command of a device's program is empty; name the program")
-    return words
-
-
 def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, Hello]:
     """The channel once the device at its other end has said hello; it is closed if it does not."""
     patience, channel.timeout = channel.timeout, seconds or HELLO_SECONDS
@@ -94,8 +49,8 @@ def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, He
         hello = Hello.read(channel.recv_bytes(HELLO_BYTES))
     except (EOFError, OSError) as error:
         channel.close()
-        late = isinstance(error, TimeoutError)
-        raise FedTinyError("it says nothing" if late else "it says no hello") from error
+        silent = isinstance(error, TimeoutError)
+        raise FedTinyError("it says nothing" if silent else "it says no hello") from error
     except FedTinyError:
         channel.close()
         raise
@@ -128,9 +83,9 @@ class Program:
         try:
             return greeted(channel)
         except FedTinyError as error:
-            words = self.last_words()
+            last = self.last_words()
             self._end()
-            raise FedTinyError(f"{error}; {words}" if words else str(error)) from error
+            raise FedTinyError(f"{error}; {last}" if last else str(error)) from error
 
     def last_words(self) -> str:
         end = self._printed.seek(0, 2)
@@ -301,45 +256,3 @@ def _raw_line(path: Path, baud: int) -> int:
         os.close(line)
         raise OSError(error.args[0], str(error.args[-1])) from error
     return line
-
-
-APART = re.compile(r""";(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")  # not within quotes
-NUMBERED = re.compile(r"\s*([\d\s,-]+)=(.*)", re.DOTALL)
-
-
-def places_by_device(text: str, devices: int) -> dict[int, str]:
-    """Which device is where, as `--device.program` says: for all, or by numbers.
-
-    >>> places_by_device("0,2-3=./program {data}; tcp://127.0.0.1:7000", 5)[2]
-    './program {data}'
-    >>> places_by_device("1 = qemu-aarch64 ./program {data}", 5)
-    {1: 'qemu-aarch64 ./program {data}'}
-    """
-    found: dict[int, str] = {}
-    rest = ""
-    for part in filter(str.strip, APART.split(text)):
-        numbered = NUMBERED.fullmatch(part)
-        if numbered is None and rest:
-            raise ConfigError("--device.program names two places for all devices; number one")
-        if numbered is None:
-            rest = part.strip()
-            continue
-        for device in _numbers(numbered[1]):
-            if device >= devices or device in found:
-                why = "twice" if device in found else f"and there are {devices}, from 0 on"
-                raise ConfigError(f"--device.program names device {device} {why}")
-            found[device] = numbered[2].strip()
-    others = dict.fromkeys(set(range(devices)) - found.keys(), rest) if rest else {}
-    return dict(sorted({**found, **others}.items()))
-
-
-def _numbers(text: str) -> list[int]:
-    found: list[int] = []
-    for part in text.split(","):
-        ends = [end.strip() for end in part.split("-")]
-        if not all(end.isdecimal() for end in ends) or len(ends) > 2:
-            raise ConfigError(
-                f"--device.program takes numbers of devices as in 0,2-3=COMMAND, got '{text}'"
-            )
-        found += range(int(ends[0]), int(ends[-1]) + 1)
-    return found

@@ -14,8 +14,8 @@ from flwr.clientapp import ClientApp
 from fedtiny.data import ImageSet
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.devices.node import Receiver, answer
-from fedtiny.devices.places import place_of
-from fedtiny.devices.remote import RemoteDevice
+from fedtiny.devices.place_names import place_of
+from fedtiny.devices.remote_devices import RemoteDevice
 from fedtiny.errors import FedTinyError
 from fedtiny.federation import wire
 from fedtiny.federation.messages import Reply, Request

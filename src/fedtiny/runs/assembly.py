@@ -25,7 +25,7 @@ from fedtiny.devices.distributed import (
 from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.ranks import OneRank, Ranks
-from fedtiny.devices.remote import MixedExecutor, RemoteDevices
+from fedtiny.devices.remote_devices import MixedExecutor, RemoteDevices
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require

@@ -249,15 +249,18 @@ def _with_programs(
     config: Config, folder: RunFolder, python: Path | str | None, program: str | None
 ) -> Config:
     """The config with the programs that were given for the devices; none that it names is taken."""
-    given: dict[str, Any] = {"python": None if python is None else str(python), "program": program}
-    for name, value in given.items():
+    programs: dict[str, Any] = {
+        "python": None if python is None else str(python),
+        "program": program,
+    }
+    for name, value in programs.items():
         if value is None and getattr(config.device, name) is not None:
             raise ConfigError(
                 f"{folder.config} names a program that would simulate the devices (device.{name}); "
                 "programs are taken from flags only: if you trust it, give it again with "
                 f"--device.{name}, or take it out of the file"
             )
-    return replace(config, device=replace(config.device, **given))
+    return replace(config, device=replace(config.device, **programs))
 
 
 def _known_folder(path: Path | str, fleet: Fleet | None) -> RunFolder:

@@ -165,7 +165,7 @@ std::vector<float> Engine::losses(const Pool& pool, const std::vector<Array>& ar
       if (rows.shape.empty() || rows.shape[0] != pool.size() || rows.size() != pool.size() * size)
         refuse(rows.name + " needs " + std::to_string(size) + " values a candidate");
       const float* from = rows.floats() + candidate * size;
-      std::copy(from, from + size, theta.values.begin() + at);
+      std::copy(from, from + size, theta.values.data() + at);
     }
     load(theta);
     found.push_back(static_cast<float>(measure(data_.development).loss));

@@ -29,7 +29,7 @@ std::vector<std::int64_t> chosen_by(const std::vector<float>& scores, std::int64
   std::int64_t ties = count;
   if (count > 0 && count < size) {
     std::vector<float> copy(scores);
-    std::nth_element(copy.begin(), copy.begin() + (size - count), copy.end());
+    std::nth_element(copy.data(), copy.data() + (size - count), copy.data() + size);
     cut = copy[static_cast<std::size_t>(size - count)];
     for (const float score : scores) ties -= score > cut;
   }

@@ -139,8 +139,7 @@ std::vector<std::int64_t> Generator::choice(std::int64_t below, std::int64_t cou
     found.resize(static_cast<std::size_t>(below));
     for (std::int64_t i = 0; i < below; ++i) found[static_cast<std::size_t>(i)] = i;
     shuffle_by_bounds(found.data(), below, std::max<std::int64_t>(below - count, 1));
-    found.erase(found.begin(), found.end() - count);
-    return found;
+    return {found.data() + (below - count), found.data() + below};
   }
   std::vector<std::int64_t> sorted;  // Floyd's way
   for (std::int64_t j = below - count; j < below; ++j) {

@@ -14,7 +14,8 @@ from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.executors import Executor
 from fedtiny.devices.hello import HELLO, SENTENCE_BYTES, Hello, sentence
-from fedtiny.devices.places import RETURN_SECONDS, Place, place_of, places_by_device
+from fedtiny.devices.place_names import place_of, places_by_device
+from fedtiny.devices.places import RETURN_SECONDS, Place
 from fedtiny.devices.workers import DONE, FAILED, PARENT_ENDS, Task, Worker, reply_in
 from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation import wire
@@ -144,9 +145,9 @@ class RemoteDevice(Worker):
             return FedTinyError(f"no answer within {self.timeout:g} s; raise --device.timeout")
         if isinstance(error, TooLongError):
             return ReplyError(str(error))
-        words = self.place.last_words()
+        last = self.place.last_words()
         lost = f"device {self.device} is gone"
-        return DeviceGone(f"{lost}; {words}" if words else lost)
+        return DeviceGone(f"{lost}; {last}" if last else lost)
 
 
 def _failure_in(outcome: bytes, device: int) -> FedTinyError:
