@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +12,10 @@ from fedtiny.native.library import Library, NativeError, Options, Rates
 from fedtiny.native.model import NativeModel
 
 from ..graph.building import Builder
+from .programs import linked, output
 from .twins import batch, random_mask
 
 BARE = "arm-none-eabi-g++ -mcpu=cortex-m7 -mfpu=fpv5-d16 -mfloat-abi=hard"
-DRIVER = Path(__file__).with_name("out_of_memory.cpp")
 
 
 def test_the_header_is_c(tmp_path):
@@ -30,13 +29,9 @@ def test_the_header_is_c(tmp_path):
 
 @pytest.mark.skipif(compiler() is None or not library.available(), reason="needs a C++ compiler")
 def test_no_allocation_that_fails_gets_past_the_interface(tmp_path):
-    driver, native = tmp_path / "out_of_memory", library.path()
-    order = [*compiler(), "-std=c++17", "-O1", "-w", f"-I{SOURCES}", DRIVER, native]
-    subprocess.run([*order, f"-Wl,-rpath,{native.parent}", "-o", driver], check=True)
-    for threads in ("1", "2"):
-        run = subprocess.run([driver, threads], capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stderr[-1000:]
-        assert int(run.stdout.split()[0]) > 100
+    program = linked("out_of_memory", library.path(), tmp_path)
+    for threads in (1, 2):
+        assert int(output([program, threads]).split()[0]) > 100
 
 
 @pytest.mark.slow

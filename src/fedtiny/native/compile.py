@@ -31,9 +31,18 @@ X86 = {
         "-mprefer-vector-width=512",
     ),
 }
+ARM32 = {
+    # GCC leaves NEON of 32 bits alone, which has no subnormal numbers, unless arithmetic may be
+    # unsafe; what else that allows is taken back.
+    "neon": (
+        *("-funsafe-math-optimizations", "-fno-associative-math", "-fno-reciprocal-math"),
+        *("-fsigned-zeros", "-ftrapping-math"),
+    )
+}
 INSTRUCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "__x86_64__": X86,
     "__aarch64__": {"neon": ()},
+    "__ARM_NEON": ARM32,
 }
 """Flags of each instruction set, by the macro of an architecture; all others have plain C++."""
 
