@@ -21,7 +21,6 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load
 
 from fedtiny.errors import RunError, printable
 from fedtiny.process import free_memory
@@ -301,6 +300,8 @@ def with_text(data: bytes, key: str) -> tuple[dict[str, NDArray[Any]], Any]:
     Of bytes that are no such file it raises whatever comes: SafetensorError, LookupError,
     TypeError, ValueError or RecursionError.
     """
+    from safetensors.numpy import load  # a device does without
+
     tensors = load(data)
     return tensors, metadata_of(data)[key]
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -366,10 +367,13 @@ def test_devices_end_when_their_parent_does(how):
     assert not any(map(alive, children))
 
 
-# Without torch
+# With NumPy alone
 
 
-def test_a_device_imports_no_torch(hire, tmp_path):
+TRIED_BY_PYTHON = {"imported package", "sitecustomize", "usercustomize", "org"}  # the log's head too
+
+
+def test_a_device_imports_numpy_alone(hire, tmp_path):
     """Every import of the child's life is written down by Python itself."""
     log = tmp_path / "imports"
     python = script(tmp_path / "python", f'exec {sys.executable} -X importtime "$@" 2>"{log}"')
@@ -379,15 +383,16 @@ def test_a_device_imports_no_torch(hire, tmp_path):
     executor.close()
     names = {line.rpartition("|")[2].strip() for line in log.read_text().splitlines()}
     assert {"numpy", "fedtiny.devices.native_engine", "fedtiny.methods.fedtiny"} <= names
-    assert not {name for name in names if name.partition(".")[0] == "torch"}
+    packages = {name.partition(".")[0] for name in names}
+    assert packages - sys.stdlib_module_names - TRIED_BY_PYTHON == {"numpy", "fedtiny"}
 
 
-NEEDED = ("numpy", "numpy.libs", "safetensors", "tomli_w", "rich", "tyro")
+NEEDED = ("numpy", "numpy.libs")
 
 
 @pytest.fixture(scope="module", name="bare_python")
 def bare_python_(tmp_path_factory):
-    """A Python environment with fedtiny and what it depends on, but no extras: no torch."""
+    """A Python environment with fedtiny and NumPy."""
     return bare_python(tmp_path_factory.mktemp("bare"), NEEDED)
 
 
@@ -400,4 +405,30 @@ def test_a_device_takes_part_from_an_environment_without_torch(hire, bare_python
     near, far = lab(), lab()
     near.transport.executor = at_home(near)
     hire(far, 2, python=bare_python)
+    assert whole_run(far) == whole_run(near)
+
+
+OLDEST_NUMPY = "1.24.4"  # of the first series that a device may have
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason=f"NumPy {OLDEST_NUMPY} is older than that")
+def test_a_device_takes_part_with_an_old_numpy(hire, tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    order = ["-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--retries", "1"]
+    got = subprocess.run(
+        [sys.executable, *order, "--dest", tmp_path, f"numpy=={OLDEST_NUMPY}"], capture_output=True
+    )
+    if got.returncode:
+        pytest.skip("needs a package index that has NumPy")
+    python = bare_python(tmp_path / "old", ())
+    (site,) = (tmp_path / "old").glob("lib/python*/site-packages")
+    (wheel,) = tmp_path.glob("numpy-*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    order = [python, "-c", "import numpy; print(numpy.__version__)"]
+    assert subprocess.check_output(order, text=True).strip() == OLDEST_NUMPY
+    near, far = lab(), lab()
+    near.transport.executor = at_home(near)
+    hire(far, 1, python=python)
     assert whole_run(far) == whole_run(near)

@@ -9,20 +9,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedtiny.native.compile import SANITIZED, SOURCES, build, compiler
+from fedtiny.native.compile import SANITIZED, build
+
+from .programs import linked
 
 BATCH = 2000  # calls of a process, if time counts
-DRIVER = Path(__file__).with_name("fuzz.cpp")
 
 
 def build_driver(folder: Path) -> Path:
     """The driver, linked with a sanitized library."""
-    library = build(folder / "libfuzzed.so", sanitize=True)
-    driver = folder / "fuzz"
-    command = [*(compiler() or ["c++"]), "-std=c++17", *SANITIZED, f"-I{SOURCES}", str(DRIVER)]
-    linking = [str(library), f"-Wl,-rpath,{folder}", "-pthread", "-o", str(driver)]
-    subprocess.run([*command, *linking], check=True)
-    return driver
+    return linked("fuzz", build(folder / "libfuzzed.so", sanitize=True), folder, SANITIZED)
 
 
 def main() -> None:

@@ -1,13 +1,8 @@
 """The native library is compiled for what the compiler compiles for, not for this machine."""
 
-import shutil
-import subprocess
-
 import pytest
 
 from fedtiny.native.compile import SOURCES, CannotCompileError, build
-
-from .fuzz import DRIVER
 
 COMPILER = """#!/bin/sh
 # Tells its macros, notes its flags, and makes empty files.
@@ -16,19 +11,15 @@ echo "$*" >> {notes}
 while [ $# -gt 1 ]; do shift; done
 : > "$1"
 """
-CROSS = {
-    "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
-    "qemu-aarch64": "qemu-user",
-}
-MISSING = [package for tool, package in CROSS.items() if not shutil.which(tool)]
 
 
 @pytest.mark.parametrize(
     ("macros", "sets", "complete"),
     [
         ("__x86_64__ __ELF__", {"sse2", "avx2", "avx512"}, True),
-        ("__aarch64__ __ELF__", {"neon"}, True),
-        ("__arm__ __ARM_NEON __ELF__", {"plain"}, True),
+        ("__aarch64__ __ARM_NEON __ELF__", {"neon"}, True),
+        ("__arm__ __ARM_NEON __ELF__", {"neon"}, True),
+        ("__arm__ __ELF__", {"plain"}, True),
         ("__i386__ __ELF__", {"plain"}, True),
         ("__aarch64__ __APPLE__", {"neon"}, False),
     ],
@@ -49,21 +40,5 @@ def test_instruction_sets_are_those_of_the_compiler(macros, sets, complete, tmp_
 
 def test_a_compiler_that_does_not_tell_its_macros_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "false")
-    with pytest.raises(CannotCompileError, match="false -dM -E"):
+    with pytest.raises(CannotCompileError, match=r"false .*-dM -E"):
         build(tmp_path / "library.so")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=f"needs Debian's {', '.join(MISSING)}")
-def test_a_library_for_aarch64_under_qemu(tmp_path, monkeypatch):
-    monkeypatch.setenv("CXX", "aarch64-linux-gnu-g++")
-    library = build(tmp_path / "libfuzzed.so", strict=True)
-    driver = tmp_path / "fuzz"
-    order = ["aarch64-linux-gnu-g++", "-std=c++17", "-O1", f"-I{SOURCES}", DRIVER, library]
-    subprocess.run([*order, f"-Wl,-rpath,{tmp_path}", "-pthread", "-o", driver], check=True)
-    emulator = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
-    run = subprocess.run(
-        [*emulator, driver, "20000", "3"], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    assert " calls, " in run.stdout

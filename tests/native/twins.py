@@ -170,8 +170,8 @@ class Twins:
         return {n: (self.of_torch(n, state[n]), self.native.get(n)) for n in self.tensors()}
 
 
-def agree(pairs, tolerance, noise=None):
-    """Assert that each pair is equal up to a share of its largest value.
+def allowed(pairs, tolerance, noise=None):
+    """How far the values of each pair may be off: up to a share of its largest value.
 
     What should vanish is compared with the others: it is the noise of sums of their size. Noise
     that torch has in float32 is allowed tenfold.
@@ -179,11 +179,16 @@ def agree(pairs, tolerance, noise=None):
     noise = noise or {}
     most = max(noise.values(), default=0.0)
     overall = max(np.abs(e).max(initial=0) for n, (e, _) in pairs.items() if n != "loss")
+    scales = {n: max(np.abs(e).max(initial=0), 0.05 * overall, 1e-3) for n, (e, _) in pairs.items()}
+    return {name: tolerance * scales[name] + 10 * noise.get(name, most) for name in pairs}
+
+
+def agree(pairs, tolerance, noise=None):
+    """Assert that each pair is equal as far as it must be."""
+    limits = allowed(pairs, tolerance, noise)
     for name, (expected, found) in pairs.items():
-        scale = max(np.abs(expected).max(initial=0), 0.05 * overall, 1e-3)
         worst = np.abs(expected - found).max(initial=0)
-        allowed = tolerance * scale + 10 * noise.get(name, most)
-        assert worst <= allowed, f"{name}: off by {worst / scale:.2g} of its largest"
+        assert worst <= limits[name], f"{name}: off by {worst:.2g}, more than {limits[name]:.2g}"
 
 
 def batch(rng, count, shape, classes):

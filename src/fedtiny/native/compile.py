@@ -13,7 +13,9 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "csrc"
 LIBRARY = Path(__file__).parent / "_fedtiny_native.so"
 
-COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread")
+COMMON = ("-std=c++17", "-fvisibility=hidden")
+SHARED = ("-fPIC", "-pthread")
+SINGLE_THREAD = ("-DFEDTINY_SINGLE_THREAD",)
 FAST = ("-O3", "-DNDEBUG", "-ffp-contract=fast")
 STRICT = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
 SANITIZED = (
@@ -29,9 +31,18 @@ X86 = {
         "-mprefer-vector-width=512",
     ),
 }
+ARM32 = {
+    # GCC leaves NEON of 32 bits alone, which has no subnormal numbers, unless arithmetic may be
+    # unsafe; what else that allows is taken back.
+    "neon": (
+        *("-funsafe-math-optimizations", "-fno-associative-math", "-fno-reciprocal-math"),
+        *("-fsigned-zeros", "-ftrapping-math"),
+    )
+}
 INSTRUCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "__x86_64__": X86,
     "__aarch64__": {"neon": ()},
+    "__ARM_NEON": ARM32,
 }
 """Flags of each instruction set, by the macro of an architecture; all others have plain C++."""
 
@@ -50,22 +61,37 @@ def compiler() -> list[str] | None:
     )
 
 
-def build(target: Path = LIBRARY, *, sanitize: bool = False, strict: bool = False) -> Path:
-    """Compile the library to `target`; `strict` makes warnings errors."""
+def build(
+    target: Path = LIBRARY,
+    flags: Sequence[str] = (),
+    *,
+    sanitize: bool = False,
+    strict: bool = False,
+) -> Path:
+    """Compile the library to `target`; `strict` makes warnings errors.
+
+    A target that ends in `.a` is a static library of one thread, for a program without Python.
+    `flags` follow the compiler's others.
+    """
+    static = target.suffix == ".a"
     command = compiler()
     if command is None:
         raise CannotCompileError("there is no C++ compiler; set CXX to use one by name")
-    flags = [*COMMON, *(SANITIZED if sanitize else FAST), *(STRICT if strict else ("-w",))]
+    command += [*COMMON, *(SINGLE_THREAD if static else SHARED)]
+    command += [*(SANITIZED if sanitize else FAST), *(STRICT if strict else ("-w",)), *flags]
     macros = _macros(command)
     with tempfile.TemporaryDirectory() as folder:
-        jobs = _jobs([*command, *flags], instruction_sets(macros), Path(folder))
+        jobs = _jobs(command, instruction_sets(macros), Path(folder))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(_run, [job for job, _ in jobs]))
+            list(pool.map(run, [job for job, _ in jobs]))
         library = Path(folder) / target.name
         objects = [str(made) for _, made in jobs]
-        complete = ("-Wl,-z,defs",) if "__ELF__" in macros else ()  # no symbol may be undefined
-        link = SANITIZED if sanitize else ("-O3", *complete)
-        _run([*command, "-shared", "-pthread", *link, *objects, "-o", str(library)])
+        if static:
+            archiver = run([*command, "-print-prog-name=ar"]).strip()
+            run([archiver, "rcs", str(library), *objects])
+        else:
+            complete = ("-Wl,-z,defs",) if "__ELF__" in macros else ()  # no symbol is undefined
+            run([*command, "-shared", *complete * (not sanitize), *objects, "-o", str(library)])
         shutil.copyfile(library, target.with_suffix(".new"))
         target.with_suffix(".new").replace(target)
     return target
@@ -73,7 +99,7 @@ def build(target: Path = LIBRARY, *, sanitize: bool = False, strict: bool = Fals
 
 def _macros(command: Sequence[str]) -> set[str]:
     """The macros that a compiler defines: what it compiles for, on whatever machine it runs."""
-    lines = _run([*command, "-dM", "-E", "-x", "c++", os.devnull]).splitlines()
+    lines = run([*command, "-dM", "-E", "-x", "c++", os.devnull]).splitlines()
     return {parts[1] for line in lines if (parts := line.split())[:1] == ["#define"]}
 
 
@@ -101,7 +127,8 @@ def _jobs(
     return jobs
 
 
-def _run(command: Sequence[str]) -> str:
+def run(command: Sequence[str]) -> str:
+    """What a command of the compiler prints."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -113,4 +140,5 @@ def _run(command: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{build(*map(Path, sys.argv[1:2]), strict=True)}\n")
+    place = Path(sys.argv[1]) if sys.argv[1:] else LIBRARY
+    sys.stdout.write(f"{build(place, sys.argv[2:], strict=True)}\n")

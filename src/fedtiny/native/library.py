@@ -58,7 +58,10 @@ class OptionsRecord(Structure):
 class Memory(Structure):
     """fedtiny_memory: bytes that a prepared network takes, by what they are for."""
 
-    _fields_ = _each(c_int64, "total", "parameters", "lists", "activations", "scratch")
+    _fields_ = (
+        *_each(c_int64, "total", "parameters", "lists", "statistics"),
+        *_each(c_int64, "activations", "scratch"),
+    )
 
 
 class Rates(Structure):

@@ -1,4 +1,6 @@
 // The C interface: nothing that is thrown gets past it.
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
@@ -15,7 +17,17 @@ namespace {
 
 using namespace fedtiny;
 
-thread_local std::string last_error;
+#if !defined(FEDTINY_SINGLE_THREAD)
+thread_local
+#endif
+    char last_error[512];  // in place: there may be no memory to tell of
+
+int failed(const char* why) noexcept {
+  const std::size_t length = std::min(std::strlen(why), sizeof last_error - 1);
+  std::memcpy(last_error, why, length);
+  last_error[length] = '\0';
+  return 1;
+}
 
 template <class Work>
 int guarded(Work&& work) noexcept {
@@ -23,13 +35,12 @@ int guarded(Work&& work) noexcept {
     work();
     return 0;
   } catch (const std::bad_alloc&) {
-    last_error = "there is not enough memory";
+    return failed("there is not enough memory");
   } catch (const std::exception& error) {
-    last_error = error.what();
+    return failed(error.what());
   } catch (...) {
-    last_error = "an unknown error";
+    return failed("an unknown error");
   }
-  return 1;
 }
 
 template <class T>
@@ -61,9 +72,11 @@ Table<Index> checked_kept(const Nodes& nodes, const std::int64_t* kept) {
 
 extern "C" {
 
-const char* fedtiny_last_error(void) { return last_error.c_str(); }
+const char* fedtiny_last_error(void) { return last_error; }
 
 const char* fedtiny_instructions(void) { return kernels_for(0)->name; }
+
+std::int32_t fedtiny_lanes(void) { return static_cast<std::int32_t>(kernels_for(0)->lanes); }
 
 int fedtiny_create(const fedtiny_node* nodes, std::int32_t count, fedtiny_network** network) {
   return guarded([&] {

@@ -41,7 +41,7 @@ struct Convolution : ConvolutionRun {
   // The rows of one filter, or of a few that keep all weights.
   void gather_filters(const Piece& piece, Index first, Index few, Index thread) const {
     const Row r = row(first);
-    gather_some({inputs(thread), g.in_pitch, l.offsets + r.begin, l.weight.values + r.begin,
+    gather_some({inputs(thread), g.in_pitch, l.offsets.from(r.begin), l.weight.values + r.begin,
                  r.count, gradients(thread), g.row_pitch, lanes, output_rows(piece), g.x.out},
                 few, r.count);
   }
@@ -67,7 +67,7 @@ struct Convolution : ConvolutionRun {
 
   void backward() const {
     const Index chunks = std::min(pieces(), l.chunks), size = l.kept + node.whole_channels;
-    l.gather_back_weights();
+    if (op.in[0].grad.needed) order_back_weights(groups);
     run.pool.run(chunks, [&](Index thread, Index chunk) {
       float* sums = run.storage.partials + chunk * size;
       std::fill_n(sums, size, 0.0F);
@@ -97,7 +97,7 @@ struct Convolution : ConvolutionRun {
       const Row r = row(group.filter + f);
       if (!is_dense)
         run.kernels.weight_gradient({inputs(thread), g.in_pitch, d, g.out_pitch, rows, g.x.out,
-                                     l.offsets + r.begin, r.count, sums + r.begin});
+                                     l.offsets.from(r.begin), r.count, sums + r.begin});
       if (learns_bias()) sums[l.kept + r.number] += run.kernels.sum(d, g.out_pitch, rows, g.x.out);
     }
   }
@@ -136,7 +136,7 @@ struct Convolution : ConvolutionRun {
       const Index phase_columns = ceil_div(g.x.in - x, g.x.stride);
       if (phase_rows <= 0 || phase_columns <= 0) continue;
       const Index next = few > 1 ? l.back_begin[bucket + g.phases() + phase] - begin : 0;
-      gather_some({d, g.out_pitch, l.back_offsets + begin, l.back_weights + begin,
+      gather_some({d, g.out_pitch, l.back_offsets.from(begin), run.storage.back_weights + begin,
                    l.back_begin[bucket + phase + 1] - begin, rows + y * g.row_pitch + x * lanes,
                    g.y.stride * g.row_pitch, g.x.stride * lanes, phase_rows, phase_columns},
                   few, next);
@@ -160,14 +160,8 @@ struct Convolution : ConvolutionRun {
 
   // What the mask does not keep stays zero.
   void clear_pruned() const {
-    const std::int32_t* next = l.mask_positions;
-    const std::int32_t* end = next + l.masked;
-    for (Index j = 0; j < l.kept; ++j) {
-      if (next < end && *next == j)
-        ++next;
-      else
-        l.weight.gradient[j] = 0.0F;
-    }
+    for (Index j = 0; j < l.kept; ++j)
+      if (!l.keeps(j)) l.weight.gradient[j] = 0.0F;
   }
 };
 

@@ -38,11 +38,20 @@ inline void cover(Index rows, Index columns, const Tile& tile) {
   }
 }
 
-template <int ROWS, int COLUMNS>
-inline void gather_tile(const Gather& g, const float* x, float* out) {
+// Calls `work` with the offsets as what they are held as.
+template <class Work>
+inline void with_offsets(const Offsets& offsets, const Work& work) {
+  if (offsets.wide)
+    work(static_cast<const std::uint32_t*>(offsets.first));
+  else
+    work(static_cast<const std::uint16_t*>(offsets.first));
+}
+
+template <int ROWS, int COLUMNS, class Offset>
+inline void gather_tile(const Gather& g, const Offset* offsets, const float* x, float* out) {
   Vec sums[ROWS * COLUMNS] = {};
   for (Index j = 0; j < g.count; ++j) {
-    const float* from = x + g.offsets[j];
+    const float* from = x + Index{offsets[j]} * L;
     const Vec weight = broadcast(g.weights[j]);
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS * COLUMNS; ++i)
@@ -54,20 +63,23 @@ inline void gather_tile(const Gather& g, const float* x, float* out) {
 }
 
 void gather(const Gather& g) {
-  cover(g.rows, g.columns, [&](auto rows, auto columns, Index row, Index column) {
-    gather_tile<rows, columns>(g, g.x + row * g.x_pitch + column * L,
-                               g.out + row * g.out_pitch + column * g.out_step);
+  with_offsets(g.offsets, [&](auto* offsets) {
+    cover(g.rows, g.columns, [&](auto rows, auto columns, Index row, Index column) {
+      gather_tile<rows, columns>(g, offsets, g.x + row * g.x_pitch + column * L,
+                                 g.out + row * g.out_pitch + column * g.out_step);
+    });
   });
 }
 
 constexpr int DENSE_TILE = TILE / static_cast<int>(DENSE_FILTERS);
 
-template <int ROWS, int COLUMNS>
-inline void gather_dense_tile(const DenseGather& g, const float* x, float* out) {
+template <int ROWS, int COLUMNS, class Offset>
+inline void gather_dense_tile(const DenseGather& g, const Offset* offsets, const float* x,
+                              float* out) {
   constexpr int SIZE = ROWS * COLUMNS;
   Vec sums[DENSE_FILTERS * SIZE] = {};
   for (Index j = 0; j < g.count; ++j) {
-    const float* from = x + g.offsets[j];
+    const float* from = x + Index{offsets[j]} * L;
     Vec values[SIZE];
 #pragma GCC unroll 16
     for (int i = 0; i < SIZE; ++i) {
@@ -90,21 +102,23 @@ inline void gather_dense_tile(const DenseGather& g, const float* x, float* out) 
 }
 
 void gather_dense(const DenseGather& g) {
-  const auto tile = [&](auto rows, auto columns, Index row, Index column) {
-    gather_dense_tile<rows, columns>(g, g.x + row * g.x_pitch + column * L,
-                                     g.out + row * g.out_pitch + column * g.out_step);
-  };
-  Index column = 0;
-  for (; column + DENSE_TILE <= g.columns; column += DENSE_TILE)
-    cover_strip<1, DENSE_TILE>(g.rows, 0, column, tile);
-  for (; column < g.columns; ++column) cover_strip<DENSE_TILE, 1>(g.rows, 0, column, tile);
+  with_offsets(g.offsets, [&](auto* offsets) {
+    const auto tile = [&](auto rows, auto columns, Index row, Index column) {
+      gather_dense_tile<rows, columns>(g, offsets, g.x + row * g.x_pitch + column * L,
+                                       g.out + row * g.out_pitch + column * g.out_step);
+    };
+    Index column = 0;
+    for (; column + DENSE_TILE <= g.columns; column += DENSE_TILE)
+      cover_strip<1, DENSE_TILE>(g.rows, 0, column, tile);
+    for (; column < g.columns; ++column) cover_strip<DENSE_TILE, 1>(g.rows, 0, column, tile);
+  });
 }
 
 constexpr Index RUN = 32;  // kept weights whose sums stay in the first-level cache
 
-template <int ROWS, int COLUMNS>
+template <int ROWS, int COLUMNS, class Offset>
 inline void weight_tile(const WeightGradient& g, const float* x, const float* d, Index valid,
-                        const std::int32_t* offsets, Index count, float* sums) {
+                        const Offset* offsets, Index count, float* sums) {
   constexpr int SIZE = ROWS * COLUMNS;
   Vec tile[SIZE];
 #pragma GCC unroll 16
@@ -113,7 +127,7 @@ inline void weight_tile(const WeightGradient& g, const float* x, const float* d,
     hold(tile[i]);
   }
   for (Index j = 0; j < count; ++j) {
-    const float* from = x + offsets[j];
+    const float* from = x + Index{offsets[j]} * L;
     Vec part[4] = {load(sums + j * L)};
 #pragma GCC unroll 16
     for (int i = 0; i < SIZE; ++i)
@@ -127,10 +141,12 @@ void weight_gradient(const WeightGradient& g) {
   for (Index start = 0; start < g.count; start += RUN) {
     const Index count = g.count - start < RUN ? g.count - start : RUN;
     std::memset(sums, 0, sizeof sums);
-    cover(g.rows, g.columns, [&](auto rows, auto columns, Index row, Index column) {
-      weight_tile<rows, columns>(g, g.x + row * g.x_pitch + column * L,
-                                 g.d + row * g.d_pitch + column * L, g.columns - column,
-                                 g.offsets + start, count, sums);
+    with_offsets(g.offsets, [&](auto* offsets) {
+      cover(g.rows, g.columns, [&](auto rows, auto columns, Index row, Index column) {
+        weight_tile<rows, columns>(g, g.x + row * g.x_pitch + column * L,
+                                   g.d + row * g.d_pitch + column * L, g.columns - column,
+                                   offsets + start, count, sums);
+      });
     });
     float found[RUN];
     for (Index j = 0; j < count; j += 16) sum_lanes_of_16(sums + j * L, found + j);

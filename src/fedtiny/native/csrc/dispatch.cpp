@@ -52,7 +52,7 @@ const Kernels* kernels_for(Index lanes) {
   if (lanes == 0 || lanes == kernels_sse2.lanes) return &kernels_sse2;
   return nullptr;
 }
-#elif defined(__aarch64__)
+#elif defined(__ARM_NEON)
 extern const Kernels kernels_neon;
 
 const Kernels* kernels_for(Index lanes) {

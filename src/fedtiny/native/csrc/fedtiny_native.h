@@ -1,10 +1,16 @@
 /* Training of sparse networks: the C interface.
  *
  * Every function that can fail returns 0, or 1 with the reason in fedtiny_last_error() (of this
- * thread). A network is not to be used by two threads at once. Nothing given is kept after a call.
+ * thread); that there is no memory is such a reason, and a network stays usable after it. A network
+ * is not to be used by two threads at once. Nothing given is kept after a call.
  *
  * Order of calls: create, prepare (which takes the memory), set every parameter, then any of the
- * rest. Preparing again changes the mask; all parameters are zero then. */
+ * rest. Preparing again changes the mask; all parameters are zero then. If preparing fails, the
+ * network is as if it had never been prepared.
+ *
+ * Compiled with FEDTINY_SINGLE_THREAD it needs no threads and no storage of threads: C++17 with
+ * exceptions (which stay inside), operator new and calloc are all that it takes, as on a board
+ * without a system. Results are the same. */
 #ifndef FEDTINY_NATIVE_H
 #define FEDTINY_NATIVE_H
 #include <stdint.h>
@@ -81,7 +87,7 @@ enum fedtiny_optimizer { FEDTINY_SGD = 0, FEDTINY_ADAM = 1 };
 typedef struct {
   int32_t batch;         /* most images of a training step */
   int32_t forward_batch; /* most images of a forward pass */
-  int32_t threads;
+  int32_t threads;     /* one, if compiled with FEDTINY_SINGLE_THREAD */
   int32_t lanes;       /* 0: the processor's own; else 4, 8 or 16, if it has them or only plans */
   int32_t half;        /* 1: activations and their gradients are held in half precision */
   int32_t recompute;   /* 1: what only batch norm reads is computed again, not held */
@@ -97,7 +103,8 @@ typedef struct {
 typedef struct {
   int64_t total;
   int64_t parameters; /* values, gradients and optimizer state */
-  int64_t lists;      /* positions of kept weights and what is worked out from them */
+  int64_t lists;      /* where kept weights find what they read, forward and backward */
+  int64_t statistics; /* of batch norms */
   int64_t activations;
   int64_t scratch;
 } fedtiny_memory;
@@ -163,6 +170,9 @@ typedef struct {
 
 FEDTINY_API const char* fedtiny_last_error(void);
 FEDTINY_API const char* fedtiny_instructions(void);
+/* How many images this processor computes at once: the lanes that a plan for it must name. A batch
+ * of at most half as many is computed in half the lanes, but in 8 at least. */
+FEDTINY_API int32_t fedtiny_lanes(void);
 
 FEDTINY_API int fedtiny_create(const fedtiny_node* nodes, int32_t count, fedtiny_network** network);
 FEDTINY_API void fedtiny_destroy(fedtiny_network* network);

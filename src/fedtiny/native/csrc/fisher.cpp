@@ -43,17 +43,18 @@ void fisher_factors(Run& run, const Op& op, float* factors) {
   const bool apart = inputs != in.channels;  // a linear layer weighs every pixel by itself
   const auto images = static_cast<double>(run.pass.count);
   const auto scale = static_cast<double>(run.loss_scale);
+  const Index count = apart ? in.plane() : 1;
+  Table<double> sums_of_threads(run.storage.options.threads * count);
   run.pool.run(in.channels, [&](Index thread, Index c) {
-    std::vector<double> sums(static_cast<std::size_t>(apart ? in.plane() : 1), 0.0);
+    double* sums = sums_of_threads.data() + thread * count;
+    std::fill_n(sums, count, 0.0);
     for (Index block = 0; block < run.blocks; ++block) {
       const Index offset = (block * in.channels + c) * in.plane() * run.lanes;
-      add_squares(run, run.view_rows(view, c, offset), block, run.scratch(thread), sums.data(),
+      add_squares(run, run.view_rows(view, c, offset), block, run.scratch(thread), sums,
                   apart ? 1 : 0);
     }
     const double values = images * static_cast<double>(apart ? 1 : in.plane());
-    for (std::size_t i = 0; i < sums.size(); ++i)
-      factors[c * static_cast<Index>(sums.size()) + static_cast<Index>(i)] =
-          inverse_root(sums[i] / values);
+    for (Index i = 0; i < count; ++i) factors[c * count + i] = inverse_root(sums[i] / values);
   });
   run.pool.run(filters, [&](Index thread, Index f) {
     double sum = 0;

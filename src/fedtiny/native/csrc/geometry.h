@@ -65,6 +65,8 @@ struct Geometry {
     if (std::max(in_floats, out_floats) > INT32_MAX) refuse("a convolution is too large");
   }
 
+  // Whether two bytes are too few for where something lies in scratch, in vectors.
+  bool wide() const { return std::max(in_floats, out_floats) / lanes > UINT16_MAX; }
   Index phases() const { return y.stride * x.stride; }
   Index buckets() const { return channels * phases(); }
   Index phase(Index tap_y, Index tap_x) const { return y.phase(tap_y) * x.stride + x.phase(tap_x); }

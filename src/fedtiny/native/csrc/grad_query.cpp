@@ -42,17 +42,29 @@ class Heap {
   Index room_, size_ = 0;
 };
 
-void offer_pruned(Heap& heap, const float* slab, Index first, Index size, const Layer& l) {
-  const std::int32_t *kept = l.mask_positions, *kept_end = kept + l.masked;
-  kept = std::lower_bound(kept, kept_end, first);
-  for (Index i = 0; i < size; ++i) {
-    const auto position = static_cast<std::int32_t>(first + i);
-    if (kept < kept_end && *kept == position) {
-      ++kept;
-      continue;
+// Offers what the mask prunes of one filter. Its kept weights are in order of position: each is
+// told by what it reads.
+void offer_pruned(Heap& heap, const float* slab, Index filter, const Node& node, const Layer& l,
+                  const Table<Index>& taps) {
+  const Index end = l.row_begin[filter + 1], plane = l.geometry->in_plane / l.geometry->lanes;
+  Index next = l.row_begin[filter], read = next < end ? l.offsets[next] : -1;
+  auto position = static_cast<std::int32_t>(filter * node.filter_size());
+  for (Index channel = 0; channel < node.group_inputs(); ++channel)
+    for (const Index tap : taps) {
+      const bool held = channel * plane + tap == read;
+      if (!held || !l.keeps(next)) heap.offer({*slab, position});
+      if (held) read = ++next < end ? l.offsets[next] : -1;
+      ++slab;
+      ++position;
     }
-    heap.offer({slab[i], position});
-  }
+}
+
+// Where each weight that reads one channel finds it, in vectors.
+Table<Index> tap_places(const Geometry& g) {
+  Table<Index> places;
+  for (Index y = 0; y < g.y.kernel; ++y)
+    for (Index x = 0; x < g.x.kernel; ++x) places.push_back(g.tap_offset(y, x) / g.lanes);
+  return places;
 }
 
 // Of the slab from a position on, what is asked for; added to what a later use of the weights gave.
@@ -116,6 +128,7 @@ void answer_grad_query(Run& run, const Op& op, fedtiny_grad_query& query) {
   const float unscale = 1.0F / run.loss_scale;
   const FilterGradients filter_gradients = op.operation->filter_gradients(run, op);
   auto* entries = reinterpret_cast<Entry*>(s.heaps);
+  const Table<Index> taps = tap_places(*l.geometry);
   Table<Heap> heaps;
   for (Index t = 0; t < s.options.threads; ++t)
     heaps.emplace_back(entries + t * s.options.top_count, top ? query.count : 0);
@@ -136,7 +149,8 @@ void answer_grad_query(Run& run, const Op& op, fedtiny_grad_query& query) {
       if (l.whole_gradient != nullptr)
         add_uses(l.whole_gradient + start, slab, size, node.adds_gradient);
       if (!node.owns()) return;
-      offer_pruned(heaps[thread], slab, start, size, l);
+      for (Index f = 0; f < filters; ++f)
+        offer_pruned(heaps[thread], slab + f * filter_size, first + f, node, l, taps);
     }
   });
   if (top && node.owns()) fill(query, heaps, entries, s.options.top_count);

@@ -88,11 +88,18 @@ struct AccumulateGrad : Rows {
   bool stream = false;  // if nothing is added
 };
 
-// rows[r][c] = sum of weights[j] * x[offsets[j] + r * x_pitch + c * L]
+// Where in scratch values lie, in vectors of L floats: as uint16_t, or where those are too small as
+// uint32_t.
+struct Offsets {
+  const void* first;
+  bool wide;
+};
+
+// rows[r][c] = sum of weights[j] * x[offsets[j] * L + r * x_pitch + c * L]
 struct Gather {
   const float* x;
   Index x_pitch;
-  const std::int32_t* offsets;
+  Offsets offsets;
   const float* weights;
   Index count;
   float* out;
@@ -106,14 +113,14 @@ struct DenseGather : Gather {
 };
 constexpr Index DENSE_FILTERS = 4;
 
-// gradient[j] += sum over rows, columns and lanes of d * x at offsets[j]
+// gradient[j] += sum over rows, columns and lanes of d * x at offsets[j] * L
 struct WeightGradient {
   const float* x;
   Index x_pitch;
   const float* d;
   Index d_pitch;
   Index rows, columns;
-  const std::int32_t* offsets;
+  Offsets offsets;
   Index count;
   float* gradient;
 };

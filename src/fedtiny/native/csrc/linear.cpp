@@ -45,7 +45,7 @@ struct Linear : LayerRun {
     each_neuron([&](Index thread, Index f) {
       float* rows = run.scratch(thread);
       const Row r = row(f);
-      run.kernels.gather({x, in_pitch, l.offsets + r.begin, l.weight.values + r.begin, r.count,
+      run.kernels.gather({x, in_pitch, l.offsets.from(r.begin), l.weight.values + r.begin, r.count,
                           rows, lanes, lanes, blocks, 1});
       StoreRows store =
           run.stored({rows, lanes, blocks, 1, out_pitch}, run.value(op.out, f * lanes));
@@ -61,7 +61,7 @@ struct Linear : LayerRun {
   }
 
   void input_grad(const float* d) const {
-    l.gather_back_weights();
+    order_back_weights(groups_of(run.storage, node));
     const Shape shape = run.tensor(op.in[0]).shape;
     run.pool.run(shape.channels, [&](Index thread, Index channel) {
       GradSums total{};
@@ -78,7 +78,7 @@ struct Linear : LayerRun {
 
   GradSums input_grad_at(Index input, Index channel, const float* d, float* rows) const {
     const Index begin = l.back_begin[input];
-    run.kernels.gather({d, out_pitch, l.back_offsets + begin, l.back_weights + begin,
+    run.kernels.gather({d, out_pitch, l.back_offsets.from(begin), run.storage.back_weights + begin,
                         l.back_begin[input + 1] - begin, rows, lanes, lanes, blocks, 1});
     return run.kernels.accumulate_grad(
         run.input_grad({rows, lanes, blocks, 1, in_pitch}, op.in[0], channel, input * lanes));
@@ -94,7 +94,7 @@ struct Linear : LayerRun {
       float* gradient = l.weight.gradient + r.begin;
       for (Index j = 0; adds && j < r.count; ++j) gradient[j] *= run.loss_scale;
       run.kernels.weight_gradient({x, in_pitch, d + f * lanes, out_pitch, blocks, 1,
-                                   l.offsets + r.begin, r.count, gradient});
+                                   l.offsets.from(r.begin), r.count, gradient});
       for (Index j = 0; j < r.count; ++j) gradient[j] *= unscale;
       if (l.bias.values == nullptr) return;
       const float own = unscale * run.kernels.sum(d + f * lanes, out_pitch, blocks, 1);

@@ -4,19 +4,18 @@
 namespace fedtiny {
 namespace {
 
-std::int32_t small(Index i) { return static_cast<std::int32_t>(i); }
-
-// The place among what is there of each channel of the whole. What is not there is read by no
-// filter that is; it gets 0.
+// The place among what is there of each channel of the whole, -1 for what is not there; that is
+// read by no filter that is.
 Table<std::int32_t> places_of(const Table<std::int32_t>& numbers, Index whole) {
-  Table<std::int32_t> places(whole);
-  for (Index i = 0; i < numbers.count(); ++i) places[numbers[i]] = small(i);
+  Table<std::int32_t> places(whole, -1);
+  for (Index i = 0; i < numbers.count(); ++i) places[numbers[i]] = static_cast<std::int32_t>(i);
   return places;
 }
 
 // Where a weight of the whole layer is among what is there.
 struct Place {
   Index group, filter, input, y, x;
+  bool there;
 };
 
 class Lists {
@@ -25,64 +24,76 @@ class Lists {
       : node_(node),
         l_(s.layers[node.place]),
         g_(*l_.geometry),
-        there_(s.channels[node.place]),
-        filters_(places_of(there_, node.whole_channels)),
+        filters_(places_of(s.channels[node.place], node.whole_channels)),
         inputs_(places_of(s.channels[node.first], node.whole_inputs)),
         groups_(groups_of(s, node)) {}
 
-  void build(const std::int32_t* positions) {
-    Index before = -1;
-    for (Index j = 0; j < l_.masked; ++j) {
-      const Index position = positions == nullptr ? j : positions[j];
-      if (position <= before || position >= node_.weights()) refuse_positions(node_);
-      before = position;
-      l_.mask_positions[j] = small(position);
-    }
-    for (Index j = 0; j < l_.kept; ++j) {
-      const Index position = l_.filled() ? j : l_.positions[j];
-      const Place p = place(position);
-      l_.positions[j] = small(position);
+  void build(const std::int32_t* positions) const {
+    check(positions);
+    for (Index j = 0; l_.filled() && j < l_.masked; ++j)
+      l_.mask[positions[j] / 8] |= static_cast<unsigned char>(1 << positions[j] % 8);
+    const std::int32_t* kept = l_.filled() ? nullptr : positions;
+    Table<Index> counts(node_.whole_channels), back_counts(g_.buckets());
+    each(kept, [&](const Place& p, Index filter, Index) {
+      ++counts[filter];
+      if (p.there) ++back_counts[bucket(p)];
+    });
+    Table<Index> next = store_begins(back_counts, l_.back_begin);
+    store_begins(counts, l_.row_begin);
+    each(kept, [&](const Place& p, Index, Index j) {
+      if (!p.there) return;
       const Index channel = p.input - groups_[p.group].channel;
-      l_.offsets[j] = small(channel * g_.in_plane + g_.tap_offset(p.y, p.x));
-      ++l_.row_begin[position / node_.filter_size() + 1];
-    }
-    for (Index f = 0; f < node_.whole_channels; ++f) l_.row_begin[f + 1] += l_.row_begin[f];
-  }
-
-  // The same weights by what they read: by channel, and within it by place modulo the stride.
-  void build_back() {
-    each_live([&](const Place& p, Index) { ++l_.back_begin[bucket(p) + 1]; });
-    for (Index b = 0; b < g_.buckets(); ++b) l_.back_begin[b + 1] += l_.back_begin[b];
-    std::vector<std::int32_t> next(l_.back_begin, l_.back_begin + g_.buckets());
-    each_live([&](const Place& p, Index j) {
-      const Index to = next[static_cast<std::size_t>(bucket(p))]++;
-      l_.back_index[to] = small(j);
       const Index filter = p.filter - groups_[p.group].filter;
-      l_.back_offsets[to] = small(filter * g_.out_plane + g_.back_offset(p.y, p.x));
+      l_.offsets.set(j, (channel * g_.in_plane + g_.tap_offset(p.y, p.x)) / g_.lanes);
+      l_.back_offsets.set(next[bucket(p)]++,
+                          (filter * g_.out_plane + g_.back_offset(p.y, p.x)) / g_.lanes);
     });
   }
 
  private:
-  Place place(Index position) const {
-    const Index filter = position / node_.filter_size(), rest = position % node_.filter_size();
+  void check(const std::int32_t* positions) const {
+    Index before = -1;
+    for (Index j = 0; positions != nullptr && j < l_.masked; ++j) {
+      if (positions[j] <= before || positions[j] >= node_.weights()) refuse_positions(node_);
+      before = positions[j];
+    }
+  }
+
+  // Of each count, where its numbers begin.
+  static Table<Index> store_begins(const Table<Index>& counts, const Numbers& begins) {
+    Table<Index> found;
+    Index sum = 0;
+    for (Index i = 0; i < counts.count(); ++i) {
+      found.push_back(sum);
+      begins.set(i, sum);
+      sum += counts[i];
+    }
+    begins.set(counts.count(), sum);
+    return found;
+  }
+
+  Place place(Index filter, Index rest) const {
     const Index group = filter / node_.group_filters(), tap = rest % node_.taps();
     const Index input = group * node_.group_inputs() + rest / node_.taps();
-    return {group, filters_[filter], inputs_[input], tap / g_.x.kernel, tap % g_.x.kernel};
+    return {group,      filters_[filter], inputs_[input],  tap / g_.x.kernel, tap % g_.x.kernel,
+            filters_[filter] >= 0};
   }
 
   Index bucket(const Place& p) const { return p.input * g_.phases() + g_.phase(p.y, p.x); }
 
+  // Visits the weights that are kept, all without positions, in order.
   template <class Visit>
-  void each_live(const Visit& visit) const {
-    for (const std::int32_t filter : there_)
-      for (Index j = l_.row_begin[filter]; j < l_.row_begin[filter + 1]; ++j)
-        visit(place(l_.positions[j]), j);
+  void each(const std::int32_t* positions, const Visit& visit) const {
+    for (Index j = 0; j < l_.kept; ++j) {
+      const Index position = positions == nullptr ? j : positions[j];
+      const Index filter = position / node_.filter_size();
+      visit(place(filter, position % node_.filter_size()), filter, j);
+    }
   }
 
   const Node& node_;
   const Layer& l_;
   const Geometry& g_;
-  const Table<std::int32_t>& there_;
   const Table<std::int32_t> filters_, inputs_;
   const Table<Group> groups_;
 };
@@ -113,9 +124,7 @@ Table<Group> groups_of(const Storage& s, const Node& node) {
 }
 
 void build_lists(const Storage& storage, const Node& node, const std::int32_t* positions) {
-  Lists lists(storage, node);
-  lists.build(positions);
-  lists.build_back();
+  Lists(storage, node).build(positions);
 }
 
 }  // namespace fedtiny

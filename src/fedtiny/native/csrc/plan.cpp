@@ -83,14 +83,15 @@ bool holds_all(const Node& node, const Options& o, Index masked) {
 
 void place_lists(Layer& layer, const Node& node, const Options& o, Tally& tally) {
   layer.geometry = geometry_of(node, o);
-  layer.positions = layer.mask_positions = tally.take<std::int32_t>(layer.kept);
-  if (layer.filled()) layer.mask_positions = tally.take<std::int32_t>(layer.masked);
-  layer.row_begin = tally.take<std::int32_t>(node.whole_channels + 1);
-  layer.offsets = tally.take<std::int32_t>(layer.kept);
-  layer.back_begin = tally.take<std::int32_t>(layer.geometry->buckets() + 1);
-  layer.back_offsets = tally.take<std::int32_t>(layer.kept);
-  layer.back_index = tally.take<std::int32_t>(layer.kept);
-  layer.back_weights = tally.take<float>(layer.kept);
+  const auto take = [&](Index count, bool wide) {
+    return Numbers(tally.take<char>(Numbers::bytes(count, wide)), wide);
+  };
+  if (layer.filled()) layer.mask = tally.take<unsigned char>(ceil_div(layer.kept, 8));
+  const bool many = layer.kept > UINT16_MAX, wide = layer.geometry->wide();
+  layer.row_begin = take(node.whole_channels + 1, many);
+  layer.offsets = take(layer.kept, wide);
+  layer.back_begin = take(layer.geometry->buckets() + 1, many);
+  layer.back_offsets = take(layer.kept, wide);
   if (node.owns() && node.adds_gradient && o.top_count > 0)
     layer.whole_gradient = tally.take<float>(node.weights());
   if (node.kind != FEDTINY_CONVOLUTION) return;
@@ -126,7 +127,7 @@ Index sum_floats(const Node& node, const Options& o, Index images) {
 
 // What operations use one after the other: as much as the one that needs most.
 void place_scratch(Layout& layout, const Nodes& nodes, const Options& o, Tally& tally) {
-  Index scratch = 0, sums = 0, partials = 0, slab = 0;
+  Index scratch = 0, sums = 0, partials = 0, slab = 0, back = 0, buckets = 0;
   for (const Node& node : nodes) {
     const Layer& layer = layout.layers[node.place];
     for (const Index images : {o.batch, o.forward_batch}) {
@@ -139,8 +140,13 @@ void place_scratch(Layout& layout, const Nodes& nodes, const Options& o, Tally& 
     if (node.is_image_norm())  // two sums of each channel of each block
       partials = std::max(partials, sized(2, o.blocks(o.batch), node.out.channels));
     partials = std::max(partials, layer.chunks * (layer.kept + node.whole_channels));
-    if (node.is_layer()) slab = std::max(slab, sized(FILTER_GROUP, node.filter_size()));
+    if (!node.is_layer()) continue;
+    slab = std::max(slab, sized(FILTER_GROUP, node.filter_size()));
+    back = std::max(back, layer.kept);
+    buckets = std::max(buckets, layer.geometry->buckets());
   }
+  layout.back_weights = tally.take<float>(back);
+  layout.back_next = tally.take<std::int32_t>(buckets);
   layout.sums = tally.take<float>(sums);
   layout.partials = tally.take<float>(partials);
   layout.scratch_each = rounded_up(scratch);
@@ -164,7 +170,8 @@ Options checked_options(const fedtiny_options& given, bool only_planned) {
   if (o.batch < 1 || o.batch > MAX_BATCH) refuse("a batch has 1 to 1048576 images");
   if (o.forward_batch < 1 || o.forward_batch > MAX_BATCH)
     refuse("a forward batch has 1 to 1048576 images");
-  if (o.threads < 1 || o.threads > MAX_THREADS) refuse("there are 1 to 1024 threads");
+  if (o.threads < 1 || o.threads > MAX_THREADS)
+    refuse("the number of threads must be from 1 to " + std::to_string(MAX_THREADS));
   if (!flag(o.half) || !flag(o.recompute) || !flag(o.remove_dead) || !flag(o.input_gradient) ||
       !flag(o.proximal))
     refuse("an option that is on or off must be 1 or 0");
@@ -199,11 +206,15 @@ Layout layout_of(const Nodes& nodes, const Options& options, const Table<Index>&
     if (node.is_layer()) place_lists(layout.layers[node.place], node, options, tally);
     if (!node.owns())
       layout.layers[node.place].whole_gradient = layout.layers[node.owner()].whole_gradient;
-    if (node.is_norm()) place_norm(layout.norms[node.place], node.whole_channels, tally);
   }
   layout.memory.lists = tally.total() - layout.memory.parameters;
+  const Index before_norms = tally.total();
+  for (const Node& node : nodes)
+    if (node.is_norm()) place_norm(layout.norms[node.place], node.whole_channels, tally);
+  layout.memory.statistics = tally.total() - before_norms;
+  const Index before_scratch = tally.total();
   place_scratch(layout, nodes, options, tally);
-  layout.memory.scratch = tally.total() - layout.memory.parameters - layout.memory.lists;
+  layout.memory.scratch = tally.total() - before_scratch;
   layout.memory.activations = activation_bytes;
   layout.activations = tally.take<char>(activation_bytes);
   layout.memory.total = tally.total();

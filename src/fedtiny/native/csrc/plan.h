@@ -25,6 +25,30 @@ struct Parameter {
   float* gradient = nullptr;
 };
 
+// Whole numbers from 0 on, of two bytes each or, if some do not fit, of four.
+class Numbers {
+ public:
+  Numbers() = default;
+  Numbers(void* place, bool wide) : place_(place), wide_(wide) {}
+  static Index bytes(Index count, bool wide) { return sized(count, wide ? 4 : 2); }
+
+  Index operator[](Index i) const {
+    return wide_ ? Index{static_cast<const std::uint32_t*>(place_)[i]}
+                 : Index{static_cast<const std::uint16_t*>(place_)[i]};
+  }
+  void set(Index i, Index value) const {
+    if (wide_)
+      static_cast<std::uint32_t*>(place_)[i] = static_cast<std::uint32_t>(value);
+    else
+      static_cast<std::uint16_t*>(place_)[i] = static_cast<std::uint16_t>(value);
+  }
+  Offsets from(Index i) const { return {static_cast<char*>(place_) + bytes(i, wide_), wide_}; }
+
+ private:
+  void* place_ = nullptr;
+  bool wide_ = false;
+};
+
 // A convolution or linear layer. Weights, biases and row_begin are of the whole layer. The back
 // lists have the same weights by what they read (see lists.cpp).
 struct Layer {
@@ -33,19 +57,14 @@ struct Layer {
   // What the mask keeps. It is what is kept, but groups of which most is kept keep all: the rest is
   // zero and has no gradient, and filters that read the same are done together.
   Index masked = 0;
-  std::int32_t* mask_positions;
+  unsigned char* mask = nullptr;  // a bit for each weight of a layer that is filled
   bool filled() const { return masked < kept; }
+  bool keeps(Index j) const { return !filled() || (mask[j / 8] >> j % 8 & 1) != 0; }
   Parameter weight, bias;
-  std::int32_t *positions, *row_begin, *offsets;
-  std::int32_t *back_begin, *back_offsets, *back_index;
-  float* back_weights;
+  Numbers row_begin, offsets;
+  Numbers back_begin, back_offsets;
   const std::int32_t* numbers;      // in the whole layer, of each filter that is there
   float* whole_gradient = nullptr;  // of all uses of shared weights, if largest ones are asked for
-
-  void gather_back_weights() const {
-    for (Index j = 0; j < back_begin[geometry->buckets()]; ++j)
-      back_weights[j] = weight.values[back_index[j]];
-  }
 };
 
 // Parameters, running and batch statistics are of the whole layer, the rest is of what is there.
@@ -66,6 +85,8 @@ struct Layout {
   float *first_moment, *second_moment;  // of SGD, one alone
   float* start = nullptr;               // values that the optimizer started from, if it keeps them
   float *sums, *partials, *logits;
+  float* back_weights;      // of one layer, in the order of its back lists
+  std::int32_t* back_next;  // of each bucket, where its next weight goes
   float *scratch, *slabs;  // of each thread, one after the other
   char* heaps;
   Index scratch_each, slab_each;

@@ -15,6 +15,25 @@ LoadRows whole_plane(const Shape& shape, Index lanes, bool half) {
   return rows;
 }
 
+// Quotients by one number; of two bytes without a division, exact since n * by is below 2^32.
+class Quotient {
+ public:
+  explicit Quotient(Index by)
+      : by_(static_cast<std::uint32_t>(by)), factor_((std::uint64_t{1} << 32) / by_ + 1) {}
+  Index operator()(std::uint16_t n) const { return static_cast<Index>(n * factor_ >> 32); }
+  Index operator()(std::uint32_t n) const { return n / by_; }
+
+ private:
+  std::uint32_t by_;
+  std::uint64_t factor_;
+};
+
+template <class Offset>
+void order_row(const Offset* offsets, const float* weights, Index count, const Quotient& bucket,
+               std::int32_t* places, float* ordered) {
+  for (Index j = 0; j < count; ++j) ordered[places[bucket(offsets[j])]++] = weights[j];
+}
+
 }  // namespace
 
 Run::Run(Storage& s, ThreadPool& p)
@@ -106,6 +125,26 @@ AccumulateGrad Run::input_grad(const Rows& rows, const View& view, Index channel
     grad.mean[grad.terms++] = storage.norms[normed.norm].batch_mean[channel];
   }
   return grad;
+}
+
+void LayerRun::order_back_weights(const Table<Group>& groups) const {
+  std::int32_t* next = run.storage.back_next;
+  for (Index b = 0; b < g.buckets(); ++b) next[b] = static_cast<std::int32_t>(l.back_begin[b]);
+  const Quotient bucket(g.in_phase / lanes);
+  for (const Group& group : groups) {
+    std::int32_t* places = next + group.channel * g.phases();
+    for (Index f = group.filter; f < group.filter + group.filters; ++f) {
+      const Row r = row(f);
+      const float* weights = l.weight.values + r.begin;
+      const Offsets offsets = l.offsets.from(r.begin);
+      if (offsets.wide)
+        order_row(static_cast<const std::uint32_t*>(offsets.first), weights, r.count, bucket, places,
+                  run.storage.back_weights);
+      else
+        order_row(static_cast<const std::uint16_t*>(offsets.first), weights, r.count, bucket, places,
+                  run.storage.back_weights);
+    }
+  }
 }
 
 void Run::accumulate_plane(const View& view, const Plane& plane, float* rows) const {

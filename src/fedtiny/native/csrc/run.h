@@ -98,6 +98,9 @@ struct LayerRun {
     const Index number = l.numbers[filter], begin = l.row_begin[number];
     return {number, begin, l.row_begin[number + 1] - begin};
   }
+  // The weights as the back lists have them: each goes behind those before it that read the same
+  // plane of scratch.
+  void order_back_weights(const Table<Group>& groups) const;
 
   Run& run;
   const Op& op;

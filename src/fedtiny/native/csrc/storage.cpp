@@ -1,6 +1,7 @@
 #include "storage.h"
 
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -32,7 +33,8 @@ void* zeroed(std::size_t bytes) {
 // Zeroed, with room to be aligned.
 Block block_of(Index count) {
   const auto bytes = static_cast<std::size_t>(count + ALIGNMENT);
-  Block block(zeroed(bytes), Release{bytes});
+  const bool possible = count <= PTRDIFF_MAX - ALIGNMENT;  // on a machine of 32 bits it may not be
+  Block block(possible ? zeroed(bytes) : nullptr, Release{bytes});
   if (!block) refuse("there is no memory for " + std::to_string(count) + " bytes");
   return block;
 }
@@ -97,6 +99,15 @@ float* Storage::values_of(int node, int parameter) const {
   }
 }
 
+template <class Work>
+void Storage::each_held(int node, int parameter, Index count, const Work& work) const {
+  Index at = 0;
+  for (Index i = 0; i < count; ++i, ++at) {
+    while (parameter == FEDTINY_WEIGHT && !layers[node].keeps(at)) ++at;
+    work(i, at);
+  }
+}
+
 void Storage::set(int node, int parameter, const float* from, Index count) {
   check_count(node, parameter, count);
   float* to = values_of(node, parameter);
@@ -105,20 +116,15 @@ void Storage::set(int node, int parameter, const float* from, Index count) {
     if (parameter == FEDTINY_RUNNING_VAR && from[i] < 0) refuse("a variance is not negative");
   }
   if (to == nullptr) refuse("the statistics of a batch cannot be set");
-  for (Index i = 0; i < count; ++i) to[held_at(node, parameter, i)] = from[i];
-}
-
-Index Storage::held_at(int node, int parameter, Index i) const {
-  const bool filled = parameter == FEDTINY_WEIGHT && layers[node].filled();
-  return filled ? layers[node].mask_positions[i] : i;
+  each_held(node, parameter, count, [&](Index i, Index at) { to[at] = from[i]; });
 }
 
 void Storage::get(int node, int parameter, double* to, Index count) const {
   check_count(node, parameter, count);
   const float* from = values_of(node, parameter);
   if (from != nullptr) {
-    for (Index i = 0; i < count; ++i)
-      to[i] = static_cast<double>(from[held_at(node, parameter, i)]);
+    each_held(node, parameter, count,
+              [&](Index i, Index at) { to[i] = static_cast<double>(from[at]); });
     return;
   }
   const double* own = parameter == FEDTINY_BATCH_MEAN ? norms[node].mean : norms[node].var;
@@ -132,7 +138,7 @@ void Storage::get_gradient(int node, int parameter, float* to, Index count) cons
   check_count(node, parameter, count);
   if (parameter > FEDTINY_SHIFT) refuse("statistics have no gradient");
   const float* from = gradients + (values_of(node, parameter) - values);
-  for (Index i = 0; i < count; ++i) to[i] = from[held_at(node, parameter, i)];
+  each_held(node, parameter, count, [&](Index i, Index at) { to[i] = from[at]; });
 }
 
 fedtiny_memory planned_memory(const Nodes& nodes, const Options& options,

@@ -49,8 +49,9 @@ struct Storage : Layout {
  private:
   void check_count(int node, int parameter, Index count) const;
   float* values_of(int node, int parameter) const;
-  // Where the value with a number lies among those held.
-  Index held_at(int node, int parameter, Index i) const;
+  // Calls `work` with the number of each value and where it lies among those held.
+  template <class Work>
+  void each_held(int node, int parameter, Index count, const Work& work) const;
 
   Block block_;
 };

@@ -13,6 +13,9 @@
 #pragma GCC diagnostic pop
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
+#if defined(__aarch64__) || ((__ARM_NEON_FP & 2) != 0 && defined(__ARM_FP16_FORMAT_IEEE))
+#define FEDTINY_NEON_HALF  // converts; NEON of 32 bits only if its flags say so
+#endif
 #endif
 
 #include "kernels.h"
@@ -74,7 +77,7 @@ inline void hold(Vec& v) {
   __asm__("" : "+v"(v));
 #elif defined(__x86_64__)
   __asm__("" : "+x"(v));
-#elif defined(__aarch64__)
+#elif defined(__ARM_NEON)
   __asm__("" : "+w"(v));
 #else
   (void)v;
@@ -130,7 +133,7 @@ inline void store(Half* p, Vec v) {
   w = _mm256_max_ps(_mm256_set1_ps(-MAX_HALF), w);
   _mm_store_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(w, _MM_FROUND_TO_NEAREST_INT));
 }
-#elif defined(__aarch64__)
+#elif defined(FEDTINY_NEON_HALF)
 inline Vec load(const Half* p) {
   return reinterpret_cast<Vec>(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))));
 }
