@@ -48,6 +48,18 @@ def test_the_files_hold_what_a_run_gives_its_devices(fedtiny):
             np.testing.assert_array_equal(found.data.labels[mine], data.train.labels[theirs])
 
 
+def test_a_program_of_devices_comes_from_flags_only(fedtiny, stopped):
+    Path("my.toml").write_text('[device]\nprogram = "./evil"\n')
+    said = fedtiny("run", "my.toml", "--rounds", "1")
+    assert_one_sentence(said, "my.toml names a program", "give it with --device.program")
+    path = stopped / "config.toml"
+    path.write_text(path.read_text().replace("[device]", '[device]\nprogram = "./evil"'))
+    said = fedtiny("resume", stopped)
+    assert_one_sentence(said, "config.toml names a program", "give it again with --device.program")
+    said = fedtiny("resume", stopped, "--device.program", "/nowhere {data}")
+    assert_one_sentence(said, "--device.program needs --device-backend native")  # it is taken
+
+
 def test_own_samples_are_one_device_s(fedtiny):
     images = np.random.default_rng(0).integers(0, 17, (20, 1, 8, 8)).astype(np.uint8)
     np.savez("own.npz", x=images, y=np.arange(20) % 10)

@@ -370,7 +370,12 @@ def test_devices_end_when_their_parent_does(how):
 # With NumPy alone
 
 
-TRIED_BY_PYTHON = {"imported package", "sitecustomize", "usercustomize", "org"}  # the log's head too
+TRIED_BY_PYTHON = {
+    "imported package",
+    "sitecustomize",
+    "usercustomize",
+    "org",
+}  # the log's head too
 
 
 def test_a_device_imports_numpy_alone(hire, tmp_path):
