@@ -327,7 +327,7 @@ def planned(budget, **settings):
 
 
 def test_a_budget_chooses_how_native_devices_compute_and_leaves_the_density():
-    ample, tight = planned("10MB"), planned("1.4MB")
+    ample, tight = planned("10MB"), planned("1MB")
     assert ample.density == tight.density == 0.1
     assert (ample.train.batch_size, ample.device.storage) == (32, "float32")
     assert tight.train.batch_size < 32
