@@ -31,12 +31,12 @@ double pairwise_sum(const double* values, std::size_t count) {
   return sum;
 }
 
-}  // namespace
-
 double mean_of(const std::vector<double>& values) {
   if (values.empty()) return 0;
   return (0.0 + pairwise_sum(values.data(), values.size())) / static_cast<double>(values.size());
 }
+
+}  // namespace
 
 Generator RngKey::generator(const char* purpose) const {
   const std::string name = part > 0 ? purpose + (" " + std::to_string(part)) : purpose;

@@ -32,7 +32,6 @@ class Pool {
 
   std::int64_t size() const { return counts_->shape[0]; }
   Theta candidate(std::int64_t number) const;
-  std::int64_t kept(std::int64_t number) const;
 
  private:
   void check_ranks() const;
@@ -84,7 +83,6 @@ class Engine {
   };
   // The statistics of one batch norm.
   struct Moments {
-    const std::string* norm;
     std::int32_t node;
     std::vector<double> first, second;
   };
