@@ -156,19 +156,19 @@ Theta Engine::theta() const {
 // Memory for a larger forward pass or more of the largest gradients; gradients of pruned weights
 // need the `complete` network, with its dead channels.
 void Engine::reserve(std::int64_t forward_batch, std::int64_t top_count, bool complete) {
-  fedtiny_options wanted = options_;
-  wanted.forward_batch = std::max(wanted.forward_batch, static_cast<std::int32_t>(forward_batch));
-  wanted.top_count = std::max(wanted.top_count, static_cast<std::int32_t>(top_count));
-  wanted.remove_dead = spec_.remove_dead && !complete ? 1 : 0;
-  if (wanted.forward_batch == options_.forward_batch && wanted.top_count == options_.top_count &&
-      wanted.remove_dead == options_.remove_dead)
+  fedtiny_options larger = options_;
+  larger.forward_batch = std::max(larger.forward_batch, static_cast<std::int32_t>(forward_batch));
+  larger.top_count = std::max(larger.top_count, static_cast<std::int32_t>(top_count));
+  larger.remove_dead = spec_.remove_dead && !complete ? 1 : 0;
+  if (larger.forward_batch == options_.forward_batch && larger.top_count == options_.top_count &&
+      larger.remove_dead == options_.remove_dead)
     return;
   if (!mask_) {
-    options_ = wanted;
+    options_ = larger;
     return;
   }
   const Theta own = theta();
-  options_ = wanted;
+  options_ = larger;
   mask_ = nullptr;
   load(own);
 }
@@ -225,7 +225,7 @@ double Engine::train(const RngKey& key, std::int64_t epochs, const Theta& receiv
   pass.queries = queries.data();
   pass.query_count = static_cast<std::int32_t>(queries.size());
   pass.freeze_norms = spec_.train.freezes_bn(key.round) ? 1 : 0;
-  pass.seed = key.generator("dropout").up_to(MOST_SEED);
+  pass.seed = key.generator("dropout").up_to(MAX_SEED);
   start(key, received);
   const std::int64_t size = batch_size();
   const auto samples = static_cast<std::int64_t>(data_.indices.size());

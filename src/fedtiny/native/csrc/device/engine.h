@@ -13,7 +13,7 @@ struct RngKey {
   Generator generator(const char* purpose) const;
 };
 
-constexpr std::uint64_t MOST_SEED = (std::uint64_t{1} << 63) - 1;  // that dropout is keyed by
+constexpr std::uint64_t MAX_SEED = (std::uint64_t{1} << 63) - 1;  // that dropout is keyed by
 
 // So many gradients of a layer.
 struct LayerCount {

@@ -15,7 +15,7 @@ void Engine::measure_gradients(const RngKey& key, std::vector<Gradient>& asked, 
   const Draws draws = spec_.preparation.draws(draw, size);
   fedtiny_pass pass{};
   pass.mode = FEDTINY_MEASURE;
-  pass.seed = draw.up_to(MOST_SEED);
+  pass.seed = draw.up_to(MAX_SEED);
   pass.epsilon = epsilon;
   pass.freeze_norms = spec_.train.freezes_bn(key.round) ? 1 : 0;
   std::vector<std::vector<float>> factors;
