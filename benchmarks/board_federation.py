@@ -5,8 +5,7 @@
 Devices 0 and 1 are fedtiny-device on this machine, device 2 is that program for 64-bit ARM under
 qemu-aarch64, and device 3 is its firmware on QEMU's mps2-an500, over the UART. Device 0 is killed
 after every round. Both runs must choose the same candidate, and grow and drop the same weights
-within a fiftieth of them: other instruction sets add in another order, and where two
-gradients are nearly the same that decides which is larger.
+within a hundredth of them. The learning rate is 1e-4: at 1e-3 rounding grows in training.
 """
 
 import argparse
@@ -36,7 +35,7 @@ PACKAGES = {
     "qemu-system-arm": "qemu-system-arm",
 }
 BOARD = "qemu-system-arm -M mps2-an500 -display none -monitor none -serial stdio -kernel"
-AGREEING = 0.98  # share of the weights of the first adjustment that must be the same
+AGREEING = 0.99  # share of the weights of the first adjustment that must be the same
 ON_BOARD = 3
 
 
@@ -118,7 +117,10 @@ def main() -> None:
         {
             **{"width": 8, "density": 0.1, "rounds": asked.rounds, "device_backend": "native"},
             **{"workers": 1, "fleet": {"devices": 4}, "selection": {"pool_size": 4}},
-            **{"data": {"limit_train": 300, "limit_test": 100}, "train": {"local_epochs": 1}},
+            **{
+                "data": {"limit_train": 300, "limit_test": 100},
+                "train": {"local_epochs": 1, "lr": 1e-4},
+            },
             "pruning": {"delta_r": 1, "r_stop": 2},
         }
     )
