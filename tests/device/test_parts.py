@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler"),
 ]
-USED = ("bytes", "json", "random", "model", "positions")
+USED = ("bytes", "json", "json_view", "random", "model", "positions")
 
 
 @pytest.fixture(scope="module")

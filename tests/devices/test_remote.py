@@ -370,12 +370,8 @@ def test_devices_end_when_their_parent_does(how):
 # With NumPy alone
 
 
-TRIED_BY_PYTHON = {
-    "imported package",
-    "sitecustomize",
-    "usercustomize",
-    "org",
-}  # the log's head too
+# The head of the log, and what Python tries to import by itself.
+TRIED_BY_PYTHON = {"imported package", "sitecustomize", "usercustomize", "org"}
 
 
 def test_a_device_imports_numpy_alone(hire, tmp_path):

@@ -48,10 +48,10 @@ MACHINES = {
     "armv7": Machine(  # and of one thread
         "arm-linux-gnueabihf-g++ -mfpu=neon-vfpv4 -mfp16-format=ieee",
         "libfedtiny.a",
-        ("-O2",),
+        ("-O1",),
         "qemu-arm",
         "/usr/arm-linux-gnueabihf",
-        5000,
+        3000,
         "g++-arm-linux-gnueabihf and qemu-user",
     ),
 }

@@ -31,7 +31,7 @@ X86 = {
         "-mprefer-vector-width=512",
     ),
 }
-ARM32 = {
+ARM32: dict[str, tuple[str, ...]] = {
     # GCC leaves NEON of 32 bits alone, which has no subnormal numbers, unless arithmetic may be
     # unsafe; what else that allows is taken back.
     "neon": (

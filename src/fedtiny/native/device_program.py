@@ -86,7 +86,7 @@ def build_firmware(
         return build(
             target,
             main=(SOURCES / "cortex_m7.cpp", included),
-            flags=(*CORTEX_M7, *SMALL, *SECTIONS, f'-DFEDTINY_NAME="{name}"'),
+            flags=(*CORTEX_M7, *SMALL, *SECTIONS, f'-DFEDTINY_DEVICE_NAME="{name}"'),
             linking=(
                 *("-nostartfiles", f"-T{SOURCES / 'cortex_m7.ld'}", "-Wl,--gc-sections"),
                 "-Wl,--no-warn-rwx-segments",

@@ -93,7 +93,7 @@ void live() {
   memory::set_limit(static_cast<std::size_t>(heap_end - heap_start));
   const Data data(device_data_start,
                   static_cast<std::size_t>(device_data_end - device_data_start));
-  Device device(data, FEDTINY_NAME);
+  Device device(data, FEDTINY_DEVICE_NAME);
   serve(uart, device, true);
 }
 

@@ -9,7 +9,6 @@ namespace fedtiny::device {
 namespace {
 
 constexpr std::uint64_t STEP_KEY = 0x9E3779B97F4A7C15;  // sets the dropout of steps apart
-constexpr std::uint64_t MOST_SEED = (std::uint64_t{1} << 63) - 1;
 
 // As NumPy adds: in eight sums, by halves where there are many.
 double pairwise_sum(const double* values, std::size_t count) {
@@ -32,12 +31,12 @@ double pairwise_sum(const double* values, std::size_t count) {
   return sum;
 }
 
-}  // namespace
-
 double mean_of(const std::vector<double>& values) {
   if (values.empty()) return 0;
   return (0.0 + pairwise_sum(values.data(), values.size())) / static_cast<double>(values.size());
 }
+
+}  // namespace
 
 Generator RngKey::generator(const char* purpose) const {
   const std::string name = part > 0 ? purpose + (" " + std::to_string(part)) : purpose;
@@ -157,19 +156,19 @@ Theta Engine::theta() const {
 // Memory for a larger forward pass or more of the largest gradients; gradients of pruned weights
 // need the `complete` network, with its dead channels.
 void Engine::reserve(std::int64_t forward_batch, std::int64_t top_count, bool complete) {
-  fedtiny_options wanted = options_;
-  wanted.forward_batch = std::max(wanted.forward_batch, static_cast<std::int32_t>(forward_batch));
-  wanted.top_count = std::max(wanted.top_count, static_cast<std::int32_t>(top_count));
-  wanted.remove_dead = spec_.remove_dead && !complete ? 1 : 0;
-  if (wanted.forward_batch == options_.forward_batch && wanted.top_count == options_.top_count &&
-      wanted.remove_dead == options_.remove_dead)
+  fedtiny_options larger = options_;
+  larger.forward_batch = std::max(larger.forward_batch, static_cast<std::int32_t>(forward_batch));
+  larger.top_count = std::max(larger.top_count, static_cast<std::int32_t>(top_count));
+  larger.remove_dead = spec_.remove_dead && !complete ? 1 : 0;
+  if (larger.forward_batch == options_.forward_batch && larger.top_count == options_.top_count &&
+      larger.remove_dead == options_.remove_dead)
     return;
   if (!mask_) {
-    options_ = wanted;
+    options_ = larger;
     return;
   }
   const Theta own = theta();
-  options_ = wanted;
+  options_ = larger;
   mask_ = nullptr;
   load(own);
 }
@@ -226,7 +225,7 @@ double Engine::train(const RngKey& key, std::int64_t epochs, const Theta& receiv
   pass.queries = queries.data();
   pass.query_count = static_cast<std::int32_t>(queries.size());
   pass.freeze_norms = spec_.train.freezes_bn(key.round) ? 1 : 0;
-  pass.seed = key.generator("dropout").up_to(MOST_SEED);
+  pass.seed = key.generator("dropout").up_to(MAX_SEED);
   start(key, received);
   const std::int64_t size = batch_size();
   const auto samples = static_cast<std::int64_t>(data_.indices.size());
@@ -248,69 +247,6 @@ double Engine::train(const RngKey& key, std::int64_t epochs, const Theta& receiv
   for (std::vector<float>& sum : sums)
     for (float& value : sum) value /= steps;
   return mean_of(losses);
-}
-
-void Engine::measure_gradients(const RngKey& key, std::vector<Gradient>& asked, double epsilon,
-                               bool fisher, bool at_positions) {
-  const auto samples = static_cast<std::int64_t>(data_.indices.size());
-  Generator draw = key.generator("gradient batch");
-  const std::int64_t size = std::min(batch(), samples);
-  Samples chosen = draw.choice(samples, size);
-  for (std::int64_t& place : chosen) place = data_.indices[static_cast<std::size_t>(place)];
-  const Draws draws = spec_.preparation.draws(draw, size);
-  fedtiny_pass pass{};
-  pass.mode = FEDTINY_MEASURE;
-  pass.seed = draw.up_to(MOST_SEED);
-  pass.epsilon = epsilon;
-  pass.freeze_norms = spec_.train.freezes_bn(key.round) ? 1 : 0;
-  std::vector<std::vector<float>> factors;
-  std::vector<fedtiny_grad_query> queries;
-  for (Gradient& own : asked) {
-    const Tensor& layer = spec_.params.prunable[static_cast<std::size_t>(own.layer)];
-    const fedtiny_node& node = spec_.nodes[static_cast<std::size_t>(layer.node)];
-    const std::int64_t groups = node.kind == FEDTINY_CONVOLUTION ? node.groups : 1;
-    if (fisher)
-      factors.emplace_back(static_cast<std::size_t>(layer.shape[0] + layer.shape[1] * groups));
-    fedtiny_grad_query query{};
-    query.node = layer.node;
-    query.count = static_cast<std::int32_t>(own.values.size());
-    query.indices = own.positions.places.data();
-    query.values = own.values.data();
-    query.fisher = fisher ? factors.back().data() : nullptr;
-    query.at_positions = at_positions ? 1 : 0;
-    queries.push_back(query);
-  }
-  pass.queries = queries.data();
-  pass.query_count = static_cast<std::int32_t>(queries.size());
-  Batch batch;
-  fill(batch, chosen.data(), size, &draws, 0);
-  run(pass, batch);
-  for (std::size_t i = 0; i < asked.size() && !at_positions; ++i) {
-    asked[i].positions.places.resize(static_cast<std::size_t>(queries[i].count));
-    asked[i].values.resize(static_cast<std::size_t>(queries[i].count));
-  }
-}
-
-std::vector<Gradient> Engine::top_gradients(const RngKey& key,
-                                            const std::vector<LayerCount>& counts, double epsilon,
-                                            bool fisher) {
-  std::vector<Gradient> asked;
-  std::int64_t most = 0;
-  for (const auto& [layer, count] : counts) {
-    const std::int64_t size = spec_.params.prunable[static_cast<std::size_t>(layer)].size;
-    const auto room = static_cast<std::size_t>(std::min(count, size));
-    most = std::max(most, std::min(count, size));
-    asked.push_back({layer, {false, std::vector<std::int32_t>(room)}, std::vector<float>(room)});
-  }
-  reserve(0, most, true);
-  measure_gradients(key, asked, epsilon, fisher, false);
-  return asked;
-}
-
-void Engine::gradients_at(const RngKey& key, std::vector<Gradient>& asked, double epsilon,
-                          bool fisher) {
-  reserve(0, 0, true);
-  measure_gradients(key, asked, epsilon, fisher, true);
 }
 
 }  // namespace fedtiny::device

@@ -13,6 +13,8 @@ struct RngKey {
   Generator generator(const char* purpose) const;
 };
 
+constexpr std::uint64_t MAX_SEED = (std::uint64_t{1} << 63) - 1;  // that dropout is keyed by
+
 // So many gradients of a layer.
 struct LayerCount {
   int layer;
@@ -30,7 +32,6 @@ class Pool {
 
   std::int64_t size() const { return counts_->shape[0]; }
   Theta candidate(std::int64_t number) const;
-  std::int64_t kept(std::int64_t number) const;
 
  private:
   void check_ranks() const;
@@ -82,7 +83,6 @@ class Engine {
   };
   // The statistics of one batch norm.
   struct Moments {
-    const std::string* norm;
     std::int32_t node;
     std::vector<double> first, second;
   };

@@ -50,13 +50,6 @@ void Pool::check_ranks() const {
   }
 }
 
-std::int64_t Pool::kept(std::int64_t number) const {
-  const std::int32_t* counts = counts_->wholes() + number * counts_->shape[1];
-  std::int64_t sum = 0;
-  for (std::int64_t i = 0; i < counts_->shape[1]; ++i) sum += counts[i];
-  return sum;
-}
-
 Theta Pool::candidate(std::int64_t number) const {
   const auto layers = static_cast<std::int64_t>(spec_.prunable.size());
   const std::int32_t* counts = counts_->wholes() + number * layers;
@@ -126,7 +119,7 @@ std::vector<Array> Engine::bn_statistics(const Pool& pool, const StatisticsOrder
       const int place = ParamSpec::find(spec_.params.dense, norm + ".running_mean");
       const Tensor& tensor = spec_.params.dense[static_cast<std::size_t>(place)];
       const auto size = static_cast<std::size_t>(tensor.size);
-      moments.push_back({&norm, tensor.node, std::vector<double>(size, 0.0),
+      moments.push_back({tensor.node, std::vector<double>(size, 0.0),
                          std::vector<double>(size, order.square ? 0.0 : 1.0)});
     }
     std::int64_t number = 0;

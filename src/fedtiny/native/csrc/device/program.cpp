@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "grow.h"
-#include "memory.h"
 
 #ifndef FEDTINY_MAX_EPOCHS
 #define FEDTINY_MAX_EPOCHS 10000
@@ -186,16 +185,6 @@ void shared_gradients(Work& work, const JsonView& verb) {
   }
 }
 
-StatisticsOrder statistics_order(const JsonView& verb) {
-  const Options options(verb, {"batch_size", "passes", "second_moment"});
-  StatisticsOrder order;
-  order.batch = options.whole("batch_size", 1, 1 << 20);
-  order.passes = options.has("passes") ? options.whole("passes", 1, FEDTINY_MAX_EPOCHS) : 1;
-  order.square = options.has("second_moment") &&
-                 options.at("second_moment").text("second_moment") == "square";
-  return order;
-}
-
 void bn_statistics(Work& work, const JsonView& verb) {
   const Pool pool(work.request, work.engine.spec().params);
   for (Array& array : work.engine.bn_statistics(pool, statistics_order(verb)))
@@ -244,69 +233,26 @@ const KnownVerb& known(const Request& request, const JsonView& verb) {
          request.method + "' asks for");
 }
 
-// Values that a verb holds beside the network, at most.
-std::int64_t planned_values(const Engine& engine, const Request& request, const JsonView& verb) {
-  const ParamSpec& params = engine.spec().params;
-  const std::string_view name = known(request, verb).name;
-  const std::int64_t all = static_cast<std::int64_t>(request.theta->values.size());
-  if (name == "train") {
-    std::int64_t dense = 0;
-    if (verb.at(1, "a verb").has("sum_dense_gradients"))
-      for (const Tensor& layer : params.prunable) dense += 3 * layer.size;
-    return dense + (engine.spec().train.proximal_mu > 0 ? 2 : 1) * all;
-  }
-  if (name == "bn_statistics" || name == "losses") return 6 * all;
-  if (name == "prune_and_grow") return 8 * all;
-  if (name == "drop_scores") return 6 * all;
-  if (name == "sensitivity") {
-    std::int64_t dense = 0;
-    for (const Tensor& layer : params.prunable) dense += 3 * layer.size;
-    return dense + 3 * all;
-  }
-  return all / 4;
-}
-
 }  // namespace
 
-std::int64_t planned_bytes(const Engine& engine, const Request& request) {
-  const Data& data = engine.data();
-  const Spec& spec = engine.spec();
-  std::int64_t forward = 0, top = 0, values = 0;
-  for (const JsonView& verb : request.program().items("a program")) {
-    values += planned_values(engine, request, verb);  // what is found is held to the end
-    const JsonView options = verb.at(1, "a verb");
-    if (known(request, verb).name == "bn_statistics")
-      forward = std::min(statistics_order(verb).batch,
-                         static_cast<std::int64_t>(data.development.size()));
-    if (options.has("counts"))
-      for (const JsonView& count : options.at("counts").items("counts")) {
-        const auto layer = static_cast<std::size_t>(spec.params.layer(count.key()));
-        const std::int64_t asked = std::min(count.whole("a count", 0, 0x7fffffff),
-                                            spec.params.prunable[layer].size);
-        top = std::max(top, asked);
-        values += 4 * asked;
-      }
-  }
-  std::int64_t largest = 0;
-  for (const auto* tensors : {&spec.params.prunable, &spec.params.dense})
-    for (const Tensor& tensor : *tensors) largest = std::max(largest, tensor.size);
-  largest = std::min(largest, static_cast<std::int64_t>(request.theta->values.size()));
-  const std::int64_t images =
-      std::max(spec.train.batch, forward) * (4 * data.pixels() + 8) +
-      static_cast<std::int64_t>(data.indices.size()) * (spec.preparation.cutout > 0 ? 40 : 24);
-  const std::int64_t reply = 4 * static_cast<std::int64_t>(request.theta->values.size());
-  const auto held = static_cast<std::int64_t>(memory::held() - memory::arena());
-  return held + engine.planned(request.theta->mask->counts, forward, top) + images + 4 * values +
-         reply + 8 * largest;
+StatisticsOrder statistics_order(const JsonView& verb) {
+  const Options options(verb, {"batch_size", "passes", "second_moment"});
+  StatisticsOrder order;
+  order.batch = options.whole("batch_size", 1, 1 << 20);
+  order.passes = options.has("passes") ? options.whole("passes", 1, FEDTINY_MAX_EPOCHS) : 1;
+  order.square = options.has("second_moment") &&
+                 options.at("second_moment").text("second_moment") == "square";
+  return order;
 }
 
 Reply run_program(Engine& engine, const Request& request, std::int64_t device) {
   Work work{engine, request, {engine.spec().seed, request.round, device, 0}, {}};
   work.reply.device = device;
   work.reply.samples = static_cast<std::int64_t>(engine.data().indices.size());
+  const std::vector<JsonView> verbs = request.program().items("a program");
+  for (const JsonView& verb : verbs) known(request, verb);
   engine.load(*request.theta);
-  for (const JsonView& verb : request.program().items("a program"))
-    known(request, verb).run(work, verb);
+  for (const JsonView& verb : verbs) known(request, verb).run(work, verb);
   return std::move(work.reply);
 }
 

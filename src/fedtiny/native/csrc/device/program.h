@@ -7,6 +7,8 @@ namespace fedtiny::device {
 // Bytes that a request takes at most, with all that is held already.
 std::int64_t planned_bytes(const Engine& engine, const Request& request);
 
+StatisticsOrder statistics_order(const JsonView& verb);
+
 Reply run_program(Engine& engine, const Request& request, std::int64_t device);
 
 }  // namespace fedtiny::device
