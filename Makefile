@@ -80,12 +80,13 @@ bench: $(READY)  ## Measure the simulator, the bytes of a round, native devices 
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/secure_aggregation.py
 
-board: $(READY)  ## Run exported models on Cortex-M cores under QEMU: flash, RAM, stack, instructions, the logits of NumPy
+board: $(READY)  ## Run exported models on Cortex-M cores under QEMU, and a federated run with a Cortex-M7 among its devices
 	$(BIN)/python benchmarks/board.py
+	$(BIN)/python benchmarks/board_federation.py
 
 FUZZ_SECONDS ?= 240
 
-fuzz: $(READY)  ## Give damaged messages, files, run folders and native calls FUZZ_SECONDS of time
+fuzz: $(READY)  ## Give damaged messages, files, run folders, native calls and streams FUZZ_SECONDS of time
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 clean:  ## Remove the virtual environment, what was built and caches

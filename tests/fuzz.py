@@ -1,5 +1,5 @@
 """Fuzz all that reads what it does not trust, for a given time: wire, packed files, run folders,
-native calls.
+native calls, the stream of a device's program.
 
     python -m tests.fuzz [--seconds 240] [--seed 0]
 
@@ -16,8 +16,12 @@ PARTS = {
     "packed files": "tests.export.fuzz_packed",
     "run folders": "tests.runs.fuzz_folders",
     "native calls": "tests.native.fuzz",
+    "device programs": "tests.device.fuzz",
 }
-SHARES = {"wire": 0.15, "packed files": 0.15, "run folders": 0.5, "native calls": 0.2}
+SHARES = {
+    **{"wire": 0.15, "packed files": 0.15, "run folders": 0.4},
+    **{"native calls": 0.15, "device programs": 0.15},
+}
 
 
 def main() -> None:

@@ -480,7 +480,7 @@ def test_workers_average_robustly_to_the_same_bits():
 class Garbled:
     """A pipe at whose other end somebody babbles."""
 
-    def recv_bytes(self):
+    def recv_bytes(self, maxlength=None):
         return DONE + b"no reply at all"
 
     def send_bytes(self, buf, /):
@@ -492,7 +492,7 @@ class Garbled:
 
 def test_a_child_that_babbles_is_a_failure_of_its_device():
     bench = lab()
-    worker = Worker(Garbled(), bench.param_spec)
+    worker = Worker(Garbled())
     found = worker.finish(tasks(bench, train(1))[0])
     worker.close()
     assert isinstance(found, ReplyError)

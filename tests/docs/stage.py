@@ -120,7 +120,8 @@ class Stage:
     def python(self, arguments: list[str], program: str) -> None:
         """A benchmark's flags are parsed by itself; a module must be there."""
         if arguments[0] == "-m":
-            assert (ROOT / f"{arguments[1].replace('.', '/')}.py").is_file()
+            module = f"{arguments[1].replace('.', '/')}.py"
+            assert (ROOT / module).is_file() or (ROOT / "src" / module).is_file()
             return
         with self.monkeypatch.context() as patch:
             patch.setattr(sys, "argv", arguments)

@@ -1,19 +1,26 @@
 """A SuperLink and two SuperNodes on loopback, with TLS and node authentication, end to end.
 
 In order, on one federation: a run to its end while an unknown node knocks; the same run with the
-server killed in the middle and resumed; a run in which a node is killed in mid-round.
+server killed in the middle and resumed; a run in which a node is killed in mid-round; a run in
+which a device behind a gateway takes its place.
 """
 
 import json
 import queue
+import shlex
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from fedtiny import config as configs
 from fedtiny.flower.settings import FlowerSettings, write_app
 from fedtiny.flower.trial import certificates, local
+from fedtiny.runs.inputs import load_data
+from fedtiny.runs.split import shards_of, share_out
 
 from ..runs.tiny import essence, tiny
 
@@ -26,6 +33,7 @@ CONFIG = tiny(
     data={"limit_train": 300, "limit_test": 100},
     fleet={"devices": 2},
 )
+STAND_IN = Path(__file__).parents[1] / "devices/stand_in.py"
 PATIENCE = 600  # seconds for a run on a busy machine
 
 
@@ -153,3 +161,25 @@ def test_a_run_completes_without_a_node_that_dies_in_mid_round(federation, start
     assert record["answered"] == [0]
     assert list(record["failed"]) == ["1"]
     assert (path / "model.safetensors").exists()
+
+
+def test_a_device_behind_a_gateway_takes_the_place_of_a_node(federation, start, tmp_path):
+    """The node that died comes back, with its key, for a device that has its data."""
+    resolved = configs.resolve(CONFIG)
+    data = load_data(resolved)
+    file = tmp_path / "device1.ftd"
+    file.write_bytes(shards_of(data, share_out(data, resolved), resolved)[1].to_bytes())
+    program = shlex.join([sys.executable, str(STAND_IN), str(file)])
+    command = [sys.executable, "-m", "fedtiny", "gateway", program, "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as gateway:
+        assert "device 1" in gateway.stdout.readline()
+        address = gateway.stdout.readline().partition('gateway="')[2].partition('"')[0]
+        node_config = f'gateway="{address}" name="board"'
+        federation.add_node(1, node_config, federation.keys.node(1))
+        path = tmp_path / "board"
+        run = start(path, 'rounds=1 device_backend="native"')
+        run.until("device 1 (board) is here")
+        run.until("done: accuracy")
+        gateway.terminate()
+    (record,) = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert (record["answered"], record["failed"]) == ([0, 1], {})

@@ -224,17 +224,17 @@ def test_the_largest_batch_that_fits_a_budget():
     counts = {name: len(kept) for name, kept in twins.kept.items()}
     wanted = Options(batch=128)
     whole = twins.native.plan(wanted, counts).total
-    options = largest_fit(twins.native, wanted, counts, whole)
+    options = largest_fit(twins.native, wanted, counts, {0: whole})
     assert (options.batch, options.recompute, options.storage) == (128, False, "float32")
     assert twins.native.plan(options, counts).total == whole
-    options = largest_fit(twins.native, wanted, counts, whole // 2)
+    options = largest_fit(twins.native, wanted, counts, {0: whole // 2})
     assert options.batch == 128
     assert options.storage == "float16" or options.recompute
-    options = largest_fit(twins.native, wanted, counts, whole // 10)
+    options = largest_fit(twins.native, wanted, counts, {0: whole // 10})
     assert 2 <= options.batch < 128
     assert twins.native.plan(options, counts).total <= whole // 10
     with pytest.raises(NativeError, match="needs at least"):
-        largest_fit(twins.native, wanted, counts, 100_000)
+        largest_fit(twins.native, wanted, counts, {0: 100_000})
 
 
 @pytest.mark.skipif(supported_lanes() != [4, 8, 16], reason="needs vectors of three widths")

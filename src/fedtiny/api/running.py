@@ -79,6 +79,7 @@ def resume(
     root: Path | str | None = None,
     workers: int | None = None,
     device_python: Path | str | None = None,
+    device_program: str | None = None,
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
     callbacks: Callbacks = (),
@@ -96,6 +97,7 @@ def resume(
         workers: Processes that simulate the devices; default: as many as before.
         device_python: The Python that simulates the devices, if the run had one: no program is
             started because a folder names it.
+        device_program: Where devices without Python are, if the run had such.
         data: The data set, if it was one of your own.
         model: The network, if it was one of your own.
         callbacks: As for :func:`fedtiny.run`; they hear of the rounds that are left.
@@ -122,6 +124,7 @@ def resume(
             root=root,
             workers=workers,
             device_python=device_python,
+            device_program=device_program,
             data=data,
             model=model,
             reporter=calling,

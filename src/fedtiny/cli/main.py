@@ -39,9 +39,12 @@ COMMANDS = {  # each is the function `command` of the module of its name
     "flower": (
         "real devices over Flower: fedtiny flower init DIR; fedtiny flower up DIR --nodes 3 --tls"
     ),
+    "gateway": ("a device without Python as a node of Flower: fedtiny gateway tcp://0.0.0.0:7000"),
     "doctor": "what works here, and what to do about the rest: fedtiny doctor [--json]",
     "list": "what can be named: fedtiny list methods|models|datasets|operations",
-    "data": "fetch a data set: fedtiny data get NAME",
+    "data": (
+        "fetch a data set: fedtiny data get NAME; write that of devices: fedtiny data devices"
+    ),
 }
 HELP = {"-h", "--help"}
 DISTRIBUTED = ("run", "resume")  # commands that torchrun may start as several processes

@@ -23,6 +23,8 @@ class Arguments:
     """Processes that simulate the devices; default: as many as before."""
     python: Annotated[str | None, tyro.conf.arg(name="device.python")] = None
     """Another Python that plays the devices; one that the run folder names is never started."""
+    program: Annotated[str | None, tyro.conf.arg(name="device.program")] = None
+    """Where devices without Python are, if the run had such."""
     track: tuple[str, ...] = ()
     """Where each round's figures go too: mlflow, tensorboard, trackio, wandb."""
     report: bool = True
@@ -47,6 +49,7 @@ def command(arguments: list[str]) -> int:
         root=parsed.root,
         workers=parsed.workers,
         device_python=parsed.python,
+        device_program=parsed.program,
         reporter=reporter,
     )
     finish(result, report=parsed.report, track=parsed.track)

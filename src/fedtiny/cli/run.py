@@ -1,14 +1,16 @@
 """fedtiny run."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from fedtiny import config as configs
 from fedtiny.cli.main import config_file_first
 from fedtiny.config import Config
+from fedtiny.config.flat import PROGRAMS
 from fedtiny.runs.opening import opened
 
 PROG = "fedtiny run [CONFIG.toml]"
@@ -36,10 +38,10 @@ def command(arguments: list[str]) -> int:
     """Parse and run."""
     file, flags = config_file_first(arguments)
     named = configs.load(file, programs=True) if file else Config()
-    default = replace(named, device=replace(named.device, python=None))
+    default = _without(named, PROGRAMS)
     parsed = tyro.cli(Arguments, prog=PROG, args=flags, default=Arguments(config=default))
-    if parsed.config.device.python is None:
-        configs.refuse_program(named, str(file))
+    from_flags = [name for name in PROGRAMS if getattr(parsed.config.device, name) is not None]
+    configs.refuse_program(_without(named, from_flags), str(file))
     with opened(parsed.config, parsed.out) as out:
         from fedtiny.runs.runner import run  # here, as what computes takes seconds to import
         from fedtiny.runs.tracking import reporting
@@ -49,3 +51,9 @@ def command(arguments: list[str]) -> int:
 
     finish(result, report=parsed.report, track=parsed.track)
     return 0
+
+
+def _without(config: Config, programs: Iterable[str]) -> Config:
+    """The config without these programs of devices."""
+    none: dict[str, Any] = dict.fromkeys(programs)
+    return replace(config, device=replace(config.device, **none))

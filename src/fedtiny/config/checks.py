@@ -52,7 +52,10 @@ ABOVE_ZERO = (
     *("fleet.alpha", "selection.pool_size", "train.lr", "server.lr", "server.tau"),
     "privacy.clip",
 )
-ABOVE_ZERO_FINITE = ("privacy.epsilon", "privacy.clip_start", "privacy.clip_rate")
+ABOVE_ZERO_FINITE = (
+    *("privacy.epsilon", "privacy.clip_start", "privacy.clip_rate"),
+    "device.timeout",
+)
 NOT_NEGATIVE = ("train.pretrain_epochs", "train.lr_warmup", "server.average_start", "data.cutout")
 NOT_NEGATIVE_FINITE = (
     *("robustness.clip_norm", "pruning.flow_beta", "train.proximal_mu"),
@@ -131,6 +134,11 @@ def _secure_complaints(config: "Config") -> Iterator[str]:
         )
     if config.privacy.differential and config.privacy.clip == inf:
         yield "--privacy.secure-aggregation sums what has a bound: give a finite --privacy.clip"
+    if config.device.program:
+        yield (
+            "--device.program devices cannot mask their replies yet, which "
+            f"--privacy.secure-aggregation needs{without}"
+        )
     if config.fleet.asked < 3:
         yield (
             f"--privacy.secure-aggregation needs 3 devices or more in a round, and "

@@ -14,7 +14,7 @@ from fedtiny.config.checks import Choices, choices_of
 
 COMMAND = (
     r"(?:fedtiny (?:run|resume|inspect|export|predict|report|compare|reproduce|cost|bench|flower|"
-    r"list|data|doctor)|flwr \w+|torchrun) [^;]*"
+    r"gateway|list|data|doctor)|flwr \w+|torchrun) [^;]*"
 )
 SENTENCE = re.compile(rf"{COMMAND}|(?<![\w-])--([a-z][\w.-]*\w)(?:([ =])([\w.]+\b))?")
 ARGUMENTS: dict[str, Choices] = {

@@ -13,6 +13,7 @@ from fedtiny.files import parse_toml, read_file
 
 T = TypeVar("T")
 MAX_CONFIG = 1 << 20  # bytes of a config file
+PROGRAMS = ("python", "program")  # settings of a device that start a program
 Flat = dict[str, Any]
 """Settings by their full name, as in `pruning.delta_r`."""
 
@@ -110,11 +111,12 @@ def load(path: Path, *, programs: bool = False) -> Config:
 
 def refuse_program(config: Config, where: str) -> None:
     """Refuse settings out of a file that would start a program."""
-    if config.device.python is not None:
-        raise ConfigError(
-            f"{where} names a program that would simulate the devices (device.python); programs "
-            "are taken from flags only: if you trust it, give it with --device.python"
-        )
+    for name in PROGRAMS:
+        if getattr(config.device, name) is not None:
+            raise ConfigError(
+                f"{where} names a program that would simulate the devices (device.{name}); "
+                f"programs are taken from flags only: if you trust it, give it with --device.{name}"
+            )
 
 
 def dumps(config: Config) -> str:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from fedtiny import __version__
+from fedtiny.devices.channel import Channel
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.node import answer
-from fedtiny.devices.workers import PARENT_ENDS, Channel, Worker, ignore_terminal, serve
+from fedtiny.devices.workers import PARENT_ENDS, Worker, ignore_terminal, serve
 from fedtiny.devices.workers import Task as Task
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import Reply
@@ -83,17 +84,22 @@ class SerialExecutor(_ReferenceExecutor):
 
 
 def _in_turn(work: Sequence[tuple[Worker, Task]]) -> Iterator[Reply | FedTinyError]:
-    """The outcomes in the order of the tasks; at most one a worker waits for its turn."""
+    """The outcomes in the order of the tasks; all workers start, whoever is waited for first."""
     waiting: dict[Worker, deque[Task]] = {}
     for worker, task in work:
         waiting.setdefault(worker, deque()).append(task)
     for worker, own in waiting.items():
         worker.start(own.popleft())
-    for worker, task in work:
-        outcome = worker.finish(task)
-        if waiting[worker]:
-            worker.start(waiting[worker].popleft())
-        yield outcome
+
+    def outcomes() -> Iterator[Reply | FedTinyError]:
+        """At most one a worker waits for its turn."""
+        for worker, task in work:
+            outcome = worker.finish(task)
+            if waiting[worker]:
+                worker.start(waiting[worker].popleft())
+            yield outcome
+
+    return outcomes()
 
 
 def can_fork() -> bool:
@@ -119,7 +125,7 @@ class _ForkWorker(Worker):
     def __init__(self, engine: Engine, spec: DeviceSpec, shards: Sequence[DeviceData]) -> None:
         context = get_context("fork")
         pipe, child = context.Pipe()
-        super().__init__(pipe, spec.param_spec)
+        super().__init__(pipe)
         arguments = (child, engine, spec, shards)
         self.process = context.Process(target=_work, args=arguments, daemon=True)
         with warnings.catch_warnings():  # newer Pythons warn of forks beside idle threads
@@ -163,7 +169,7 @@ class SubprocessExecutor(_ReferenceExecutor):
         try:
             children: list[_Subprocess] = []
             for _ in range(min(count, len(shards))):
-                children.append(_Subprocess(spec, python))
+                children.append(_Subprocess(python))
                 self._workers.append(children[-1])
             for number, child in enumerate(children):
                 own = shards[number :: len(children)]
@@ -183,14 +189,14 @@ class SubprocessExecutor(_ReferenceExecutor):
 
 
 class _Subprocess(Worker):
-    def __init__(self, spec: DeviceSpec, python: str | Path) -> None:
+    def __init__(self, python: str | Path) -> None:
         self.python = str(python)
         self.printed = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = _started(self.python, self.printed)
         self.ready = False
         assert self.process.stdin
         assert self.process.stdout
-        super().__init__(Channel(self.process.stdout, self.process.stdin), spec.param_spec)
+        super().__init__(Channel(self.process.stdout, self.process.stdin))
 
     def equip(self, spec: DeviceSpec, shards: Sequence[DeviceData]) -> None:
         """Give the child all that it needs, once it has said that it speaks our language."""
@@ -215,7 +221,7 @@ class _Subprocess(Worker):
             raise outcome
         return outcome
 
-    def died(self) -> FedTinyError:
+    def died(self, error: Exception) -> FedTinyError:
         end = self.printed.seek(0, 2)
         self.printed.seek(max(0, end - LAST_OUTPUT))
         last = self.printed.read().decode(errors="replace").strip()

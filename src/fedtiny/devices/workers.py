@@ -13,9 +13,10 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import IO
+from typing import Protocol
 
 from fedtiny import __version__
+from fedtiny.devices.channel import Channel
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.engine import Engine
@@ -23,12 +24,9 @@ from fedtiny.devices.node import Receiver, answer
 from fedtiny.errors import FedTinyError, ReplyError, WireError, naming_flags
 from fedtiny.federation import wire
 from fedtiny.federation.messages import Reply, Request
-from fedtiny.models.param_spec import ParamSpec
 
 DONE, FAILED, BROKEN = b"\0", b"\1", b"\2"
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)
-MARK = b"FTch"
-LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -39,77 +37,60 @@ class Task:
     request: Request
 
 
-class Channel:
-    """A connection over two byte streams: a mark, the length (u64, little-endian), the bytes."""
+Pipe = Connection | Channel
 
-    def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
-        self.reader = reader
-        self.writer = writer
 
-    def send_bytes(self, buf: bytes, /) -> None:
-        self.writer.write(MARK + len(buf).to_bytes(LENGTH_BYTES, "little"))
-        self.writer.write(buf)
-        self.writer.flush()
-
-    def recv_bytes(self) -> bytes:
-        if self._read(len(MARK)) != MARK:
-            raise OSError("somebody else writes into this stream")
-        return self._read(int.from_bytes(self._read(LENGTH_BYTES), "little"))
-
-    def _read(self, size: int) -> bytes:
-        found = self.reader.read(size)
-        if len(found) < size:
-            raise EOFError
-        return found
+class Closable(Protocol):
+    """Whatever can be let go of."""
 
     def close(self) -> None:
-        for stream in (self.writer, self.reader):
-            with contextlib.suppress(OSError):  # what was not sent yet has no reader any more
-                stream.close()
+        """Let go."""
 
 
-Pipe = Connection | Channel
-PARENT_ENDS: set[Pipe] = set()  # a child that kept one open would outlive its parent
+PARENT_ENDS: set[Closable] = set()  # a child that kept one open would outlive its parent
 
 
 class Worker:
     """The parent's end of a child that does a task at a time; it knows what the child holds."""
 
-    def __init__(self, pipe: Pipe, param_spec: ParamSpec) -> None:
+    def __init__(self, pipe: Pipe) -> None:
         self.pipe = pipe
-        self.param_spec = param_spec
         self.known = wire.NOTHING_KNOWN
         PARENT_ENDS.add(pipe)
 
     def start(self, task: Task) -> None:
         """Give the child a task."""
-        number = task.shard.device.to_bytes(4, "little")
-        self.tell(number + wire.encode_request(task.request, self.known))
-        self.known = wire.Known.of(task.request.theta)
+        self.ask(task.shard.device, task.request)
 
     def finish(self, task: Task) -> Reply | FedTinyError:
         """What came of the task that the child was given last."""
-        return reply_in(self._answered(), task.request)
+        return reply_in(self.answered(), task.request)
+
+    def ask(self, device: int, request: Request) -> None:
+        """Send a request, without what the child holds already."""
+        known, self.known = self.known, wire.Known.of(request.theta)
+        self.tell(device.to_bytes(4, "little") + wire.encode_request(request, known))
 
     def tell(self, message: bytes) -> None:
         """Send the child a message."""
         try:
             self.pipe.send_bytes(message)
-        except OSError as error:
-            raise self.died() from error
+        except (EOFError, OSError) as error:
+            raise self.died(error) from error
 
     def outcome(self) -> bytes | FedTinyError:
         """What the child has done, or what kept it from it."""
-        answered = self._answered()
+        answered = self.answered()
         return failure_in(answered) or answered[1:]
 
-    def _answered(self) -> bytes:
+    def answered(self, most: int | None = None) -> bytes:
+        """The next thing that the child says, of so many bytes at most."""
         try:
-            return self.pipe.recv_bytes()
+            return self.pipe.recv_bytes(most)
         except (EOFError, OSError) as error:
-            raise self.died() from error
+            raise self.died(error) from error
 
-    def died(self) -> FedTinyError:
+    def died(self, error: Exception) -> FedTinyError:
         """What to tell a user if the child is gone."""
         return FedTinyError("a worker process died, perhaps for want of memory; lower --workers")
 

@@ -28,7 +28,10 @@ from fedtiny.runs.numbering import round_number
 from fedtiny.runs.split import load_split
 from fedtiny.sparse.flow import LayerFlow
 
-HOW_IT_IS_COMPUTED = ("workers", "data.root", "device.python", "gpu.lanes", "gpu.cards")
+HOW_IT_IS_COMPUTED = (
+    *("workers", "data.root", "device.python", "device.program", "device.timeout"),
+    *("gpu.lanes", "gpu.cards"),
+)
 """What may change from machine to machine without a change of what is computed."""
 CHOSEN_BY_THE_MACHINE = {
     **{"threads": None, "simulator": "auto", "device_backend": "auto"},

@@ -239,6 +239,7 @@ def complete(cell: Cell, folder: RunFolder, reporter: Reporter, **own: Any) -> b
     if folder.config.exists():
         here: dict[str, Any] = {"root": config.data.root, "workers": config.workers}
         here["device_python"] = config.device.python
+        here["device_program"] = config.device.program
         resume(folder.path, reporter=reporter, **here, **own)
     else:
         run(config, out=folder.path, reporter=reporter, **own)

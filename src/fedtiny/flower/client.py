@@ -1,6 +1,7 @@
 """The ClientApp: a node that answers questions on its own data, with what its context remembers."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,23 +11,25 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedtiny.data import Columns, ImageSet, load_own
-from fedtiny.data.images import own_shape, resize
+from fedtiny.data import ImageSet
 from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.devices.node import Receiver, answer
-from fedtiny.errors import DataError
+from fedtiny.devices.place_names import place_of
+from fedtiny.devices.remote_devices import RemoteDevice
+from fedtiny.errors import FedTinyError
 from fedtiny.federation import wire
-from fedtiny.federation.messages import Request
+from fedtiny.federation.messages import Reply, Request
 from fedtiny.flower import messages
 from fedtiny.flower.messages import DONE, FAILED, LACKS, Answer, Arrival, NodeSpec, Question, key_of
-from fedtiny.flower.node_log import LOG, NodeError, told_to_server
-from fedtiny.models.param_spec import Shape
+from fedtiny.flower.node_log import NodeError, told_to_server
 from fedtiny.paths import user_path
-from fedtiny.runs.inputs import load_data, smallest_input
+from fedtiny.runs.inputs import load_data
+from fedtiny.runs.own_samples import own_samples
 from fedtiny.runs.split import Split, share_out
 from fedtiny.sparse.theta import Theta
 
 NodeConfig = Mapping[str, Any]
+GATEWAY = "gateway"  # HOST:PORT in the config of a node that stands for a device without Python
 SPEC, THETA = "fedtiny.spec", "fedtiny.theta"  # in the state of a context
 app = ClientApp()
 
@@ -78,28 +81,8 @@ def _shared_set(spec: NodeSpec, root: str) -> tuple[ImageSet, Split]:
 @lru_cache(maxsize=1)
 def _own_set(spec: NodeSpec, path: Path) -> ImageSet:
     """The node's own samples, of the shape of the run's."""
-    asked = spec.config.data
-    columns = Columns(asked.label_column, asked.device_column)
-    found = load_own(path, spec.classes, layout=asked.layout, columns=columns)
-    if found.shape == spec.shape:
-        return found
-    own, wanted = own_shape(found.shape), own_shape(spec.shape)
-    if not _are_resized(spec, path, found.shape):
-        raise DataError(f"the samples in {path} are {own}, but the run's are {wanted}")
-    LOG.warning("the images in %s are %s; they are resized to the run's %s", path, own, wanted)
-    return replace(found, images=resize(found.images, spec.shape[1]))
-
-
-def _are_resized(spec: NodeSpec, path: Path, shape: Shape) -> bool:
-    """Whether images of another size are resized: image files are, whose sizes often differ.
-
-    Arrays are resized only as the server's are: up to the smallest size that the model takes.
-    """
-    channels, height, width = spec.shape
-    if spec.device.preparation.layout != "NCHW" or shape[0] != channels or height != width:
-        return False
-    smallest = smallest_input(spec.config)
-    return path.suffix != ".npz" or (height == smallest and min(shape[1:]) < smallest)
+    layout = spec.device.preparation.layout
+    return own_samples(path, spec.config, spec.shape, spec.classes, layout)
 
 
 class Memory:
@@ -143,8 +126,13 @@ class Memory:
 def arrive(question: Question, memory: Memory, node: NodeConfig) -> Arrival:
     """Take the spec of a run and say who is here; data that does not fit is told at once."""
     memory.keep_spec(question.spec)
-    own = shard_of(NodeSpec.from_text(question.spec), claim(node) or 0, node)
-    return Arrival(str(node["name"]), len(own), claim(node))
+    spec = NodeSpec.from_text(question.spec)
+    if GATEWAY in node:
+        with closing(device_of(spec, claim(node), node)) as device:
+            own = claim(node) if claim(node) is not None else device.hello.device
+            return Arrival(str(node["name"]), device.hello.samples, own)
+    held = shard_of(spec, claim(node) or 0, node)
+    return Arrival(str(node["name"]), len(held), claim(node))
 
 
 def respond(question: Question, memory: Memory, node: NodeConfig) -> Answer:
@@ -155,11 +143,45 @@ def respond(question: Question, memory: Memory, node: NodeConfig) -> Answer:
     if spec is None:
         return Answer(LACKS, messages.SPEC)
     receiver = memory.receiver(spec)
+    held = receiver.theta
     request = receiver.receive(question.request, spec.device.param_spec)
     memory.keep_theta(request.theta)
-    own = shard_of(spec, question.device, node)
-    reply = answer(_engine(spec), request, own, spec.config.seed)
+    if GATEWAY in node:
+        reply = _answer_of_device(spec, question.device, node, request, held)
+    else:
+        own = shard_of(spec, question.device, node)
+        reply = answer(_engine(spec), request, own, spec.config.seed)
     return Answer(DONE, reply=wire.encode_reply(reply, request.theta.mask))
+
+
+def device_of(spec: NodeSpec, number: int | None, node: NodeConfig) -> RemoteDevice:
+    """The device without Python for which this node stands, told of the run."""
+    if spec.device.graph is None:
+        raise NodeError(
+            "the devices of this run compute in PyTorch, which those behind a gateway do not have: "
+            'run it with device_backend="native"'
+        )
+    place = place_of(f"gateway://{node[GATEWAY]}")
+    device = RemoteDevice(number, place, spec.config.device.timeout)
+    try:
+        device.check(spec.shape, len(spec.classes))
+        device.equip(spec.device)
+    except BaseException:
+        device.close()
+        raise
+    return device
+
+
+def _answer_of_device(
+    spec: NodeSpec, number: int, node: NodeConfig, request: Request, held: Theta | None
+) -> Reply:
+    """What the device answers; it may hold the theta of the message before."""
+    with closing(device_of(spec, number, node)) as device:
+        device.known = wire.Known.of(held) if held else wire.NOTHING_KNOWN
+        found = device.answer(request)
+    if isinstance(found, FedTinyError):
+        raise found
+    return found
 
 
 _engine = lru_cache(maxsize=1)(NodeSpec.engine)  # a process of many nodes has one network

@@ -13,7 +13,7 @@ import tomli_w
 from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.config.aliases import current
-from fedtiny.config.flat import Flat, flattened, joined, nested
+from fedtiny.config.flat import PROGRAMS, Flat, flattened, joined, nested
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.files import parse_toml, read_file, write_new
 from fedtiny.runs.folder import quoted
@@ -166,8 +166,9 @@ def _for_nodes(config: Config) -> Config:
     fleet = config.fleet
     if fleet.fail_rate or fleet.straggler_rate:
         raise ConfigError("fleet.fail_rate and fleet.straggler_rate are for simulated devices")
-    if config.device.python:
-        raise ConfigError("device.python is for simulated devices")
+    for name in PROGRAMS:
+        if getattr(config.device, name):
+            raise ConfigError(f"device.{name} is for simulated devices")
     if config.simulator == "gpu":
         raise ConfigError("simulator is 'gpu', but the devices are real; leave it out")
     if config.privacy.secure_aggregation:

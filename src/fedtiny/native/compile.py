@@ -83,15 +83,15 @@ def build(
     with tempfile.TemporaryDirectory() as folder:
         jobs = _jobs(command, instruction_sets(macros), Path(folder))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(_run, [job for job, _ in jobs]))
+            list(pool.map(run, [job for job, _ in jobs]))
         library = Path(folder) / target.name
         objects = [str(made) for _, made in jobs]
         if static:
-            archiver = _run([*command, "-print-prog-name=ar"]).strip()
-            _run([archiver, "rcs", str(library), *objects])
+            archiver = run([*command, "-print-prog-name=ar"]).strip()
+            run([archiver, "rcs", str(library), *objects])
         else:
             complete = ("-Wl,-z,defs",) if "__ELF__" in macros else ()  # no symbol is undefined
-            _run([*command, "-shared", *complete * (not sanitize), *objects, "-o", str(library)])
+            run([*command, "-shared", *complete * (not sanitize), *objects, "-o", str(library)])
         shutil.copyfile(library, target.with_suffix(".new"))
         target.with_suffix(".new").replace(target)
     return target
@@ -99,7 +99,7 @@ def build(
 
 def _macros(command: Sequence[str]) -> set[str]:
     """The macros that a compiler defines: what it compiles for, on whatever machine it runs."""
-    lines = _run([*command, "-dM", "-E", "-x", "c++", os.devnull]).splitlines()
+    lines = run([*command, "-dM", "-E", "-x", "c++", os.devnull]).splitlines()
     return {parts[1] for line in lines if (parts := line.split())[:1] == ["#define"]}
 
 
@@ -127,7 +127,8 @@ def _jobs(
     return jobs
 
 
-def _run(command: Sequence[str]) -> str:
+def run(command: Sequence[str]) -> str:
+    """What a command of the compiler prints."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:

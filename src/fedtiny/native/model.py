@@ -2,9 +2,10 @@
 
 import ctypes
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import IntEnum
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -310,11 +311,12 @@ def _whole_numbers(name: str, positions: NDArray[Any]) -> NDArray[Any]:
 
 
 def largest_fit(
-    model: NativeModel, options: Options, counts: Mapping[str, int], budget: int
+    model: NativeModel, options: Options, counts: Mapping[str, int], budgets: Mapping[int, int]
 ) -> Options:
     """The largest batch up to that of `options` that fits, and how; worked out without taking any.
 
-    Of ways that allow the same batch the first is taken: as asked for, with recomputing, with half
+    `budgets` are bytes by the lanes of the devices, 0 for this processor's own; all must be met. Of
+    ways that allow the same batch the first is taken: as asked for, with recomputing, with half
     storage, with both. A budget for which no batch is small enough is refused.
     """
     ways = [
@@ -323,10 +325,18 @@ def largest_fit(
         replace(options, storage="float16"),
         replace(options, storage="float16", recompute=True),
     ]
-    batches = {way: _largest_batch(model, way, counts, budget) for way in ways}
+
+    def excess(way: Options, batch: int) -> int:
+        """Bytes by which the device that lacks most of them misses its budget."""
+        sized = _sized(way, batch)
+        plans = {lanes: model.plan(_with_lanes(sized, lanes), counts) for lanes in budgets}
+        return max(int(plan.total) - budgets[lanes] for lanes, plan in plans.items())
+
+    batches = {way: _largest_batch(partial(excess, way), options.batch) for way in ways}
     best = max(batches, key=batches.__getitem__)
     if not batches[best]:
-        least = min(model.plan(_sized(way, SMALLEST_BATCH), counts).total for way in ways)
+        budget = min(budgets.values())
+        least = budget + min(excess(way, SMALLEST_BATCH) for way in ways)
         raise NativeError(
             f"a device needs at least {least / 1e6:.1f} MB to train this model, "
             f"more than the budget of {budget / 1e6:.1f} MB"
@@ -338,13 +348,12 @@ def _sized(options: Options, batch: int) -> Options:
     return replace(options, batch=batch, forward_batch=min(options.forward_batch or batch, batch))
 
 
-def _largest_batch(
-    model: NativeModel, options: Options, counts: Mapping[str, int], budget: int
-) -> int:
+def _with_lanes(options: Options, lanes: int) -> Options:
+    """As a device of so many lanes computes: it leaves half of 16 unused where they would idle."""
+    return replace(options, lanes=8 if lanes == 16 and options.batch <= 8 else lanes)
+
+
+def _largest_batch(excess: Callable[[int], int], most: int) -> int:
     """By bisection, since memory grows with the batch; 0 if none fits."""
-
-    def taken(batch: int) -> int:
-        return int(model.plan(_sized(options, batch), counts).total)
-
-    fits = bisect_right(range(1, options.batch + 1), budget, key=taken)
+    fits = bisect_right(range(1, most + 1), 0, key=excess)
     return fits if fits >= SMALLEST_BATCH else 0

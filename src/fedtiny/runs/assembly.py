@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from fedtiny.cost import Workload
 from fedtiny.data import DataSet, Partition
 from fedtiny.data.transforms import Preparation
 from fedtiny.devices import executors
-from fedtiny.devices.device_data import DeviceData, shard
+from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.distributed import (
     flow_of_first,
@@ -25,6 +25,7 @@ from fedtiny.devices.distributed import (
 from fedtiny.devices.engine import Engine, RngKey
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.ranks import OneRank, Ranks
+from fedtiny.devices.remote_devices import MixedExecutor, RemoteDevices
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
@@ -39,7 +40,7 @@ from fedtiny.randomness import BEFORE_ROUNDS, SERVER
 from fedtiny.runs import resolve
 from fedtiny.runs.fleet import Fleet
 from fedtiny.runs.inputs import build_model, check_network, fitting, load_images, parameters
-from fedtiny.runs.split import Split, checked, left_out, share_out, with_checksum
+from fedtiny.runs.split import Split, checked, left_out, shards_of, share_out, with_checksum
 from fedtiny.runs.weights import Weights, begun_with
 from fedtiny.sparse.mask import Mask
 
@@ -179,22 +180,29 @@ def assemble(
         replace(c, device_backend=backend, gpu=replace(c.gpu, kernels=kernels))
         for c in (asked, config)
     )
-    if planning:
-        asked, config = resolve.plan_memory(asked, config, method, param_spec, graph)
-    preparation = Preparation.of(dataset, config.data.augment, config.data.cutout)
-    lowered = backend == "native" or resolve.may_be_sparse(config)
-    told = resolve.known_graph(graph) if lowered else None
-    spec = DeviceSpec(config, param_spec, preparation, told)
-    engine = TorchEngine(network, spec)
-    shards = () if fleet else _shards(dataset, split, config)
+    shards = () if fleet else shards_of(dataset, split, config)
     test = _test_parts(dataset) if fleet is None or fleet.tested_here else ()
     private.check_test(config, test)
     notes: tuple[str, ...] = ()
-    if config.privacy.secure_aggregation:
-        requests = Workload.of(asked, **inputs).requests()
-        secure.check(method, requests)
-        notes = secure.remarks(config, requests)
-    executor = shared_out(executor_for(spec, engine, dataset, (*shards, *test)), ranks)
+    with ExitStack() as opened:  # closed if the run cannot begin
+        remote = _remote(config, shards, ranks)
+        if remote:
+            opened.enter_context(closing(remote))
+        if planning:
+            fits = resolve.budgets_of(config, remote.hellos if remote else {})
+            asked, config = resolve.plan_memory(asked, config, method, param_spec, graph, fits)
+        preparation = Preparation.of(dataset, config.data.augment, config.data.cutout)
+        lowered = backend == "native" or resolve.may_be_sparse(config)
+        told = resolve.known_graph(graph) if lowered else None
+        spec = DeviceSpec(config, param_spec, preparation, told)
+        engine = TorchEngine(network, spec)
+        if config.privacy.secure_aggregation:
+            requests = Workload.of(asked, **inputs).requests()
+            secure.check(method, requests)
+            notes = secure.remarks(config, requests)
+        executor = executor_for(spec, engine, dataset, (*shards, *test), remote)
+        opened.pop_all()
+    executor = shared_out(executor, ranks)
     transport: Transport = (
         fleet.open_transport(spec, dataset, split) if fleet else Simulator(executor, shards, config)
     )
@@ -233,14 +241,6 @@ def computing_on(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _shards(data: DataSet, split: Split, config: Config) -> tuple[DeviceData, ...]:
-    ratio = config.selection.development_ratio
-    return tuple(
-        shard(device, data.train, own, ratio, config.seed)
-        for device, own in enumerate(split.devices.devices)
-    )
-
-
 def _public_shard(data: DataSet, split: Split) -> DeviceData:
     return DeviceData(SERVER, data.train, split.public, split.public)
 
@@ -254,10 +254,27 @@ def _test_parts(data: DataSet) -> tuple[DeviceData, ...]:
     )
 
 
+def _remote(config: RunConfig, shards: Sequence[DeviceData], ranks: Ranks) -> RemoteDevices | None:
+    """The devices that are not played here, met and with the data that the run gives them."""
+    if not config.device.program or not shards:
+        return None
+    if ranks.size > 1:
+        raise ConfigError("--device.program devices are asked by one process; leave torchrun out")
+    return RemoteDevices(config.device.program, shards, config.device.timeout)
+
+
 def executor_for(
-    spec: DeviceSpec, engine: "TorchEngine", data: DataSet, shards: Sequence[DeviceData]
+    spec: DeviceSpec,
+    engine: "TorchEngine",
+    data: DataSet,
+    shards: Sequence[DeviceData],
+    remote: RemoteDevices | None = None,
 ) -> executors.Executor:
     """The executor that a run's config asks for; shards are all that it will be asked about."""
+    if remote is not None:
+        remote.equip(spec)
+        here = [shard for shard in shards if shard.device not in remote]
+        return MixedExecutor(remote, executor_for(spec, engine, data, here))
     config = spec.config
     if config.simulator == "gpu":
         return _gpu_executor(spec, engine, data)

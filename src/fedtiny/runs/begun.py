@@ -49,7 +49,7 @@ def weights_of(folder: RunFolder, config: Config) -> Weights | None:
 
 MAY_CHANGE = (
     *("rounds", "workers", "eval_every", "eval_devices", "checkpoint_every", "save_best"),
-    *("data.root", "device.python", "gpu.lanes", "gpu.cards"),
+    *("data.root", "device.python", "device.program", "device.timeout", "gpu.lanes", "gpu.cards"),
 )
 """Settings of a stopped run that may be edited: how far it goes, what it keeps, where it runs."""
 

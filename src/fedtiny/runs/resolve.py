@@ -8,10 +8,12 @@ import numpy as np
 
 from fedtiny import methods
 from fedtiny.config import Config, RunConfig, resolve_run
+from fedtiny.config.flat import PROGRAMS
 from fedtiny.cost import fitted
 from fedtiny.cost.workload import CostInputs, first_mask, layer_flow_of
 from fedtiny.data import DataSet
 from fedtiny.devices.executors import can_fork
+from fedtiny.devices.hello import Hello
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.extras import require
 from fedtiny.federation.method import Method
@@ -140,9 +142,10 @@ def choose_backend(
 
     It is native if that was asked for, or is possible and faster.
     """
+    asked = next((name for name in PROGRAMS if getattr(config.device, name)), "")
     if config.device_backend == "torch":
-        if config.device.python:
-            raise ConfigError("--device.python needs --device-backend native")
+        if asked:
+            raise ConfigError(f"--device.{asked} needs --device-backend native")
         return "torch", not_native(graph)
     trouble = _trouble(config, method) or _misfit(model, param_spec, graph)
     if config.device_backend == "native":
@@ -151,9 +154,9 @@ def choose_backend(
         return "native", ""
     faster = method.density_limit(0) < CROSSOVER
     trouble = trouble or ("" if faster else "its density is so high that PyTorch is faster")
-    if config.device.python and trouble:
+    if asked and trouble:
         raise ConfigError(
-            f"--device.python takes native devices, which this run would not have: {trouble}"
+            f"--device.{asked} takes native devices, which this run would not have: {trouble}"
         )
     return ("torch", trouble) if trouble else ("native", "")
 
@@ -244,10 +247,28 @@ def known_graph(graph: Traced) -> Graph:
     raise graph
 
 
+def budgets_of(config: RunConfig, hellos: Mapping[int, Hello]) -> dict[int, int]:
+    """The memory of the devices, by how many images they compute at once; 0: as this machine.
+
+    Devices without Python say both of themselves; the budget is the most that any of them takes.
+    """
+    budget = config.device_budget
+    found = {} if len(hellos) == config.fleet.devices else {0: budget}
+    for hello in hellos.values():
+        own = min(budget, hello.memory) if hello.memory else budget
+        found[hello.lanes] = min(own, found.get(hello.lanes, own))
+    return found
+
+
 def plan_memory(
-    asked: RunConfig, config: RunConfig, method: Method, param_spec: ParamSpec, graph: Traced
+    asked: RunConfig,
+    config: RunConfig,
+    method: Method,
+    param_spec: ParamSpec,
+    graph: Traced,
+    budgets: Mapping[int, int],
 ) -> tuple[RunConfig, RunConfig]:
-    """Both configs, with the largest batch and its storage that fit a device's memory."""
+    """Both configs, with the largest batch and its storage that fit the devices' memory."""
     densest = first_mask(method, param_spec).counts
     counts = np.maximum(method.layer_counts(param_spec), list(densest.values()))
     kept = {
@@ -256,7 +277,7 @@ def plan_memory(
     }
     options = native_options(config, kept)
     try:
-        chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, config.device_budget)
+        chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, budgets)
     except NativeError as error:
         first = method.density_limit(0)
         or_lower = " or lower --density" if first < 1 else ""

@@ -89,6 +89,7 @@ def resume(
     root: Path | str | None = None,
     workers: int | None = None,
     device_python: Path | str | None = None,
+    device_program: str | None = None,
     data: DataSet | None = None,
     model: "nn.Module | None" = None,
     reporter: Reporter | None = None,
@@ -96,12 +97,12 @@ def resume(
 ) -> Outcome:
     """Continue a run from its last checkpoint, to the same end as if it had never stopped.
 
-    On another machine the data may lie elsewhere, and there may be more workers or ranks. A Python
-    that played the devices is given again: no program is started because a folder names it.
+    On another machine the data may lie elsewhere, and there may be more workers or ranks. What
+    played the devices is given again: no program is started because a folder names it.
     """
     with joined() as ranks, recording(ranks, lambda: _known_folder(path, fleet)) as recorder:
         saved = Saved.of_first(recorder.folder, ranks)
-        config = _with_program(saved.config, device_python, recorder.folder)
+        config = _with_programs(saved.config, recorder.folder, device_python, device_program)
         if root is not None:
             config = replace(config, data=replace(config.data, root=str(root)))
         workers = config.workers if workers is None else workers
@@ -244,16 +245,22 @@ def _going_on_from(checkpoint: Checkpoint | None, folder: RunFolder) -> Iterator
         ) from error
 
 
-def _with_program(config: Config, python: Path | str | None, folder: RunFolder) -> Config:
-    """The config with the Python that was given for the devices; one that it names is not taken."""
-    if python is None and config.device.python is not None:
-        raise ConfigError(
-            f"{folder.config} names a program that would simulate the devices (device.python); "
-            "programs are taken from flags only: if you trust it, give it again with "
-            "--device.python, or take it out of the file"
-        )
-    device = replace(config.device, python=None if python is None else str(python))
-    return replace(config, device=device)
+def _with_programs(
+    config: Config, folder: RunFolder, python: Path | str | None, program: str | None
+) -> Config:
+    """The config with the programs that were given for the devices; none that it names is taken."""
+    programs: dict[str, Any] = {
+        "python": None if python is None else str(python),
+        "program": program,
+    }
+    for name, value in programs.items():
+        if value is None and getattr(config.device, name) is not None:
+            raise ConfigError(
+                f"{folder.config} names a program that would simulate the devices (device.{name}); "
+                "programs are taken from flags only: if you trust it, give it again with "
+                f"--device.{name}, or take it out of the file"
+            )
+    return replace(config, device=replace(config.device, **programs))
 
 
 def _known_folder(path: Path | str, fleet: Fleet | None) -> RunFolder:

@@ -14,6 +14,7 @@ from fedtiny.config.flat import Flat
 from fedtiny.data import DataSet, Partition
 from fedtiny.data.images import balanced_choice
 from fedtiny.data.partition import split as split_over_devices
+from fedtiny.devices.device_data import DeviceData, shard
 from fedtiny.errors import DataError, FedTinyError, RunError
 from fedtiny.files import (
     MAX_TENSORS,
@@ -102,6 +103,15 @@ def _natural(owned: Partition, public: NDArray[np.int64], minimum: int) -> Parti
             "beside the public ones; lower --fleet.min-samples or --data.n-shots"
         )
     return Partition(large)
+
+
+def shards_of(data: DataSet, split: Split, config: Config) -> tuple[DeviceData, ...]:
+    """The data of every device."""
+    ratio = config.selection.development_ratio
+    return tuple(
+        shard(device, data.train, own, ratio, config.seed)
+        for device, own in enumerate(split.devices.devices)
+    )
 
 
 def left_out(data: DataSet, split: Split, config: Config) -> tuple[str, ...]:

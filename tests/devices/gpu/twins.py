@@ -109,8 +109,8 @@ class Twins:
         return self.reference, self.gpu
 
 
-def play(config: Config, out: Path, **given: object) -> Played:
-    watcher = Watcher()
+def play(config: Config, out: Path, watcher: Watcher | None = None, **given: object) -> Played:
+    watcher = watcher or Watcher()
     return Played(fedtiny.run(config, out=out, reporter=watcher, **given), watcher.thetas)
 
 

@@ -101,7 +101,7 @@ int fedtiny_plan(const fedtiny_network* network, const fedtiny_options* options,
                  const std::int64_t* kept, fedtiny_memory* memory) {
   return guarded([&] {
     const Nodes& nodes = given(network, "network").nodes;
-    const Options checked = checked_options(given(options, "options"));
+    const Options checked = checked_options(given(options, "options"), true);
     given(memory, "place for the plan") = planned_memory(nodes, checked, checked_kept(nodes, kept));
   });
 }

@@ -87,8 +87,8 @@ enum fedtiny_optimizer { FEDTINY_SGD = 0, FEDTINY_ADAM = 1 };
 typedef struct {
   int32_t batch;         /* most images of a training step */
   int32_t forward_batch; /* most images of a forward pass */
-  int32_t threads; /* one, if compiled with FEDTINY_SINGLE_THREAD */
-  int32_t lanes;       /* 0: the processor's own; else 4, 8 or 16, if it has them */
+  int32_t threads;     /* one, if compiled with FEDTINY_SINGLE_THREAD */
+  int32_t lanes;       /* 0: the processor's own; else 4, 8 or 16, if it has them or only plans */
   int32_t half;        /* 1: activations and their gradients are held in half precision */
   int32_t recompute;   /* 1: what only batch norm reads is computed again, not held */
   int32_t remove_dead; /* 1: channels that cannot reach the output are left out */

@@ -163,7 +163,7 @@ Geometry geometry_of(const Node& node, const Options& o) {
   return Geometry(node, o.lanes, o.blocks(o.batch));
 }
 
-Options checked_options(const fedtiny_options& given) {
+Options checked_options(const fedtiny_options& given, bool only_planned) {
   Options o{};
   static_cast<fedtiny_options&>(o) = given;
   const auto flag = [](std::int32_t value) { return value == 0 || value == 1; };
@@ -179,6 +179,7 @@ Options checked_options(const fedtiny_options& given) {
   if (o.top_count < 0) refuse("the number of largest gradients must not be negative");
   if (o.budget < 0) refuse("a memory budget must not be negative");
   const Kernels* kernels = kernels_for(o.lanes);
+  if (only_planned && (o.lanes == 4 || o.lanes == 8 || o.lanes == 16)) return o;
   if (o.lanes == 0 && o.batch <= kernels->lanes / 2 && kernels->lanes > MIN_LANES)
     kernels = kernels_for(kernels->lanes / 2);  // half of the lanes would be idle
   if (o.lanes < 0 || kernels == nullptr)

@@ -12,7 +12,8 @@ struct Options : fedtiny_options {
   Index value_bytes() const { return half != 0 ? 2 : 4; }
 };
 
-Options checked_options(const fedtiny_options& given);
+// What is only planned may be for another processor, with lanes that this one does not have.
+Options checked_options(const fedtiny_options& given, bool only_planned = false);
 Geometry geometry_of(const Node& node, const Options& options);
 
 constexpr Index FILTER_GROUP = 12;  // filters whose whole gradient is held at once

@@ -1,0 +1,93 @@
+"""How a user names where devices without Python are.
+
+`tcp://HOST:PORT` is listened at, and devices connect there; `serial:/dev/ttyACM0?baud=115200` is a
+line; `gateway://HOST:PORT` is a `fedtiny gateway` that has the device; anything else is the command
+of a program that speaks on its standard streams.
+"""
+
+import contextlib
+import re
+import shlex
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from fedtiny.devices.places import BAUD, Gateway, Listener, Place, Program, SerialLine
+from fedtiny.errors import ConfigError
+
+APART = re.compile(r""";(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")  # not within quotes
+NUMBERED = re.compile(r"\s*([\d\s,-]+)=(.*)", re.DOTALL)
+
+
+def place_of(text: str) -> Place:
+    """The place of that name."""
+    parts = urlsplit(text)
+    if text.startswith("tcp://"):
+        return Listener(*_host_and_port(text, parts))
+    if text.startswith("gateway://"):
+        return Gateway(*_host_and_port(text, parts))
+    if text.startswith("serial:"):
+        return SerialLine(Path(parts.path), _baud(text, parts))
+    return Program(_command(text))
+
+
+def _host_and_port(text: str, parts: SplitResult) -> tuple[str, int]:
+    with contextlib.suppress(ValueError):
+        if parts.hostname and parts.port is not None and not parts.path:
+            return parts.hostname, parts.port
+    raise ConfigError(f"'{text}' is no address; write for example tcp://127.0.0.1:7000")
+
+
+def _baud(text: str, parts: SplitResult) -> int:
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    baud = options.pop("baud", str(BAUD))
+    if options or not baud.isdecimal() or not parts.path.startswith("/"):
+        raise ConfigError(f"'{text}' is no serial line; write serial:/dev/ttyACM0?baud={BAUD}")
+    return int(baud)
+
+
+def _command(text: str) -> list[str]:
+    try:
+        command = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"'{text}' is no command: {error}") from error
+    if not command:
+        raise ConfigError("the command of a device's program is empty; name the program")
+    return command
+
+
+def places_by_device(text: str, devices: int) -> dict[int, str]:
+    """Which device is where, as `--device.program` says: for all, or by numbers.
+
+    >>> places_by_device("0,2-3=./program {data}; tcp://127.0.0.1:7000", 5)[2]
+    './program {data}'
+    >>> places_by_device("1 = qemu-aarch64 ./program {data}", 5)
+    {1: 'qemu-aarch64 ./program {data}'}
+    """
+    found: dict[int, str] = {}
+    rest = ""
+    for part in filter(str.strip, APART.split(text)):
+        numbered = NUMBERED.fullmatch(part)
+        if numbered is None and rest:
+            raise ConfigError("--device.program names two places for all devices; number one")
+        if numbered is None:
+            rest = part.strip()
+            continue
+        for device in _numbers(numbered[1]):
+            if device >= devices or device in found:
+                why = "twice" if device in found else f"and there are {devices}, from 0 on"
+                raise ConfigError(f"--device.program names device {device} {why}")
+            found[device] = numbered[2].strip()
+    others = dict.fromkeys(set(range(devices)) - found.keys(), rest) if rest else {}
+    return dict(sorted({**found, **others}.items()))
+
+
+def _numbers(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        ends = [end.strip() for end in part.split("-")]
+        if not all(end.isdecimal() for end in ends) or len(ends) > 2:
+            raise ConfigError(
+                f"--device.program takes numbers of devices as in 0,2-3=COMMAND, got '{text}'"
+            )
+        found += range(int(ends[0]), int(ends[-1]) + 1)
+    return found

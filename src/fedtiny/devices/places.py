@@ -1,0 +1,258 @@
+"""Where a device without Python is: a program to start, an address, a serial line."""
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Protocol
+
+from fedtiny.devices.channel import Channel
+from fedtiny.devices.hello import HELLO_BYTES, Hello
+from fedtiny.devices.workers import PARENT_ENDS
+from fedtiny.errors import ConfigError, FedTinyError, printable
+
+LOG = logging.getLogger("fedtiny.devices")
+LAST_OUTPUT = 300  # bytes of what a program printed before it died
+BOOT_MESSAGES = 1 << 16  # bytes on a serial line before a device says hello
+HELLO_SECONDS = 20.0  # that a device may take to say hello once it is there
+RETURN_SECONDS = 60.0  # that a device may take to come back
+PATIENCE = 2.0  # seconds that a program may take to end
+BAUD = 115200
+ASK_WHO = b""  # an empty frame: say hello
+
+
+class Place(Protocol):
+    """Finds a device, as often as it is lost."""
+
+    def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
+        """A fresh connection to a device, or to any, and what it says of itself.
+
+        Raises if nobody is there within `wait` seconds; `timeout` is for each frame from then on.
+        """
+
+    def last_words(self) -> str:
+        """What is known of why a connection ended, or nothing."""
+
+    def close(self) -> None:
+        """Let the device go."""
+
+
+def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, Hello]:
+    """The channel once the device at its other end has said hello; it is closed if it does not."""
+    patience, channel.timeout = channel.timeout, seconds or HELLO_SECONDS
+    try:
+        hello = Hello.read(channel.recv_bytes(HELLO_BYTES))
+    except (EOFError, OSError) as error:
+        channel.close()
+        silent = isinstance(error, TimeoutError)
+        raise FedTinyError("it says nothing" if silent else "it says no hello") from error
+    except FedTinyError:
+        channel.close()
+        raise
+    channel.timeout = patience
+    return channel, hello
+
+
+class Program:
+    """A program on this machine that is started, and started again when it has died."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+        self.process: subprocess.Popen[bytes] | None = None
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115
+
+    def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
+        self._end()
+        self._printed.seek(0)
+        self._printed.truncate()
+        try:
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen(
+                self.command, stdin=pipe, stdout=pipe, stderr=self._printed, bufsize=0
+            )
+        except OSError as error:
+            raise FedTinyError(f"cannot start '{self.command[0]}': {error.strerror}") from error
+        assert self.process.stdin
+        assert self.process.stdout
+        channel = Channel(self.process.stdout, self.process.stdin, timeout=timeout)
+        try:
+            return greeted(channel)
+        except FedTinyError as error:
+            last = self.last_words()
+            self._end()
+            raise FedTinyError(f"{error}; {last}" if last else str(error)) from error
+
+    def last_words(self) -> str:
+        end = self._printed.seek(0, 2)
+        self._printed.seek(max(0, end - LAST_OUTPUT))
+        last = self._printed.read().decode(errors="replace").strip().splitlines()
+        return f"its last words were: {printable(last[-1])}" if last else ""
+
+    def _end(self) -> None:
+        """End the program: its input ends first, so that it may go by itself."""
+        if self.process is None:
+            return
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        try:
+            self.process.wait(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def close(self) -> None:
+        self._end()
+        self._printed.close()
+
+
+class Listener:
+    """An address at which devices connect, one or several; their hello says who they are."""
+
+    def __init__(self, host: str, port: int) -> None:
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self.socket = socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise FedTinyError(f"cannot listen at {host}:{port}: {error.strerror}") from error
+        self._waiting: dict[int | None, tuple[Channel, Hello]] = {}
+        PARENT_ENDS.add(self)
+
+    @property
+    def address(self) -> str:
+        """Where devices connect."""
+        host, port = self.socket.getsockname()[:2]
+        return f"{host}:{port}"
+
+    def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
+        until, told = time.monotonic() + wait, False
+        while True:
+            self._accept_all(timeout)
+            for claim in (device, None) if device is not None else (*self._waiting,):
+                if claim in self._waiting:
+                    return self._waiting.pop(claim)
+            left = until - time.monotonic()
+            if left <= 0:
+                raise FedTinyError(f"nobody has connected to {self.address}")
+            if not told and left > 1:
+                who = "a device" if device is None else f"device {device}"
+                LOG.warning("waiting for %s at %s", who, self.address)
+                told = True
+            _is_ready(self.socket, left)
+
+    def _accept_all(self, timeout: float) -> None:
+        """Take in who has connected; the newest connection of a device is the one that counts."""
+        while _is_ready(self.socket, 0.0):
+            accepted, origin = self.socket.accept()
+            try:
+                channel, hello = greeted(over(accepted, timeout))
+            except FedTinyError as error:
+                LOG.warning("somebody at %s is no device: %s", origin[0], error)
+                continue
+            if hello.device in self._waiting:
+                self._waiting[hello.device][0].close()
+            self._waiting[hello.device] = (channel, hello)
+
+    def last_words(self) -> str:
+        return "it may connect again"
+
+    def close(self) -> None:
+        PARENT_ENDS.discard(self)
+        for channel, _ in self._waiting.values():
+            channel.close()
+        self._waiting.clear()
+        self.socket.close()
+
+
+def _is_ready(listening: socket.socket, seconds: float) -> bool:
+    """Whether somebody has connected, or does so in time."""
+    poll = select.poll()
+    poll.register(listening, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
+
+
+def over(connected: socket.socket, timeout: float) -> Channel:
+    """A channel over a socket; a device that lost its power is noticed after a minute or so."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return Channel(connected, connected, timeout=timeout)
+
+
+class Gateway:
+    """A `fedtiny gateway` that holds the device for us."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+
+    def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
+        try:
+            connected = socket.create_connection((self.host, self.port), HELLO_SECONDS)
+        except OSError as error:
+            why = error.strerror or error
+            raise FedTinyError(f"no gateway at {self.host}:{self.port}: {why}") from error
+        return greeted(over(connected, timeout), RETURN_SECONDS + HELLO_SECONDS)
+
+    def last_words(self) -> str:
+        return "its gateway has lost it"
+
+    def close(self) -> None:
+        """A connection is all there was."""
+
+
+class SerialLine:
+    """A line to a board, which may have been up for long: it is asked who it is."""
+
+    def __init__(self, path: Path, baud: int = BAUD) -> None:
+        self.path = path
+        self.baud = baud
+
+    def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
+        try:
+            line = os.fdopen(_raw_line(self.path, self.baud), "r+b", buffering=0)
+        except OSError as error:
+            raise FedTinyError(f"cannot open {self.path}: {error.strerror}") from error
+        channel = Channel(line, line, timeout=timeout, noise=BOOT_MESSAGES)
+        try:
+            channel.send_bytes(ASK_WHO)
+        except (EOFError, OSError) as error:
+            channel.close()
+            raise FedTinyError(f"cannot write to {self.path}") from error
+        return greeted(channel)
+
+    def last_words(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        """The channel was all there was."""
+
+
+def _raw_line(path: Path, baud: int) -> int:
+    """A serial line as the system opens it: bytes as they are, eight bits, no parity."""
+    import termios
+    import tty
+
+    speed = getattr(termios, f"B{baud}", None)
+    if speed is None:
+        raise ConfigError(f"a serial line has no {baud} baud; take 115200 or another usual one")
+    line = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+    try:
+        tty.setraw(line)
+        settings = termios.tcgetattr(line)
+        settings[2] |= termios.CLOCAL | termios.CREAD
+        settings[4] = settings[5] = speed
+        termios.tcsetattr(line, termios.TCSANOW, settings)
+        termios.tcflush(line, termios.TCIOFLUSH)
+    except termios.error as error:
+        os.close(line)
+        raise OSError(error.args[0], str(error.args[-1])) from error
+    return line

@@ -1,0 +1,115 @@
+"""Build fedtiny-device, the program with which a device trains without Python.
+
+    python -m fedtiny.native.device_program OUTPUT [--firmware DATA [--name NAME]]
+
+CXX names a cross compiler (say, aarch64-linux-gnu-g++). The program is linked statically, so that
+it runs on any Linux of its architecture; with --firmware it is that of a bare Cortex-M7, which has
+its data in flash.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fedtiny import __version__
+from fedtiny.native import compile as native
+
+SOURCES = native.SOURCES / "device"
+SYSTEMS = ("posix.cpp", "cortex_m7.cpp")
+SECTIONS = ("-ffunction-sections", "-fdata-sections")
+SMALL = ("-Os", "-DNDEBUG")
+EXACT = ("-ffp-contract=off", f'-DFEDTINY_VERSION="{__version__}"')
+"""What a device works out beside the network is NumPy's to the bit: no fused multiply-adds."""
+CORTEX_M7 = ("-mcpu=cortex-m7", "-mfpu=fpv5-d16", "-mfloat-abi=hard", "-mthumb")
+INCLUDED = """
+.section .rodata.device_data, "a"
+.balign 4
+.global device_data_start, device_data_end
+device_data_start: .incbin "{path}"
+device_data_end:
+"""
+LINKING = ("-static", "-Wl,--gc-sections", "-s")
+
+
+def build(
+    target: Path,
+    *,
+    main: Sequence[Path] = (SOURCES / "posix.cpp",),
+    flags: Sequence[str] = SECTIONS,
+    linking: Sequence[str] = LINKING,
+    library: Path | None = None,
+    sanitize: bool = False,
+    strict: bool = False,
+) -> Path:
+    """Compile the program to `target`, with what is of one system in `main`.
+
+    Without a native `library` to link with one is made, which takes most of the time.
+    `flags` follow those of the native library and of the program, which is made small.
+    """
+    command = native.compiler()
+    if command is None:
+        raise native.CannotCompileError("there is no C++ compiler; set CXX to use one by name")
+    kind = native.SANITIZED if sanitize else SMALL
+    command += [*native.COMMON, *native.SINGLE_THREAD, *kind, *flags]
+    strictly = native.STRICT if strict else ("-w",)
+    with tempfile.TemporaryDirectory() as folder:
+        if library is None:
+            library = Path(folder) / "libfedtiny.a"
+            native.build(library, flags, sanitize=sanitize, strict=strict)
+        parts = [path for path in sorted(SOURCES.glob("*.cpp")) if path.name not in SYSTEMS]
+        made = {source: str(Path(folder) / f"{source.stem}.o") for source in (*parts, *main)}
+        jobs = [
+            [*command, *strictly, *EXACT, f"-I{SOURCES}", "-c", str(source), "-o", place]
+            for source, place in made.items()
+        ]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(native.run, jobs))
+        program = Path(folder) / "program"
+        native.run([*command, *made.values(), str(library), *linking, "-o", str(program)])
+        shutil.copyfile(program, target)
+        target.chmod(0o755)
+    return target
+
+
+def build_firmware(
+    target: Path, data: Path, *, name: str = "cortex-m7", strict: bool = False
+) -> Path:
+    """Compile the program of a bare Cortex-M7 to `target`, with a data file in its flash."""
+    with tempfile.TemporaryDirectory() as folder:
+        included = Path(folder) / "flash.S"
+        included.write_text(INCLUDED.format(path=data.resolve()))
+        return build(
+            target,
+            main=(SOURCES / "cortex_m7.cpp", included),
+            flags=(*CORTEX_M7, *SMALL, *SECTIONS, f'-DFEDTINY_DEVICE_NAME="{name}"'),
+            linking=(
+                *("-nostartfiles", f"-T{SOURCES / 'cortex_m7.ld'}", "-Wl,--gc-sections"),
+                "-Wl,--no-warn-rwx-segments",
+            ),
+            strict=strict,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--firmware", type=Path, metavar="DATA", help="a data file")
+    parser.add_argument("--name", default="cortex-m7", help="what the firmware calls itself")
+    asked = parser.parse_args()
+    try:
+        if asked.firmware:
+            made = build_firmware(asked.output, asked.firmware, name=asked.name)
+        else:
+            made = build(asked.output)
+    except native.CannotCompileError as error:
+        sys.exit(f"fedtiny-device was not built: {error}")
+    sys.stdout.write(f"{made}: {made.stat().st_size} bytes\n")
+
+
+if __name__ == "__main__":
+    main()

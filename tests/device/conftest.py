@@ -1,0 +1,40 @@
+"""The program as users build it, compiled once for all of pytest's processes."""
+
+import shutil
+
+import pytest
+
+from fedtiny.native import device_program
+from fedtiny.native.compile import compiler
+from fedtiny.native.library import available
+
+from .building import once
+
+CROSS = "aarch64-linux-gnu-g++"
+EMULATOR = "qemu-aarch64"
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory):
+    """fedtiny-device for this machine."""
+    if compiler() is None or not available():
+        pytest.skip("needs a C++ compiler and the native library")
+
+    def make(target):
+        device_program.build(target, strict=True)
+
+    return once(tmp_path_factory, "fedtiny-device", make)
+
+
+@pytest.fixture(scope="session")
+def foreign_program(tmp_path_factory):
+    """The command of fedtiny-device for 64-bit ARM, under QEMU."""
+    if not shutil.which(CROSS) or not shutil.which(EMULATOR):
+        pytest.skip(f"needs {CROSS} and {EMULATOR}")
+
+    def make(target):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CXX", CROSS)
+            device_program.build(target, strict=True)
+
+    return f"{EMULATOR} {once(tmp_path_factory, 'fedtiny-device-aarch64', make)}"
