@@ -107,3 +107,10 @@ def test_a_narrow_device_fits_what_a_wide_one_does_not():
     wide = {16: 2 * needed[16]}
     both = [largest_fit(model, options, counts, b).batch for b in (wide, wide | {4: between})]
     assert both[0] > both[1]
+
+
+def test_a_run_plans_with_what_a_device_tells():
+    lie = """--lie '{"lanes": 4, "memory": 100000}'"""
+    tight = config(f"1={COMMAND} {lie}", memory_budget="20MB", memory_model="device")
+    with pytest.raises(ConfigError, match=r"more than the budget of 0\.1 MB, at density 0\.1"):
+        assemble(tight)
