@@ -163,6 +163,9 @@ class _Exchange:
         terms = self.told[reply.device]
         scales = self.scales.told(terms.scales) if self._encodes else self.scales
         numbers = scales.quantized(self.layout.values(reply), weight, draw)
+        if request.mechanism and scales.noise:
+            seed = request.mechanism.share_seed(reply.device, numbers.tobytes())
+            numbers = scales.noisy(numbers, seed)
         if self.gradients:
             table = self.gradients.filled(reply, weight, draw)
             numbers = np.concatenate([numbers, table])

@@ -91,6 +91,9 @@ def mechanism(server: "Server", action: str, program: Program) -> Mechanism | No
         number=_number(server),
         counts_bits=config.privacy.clip == "adaptive" and action == "train",
         frozen=freezes_bn(config.train, server.round, config.rounds or 0),
+        shared_by=(config.privacy.neighbors, config.privacy.threshold)
+        if config.privacy.noise == "devices"
+        else None,
     )
 
 
@@ -136,6 +139,7 @@ def summary(server: "Server") -> dict[str, Any]:
             "releases": _number(server),
             "sampling": config.sampling,
             "accountant": config.accountant,
+            **({"noise": config.noise} if config.noise != "server" else {}),
         }
     }
 
