@@ -63,7 +63,7 @@ def test_a_kill_between_the_stages_gives_no_other_message_the_same_noise(
 ):
     """A round is played again from its first or its last stage: the same message, or others."""
     messages = {}
-    seed, stage = Mechanism.share_seed, getattr(secure._Exchange, at)
+    seed, stage = Mechanism.share_seed, getattr(secure._Wire, at)
 
     def recorded(self, device, message):
         messages.setdefault(found := seed(self, device, message), []).append((device, message))
@@ -77,7 +77,7 @@ def test_a_kill_between_the_stages_gives_no_other_message_the_same_noise(
 
     killed.armed = True
     monkeypatch.setattr(Mechanism, "share_seed", recorded)
-    monkeypatch.setattr(secure._Exchange, at, killed)
+    monkeypatch.setattr(secure._Wire, at, killed)
     path = tmp_path / "killed"
     with pytest.raises(KeyboardInterrupt):
         train(noisy_tiny(), path)

@@ -12,9 +12,10 @@ from fedtiny.devices import secure
 from fedtiny.devices.secure import SecureFleet
 from fedtiny.errors import ConfigError, SecureAggregationError
 from fedtiny.federation.messages import Reply, Request
-from fedtiny.federation.secure import Layout, layout_for
+from fedtiny.federation.secure import Bounds, Layout, layout_for
 from fedtiny.federation.verbs import Train
 from fedtiny.privacy.mechanism import Mechanism
+from fedtiny.privacy.secagg.quantize import Scales
 from fedtiny.privacy.secagg.table import Table
 from fedtiny.privacy.secagg.terms import MASKED
 from fedtiny.runs.assembly import assemble
@@ -61,7 +62,7 @@ def test_the_same_candidate_and_almost_the_same_model(finished, tmp_path):
 def test_one_round_is_within_the_bound_of_rounding(monkeypatch):
     """Every value of the mean, against the mean of the same replies unrounded."""
     seen = []
-    values, follow = Layout.values, secure.Bounds.follow
+    values, follow = Layout.values, Bounds.follow
     monkeypatch.setattr(Layout, "values", lambda *told: seen.append(values(*told)) or seen[-1])
 
     def checked(self, layout, scales, mean):
@@ -74,7 +75,7 @@ def test_one_round_is_within_the_bound_of_rounding(monkeypatch):
         follow(self, layout, scales, mean)
         checked.done = True
 
-    monkeypatch.setattr(secure.Bounds, "follow", checked)
+    monkeypatch.setattr(Bounds, "follow", checked)
     assembly = assemble(secure_tiny(selection={"kind": "none"}, rounds=1))
     fedtiny.federation.rounds.prepare(assembly.server, assembly.method)
     fedtiny.federation.rounds.next_round(assembly.server, assembly.method, 1)
@@ -115,7 +116,7 @@ def test_a_stopped_run_resumes_to_the_same_end(finished, tmp_path, rounds):
 def test_a_kill_between_the_stages_reuses_no_mask(finished, tmp_path, monkeypatch):
     """The round is played again after the masked vectors were sent: they look anew."""
     sent = {}
-    carried, told = secure._Exchange._carried, secure._Exchange.shares
+    carried, told = secure._Wire._carried, secure._Wire.shares
 
     def recorded(self, message):
         if message.kind == MASKED:
@@ -130,8 +131,8 @@ def test_a_kill_between_the_stages_reuses_no_mask(finished, tmp_path, monkeypatc
         return told(self, asked)
 
     killed.armed = True
-    monkeypatch.setattr(secure._Exchange, "_carried", recorded)
-    monkeypatch.setattr(secure._Exchange, "shares", killed)
+    monkeypatch.setattr(secure._Wire, "_carried", recorded)
+    monkeypatch.setattr(secure._Wire, "shares", killed)
     path = tmp_path / "killed"
     with pytest.raises(KeyboardInterrupt):
         train(secure_tiny(), path)
@@ -147,7 +148,7 @@ def test_a_kill_between_the_stages_reuses_no_mask(finished, tmp_path, monkeypatc
 def test_the_server_never_gets_a_reply(tmp_path, monkeypatch):
     """All that goes up in a run: no masked vector correlates with what its device computed."""
     plain, masked = [], []
-    quantized, carried = secure.Scales.quantized, secure._Exchange._carried
+    quantized, carried = Scales.quantized, secure._Wire._carried
 
     def noted(self, values, weight, draw):
         plain.append(quantized(self, values, weight, draw))
@@ -158,8 +159,8 @@ def test_the_server_never_gets_a_reply(tmp_path, monkeypatch):
             masked.append(np.frombuffer(message.body[32:], np.uint32))
         return carried(self, message)
 
-    monkeypatch.setattr(secure.Scales, "quantized", noted)
-    monkeypatch.setattr(secure._Exchange, "_carried", recorded)
+    monkeypatch.setattr(Scales, "quantized", noted)
+    monkeypatch.setattr(secure._Wire, "_carried", recorded)
     train(secure_tiny(rounds=6), tmp_path / "run")
     assert len(plain) == len(masked) >= 6 * 8
     scores = []
@@ -242,11 +243,11 @@ def test_no_key_is_saved(finished):
 
 
 def test_bounds_follow_and_a_clipped_value_widens_its_bound():
-    bounds = secure.Bounds()
+    bounds = Bounds()
     assembly = assemble(secure_tiny(selection={"kind": "none"}))
     transport = assembly.server.transport
     fedtiny.federation.rounds.prepare(assembly.server, assembly.method)
-    bounds = transport.secure.bounds
+    bounds = transport.secure.server.bounds
     fedtiny.federation.rounds.next_round(assembly.server, assembly.method, 9)
     first = dict(bounds.known)
     assert not bounds.clipped
@@ -323,7 +324,7 @@ def test_a_rounded_vector_is_never_longer_than_the_clip():
     assembly.server.transport.close()
     request = Request("train", "fedtiny", 0, (Train(1),), theta, mechanism=mechanism)
     layout = layout_for(request, 1000)
-    scales = layout.scales(secure.Bounds(), 1000, 1)
+    scales = layout.scales(Bounds(), 1000, 1)
     draw = np.random.default_rng(0)
     step = draw.standard_normal(len(theta.vector)).astype(np.float32)
     reply = Reply(0, 5, Theta(theta.mask, theta.vector + step), metrics={"loss": 0.0})

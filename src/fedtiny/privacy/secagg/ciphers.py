@@ -26,6 +26,7 @@ class Key(Protocol):
     """A key pair that lives for a run."""
 
     public: bytes
+    private: bytes
 
     def secret_with(self, public: bytes) -> bytes:
         """What this key has in common with the key of a peer, of which this is the public half."""
@@ -34,8 +35,8 @@ class Key(Protocol):
 class Ciphers(Protocol):
     """What a device and the server need of cryptography."""
 
-    def new_key(self) -> Key:
-        """A key pair, to be signed and shown to peers."""
+    def new_key(self, private: bytes | None = None) -> Key:
+        """A key pair, to be signed and shown to peers; or the one of this private half."""
 
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
         """Whether a text was signed by the key of this public half."""
@@ -62,8 +63,8 @@ class Ciphers(Protocol):
 class Cryptography:
     """The real one."""
 
-    def new_key(self) -> Key:
-        return ExchangeKey()
+    def new_key(self, private: bytes | None = None) -> Key:
+        return ExchangeKey(private)
 
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
         return _is_signed(public, text, signature)
@@ -102,7 +103,7 @@ class Cryptography:
 class NoKey:
     """Stands for a key pair where there is no cryptography."""
 
-    public = bytes(KEY_BYTES)
+    public = private = bytes(KEY_BYTES)
 
     def secret_with(self, public: bytes) -> bytes:
         return bytes(KEY_BYTES)
@@ -111,7 +112,7 @@ class NoKey:
 class NoCryptography:
     """No masks: the same sum to the last bit, of vectors that the server could read."""
 
-    def new_key(self) -> Key:
+    def new_key(self, private: bytes | None = None) -> Key:
         return NoKey()
 
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
@@ -182,9 +183,15 @@ class NoSigningKey:
 class ExchangeKey:
     """An X25519 key pair."""
 
-    def __init__(self) -> None:
-        self._key = _part("asymmetric.x25519").X25519PrivateKey.generate()
+    def __init__(self, private: bytes | None = None) -> None:
+        kind = _part("asymmetric.x25519").X25519PrivateKey
+        self._key = kind.generate() if private is None else kind.from_private_bytes(private)
         self.public: bytes = self._key.public_key().public_bytes_raw()
+
+    @property
+    def private(self) -> bytes:
+        """The secret half, which never leaves its device."""
+        return bytes(self._key.private_bytes_raw())
 
     def secret_with(self, public: bytes) -> bytes:
         """What this key has in common with the key of a peer, of which this is the public half."""
