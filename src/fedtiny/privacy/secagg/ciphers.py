@@ -147,9 +147,15 @@ class KeyStream:
 
     def words(self, count: int) -> Words:
         """The next so many words."""
-        stream = bytearray(4 * count)
-        self._encryptor.update_into(bytes(4 * count), stream)
-        return np.frombuffer(stream, np.dtype("<u4")).astype(np.uint32, copy=False)
+        stream = np.empty(count, np.dtype("<u4"))
+        self._encryptor.update_into(_zeros(4 * count), stream.view(np.uint8))
+        return stream.astype(np.uint32, copy=False)
+
+
+@lru_cache(maxsize=1)
+def _zeros(count: int) -> bytes:
+    """What a key stream is added to; masks of a run have one length."""
+    return bytes(count)
 
 
 def key_stream(seed: bytes, count: int) -> Words:

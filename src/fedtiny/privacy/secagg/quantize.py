@@ -94,10 +94,12 @@ class Scales:
         if not 1 <= weight <= self.heaviest:
             raise SecureAggregationError(f"a weight of {weight} is not in 1 to {self.heaviest}")
         numbers = np.empty(self.count, dtype=np.uint32)
-        scaled = np.clip(values, -self._each, self._each) + self._each
+        scaled = np.clip(values, -self._each, self._each)
+        scaled += self._each
         scaled *= weight / self.heaviest * self.levels / (2 * self._each)
         scaled += draw.random(len(scaled))
-        numbers[: len(values)] = np.minimum(np.floor(scaled), self.levels)
+        np.minimum(np.floor(scaled, out=scaled), self.levels, out=scaled)
+        numbers[: len(values)] = scaled
         if self.reports:
             numbers[len(values) : -1] = self._levels_of(values)
         numbers[-1] = weight
