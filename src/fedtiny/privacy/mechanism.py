@@ -1,8 +1,9 @@
 """The Gaussian mechanism: clipped vectors of devices, one sum, noise on it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, fsum, inf, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,14 @@ class Mechanism:
     """Whether it is counted, under noise, how many vectors are within the clip."""
     frozen: bool = False
     """Whether batch norm leaves its statistics as they were sent: they get no noise."""
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Mechanism":
+        """What JSON of all fields says."""
+        told: dict[str, Any] = {
+            name: tuple(own) if isinstance(own, list) else own for name, own in plain.items()
+        }
+        return cls(**told)
 
     @property
     def sum_noise(self) -> float:
