@@ -44,7 +44,7 @@ class Encoding:
         """By the bounds that are known, for so many devices of at most so many samples."""
         layout, table = layout_for(request, devices), table_for(request, devices)
         bound = bounds.known.get(BOUND, FIRST_BOUND)
-        gradients = table and GradientTable(request, table, bound, heaviest)
+        gradients = GradientTable(request, table, bound, heaviest) if table else None
         return cls(request, layout, layout.scales(bounds, devices, heaviest), gradients)
 
     @classmethod

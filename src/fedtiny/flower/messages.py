@@ -9,7 +9,7 @@ that may lie.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -27,17 +27,53 @@ from fedtiny.federation.messages import Request
 from fedtiny.federation.verbs import KNOWN
 from fedtiny.flower.node_log import NodeError
 from fedtiny.models.param_spec import Shape
+from fedtiny.privacy.mechanism import Mechanism
+from fedtiny.privacy.secagg.ciphers import KEY_BYTES, SIGNATURE_BYTES
 from fedtiny.runs.inputs import build_model
 
 STYPE = "fedtiny.wire.v1"
 JOIN = "query.join"
 TRAIN = "train"
+REVEAL, UNMASK = "query.reveal", "query.unmask"  # the stages of secure aggregation after a reply
 QUERIES = tuple(name for name, verb in KNOWN.items() if verb.phase == "select")
 
 DONE, LACKS, FAILED = "done", "lacks", "failed"
 SPEC, THETA = "kit", "theta"  # on the wire as ever, so that any version can refuse another
 MAX_TEXT = 300
 MAX_NAME = 60
+
+
+@dataclass(frozen=True)
+class SecurePart:
+    """What a node needs to mask its reply: the terms of an exchange, and its neighbors' keys."""
+
+    terms: bytes
+    keys: bytes
+    mechanism: Mechanism | None = None
+    """How it clips, under differential privacy; the server's seed stays there."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes, as the simulator counts them."""
+        return len(self.terms) + len(self.keys)
+
+    def add_to(self, records: RecordDict) -> None:
+        """Put it beside a request."""
+        records["terms"], records["keys"] = blob(self.terms), blob(self.keys)
+        if self.mechanism:
+            told = asdict(self.mechanism) | {"seed": 0}
+            records["mechanism"] = ConfigRecord({"json": json.dumps(told)})
+
+    @classmethod
+    def read(cls, records: RecordDict) -> "SecurePart":
+        """What a node was sent."""
+        mechanism = None
+        if "mechanism" in records:
+            try:
+                mechanism = Mechanism.from_plain(json.loads(_text(records, "mechanism", "json")))
+            except (ValueError, TypeError) as error:
+                raise WireError("a message has no mechanism that this node knows") from error
+        return cls(_bytes(records, "terms"), _bytes(records, "keys"), mechanism)
 
 
 @dataclass(frozen=True)
@@ -48,6 +84,7 @@ class Question:
     device: int
     request: bytes
     spec: str = ""
+    secure: SecurePart | None = None
 
     def records(self) -> RecordDict:
         """As Flower carries it."""
@@ -56,6 +93,8 @@ class Question:
             found[SPEC] = blob(self.spec.encode())
         if self.request:
             found["request"] = blob(self.request)
+        if self.secure:
+            self.secure.add_to(found)
         return found
 
     @classmethod
@@ -64,7 +103,8 @@ class Question:
         order = records.config_records["order"]
         spec = _bytes(records, SPEC) if SPEC in records else b""
         request = _bytes(records, "request") if "request" in records else b""
-        return cls(str(order[SPEC]), _integer(order, "device"), request, spec.decode())
+        secure = SecurePart.read(records) if "terms" in records else None
+        return cls(str(order[SPEC]), _integer(order, "device"), request, spec.decode(), secure)
 
 
 @dataclass(frozen=True)
@@ -104,11 +144,15 @@ class Arrival:
     name: str
     samples: int
     claim: int | None
+    key: bytes = b""
+    """Under secure aggregation its key, signed, as peers are shown it."""
 
     def records(self) -> RecordDict:
         """As Flower carries it."""
         claim = -1 if self.claim is None else self.claim
         own = ConfigRecord({"name": self.name, "samples": self.samples, "claim": claim})
+        if self.key:
+            own["key"] = self.key
         return RecordDict({"answer": ConfigRecord({"status": DONE, "words": ""}), "arrival": own})
 
     @classmethod
@@ -119,7 +163,10 @@ class Arrival:
         samples, claim = _integer(own, "samples"), _integer(own, "claim")
         if not name.isprintable() or not 0 < samples < 2**40:
             raise WireError(f"a node says that it is {ascii(name)[:30]} with {samples} samples")
-        return cls(name[:MAX_NAME], samples, claim if claim >= 0 else None)
+        key = own.get("key", b"")
+        if not isinstance(key, bytes) or len(key) not in (0, KEY_BYTES + SIGNATURE_BYTES):
+            raise WireError("a node has sent a key that is none")
+        return cls(name[:MAX_NAME], samples, claim if claim >= 0 else None, key)
 
 
 def told(text: str) -> str:
@@ -172,6 +219,8 @@ class NodeSpec:
     own_data: bool
     shape: Shape
     classes: tuple[str, ...]
+    session: bytes = b""
+    """Under secure aggregation, what keys are signed for; a resumed run has another."""
 
     @property
     def config(self) -> RunConfig:
@@ -199,7 +248,7 @@ class NodeSpec:
             "classes": self.classes,
             "device": self.device.to_plain(),
         }
-        return json.dumps(plain)
+        return json.dumps(plain | ({"session": self.session.hex()} if self.session else {}))
 
     @cached_property
     def key(self) -> str:
@@ -226,6 +275,7 @@ class NodeSpec:
             plain["own_data"],
             tuple(plain["shape"]),
             tuple(plain["classes"]),
+            bytes.fromhex(plain.get("session", "")),
         )
 
 

@@ -1,7 +1,7 @@
 """The ServerApp: the same server as in a simulation, with Flower's nodes behind its transport."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr.app import Context
@@ -11,10 +11,18 @@ from rich.console import Console
 from fedtiny.config import Config
 from fedtiny.data import DataSet
 from fedtiny.devices.device_spec import DeviceSpec
+from fedtiny.devices.secure import heaviest
 from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation.messages import Request
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator, collect
-from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
+from fedtiny.federation.secure_exchange import (
+    SECURE,
+    SecureExchange,
+    SecureServer,
+    is_enough,
+    no_sum,
+)
+from fedtiny.federation.transport import ABSENT, NO_SUM, STRAGGLER, Outcome, Traffic
 from fedtiny.federation.wire import NOTHING_KNOWN, Known, encode_request
 from fedtiny.finish import finish
 from fedtiny.flower import messages
@@ -22,8 +30,16 @@ from fedtiny.flower import settings as run_settings
 from fedtiny.flower.exchange import Exchange, Spool, failure
 from fedtiny.flower.messages import DONE, LACKS, Answer, NodeSpec, Question
 from fedtiny.flower.node_registry import NodeRegistry, Say
+from fedtiny.flower.secure_server import (
+    KEY_LOST,
+    NodePeers,
+    key_traffic,
+    secure_part,
+    take_masked,
+)
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.paths import user_path
+from fedtiny.privacy.secagg.ciphers import Cryptography
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Lines
 from fedtiny.runs.runner import resume, run
@@ -48,6 +64,8 @@ class Asking:
     sendings: dict[int, int] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
+    secure: SecureExchange | None = None
+    """Under secure aggregation, the exchange in which replies are summed unseen."""
 
     def payload(self, known: Known) -> bytes:
         """The request for a device that holds this; encoded once, however many do."""
@@ -59,8 +77,8 @@ class Asking:
 class FlowerTransport:
     """Asks nodes through the SuperLink, spools their replies and folds them in device order."""
 
-    def __init__(self, registry: NodeRegistry) -> None:
-        self.registry = registry
+    def __init__(self, registry: NodeRegistry, secure: SecureServer | None = None) -> None:
+        self.registry, self.secure = registry, secure
         self.spec = registry.spec
         self._known: dict[int, Known] = {}
 
@@ -90,10 +108,34 @@ class FlowerTransport:
             validator = ReplyValidator(request, reducer, self.spec.config, top_weights)
             asking = Asking(request, nodes, exchange, spool, validator)
             asking.failed |= {device: ABSENT for device in devices if device not in there}
+            if self.secure:
+                return self._summed(asking, self.secure)
             self._send(asking, list(nodes))
             self._collect(asking)
             self.registry.note()
             return self._folded(asking)
+
+    def _summed(self, asking: Asking, secure: SecureServer) -> Outcome:
+        """The mean of replies that nobody sees, or none if too few devices are left."""
+        request, devices = asking.request, tuple(asking.nodes)
+        if not is_enough(devices):
+            return no_sum(request, devices, asking.failed)
+        config, assigned = self.spec.config, self.registry.assigned.values()
+        samples = self.registry.shares or [node.samples for node in assigned]
+        most = heaviest(request, samples, config.selection.development_ratio)
+        exchange = asking.secure = secure.opened(request, devices, most)
+        asking.traffic += key_traffic(secure.newly_registered(devices))
+        self._send(asking, list(devices))
+        self._collect(asking)
+        peers = NodePeers(self.registry, asking.nodes)
+        outcome = exchange.outcome(peers, asking.failed)
+        for device, why in outcome.failed.items():
+            if device not in asking.failed and why != NO_SUM:
+                self._fail(asking, device, why)
+        if exchange.why:
+            self.registry.say(f"'{request.action}' counts for nothing: {exchange.why}")
+        self.registry.note()
+        return replace(outcome, traffic=asking.traffic + peers.traffic)
 
     def _send(self, asking: Asking, devices: Sequence[int], with_spec: bool = False) -> None:
         """Send each device what it lacks of the request, and count it."""
@@ -101,9 +143,10 @@ class FlowerTransport:
         spec = self.spec.text if with_spec else ""
         for device in devices:
             payload = asking.payload(self._known.get(device, NOTHING_KNOWN))
-            question = Question(self.spec.key, device, payload, spec)
+            secure = secure_part(asking.secure, device, self.registry.keys)
+            question = Question(self.spec.key, device, payload, spec, secure)
             contents[asking.nodes[device]] = question.records()
-            asking.traffic += Traffic(down=len(payload))
+            asking.traffic += Traffic(down=len(payload) + (secure.size if secure else 0))
             self.registry.traffic += Traffic(down=len(spec.encode()))
             asking.sendings[device] = asking.sendings.get(device, 0) + 1
             self._known[device] = Known.of(theta)
@@ -126,6 +169,9 @@ class FlowerTransport:
                 continue
             if answer.status == DONE:
                 self._keep(asking, device, answer.reply)
+            elif self._has_lost_its_key(asking, answer):
+                self.registry.keys.pop(device)
+                self._fail(asking, device, KEY_LOST)
             elif answer.status == LACKS and asking.sendings[device] < MAX_SENDINGS:
                 self._known[device] = NOTHING_KNOWN
                 self._send(asking, [device], with_spec=answer.text == messages.SPEC)
@@ -134,9 +180,17 @@ class FlowerTransport:
         for node in asking.exchange.awaited:
             self._fail(asking, devices[node], STRAGGLER)
 
+    def _has_lost_its_key(self, asking: Asking, answer: Answer) -> bool:
+        """Whether a node that was started anew must join again before it can mask a reply."""
+        return bool(asking.secure) and answer.status == LACKS and answer.text == messages.SPEC
+
     def _keep(self, asking: Asking, device: int, reply: bytes) -> None:
         """Put a reply by until all are there, unless no honest one is as long."""
         try:
+            if asking.secure:
+                asking.traffic += Traffic(up=len(reply))
+                take_masked(asking.secure, device, reply)
+                return
             asking.validator.check_length(len(reply))
             asking.spool.put(device, reply)
         except ReplyError as refusal:
@@ -164,10 +218,12 @@ class FlowerTransport:
         self.registry.say(f"{name} is left out of '{action}': {why}")
 
     def state(self) -> dict[str, Any]:
-        return {"flower": True}
+        return {"flower": True, **({SECURE: self.secure.state()} if self.secure else {})}
 
     def restore(self, state: Mapping[str, Any], theta: Theta) -> None:
         """To Flower a resumed run is a new one, in which no node remembers anything."""
+        if self.secure and SECURE in state:
+            self.secure.restore(state[SECURE] | {"registered": []})
 
     def close(self) -> None:
         pass
@@ -198,13 +254,16 @@ class FlowerFleet:
     def open_transport(self, spec: DeviceSpec, data: DataSet, split: Split) -> FlowerTransport:
         """Wait until every device has its node, or for as long as the settings say."""
         fleet = spec.config.fleet
-        node_spec = NodeSpec(spec, self._own_data, data.shape, data.classes)
+        privacy = spec.config.privacy
+        secure = SecureServer(spec.config, Cryptography()) if privacy.secure_aggregation else None
+        session = secure.run if secure else b""
+        node_spec = NodeSpec(spec, self._own_data, data.shape, data.classes, session)
         shares = () if self._own_data else [len(own) for own in split.devices.devices]
         self.registry = NodeRegistry(
             self.grid, node_spec, self.settings, self.folder, self.say, shares
         )
         self.registry.present(expected=fleet.devices, least=fleet.min_replies)
-        return FlowerTransport(self.registry)
+        return FlowerTransport(self.registry, secure)
 
     def note(self) -> None:
         if self.registry:

@@ -1,9 +1,10 @@
 """The Gaussian mechanism: clipped vectors of devices, one sum, noise on it."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, fsum, inf, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,14 @@ class Mechanism:
     def is_shared(self) -> bool:
         """Whether devices add the noise, and the server none."""
         return self.shared_by is not None and self.noise_multiplier > 0
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Mechanism":
+        """What JSON of all fields says."""
+        told: dict[str, Any] = {
+            name: tuple(own) if isinstance(own, list) else own for name, own in plain.items()
+        }
+        return cls(**told)
 
     @property
     def sum_noise(self) -> float:

@@ -26,7 +26,10 @@ class Key(Protocol):
     """A key pair that lives for a run."""
 
     public: bytes
-    private: bytes
+
+    @property
+    def private(self) -> bytes:
+        """The secret half, which never leaves its device."""
 
     def secret_with(self, public: bytes) -> bytes:
         """What this key has in common with the key of a peer, of which this is the public half."""

@@ -115,7 +115,7 @@ class SecureDevice:
 
     def masked(self, terms: Terms, values: Words, round: int, request: int) -> Message:
         """The vector under its masks, with the encrypted shares of its own mask's seed."""
-        self._check(terms, round, request)
+        self.check(terms, round, request)
         self._last = terms.number
         self._answered.add(request)
         neighbors = terms.graph[self.device]
@@ -133,7 +133,7 @@ class SecureDevice:
         body = commitment(secret) + total.tobytes()
         return Message(MASKED, terms.number, self.device, sent, body)
 
-    def _check(self, terms: Terms, round: int, request: int) -> None:
+    def check(self, terms: Terms, round: int, request: int) -> None:
         """Refuse terms that are not those of this request, or that would not hide this device."""
         if terms.run != self.run or (terms.round, terms.request) != (round, request):
             raise SecureAggregationError("the terms are those of another run, round or request")
