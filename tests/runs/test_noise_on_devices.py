@@ -10,10 +10,15 @@ import fedtiny
 from fedtiny.config import from_dict
 from fedtiny.devices import secure
 from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.secure import Bounds
+from fedtiny.federation.secure_exchange import Encoding
+from fedtiny.federation.verbs import Train
 from fedtiny.privacy.mechanism import Mechanism
 from fedtiny.privacy.secagg.graph import fewest_summed
 from fedtiny.privacy.secagg.quantize import Scales
 from fedtiny.privacy.secagg.server import SecureSum
+from fedtiny.privacy.secagg.terms import Terms
 from fedtiny.runs.assembly import assemble
 from fedtiny.runs.reporter import Silent
 
@@ -179,3 +184,25 @@ def test_what_it_needs_is_said(privacy, sentence):
 def test_a_noise_that_does_not_fit_is_refused_before_anybody_trains(tmp_path, dp):
     with pytest.raises(FedTinyError, match="too many to be rounded within the clip"):
         train(noisy_tiny({"noise_multiplier": 1e6}), tmp_path / "run")
+
+
+def test_outside_the_simulator_noise_comes_of_the_operating_system(dp):
+    """A device that is asked for the same numbers again draws other noise."""
+    theta = one_round()[0].sent
+    mechanism = Mechanism(0.5, 2.0, 6, 0, 0, 0, shared_by=(40, 0.66))
+    request = Request("train", "fedtiny", 0, (Train(1),), theta, mechanism=mechanism)
+    encoding = Encoding.planned(request, 6, 1, Bounds())
+    reply = Reply(0, 5, theta, metrics={"loss": 0.0})
+    found = [encoding.numbers(reply, 0) for _ in range(2)]
+    assert np.mean(found[0][:-1] == found[1][:-1]) < 0.01
+    repeated = [encoding.numbers(reply, 0, repeats=True) for _ in range(2)]
+    assert np.array_equal(*repeated)
+
+
+def test_terms_that_noise_is_not_scaled_for_are_refused(dp):
+    theta = one_round()[0].sent
+    mechanism = Mechanism(0.5, 2.0, 6, 0, 0, 0, shared_by=(40, 0.9))
+    request = Request("train", "fedtiny", 0, (Train(1),), theta, mechanism=mechanism)
+    terms = Terms(bytes(16), 1, 0, request.id, tuple(range(6)), 40, 0.66)
+    with pytest.raises(FedTinyError, match="scaled for other terms"):
+        Encoding.told(request, terms)
