@@ -157,6 +157,8 @@ class _Wire:
     def _is_lost(self, device: int) -> bool:
         """Whether the device is simulated to be out of reach by now."""
         config, request = self.fleet.config, self.request
+        if not config.fleet.fail_rate:
+            return False
         purpose = f"trouble unmasking {request.action}"
         draw = generator(config.seed, purpose, round=request.round, device=device)
         return bool(draw.random() < config.fleet.fail_rate)
