@@ -246,7 +246,7 @@ def test_a_second_trial_of_an_app_is_told_how_to_go_on(tmp_path, monkeypatch, ca
 
 
 @contextmanager
-def interrupted(home, nodes, tls, say):
+def interrupted(*_):
     """A federation that Ctrl-C ends as soon as it is there."""
     raise KeyboardInterrupt
     yield
