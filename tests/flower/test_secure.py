@@ -20,6 +20,7 @@ from fedtiny.flower.secure_server import KEY_LOST
 from ..runs.tiny import essence, lines, train
 from .federation import Grid, federate, parts
 from .secure import secure_grid, secure_tiny, with_keys
+from .test_own_data import own_config, write_folder
 from .test_resume import without_bytes
 
 GONE = Error(5, "gone")
@@ -305,6 +306,27 @@ def test_a_list_with_a_key_twice_or_of_another_kind_is_refused(tmp_path):
         path.write_text(text)
         with pytest.raises(ConfigError, match=said):
             signing_keys.read_list(str(path))
+
+
+def test_nodes_that_would_evaluate_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="give the server a test set"):
+        federate(secure_grid(tmp_path), secure_tiny(), tmp_path / "run", test="devices")
+
+
+def test_a_node_with_data_of_its_own_does_not_tell_how_much(tmp_path, monkeypatch):
+    """Only a power of two that is no less; the sum has the number of all samples together."""
+    monkeypatch.setenv("FEDTINY_CACHE", str(tmp_path / "cache"))
+    config = own_config(tmp_path, 4, rounds=1, **NO_SELECTION)
+    counts = (24, 27, 30, 33)
+    folders = [write_folder(tmp_path / str(k), count, k) for k, count in enumerate(counts)]
+    nodes = {100 + k: {"name": f"ward-{k}", "data": str(own)} for k, own in enumerate(folders)}
+    grid = Grid(with_keys(nodes, tmp_path / "keys"))
+    secure = replace(config, privacy=replace(config.privacy, secure_aggregation=True))
+    path = federate(grid, secure, tmp_path / "run", data="own")
+    told = json.loads((path / "nodes.json").read_text())["devices"]
+    assert [told[str(k)]["samples"] for k in range(4)] == [32, 32, 32, 64]
+    assert lines(path)[0]["answered"] == [0, 1, 2, 3]
+    assert lines(path)[0]["train_loss"] > 0
 
 
 def test_without_cryptography_is_for_the_simulator(tmp_path):

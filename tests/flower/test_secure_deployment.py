@@ -25,6 +25,7 @@ CONFIG = tiny(
     device_backend="native",
     data={"limit_train": 300, "limit_test": 100},
     fleet={"devices": 4, "partition": "iid"},
+    selection={"kind": "vanilla"},
     privacy={"secure_aggregation": True},
 )
 LATE = 30  # seconds after which the dead node is given up
