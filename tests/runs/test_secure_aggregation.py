@@ -15,6 +15,7 @@ from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.secure import Bounds, Layout, layout_for
 from fedtiny.federation.verbs import Train
 from fedtiny.privacy.mechanism import Mechanism
+from fedtiny.privacy.secagg.ciphers import Cryptography
 from fedtiny.privacy.secagg.quantize import Scales
 from fedtiny.privacy.secagg.table import Table
 from fedtiny.privacy.secagg.terms import MASKED
@@ -260,17 +261,42 @@ def test_settings_are_in_the_run_folder(finished):
     assert replace(finished.config.privacy, secure_aggregation=False).secure_aggregation is False
 
 
-def test_the_cost_model_counts_the_bytes_of_a_steady_round():
-    config = secure_tiny(selection={"kind": "none"}, pruning={"progressive": False})
-    assembly = assemble(config)
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {},
+        {"noise_multiplier": 0.0, "clip": 0.5, "sampling": "fixed"},
+        {"noise_multiplier": 1.0, "sampling": "fixed"},
+        {"noise_multiplier": 1.0, "sampling": "fixed", "noise": "devices"},
+        {"noise_multiplier": 1.0, "sampling": "fixed", "noise": "devices", "clip": 0.5},
+    ],
+)
+def test_the_cost_model_counts_the_bytes_of_a_steady_round(privacy, monkeypatch):
+    if privacy.get("noise_multiplier"):
+        pytest.importorskip("dp_accounting")
+    still = {"selection": {"kind": "none"}, "pruning": {"progressive": False}}
+    assembly = assemble(secure_tiny(SECURE | privacy, **still))
     fedtiny.federation.rounds.prepare(assembly.server, assembly.method)
+    masked, add_stream = [], Cryptography.add_stream
+
+    def counted_stream(self, total, *told):
+        masked.append(total.nbytes)
+        add_stream(self, total, *told)
+
+    monkeypatch.setattr(Cryptography, "add_stream", counted_stream)
     for _ in range(2):
+        masked.clear()
         result = fedtiny.federation.rounds.next_round(assembly.server, assembly.method, 9)
     assembly.server.transport.close()
     work = assembly.workload.under(result.mask)
     counted = fedtiny.cost.traffic.training_round(work, 1)
     assert 6 * counted.down == result.outcome.traffic.down
     assert 6 * counted.up == result.outcome.traffic.up
+    told = fedtiny.cost.privacy.summary(work)["secure_aggregation"]
+    plain = fedtiny.cost.traffic.unsecured_round(work)
+    assert told["extra_bytes_up"] + plain.up == counted.up
+    assert 6 * told["masks"] + 6 == len(masked)  # six more that the server takes away
+    assert 7 * told["mask_bytes"] == sum(masked)
 
 
 def test_the_cost_model_counts_the_bytes_of_selection(finished):

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedtiny.config import Config
 from fedtiny.devices.device_data import development_count
+from fedtiny.devices.shared_cryptography import SharedCryptography
 from fedtiny.errors import FedTinyError, SecureAggregationError
 from fedtiny.federation.messages import Request
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator
@@ -21,7 +22,6 @@ from fedtiny.federation.secure_exchange import (
 from fedtiny.federation.transport import ABSENT, Outcome, Traffic
 from fedtiny.federation.verbs import BnStatistics, Losses
 from fedtiny.privacy.secagg.ciphers import (
-    Cryptography,
     NoCryptography,
     NoSigningKey,
     SigningKey,
@@ -40,7 +40,7 @@ class SecureFleet:
     """
 
     def __init__(self, config: Config) -> None:
-        ciphers = Cryptography() if config.privacy.cryptography else NoCryptography()
+        ciphers = SharedCryptography() if config.privacy.cryptography else NoCryptography()
         self.config = config
         self.server = SecureServer(config, ciphers)
         self.directory: dict[int, bytes] = {}
@@ -133,7 +133,8 @@ class _Wire:
         shared = self.exchange.encoding
         encoding = Encoding.told(self.request, terms) if self._encodes else shared
         device, seed = self.fleet.device(reply.device), self.fleet.config.seed
-        self.exchange.sum.add(self._up(masked_reply(device, encoding, terms, reply, seed)))
+        sent = masked_reply(device, encoding, terms, reply, seed, repeats=True)
+        self.exchange.sum.add(self._up(sent))
 
     def seeds(self, asked: Messages) -> Messages:
         """The stage `reveal`."""

@@ -50,6 +50,9 @@ class Encoding:
     @classmethod
     def told(cls, request: Request, terms: Terms) -> "Encoding":
         """As a device reads it in the terms of an exchange."""
+        shared_by = request.mechanism and request.mechanism.shared_by
+        if shared_by and shared_by != (terms.neighbors, terms.threshold):
+            raise SecureAggregationError("noise is scaled for other terms than the exchange has")
         plan = cls.planned(request, len(terms.participants), 1, Bounds())
         scales = plan.scales.told(terms.scales)
         gradients = plan.gradients and plan.gradients.told(terms.scales, scales.heaviest)
@@ -67,23 +70,35 @@ class Encoding:
         """Numbers of a vector."""
         return self.scales.count + (self.gradients.size if self.gradients else 0)
 
-    def numbers(self, reply: Reply, seed: int) -> Words:
-        """A device's reply, rounded at random by draws of its own."""
+    def numbers(self, reply: Reply, seed: int, repeats: bool = False) -> Words:
+        """A device's reply, rounded at random by draws of its own, with its share of the noise.
+
+        What `repeats` has its noise of the run's seed, and the other of the operating system.
+        """
         purpose = f"stochastic rounding {self.request.id}"
         draw = generator(seed, purpose, round=self.request.round, device=reply.device)
         weight = self.layout.weight(reply)
         numbers = self.scales.quantized(self.layout.values(reply), weight, draw)
+        if self.scales.noise and self.request.mechanism:
+            keyed = self.request.mechanism.share_seed(reply.device, numbers.tobytes())
+            numbers = self.scales.noisy(numbers, keyed if repeats else secrets.token_bytes(32))
         if not self.gradients:
             return numbers
         return np.concatenate([numbers, self.gradients.filled(reply, weight, draw)])
 
 
 def masked_reply(
-    device: SecureDevice, encoding: Encoding, terms: Terms, reply: Reply, seed: int
+    device: SecureDevice,
+    encoding: Encoding,
+    terms: Terms,
+    reply: Reply,
+    seed: int,
+    repeats: bool = False,
 ) -> Message:
-    """What a device sends in place of its reply."""
+    """What a device sends in place of its reply; a simulated one repeats its noise."""
     request = encoding.request
-    return device.masked(terms, encoding.numbers(reply, seed), request.round, request.id)
+    numbers = encoding.numbers(reply, seed, repeats)
+    return device.masked(terms, numbers, request.round, request.id)
 
 
 class SecureServer:

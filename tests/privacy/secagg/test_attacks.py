@@ -5,6 +5,7 @@ import pytest
 
 from fedtiny.privacy.secagg import ciphers
 from fedtiny.privacy.secagg.device import statement
+from fedtiny.privacy.secagg.graph import fewest_summed
 from fedtiny.privacy.secagg.terms import KEYS, MASKED, Message, Terms
 
 from .parties import RUN, Fleet, drawn_vectors, refusal, true_sum
@@ -228,3 +229,22 @@ def test_a_dropout_in_each_round_unmasks_no_other_round():
             off = masked.copy()
             fleet.ciphers.add_stream(off, seed, change)
             assert abs(correlation(off, vectors[9])) < 5 / np.sqrt(2000)
+
+
+def test_no_sum_has_fewer_devices_than_noise_is_scaled_for(fleet):
+    """The worst that a server can do about device 0: neighbors that must be in a sum with it."""
+    terms, _, sent = opened(fleet)
+    spare = terms.degree - terms.needed
+    believed_gone = range(1, 1 + spare)  # who hears that device 0 dropped out
+    known = {peer for peer in believed_gone if 0 in fleet.devices[peer].seeds(1, [0]).entries}
+    every = range(10)
+    shares = 0
+    for peer in range(1 + spare, 10):
+        others = [other for other in every if other != peer]
+        told = fleet.devices[peer].shares(1, relayed(sent, peer, others)).entries
+        shares += 0 in told
+    assert shares == terms.needed
+    known |= set(fleet.devices[0].seeds(1, list(range(9, 9 - spare, -1))).entries)
+    hidden = set(terms.graph[0]) - known
+    assert len(hidden) + 1 == fewest_summed(10, terms.neighbors, terms.threshold)
+    assert refusal(lambda: fleet.devices[0].seeds(1, [min(hidden)])).endswith("are needed")

@@ -140,13 +140,30 @@ class NoCryptography:
         return data[:-TAG_BYTES]
 
 
+class KeyStream:
+    """Words of ChaCha20 that only who has the seed can tell from random ones; it serves once."""
+
+    def __init__(self, seed: bytes) -> None:
+        ciphers = _part("ciphers")
+        algorithm = ciphers.algorithms.ChaCha20(seed, bytes(16))
+        self._encryptor = ciphers.Cipher(algorithm, mode=None).encryptor()
+
+    def words(self, count: int) -> Words:
+        """The next so many words."""
+        stream = np.empty(count, np.dtype("<u4"))
+        self._encryptor.update_into(_zeros(4 * count), stream.view(np.uint8))
+        return stream.astype(np.uint32, copy=False)
+
+
+@lru_cache(maxsize=1)
+def _zeros(count: int) -> bytes:
+    """What a key stream is added to; masks of a run have one length."""
+    return bytes(count)
+
+
 def key_stream(seed: bytes, count: int) -> Words:
-    """So many words that only who has the seed can tell from random ones; a seed serves once."""
-    ciphers = _part("ciphers")
-    cipher = ciphers.Cipher(ciphers.algorithms.ChaCha20(seed, bytes(16)), mode=None)
-    stream = bytearray(4 * count)
-    cipher.encryptor().update_into(bytes(4 * count), stream)
-    return np.frombuffer(stream, np.dtype("<u4")).astype(np.uint32, copy=False)
+    """The first so many words of a seed."""
+    return KeyStream(seed).words(count)
 
 
 class SigningKey:
