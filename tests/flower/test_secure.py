@@ -308,6 +308,19 @@ def test_a_list_with_a_key_twice_or_of_another_kind_is_refused(tmp_path):
             signing_keys.read_list(str(path))
 
 
+def test_noise_of_real_nodes_is_their_own(tmp_path):
+    """It comes from the operating system: another model every time, and the same epsilon."""
+    pytest.importorskip("dp_accounting")
+    noise = {"noise": "devices", "noise_multiplier": 0.5, "clip": 0.5, "sampling": "fixed"}
+    config = secure_tiny(privacy=noise, **ROUNDS)
+    paths = [federate(secure_grid(tmp_path), config, tmp_path / str(k)) for k in range(2)]
+    paths.append(train(config, tmp_path / "simulated").path)
+    assert len({(path / "model.safetensors").read_bytes() for path in paths}) == 3
+    told = [[line["epsilon"] for line in lines(path)] for path in paths]
+    assert told[0] == told[1] == told[2]
+    assert all(line["answered"] == [0, 1, 2, 3, 4] for line in lines(paths[0]))
+
+
 def test_nodes_that_would_evaluate_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="give the server a test set"):
         federate(secure_grid(tmp_path), secure_tiny(), tmp_path / "run", test="devices")

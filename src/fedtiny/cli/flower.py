@@ -106,7 +106,7 @@ class Up:
         from fedtiny.flower.trial import local
 
         _check_nodes(self.nodes)
-        changes, secure = {}, self.secure_aggregation
+        secure, changes = self.secure_aggregation, Flat()
         if self.app:
             changes, secure = self._checked_changes(self.app)
         console = Console(highlight=False, soft_wrap=True)

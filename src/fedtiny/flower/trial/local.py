@@ -218,8 +218,8 @@ def federation(
     try:
         found = Federation(home, port, keys, processes, secagg)
         link = found.start_link()
-        secure = "TLS, nodes known by their keys" if keys else "no TLS, any node may join"
-        say(f"SuperLink at {HOST}:{port} (process {link.process.pid}), {secure}")
+        safety = "TLS, nodes known by their keys" if keys else "no TLS, any node may join"
+        say(f"SuperLink at {HOST}:{port} (process {link.process.pid}), {safety}")
         for number in range(nodes):
             _add_part(found, number, nodes, say)
         yield found
