@@ -10,8 +10,9 @@ from flwr.app import Message as FlowerMessage
 from fedtiny.federation import wire
 from fedtiny.federation.verbs import Evaluate
 from fedtiny.flower import client, signing_keys
-from fedtiny.flower.messages import DONE, FAILED, Answer, NodeSpec, Question
+from fedtiny.flower.messages import DONE, FAILED, Answer, Question
 from fedtiny.flower.node_memory import Memory
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.privacy.secagg import ciphers
 from fedtiny.privacy.secagg.device import statement
 from fedtiny.privacy.secagg.terms import KEYS, MASKED, REVEAL, SEEDS, SHARES, TERMS, UNMASK, Message

@@ -19,9 +19,10 @@ from fedtiny.federation.reply_validator import Arrived, ReplyValidator
 from fedtiny.federation.secure_exchange import Encoding, masked_reply, terms_of
 from fedtiny.federation.transport import MEAN
 from fedtiny.flower import messages, signing_keys
-from fedtiny.flower.messages import DONE, LACKS, Answer, NodeSpec, Question
+from fedtiny.flower.messages import DONE, LACKS, Answer, Question
 from fedtiny.flower.node_log import NodeError
 from fedtiny.flower.node_memory import Memory
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.privacy.secagg.ciphers import Cryptography, SigningKey
 from fedtiny.privacy.secagg.device import Directory, SecureDevice
 from fedtiny.privacy.secagg.terms import KEYS, REVEAL, TERMS, UNMASK, Message
