@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from fedtiny.devices.simulator import Simulator
 from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.federation.secure import Bounds, Layout
 from fedtiny.federation.transport import STRAGGLER
 from fedtiny.flower import signing_keys
 from fedtiny.flower.node_log import told_to_server
@@ -37,6 +38,7 @@ def differing(one, other):
     return [name for name in one if one[name] != other[name]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -59,9 +61,28 @@ def test_every_byte_is_that_of_the_simulator(changes, tmp_path):
     assert asked.count("query.unmask") == len(asked) / 2
 
 
-def test_the_same_candidate_weights_and_adjustment_as_without(tmp_path):
+def checked_means(monkeypatch):
+    """Hold the mean of every exchange against the unrounded one; nodes have as many samples."""
+    seen, checked = [], []
+    values, follow = Layout.values, Bounds.follow
+    monkeypatch.setattr(Layout, "values", lambda *told: seen.append(values(*told)) or seen[-1])
+
+    def following(self, layout, scales, mean):
+        assert len(seen) == 5
+        error = scales.error(5, mean.weight)
+        assert (np.abs(mean.values - np.mean(seen, axis=0)) <= error).all()
+        assert not any(mean.clipped)
+        checked.append(error.max())
+        seen.clear()
+        follow(self, layout, scales, mean)
+
+    monkeypatch.setattr(Bounds, "follow", following)
+    return checked
+
+
+def test_the_same_candidate_weights_and_adjustment_as_without(tmp_path, monkeypatch):
     """Beside plain nodes whose growth and bounds are those of a secure run."""
-    config = secure_tiny(rounds=1)
+    checked, config = checked_means(monkeypatch), secure_tiny(rounds=1)
     hidden = federate(secure_grid(tmp_path), config, tmp_path / "secure")
     plain = secure_tiny(rounds=1, pruning={"growth": "shared"}, robustness={"bound": 0.0})
     beside = federate(Grid(parts(5)), without_masks(plain), tmp_path / "plain")
@@ -72,6 +93,8 @@ def test_the_same_candidate_weights_and_adjustment_as_without(tmp_path):
     assert min(same) >= 0.99
     assert all(np.allclose(ours[name], theirs[name], atol=1e-4) for name in theirs)
     assert lines(hidden)[0]["mask_change"] == lines(beside)[0]["mask_change"] > 0
+    assert len(checked) == 3, "statistics, losses, a round"
+    assert checked[-1] < 1e-4
 
 
 def without_masks(config):
@@ -162,6 +185,7 @@ def test_a_silent_node_is_waited_for_as_long_as_a_stage_may_take(tmp_path, capsy
     assert "device 1 (laptop-1) does not answer 'unmask': too late" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_node_that_was_started_anew_joins_again_with_a_new_key(tmp_path, capsys):
     """Its peers take the new key, and the sums are right again."""
     node = list(parts(5))[2]
@@ -308,6 +332,7 @@ def test_a_list_with_a_key_twice_or_of_another_kind_is_refused(tmp_path):
             signing_keys.read_list(str(path))
 
 
+@pytest.mark.slow
 def test_noise_of_real_nodes_is_their_own(tmp_path):
     """It comes from the operating system: another model every time, and the same epsilon."""
     pytest.importorskip("dp_accounting")

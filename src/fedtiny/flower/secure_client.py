@@ -16,7 +16,7 @@ from fedtiny.devices.node import answer
 from fedtiny.errors import SecureAggregationError
 from fedtiny.federation.messages import Request
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator
-from fedtiny.federation.secure_exchange import Encoding, masked_reply, terms_of
+from fedtiny.federation.secure_exchange import RUN_BYTES, Encoding, masked_reply, terms_of
 from fedtiny.federation.transport import MEAN
 from fedtiny.flower import messages, signing_keys
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
@@ -89,6 +89,8 @@ def join(spec: NodeSpec, memory: Memory, node: NodeConfig) -> SecureDevice:
             "(secagg-neighbors, secagg-threshold)"
         )
     party, left = identity.party(spec.session), list(held.get("left", []))
+    if len(spec.session) != RUN_BYTES:
+        raise SecureAggregationError("the run has no name that keys could be signed for")
     if session in left:
         raise SecureAggregationError("this node has left that run for another one")
     if held.get("session") == session:
