@@ -14,7 +14,7 @@ from fedtiny.federation.secure import Bounds, Layout
 from fedtiny.federation.transport import STRAGGLER
 from fedtiny.flower import signing_keys
 from fedtiny.flower.node_log import told_to_server
-from fedtiny.flower.node_memory import Memory
+from fedtiny.flower.node_memory import THETA, Memory
 from fedtiny.flower.secure_client import Identity
 from fedtiny.flower.secure_server import KEY_LOST
 
@@ -206,6 +206,24 @@ def test_a_node_that_was_started_anew_joins_again_with_a_new_key(tmp_path, capsy
     assert lines(path)[1]["failed"] == {"2": KEY_LOST}
     assert grid.kinds(node).count("query.join") == 2
     assert held(grid, node)["device"]["key"] != keys[0]
+
+
+def test_one_node_lacks_its_key_and_another_its_theta(tmp_path):
+    """The second is asked again in the same exchange, with the keys of all who were asked."""
+    lost, forgetful = list(parts(5))[2], list(parts(5))[3]
+
+    def trouble(grid, asked, message):
+        if message.metadata.message_type == "train" and grid.kinds(asked).count("train") == 1:
+            if asked == lost:
+                grid.contexts[lost].state = RecordDict()
+            elif asked == forgetful:
+                grid.contexts[forgetful].state.pop(THETA)
+
+    config = secure_tiny(rounds=2, pruning={"progressive": False}, **NO_SELECTION)
+    grid = secure_grid(tmp_path, 5, trouble)
+    path = federate(grid, config, tmp_path / "run")
+    assert lines(path)[1]["answered"] == [0, 1, 3, 4]
+    assert grid.kinds(forgetful).count("train") == 3
 
 
 def held(grid, node):

@@ -49,6 +49,8 @@ class Asking:
     traffic: Traffic = field(default_factory=Traffic)
     secure: SecureExchange | None = None
     """Under secure aggregation, the exchange in which replies are summed unseen."""
+    keys: Mapping[int, bytes] = field(default_factory=dict)
+    """The signed keys of its devices, when it began."""
 
     def payload(self, known: Known) -> bytes:
         """The request for a device that holds this; encoded once, however many do."""
@@ -107,6 +109,7 @@ class FlowerTransport:
         samples = self.registry.shares or [node.samples for node in assigned]
         most = heaviest(request, samples, config.selection.development_ratio)
         exchange = asking.secure = secure.opened(request, devices, most)
+        asking.keys = dict(self.registry.keys)
         asking.traffic += key_traffic(secure.newly_registered(devices))
         self._send(asking, list(devices))
         self._collect(asking)
@@ -126,7 +129,7 @@ class FlowerTransport:
         spec = self.spec.text if with_spec else ""
         for device in devices:
             payload = asking.payload(self._known.get(device, NOTHING_KNOWN))
-            secure = secure_part(asking.secure, device, self.registry.keys)
+            secure = secure_part(asking.secure, device, asking.keys)
             question = Question(self.spec.key, device, payload, spec, secure)
             contents[asking.nodes[device]] = question.records()
             asking.traffic += Traffic(down=len(payload) + (secure.size if secure else 0))
@@ -153,7 +156,7 @@ class FlowerTransport:
             if answer.status == DONE:
                 self._keep(asking, device, answer.reply)
             elif self._has_lost_its_key(asking, answer):
-                self.registry.keys.pop(device)
+                self.registry.keys.pop(device, None)
                 self._fail(asking, device, KEY_LOST)
             elif answer.status == LACKS and asking.sendings[device] < MAX_SENDINGS:
                 self._known[device] = NOTHING_KNOWN
