@@ -230,14 +230,6 @@ def test_what_cannot_be_combined_is_refused(changes, said):
     assert "\n" not in str(caught.value)
 
 
-def test_real_devices_are_refused():
-    pytest.importorskip("flwr")
-    from fedtiny.flower.settings import _for_nodes
-
-    with pytest.raises(ConfigError, match="over Flower the server sees every reply"):
-        _for_nodes(secure_tiny())
-
-
 def test_growth_left_open_is_shared_and_said():
     assembly = assemble(secure_tiny())
     assembly.server.transport.close()

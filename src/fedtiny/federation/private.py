@@ -197,6 +197,11 @@ def check_test(config: Config, test: Sequence[object]) -> None:
             "devices would measure the model on their own data, to which differential privacy adds "
             "no noise; give the server a test set (flower.test = 'server')"
         )
+    if config.privacy.secure_aggregation and not test:
+        raise ConfigError(
+            "devices would measure the model on their own data, and secure aggregation does not "
+            "hide whose accuracy is whose; give the server a test set (flower.test = 'server')"
+        )
 
 
 def refuse_open_verbs(method: str, program: Program) -> None:

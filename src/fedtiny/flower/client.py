@@ -18,9 +18,10 @@ from fedtiny.errors import DataError
 from fedtiny.federation import wire
 from fedtiny.federation.messages import Request
 from fedtiny.flower import messages, secure_client
-from fedtiny.flower.messages import DONE, FAILED, LACKS, Answer, Arrival, NodeSpec, Question
+from fedtiny.flower.messages import DONE, FAILED, LACKS, Answer, Arrival, Question
 from fedtiny.flower.node_log import LOG, NodeError, told_to_server
 from fedtiny.flower.node_memory import Memory
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.models.param_spec import Shape
 from fedtiny.paths import user_path
 from fedtiny.runs.inputs import load_data, smallest_input

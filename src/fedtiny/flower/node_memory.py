@@ -10,7 +10,7 @@ from fedtiny.devices.node import Receiver
 from fedtiny.federation import wire
 from fedtiny.federation.messages import Request
 from fedtiny.flower import messages
-from fedtiny.flower.messages import NodeSpec, key_of
+from fedtiny.flower.node_spec import NodeSpec, key_of
 from fedtiny.sparse.theta import Theta
 
 SPEC, THETA = "fedtiny.spec", "fedtiny.theta"  # in the state of a context

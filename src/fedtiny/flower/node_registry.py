@@ -13,7 +13,8 @@ from fedtiny.federation.transport import ABSENT, STRAGGLER, Traffic
 from fedtiny.files import write_json
 from fedtiny.flower import signing_keys
 from fedtiny.flower.exchange import Exchange, failure
-from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, NodeSpec, Question
+from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.secure_server import check_key
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.runs.folder import RunFolder

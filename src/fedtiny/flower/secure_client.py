@@ -16,12 +16,13 @@ from fedtiny.devices.node import answer
 from fedtiny.errors import SecureAggregationError
 from fedtiny.federation.messages import Request
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator
-from fedtiny.federation.secure_exchange import Encoding, masked_reply, terms_of
+from fedtiny.federation.secure_exchange import RUN_BYTES, Encoding, masked_reply, terms_of
 from fedtiny.federation.transport import MEAN
 from fedtiny.flower import messages, signing_keys
-from fedtiny.flower.messages import DONE, LACKS, Answer, NodeSpec, Question
+from fedtiny.flower.messages import DONE, LACKS, Answer, Question
 from fedtiny.flower.node_log import NodeError
 from fedtiny.flower.node_memory import Memory
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.privacy.secagg.ciphers import Cryptography, SigningKey
 from fedtiny.privacy.secagg.device import Directory, SecureDevice
 from fedtiny.privacy.secagg.terms import KEYS, REVEAL, TERMS, UNMASK, Message
@@ -88,6 +89,8 @@ def join(spec: NodeSpec, memory: Memory, node: NodeConfig) -> SecureDevice:
             "(secagg-neighbors, secagg-threshold)"
         )
     party, left = identity.party(spec.session), list(held.get("left", []))
+    if len(spec.session) != RUN_BYTES:
+        raise SecureAggregationError("the run has no name that keys could be signed for")
     if session in left:
         raise SecureAggregationError("this node has left that run for another one")
     if held.get("session") == session:

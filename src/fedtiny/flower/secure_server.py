@@ -11,7 +11,8 @@ from fedtiny.federation.secure_exchange import SecureExchange
 from fedtiny.federation.transport import STRAGGLER, Traffic
 from fedtiny.flower import messages
 from fedtiny.flower.exchange import Exchange, failure
-from fedtiny.flower.messages import DONE, Answer, Arrival, NodeSpec, Question, SecurePart
+from fedtiny.flower.messages import DONE, Answer, Arrival, Question, SecurePart
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.privacy.secagg.ciphers import KEY_BYTES, SIGNATURE_BYTES, Cryptography
 from fedtiny.privacy.secagg.device import Directory, statement
