@@ -26,6 +26,7 @@ import numpy as np
 from fedtiny import cost
 from fedtiny.config import Config, DataConfig, FleetConfig, PrivacyConfig
 from fedtiny.federation.rounds import next_round, prepare
+from fedtiny.privacy.secagg import discrete_gaussian
 from fedtiny.privacy.secagg.ciphers import Cryptography, SigningKey
 from fedtiny.privacy.secagg.device import SecureDevice
 from fedtiny.privacy.secagg.server import Messages, SecureSum
@@ -68,6 +69,16 @@ def side_by_side(seconds: dict[str, list[float]], mode: str) -> dict[str, float]
     """How many times a plain round a round takes: of all rounds, and the median of pairs."""
     own, plain = np.array(seconds[mode]), np.array(seconds["plain"])
     return {"total": float(own.sum() / plain.sum()), "median": float(np.median(own / plain))}
+
+
+def noise_seconds(values: int, times: int = 5) -> float:
+    """Processor seconds in which a device draws its share of the noise, the least of some."""
+    found = []
+    for number in range(times):
+        started = time.process_time()
+        discrete_gaussian.draw(values, discrete_gaussian.MOST_BITS, bytes([number]) * 32)
+        found.append(time.process_time() - started)
+    return min(found)
 
 
 def round_seconds(rounds: int) -> dict[str, list[float]]:
@@ -171,6 +182,8 @@ def main() -> None:
         total, median = ratios[mode].values()
         shown = f"{total:.2f} times plain, median {median:.2f}"
         print(f"  {mode:22} {np.mean(own):.3f} {np.median(own):.3f}  {shown}")
+    noise = noise_seconds(options.values)
+    print(f"noise of a device on {options.values:,} values: {noise * 1e3:.0f} ms")
     many = []
     print(f"one exchange of {options.values:,} values:")
     for count in options.devices:
@@ -187,6 +200,7 @@ def main() -> None:
             "by_growth": beside,
             "seconds": seconds,
             "times_plain": ratios,
+            "noise_seconds": noise,
             "many": many,
             "values": options.values,
         }
