@@ -26,6 +26,7 @@ NOT_RUN = {
     "fedtiny run --method synflow --density 0.1 --width 8 --rounds 40": "takes minutes",
     "fedtiny cost --memory-budget 3MB": "walks the flow of a full network, minutes on two cores",
     "fedtiny run --privacy.epsilon": "needs fedtiny[dp]: tests/runs/test_privacy.py has that",
+    "fedtiny run --privacy.noise": "needs extras: tests/runs/test_noise_on_devices.py has that",
     "fedtiny run --method erk": "its package is installed first: tests/methods has that",
     "fedtiny compare --methods erk": "its package is installed first: tests/methods has that",
 }

@@ -10,6 +10,7 @@ import fedtiny
 from fedtiny.config import from_dict
 from fedtiny.devices import secure
 from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.federation import private
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.secure import Bounds
 from fedtiny.federation.secure_exchange import Encoding
@@ -206,3 +207,9 @@ def test_terms_that_noise_is_not_scaled_for_are_refused(dp):
     terms = Terms(bytes(16), 1, 0, request.id, tuple(range(6)), 40, 0.66)
     with pytest.raises(FedTinyError, match="scaled for other terms"):
         Encoding.told(request, terms)
+
+
+def test_a_run_says_what_its_noise_follows_from():
+    (told,) = private.remarks(noisy_tiny())
+    assert told.startswith("simulated devices draw their noise by --seed")
+    assert private.remarks(noisy_tiny({"secret_noise": True})) == ()

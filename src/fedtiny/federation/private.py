@@ -218,6 +218,12 @@ def remarks(config: Config) -> tuple[str, ...]:
     """What whoever starts a private run should know, in sentences."""
     if not config.privacy.differential or config.privacy.secret_noise:
         return ()
+    if config.privacy.noise == "devices":
+        return (
+            "simulated devices draw their noise by --seed, so that a run repeats; real ones by "
+            "their operating system; who is asked follows from --seed without "
+            "--privacy.secret-noise",
+        )
     return (
         "privacy's noise follows from --seed, which devices know: whoever has it can take the "
         "noise away; with data that matter use --privacy.secret-noise",
