@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 import fedtiny
 from fedtiny.devices import secure
 from fedtiny.devices.secure import SecureFleet
-from fedtiny.devices.shared_cryptography import MOST_BYTES, SharedCryptography
+from fedtiny.devices.shared_cryptography import MAX_BYTES, SharedCryptography
 from fedtiny.errors import ConfigError, SecureAggregationError
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.secure import Bounds, Layout, layout_for
@@ -427,10 +427,10 @@ def test_what_two_ends_compute_alike_is_what_each_would_compute():
 
 def test_few_masks_are_held(monkeypatch):
     shared, total = SharedCryptography(), np.zeros(1000, np.uint32)
-    monkeypatch.setattr("fedtiny.devices.shared_cryptography.MOST_BYTES", 10 * total.nbytes)
+    monkeypatch.setattr("fedtiny.devices.shared_cryptography.MAX_BYTES", 10 * total.nbytes)
     for seed in range(25):
         shared.add_stream(total, bytes([seed]) * 32, 1)
-    assert shared._held == 10 * total.nbytes <= MOST_BYTES
+    assert shared._held == 10 * total.nbytes <= MAX_BYTES
     for seed in range(25):  # those that were let go are made again
         shared.add_stream(total, bytes([seed]) * 32, -1)
     assert not total.any()

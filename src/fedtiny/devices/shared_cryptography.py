@@ -6,8 +6,8 @@ import numpy as np
 
 from fedtiny.privacy.secagg.ciphers import Cryptography, Key, Words, key_stream
 
-MOST_KEYS = 1 << 14  # derived keys that are held, of an exchange or a few
-MOST_BYTES = 1 << 27  # of masks that are held until the other end needs them
+MAX_KEYS = 1 << 14  # derived keys that are held, of an exchange or a few
+MAX_BYTES = 1 << 27  # of masks that are held until the other end needs them
 
 
 class SharedCryptography(Cryptography):
@@ -19,7 +19,7 @@ class SharedCryptography(Cryptography):
 
     def __init__(self) -> None:
         self._secrets: dict[frozenset[bytes], bytes] = {}
-        self._derived = lru_cache(MOST_KEYS)(super().derived)
+        self._derived = lru_cache(MAX_KEYS)(super().derived)
         self._masks: dict[bytes, Words] = {}
         self._held = 0
 
@@ -47,7 +47,7 @@ class SharedCryptography(Cryptography):
     def _hold(self, seed: bytes, mask: Words) -> None:
         self._masks[seed] = mask
         self._held += mask.nbytes
-        while self._held > MOST_BYTES:  # the oldest, of which some were never asked for again
+        while self._held > MAX_BYTES:  # the oldest, of which some were never asked for again
             self._taken(next(iter(self._masks)))
 
 

@@ -148,7 +148,7 @@ class KeyStream:
         algorithm = ciphers.algorithms.ChaCha20(seed, bytes(16))
         self._encryptor = ciphers.Cipher(algorithm, mode=None).encryptor()
 
-    def words(self, count: int) -> Words:
+    def take(self, count: int) -> Words:
         """The next so many words."""
         stream = np.empty(count, np.dtype("<u4"))
         self._encryptor.update_into(_zeros(4 * count), stream.view(np.uint8))
@@ -163,7 +163,7 @@ def _zeros(count: int) -> bytes:
 
 def key_stream(seed: bytes, count: int) -> Words:
     """The first so many words of a seed."""
-    return KeyStream(seed).words(count)
+    return KeyStream(seed).take(count)
 
 
 class SigningKey:

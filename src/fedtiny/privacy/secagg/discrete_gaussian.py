@@ -12,7 +12,7 @@ from fedtiny.privacy.secagg.ciphers import KeyStream
 Numbers = NDArray[np.int64]
 Naturals = NDArray[np.uint64]
 Bools = NDArray[np.bool_]
-MOST_BITS = 24
+MAX_BITS = 24
 """A deviation of 2^24: the square of 2^8 deviations is below 2^64, and none is ever as far out."""
 WASTED = 2.2  # numbers that are drawn for one that is kept, on average about 2.08
 
@@ -23,8 +23,8 @@ def draw(count: int, bits: int, seed: bytes) -> Numbers:
     >>> draw(6, 3, bytes(32)).tolist()
     [21, -8, -14, -11, 9, -9]
     """
-    if not 0 <= bits <= MOST_BITS:
-        raise ValueError(f"a deviation of 2^{bits} is not in 2^0 to 2^{MOST_BITS}")
+    if not 0 <= bits <= MAX_BITS:
+        raise ValueError(f"a deviation of 2^{bits} is not in 2^0 to 2^{MAX_BITS}")
     stream, found, missing = KeyStream(seed), [np.empty(0, np.int64)], count
     while missing > 0:
         found.append(_candidates(int(WASTED * missing) + 16, bits, stream)[:missing])
@@ -45,7 +45,7 @@ def _candidates(count: int, bits: int, stream: KeyStream) -> Numbers:
     square, scale = away * away, np.uint64(2 * bits + 1)
     kept = _times(len(square), stream) >= square >> scale
     kept &= _decays(square & np.uint64((1 << int(scale)) - 1), int(scale), stream)
-    negative = stream.words(len(kept)) % 2 == 1
+    negative = stream.take(len(kept)) % 2 == 1
     kept &= ~(negative & (magnitudes == 0))
     signed = magnitudes.astype(np.int64)
     np.negative(signed, out=signed, where=negative)
@@ -58,8 +58,8 @@ def _uniform(count: int, bits: int, stream: KeyStream) -> Naturals:
     if bits == 0:
         return np.zeros(count, np.uint64)
     if bits <= 32:
-        return stream.words(count).astype(np.uint64) >> np.uint64(32 - bits)
-    return stream.words(2 * count).view(np.uint64) >> np.uint64(64 - bits)
+        return stream.take(count).astype(np.uint64) >> np.uint64(32 - bits)
+    return stream.take(2 * count).view(np.uint64) >> np.uint64(64 - bits)
 
 
 def _decays(numerators: Naturals, bits: int, stream: KeyStream) -> Bools:
@@ -89,8 +89,8 @@ def _one_in(number: int, count: int, stream: KeyStream) -> Bools:
     """True with chance 1 / number."""
     if number == 1:
         return np.ones(count, np.bool_)
-    limit, drawn = 2**32 - 2**32 % number, stream.words(count).astype(np.uint64)
+    limit, drawn = 2**32 - 2**32 % number, stream.take(count).astype(np.uint64)
     while (beyond := np.flatnonzero(drawn >= limit)).size:
-        drawn[beyond] = stream.words(beyond.size)
+        drawn[beyond] = stream.take(beyond.size)
     found: Bools = drawn % np.uint64(number) == 0
     return found

@@ -35,7 +35,7 @@ class NoiseShares:
     @cached_property
     def bits(self) -> int:
         """The deviation of a share is 2^bits steps: as large as fits the ring."""
-        for bits in range(discrete_gaussian.MOST_BITS, LEAST_BITS - 1, -1):
+        for bits in range(discrete_gaussian.MAX_BITS, LEAST_BITS - 1, -1):
             if 2 * (self._clip(bits) * self.devices + self._margin(bits)) < RING:
                 return bits
         raise SecureAggregationError(
