@@ -33,10 +33,11 @@ from fedtiny.federation.messages import Reply
 from fedtiny.federation.rounds import play_round
 from fedtiny.federation.server import Server
 from fedtiny.federation.wire import encode_reply
-from fedtiny.flower.messages import DONE, Answer, Arrival, NodeSpec, Question
+from fedtiny.flower.messages import DONE, Answer, Arrival, Question
 from fedtiny.flower.node_registry import NodeRegistry
-from fedtiny.flower.server import FlowerTransport
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.settings import FlowerSettings
+from fedtiny.flower.transport import FlowerTransport
 from fedtiny.models import ParamSpec
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.formatting import size

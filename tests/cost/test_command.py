@@ -8,6 +8,7 @@ from fedtiny.cli.cost import command
 from fedtiny.cli.main import dispatch
 from fedtiny.errors import ConfigError
 from fedtiny.methods import OURS
+from fedtiny.privacy.accountant import Release, epsilon
 
 SMALL = ["--model", "small", "--width", "4"]
 
@@ -206,3 +207,44 @@ def test_networks_of_sequences_and_tables_need_a_shape(model, example):
         ConfigError, match=f"^{model} reads .*; give --shape, such as .* {example}$"
     ):
         command(["--model", model])
+
+
+PRIVATE = ["--density", "0.1", "--devices", "20", "--rounds", "4"]
+
+
+def test_epsilon_of_the_planned_rounds(capsys):
+    pytest.importorskip("dp_accounting")
+    methods = ["--methods", "fedavg", "fedtiny", "feddst"]
+    document = printed_json(capsys, *SMALL, *PRIVATE, *methods, "--noise-multiplier", "2")
+    told = [row.get("privacy") for row in document["rows"]]
+    assert [own and own["releases"] for own in told] == [4, 5, None]  # a selection more
+    assert told[0]["epsilon"] == pytest.approx(
+        epsilon([(Release(2.0, "poisson", 1.0, 20), 4)], 20**-1.1)
+    )
+    assert "devices of method 'feddst' send masks" in document["rows"][2]["notes"][0]
+    document = printed_json(capsys, *SMALL, *PRIVATE, "--methods", "snip", "--epsilon", "6")
+    assert 5.9 < document["rows"][0]["privacy"]["epsilon"] <= 6
+
+
+def test_without_noise_there_is_no_epsilon(capsys):
+    flags = [*SMALL, *PRIVATE, "--methods", "snip", "--noise-multiplier", "0"]
+    assert printed_json(capsys, *flags)["rows"][0]["privacy"]["epsilon"] is None
+    assert command(flags) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "epsilon inf at delta 0.037 after 4 questions to devices, noise multiplier 0" in said
+
+
+def test_secure_aggregation_says_what_it_adds(capsys):
+    flags = [*SMALL, *PRIVATE, "--methods", "fedtiny", "--growth", "gradient"]
+    plain, hidden = (
+        printed_json(capsys, *flags, *more)["rows"][0] for more in ([], ["--secure-aggregation"])
+    )
+    told = hidden["secure_aggregation"]
+    assert hidden["bytes_up"] - plain["bytes_up"] == told["extra_bytes_up"]
+    assert hidden["bytes_down"] - plain["bytes_down"] == told["extra_bytes_down"]
+    assert (told["devices"], told["neighbors"], told["masks"]) == (20, 19, 20)
+    assert told["table_bytes"] < hidden["bytes_adjusting_up"]
+    assert command([*flags, "--secure-aggregation"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "20 devices with 19 neighbors each: fedtiny at density 0.1 takes" in said
+    assert "the largest gradients travel in a table of" in said

@@ -28,6 +28,7 @@ NOT_RUN = {
     "fedtiny run --privacy.epsilon": "needs fedtiny[dp]: tests/runs/test_privacy.py has that",
     "fedtiny run --fleet.devices 4 --device.program": "tests/device/test_run.py has such runs",
     "fedtiny gateway": "serves until it is stopped",
+    "fedtiny run --privacy.noise": "needs extras: tests/runs/test_noise_on_devices.py has that",
     "fedtiny run --method erk": "its package is installed first: tests/methods has that",
     "fedtiny compare --methods erk": "its package is installed first: tests/methods has that",
 }

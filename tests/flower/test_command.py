@@ -24,6 +24,7 @@ from flwr.serverapp import ServerApp
 from fedtiny.cli.main import dispatch
 from fedtiny.config import Config, FleetConfig, resolve, to_dict
 from fedtiny.errors import FedTinyError, RunError
+from fedtiny.flower import signing_keys
 from fedtiny.flower.settings import PACKAGE, FlowerSettings, parse_changes, read, read_app
 from fedtiny.flower.trial import certificates, local
 from fedtiny.flower.trial.local import Processes, descendants, executable
@@ -108,6 +109,7 @@ def test_keys_fit_together_and_are_private(tmp_path):
 def test_keys_are_never_written_over(tmp_path, capsys):
     order = ["flower", "keys", str(tmp_path / "keys"), "--host", "localhost", "--nodes", "1"]
     assert dispatch(order) == 0
+    assert set(signing_keys.read_list(str(tmp_path / "keys" / "secagg-keys"))) == {0}
     before = (tmp_path / "keys" / "node0").read_bytes()
     assert dispatch(order) == 1
     assert "keys are never written over" in capsys.readouterr().err
@@ -246,7 +248,7 @@ def test_a_second_trial_of_an_app_is_told_how_to_go_on(tmp_path, monkeypatch, ca
 
 
 @contextmanager
-def interrupted(home, nodes, tls, say):
+def interrupted(*_):
     """A federation that Ctrl-C ends as soon as it is there."""
     raise KeyboardInterrupt
     yield

@@ -71,8 +71,20 @@ class Arguments:
     """Whose state a device holds."""
     pool_size: int | Literal["auto"] | None = None
     """Number of candidates C; auto is 0.1 / density."""
+    rounds: int | None = None
+    """Rounds of the run, for epsilon; default: the data set's."""
+    devices: int | None = None
+    """Devices of the run, for privacy."""
+    fraction: float | None = None
+    """Share of the devices that a round asks, for privacy."""
+    growth: Literal["gradient", "random", "shared", "fisher", "votes"] | None = None
+    """How weights grow, which decides what devices send in adjusting rounds."""
     secure_aggregation: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Count the bytes of masked replies, keys and shares (10 devices, or as the file says)."""
+    """Count the bytes and the work of masked replies, keys and shares."""
+    epsilon: float | None = None
+    """Differential privacy: the noise for this budget in all rounds."""
+    noise_multiplier: float | None = None
+    """Differential privacy: the epsilon that this noise leaves after all rounds."""
     layers: bool = False
     """Show FLOPs by layer too, for one image."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -109,6 +121,7 @@ def command(arguments: list[str]) -> int:
         *_of_all_parameters(rows),
         *chosen,
         *_selections(rows),
+        *_private(rows),
         *_notes(rows),
     ):
         console.print(line, markup=False)
@@ -117,7 +130,9 @@ def command(arguments: list[str]) -> int:
 
 def _config(arguments: Arguments, base: Config) -> Config:
     train = _said(arguments, "local_epochs", "batch_size", "optimizer")
-    own = _said(arguments, "model", "width", "memory_budget", "memory_model", "flops_budget")
+    own = _said(
+        arguments, "model", "width", "memory_budget", "memory_model", "flops_budget", "rounds"
+    )
     hidden = base.privacy.secure_aggregation or arguments.secure_aggregation
     config = replace(
         base,
@@ -125,8 +140,13 @@ def _config(arguments: Arguments, base: Config) -> Config:
         data=replace(base.data, name=arguments.data or base.data.name),
         train=replace(base.train, **train),
         selection=replace(base.selection, **_said(arguments, "pool_size")),
-        pruning=replace(base.pruning, **_said(arguments, "budgets", "flow_beta")),
-        privacy=replace(base.privacy, secure_aggregation=hidden),
+        pruning=replace(base.pruning, **_said(arguments, "budgets", "flow_beta", "growth")),
+        fleet=replace(base.fleet, **_said(arguments, "devices", "fraction")),
+        privacy=replace(
+            base.privacy,
+            secure_aggregation=hidden,
+            **_said(arguments, "epsilon", "noise_multiplier"),
+        ),
     )
     return configs.resolve(config)
 
@@ -245,6 +265,39 @@ def _selections(rows: list[Row]) -> list[str]:
         for row in rows
         if row.get("selection_flops")
     ]
+
+
+def _private(rows: list[Row]) -> list[str]:
+    """What privacy takes, each sentence once for all rows that it is true of."""
+    told = [_epsilon_line(row["privacy"]) for row in rows if "privacy" in row]
+    for row in (row for row in rows if "secure_aggregation" in row):
+        told += _mask_lines(row["secure_aggregation"], row)
+    return list(dict.fromkeys(told))
+
+
+def _epsilon_line(told: Row) -> str:
+    return (
+        f"differential privacy of a device: epsilon {formatting.epsilon(told)} at delta "
+        f"{told['delta']:.2g} after {told['releases']} questions to devices, noise multiplier "
+        f"{told['noise_multiplier']:.3g}, sampling {told['sampling']}, noise by the {told['noise']}"
+    )
+
+
+def _mask_lines(told: Row, row: Row) -> list[str]:
+    where = f"{row['method']} at density {_density(row)}"
+    size = formatting.size
+    lines = [
+        f"secure aggregation, {told['devices']} devices with {told['neighbors']} neighbors each: "
+        f"{where} takes {size(told['extra_bytes_down'])} more down and "
+        f"{size(told['extra_bytes_up'])} more up, and a device makes {told['masks']} masks, "
+        f"{size(told['mask_bytes'])} of key stream"
+    ]
+    if told["table_bytes"]:
+        lines.append(
+            f"{where}: the largest gradients travel in a table of {size(told['table_bytes'])} a "
+            f"device, {size(row['bytes_adjusting_up'])} up in all in a round that adjusts"
+        )
+    return lines
 
 
 def _notes(rows: list[Row]) -> list[str]:

@@ -51,7 +51,7 @@ class Init:
 
 @dataclass(frozen=True)
 class Keys:
-    """Make a certificate authority, the SuperLink's certificate and a key for every node."""
+    """Make a certificate authority, the SuperLink's certificate and keys for every node."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="DIR")]
     """New folder for the keys."""
@@ -65,13 +65,18 @@ class Keys:
     def carry_out(self) -> int:
         """Write the keys."""
         require("cryptography", extra="flower")
+        from fedtiny.flower import signing_keys
         from fedtiny.flower.trial import certificates
 
         certificates.make(self.folder, self.host, self.nodes, self.days)
+        signing_keys.make(self.folder, self.nodes)
         print(
             f"in {quoted(self.folder)}: ca.crt for every machine; server.pem and server.key for the"
         )
-        print(f"SuperLink; {self.nodes} node keys, node0 and so on, with their public keys (.pub)")
+        print(f"SuperLink; {self.nodes} node keys, node0 and so on, with their public keys (.pub);")
+        print(
+            "for secure aggregation a key a node, secagg0 and so on, and secagg-keys for every node"
+        )
         return 0
 
 
@@ -89,6 +94,9 @@ class Up:
     """Number of SuperNodes, and of devices of the run."""
     tls: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Make a certificate authority, certificates and node keys; unknown nodes are refused."""
+    secure_aggregation: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Give nodes keys for secure aggregation: then they take part in no other run. With an app,
+    its privacy.secure_aggregation says that."""
     run_config: str = ""
     """More settings of the run, as in `flwr run --run-config`."""
 
@@ -98,14 +106,17 @@ class Up:
         from fedtiny.flower.trial import local
 
         _check_nodes(self.nodes)
-        changes = self._checked_changes(self.app) if self.app else {}
+        secure, changes = self.secure_aggregation, Flat()
+        if self.app:
+            changes, secure = self._checked_changes(self.app)
         console = Console(highlight=False, soft_wrap=True)
         home = Path(tempfile.mkdtemp(prefix="fedtiny-flower-")) / "flower"
         stop_on_signals()
         console.print(f"Flower's telemetry is off; logs and keys are in {home}")
         failed = True
         try:
-            with local.federation(home, self.nodes, self.tls, console.print) as federation:
+            started = local.federation(home, self.nodes, self.tls, console.print, secure)
+            with started as federation:
                 if self.app:
                     failed = not federation.run(self.app, apps.write_changes(changes))
                 else:
@@ -124,8 +135,11 @@ class Up:
             console.print(f"all stopped; see the logs in {home}/logs" if failed else "all stopped")
         return int(failed)
 
-    def _checked_changes(self, app: Path) -> Flat:
-        """What --run-config and --nodes change of an app, refused before anything is started."""
+    def _checked_changes(self, app: Path) -> tuple[Flat, bool]:
+        """What --run-config and --nodes change of an app, refused before anything is started.
+
+        And whether its replies are masked.
+        """
         settings_of_app = apps.read_app(app)
         changes = apps.parse_changes(self.run_config, settings_of_app)
         if "fleet.devices" in changes:
@@ -140,7 +154,7 @@ class Up:
                 f"{run} holds a run already; {self._going_on(changes)}, "
                 "or begin another with --run-config 'flower.run=\"runs/NAME\"'"
             )
-        return changes
+        return changes, config.privacy.secure_aggregation
 
     def _going_on(self, changes: Flat) -> str:
         assert self.app

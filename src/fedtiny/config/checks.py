@@ -107,6 +107,7 @@ def complaints(config: "Config") -> Iterator[str]:
     yield from _schedule_complaints(config)
     yield from _secure_complaints(config)
     yield from _privacy_complaints(config)
+    yield from _share_complaints(config)
     if selection.variance != "mean" and selection.passes != 1:
         yield "--selection.variance pooled takes one pass; leave --selection.passes at 1"
     if selection.pool is not None and not _are_kinds(selection.pool.split(",")):
@@ -181,6 +182,28 @@ def _privacy_complaints(config: "Config") -> Iterator[str]:
         yield (
             "--privacy.accountant pld takes Poisson sampling only; use rdp, or "
             "--privacy.sampling poisson"
+        )
+
+
+def _share_complaints(config: "Config") -> Iterator[str]:
+    """What noise in shares on the devices needs."""
+    privacy = config.privacy
+    if privacy.noise != "devices":
+        return
+    if not privacy.differential:
+        yield (
+            "--privacy.noise devices says who adds the noise of differential privacy; give "
+            "--privacy.epsilon or --privacy.noise-multiplier too"
+        )
+    if not privacy.secure_aggregation:
+        yield (
+            "--privacy.noise devices needs --privacy.secure-aggregation: a device's own share of "
+            "the noise does not hide its reply"
+        )
+    if privacy.sampling != "fixed":
+        yield (
+            "--privacy.noise devices needs --privacy.sampling fixed: the amount of noise tells how "
+            "many devices take part, which Poisson sampling must hide"
         )
 
 

@@ -385,6 +385,9 @@ class PrivacyConfig(Settings):
     accountant: Literal["rdp", "pld"] = "rdp"
     """How epsilon is computed: by Renyi divergences, or by the distribution of the privacy loss,
     which is tighter, slower, and for Poisson sampling only."""
+    noise: Literal["server", "devices"] = "server"
+    """Who adds the noise: the server, to the sum; or each device a share, before secure aggregation
+    masks it, so that nobody sees a sum without noise."""
     secret_noise: bool = False
     """Draw noise and sampling by a secret of the server's, kept in the checkpoint: without it they
     follow from --seed, which devices know, and the same seed gives the same model."""

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 
 from fedtiny.config import Config
 from fedtiny.config import parse_size as parse_size
-from fedtiny.cost import flops, memory, traffic
+from fedtiny.cost import flops, memory, privacy, traffic
 from fedtiny.cost.budgets import DoesNotFit as DoesNotFit
 from fedtiny.cost.budgets import fitted as fitted
 from fedtiny.cost.budgets import largest_density as largest_density
@@ -35,7 +35,9 @@ def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
 
     Returns:
         Costs by name: `flops_round`, `flops_ratio` to a dense round, `memory_paper` and
-        `memory_device` in bytes, `bytes_down` and `bytes_up` of a round, `kept_weights`, and more.
+        `memory_device` in bytes, `bytes_down` and `bytes_up` of a round, `kept_weights`, and more;
+        with privacy on, `privacy` (noise multiplier and epsilon of the planned rounds) and
+        `secure_aggregation` (extra bytes and masks of a device).
 
     Example:
         >>> config = fedtiny.Config(model="small", width=4, density=0.1)
@@ -59,6 +61,7 @@ def summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
         **_memory(work),
         **_traffic(work),
         **_averaged(work),
+        **privacy.summary(work),
         "notes": notes(work),
     }
 
@@ -156,6 +159,7 @@ def notes(work: Workload) -> list[str]:
         found.append(f"'{work.config.method}' asks for verbs whose costs are not known: {names}")
     if work.network.not_native:
         found.append(f"devices train it in dense PyTorch: {work.network.not_native}")
+    found += [refused] if (refused := privacy.refusal(work)) else []
     found += work.method.remarks(work.network.param_spec)
     sparse = work.kept < work.network.param_spec.prunable_count
     if sparse and not memory.paper_constant(work):

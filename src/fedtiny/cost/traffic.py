@@ -7,17 +7,20 @@ secure aggregation it is a round after a device's first, in which nobody drops o
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fedtiny.cost.workload import CountedMask, Workload
 from fedtiny.federation.messages import Arrays, Request
 from fedtiny.federation.reply_spec import expected, reply_bytes, without_weights
-from fedtiny.federation.secure import Layout, not_summable
+from fedtiny.federation.secure import Bounds, layout_for, not_summable
 from fedtiny.federation.secure_gradients import table_for
 from fedtiny.federation.transport import Traffic
 from fedtiny.federation.verbs import Program
 from fedtiny.federation.wire import Known, request_size
 from fedtiny.federation.wire.indices import coded_size, expected_coded_size
+from fedtiny.privacy.mechanism import Mechanism
 from fedtiny.privacy.secagg import sizes
+from fedtiny.privacy.secagg.quantize import Scales
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.vector import VALUE_BYTES
 
@@ -48,9 +51,20 @@ def training_round(
     `reply_positions` are those of the gradients (FedTiny) or of the device's own mask (FedDST)
     that an adjusting round sends up; by default those that are expected.
     """
-    request = _request(work, "train", work.program(round), work.arrays(round))
+    request = _training(work, round)
     sent = _exchange(request, work.mask, new_mask=new_mask, reply_positions=reply_positions)
     return _secured(work, request, work.mask, sent)
+
+
+def unsecured_round(work: Workload) -> Traffic:
+    """A plain round whose replies are not masked."""
+    return _exchange(_training(work, work.plain_round), work.mask, new_mask=False)
+
+
+def masked_values(work: Workload) -> int:
+    """Numbers that a device masks in a plain round."""
+    request, devices = _training(work, work.plain_round), work.config.fleet.asked
+    return work.mask.count + _scales(work, request, devices).count
 
 
 def selection(work: Workload, pool_mask: Mask | None = None) -> Traffic:
@@ -88,17 +102,35 @@ def _request(
     return Request(action, work.config.method, 0, program, theta, arrays or {})
 
 
+def _training(work: Workload, round: int) -> Request:
+    return _request(work, "train", work.program(round), work.arrays(round))
+
+
 def _secured(work: Workload, request: Request, mask: Mask, plain: Traffic) -> Traffic:
     """The same under secure aggregation, in a round without dropouts: what it adds, and masks."""
     privacy, fleet = work.config.privacy, work.config.fleet
     if not privacy.secure_aggregation or not_summable(expected(request)):
         return plain
-    layout = Layout.of(request).sizes
-    devices = fleet.asked if request.action == "train" else fleet.devices
-    values = sum(layout.values()) + (mask.count if expected(request).theta else 0)
-    many, table = (devices, privacy.neighbors, len(layout)), table_for(request, devices)
-    secured = Traffic(plain.down + sizes.down(*many), sizes.up(*many, values))
+    everyone = request.action != "train" and not privacy.differential
+    devices = fleet.devices if everyone else fleet.asked
+    scales, many = _scales(work, request, devices), (devices, privacy.neighbors)
+    numbers = scales.count + (mask.count if expected(request).theta else 0)
+    down, up = sizes.down(*many, len(scales.sizes)), sizes.up(*many, numbers)
+    secured, table = Traffic(plain.down + down, up), table_for(request, devices)
     return secured + (Traffic(8, 4 * (table.size + 1)) if table else Traffic())
+
+
+def _scales(work: Workload, request: Request, devices: int) -> Scales:
+    """What replies are rounded by, those of a model that keeps no weight."""
+    privacy, mechanism = work.config.privacy, None
+    if privacy.differential:
+        clips = privacy.clip == "adaptive" and request.action == "train"
+        mechanism = Mechanism(1.0, 1.0, devices, 0, 0, 0, counts_bits=clips)
+        if privacy.noise == "devices":
+            limits = (privacy.neighbors, privacy.threshold)
+            mechanism = replace(mechanism, shared_by=limits)
+    layout = layout_for(replace(request, mechanism=mechanism), devices)
+    return layout.scales(Bounds(), devices, 1)
 
 
 def _exchange(

@@ -75,7 +75,12 @@ def shard(
     device: int, data: ImageSet, indices: NDArray[np.int64], ratio: float, seed: int
 ) -> DeviceData:
     """Give a device its data and draw its development set."""
-    count = min(len(indices), max(2, round(ratio * len(indices))))
+    count = development_count(len(indices), ratio)
     draw = generator(seed, "development", device=device)
     development = np.sort(draw.choice(indices, size=count, replace=False))
     return DeviceData(device, data, indices, development)
+
+
+def development_count(samples: int, ratio: float) -> int:
+    """How many of so many samples a device measures with."""
+    return min(samples, max(2, round(ratio * samples)))

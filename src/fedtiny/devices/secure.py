@@ -1,32 +1,34 @@
 """Simulated devices under secure aggregation: both ends of the protocol, and a wire between."""
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from fedtiny.config import Config
+from fedtiny.devices.device_data import development_count
+from fedtiny.devices.shared_cryptography import SharedCryptography
 from fedtiny.errors import FedTinyError, SecureAggregationError
 from fedtiny.federation.messages import Request
-from fedtiny.federation.private_mean import PrivateMean
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator
-from fedtiny.federation.secure import Bounds, layout_for
-from fedtiny.federation.secure_gradients import BOUND, FIRST_BOUND, GradientTable, table_for
-from fedtiny.federation.transport import ABSENT, NO_SUM, Outcome, Traffic
+from fedtiny.federation.secure_exchange import (
+    Encoding,
+    SecureExchange,
+    SecureServer,
+    is_enough,
+    masked_reply,
+    no_sum,
+)
+from fedtiny.federation.transport import ABSENT, Outcome, Traffic
+from fedtiny.federation.verbs import BnStatistics, Losses
 from fedtiny.privacy.secagg.ciphers import (
-    Cryptography,
     NoCryptography,
     NoSigningKey,
     SigningKey,
 )
 from fedtiny.privacy.secagg.device import SecureDevice
-from fedtiny.privacy.secagg.graph import FEWEST
-from fedtiny.privacy.secagg.quantize import Scales
-from fedtiny.privacy.secagg.server import Messages, SecureSum
-from fedtiny.privacy.secagg.terms import KEYS, Message, Terms
+from fedtiny.privacy.secagg.server import Messages
+from fedtiny.privacy.secagg.terms import Message, Terms
 from fedtiny.randomness import generator
 
 
@@ -34,28 +36,24 @@ class SecureFleet:
     """The devices of a run that send masked vectors, and the server's end that sums them.
 
     Keys come from the operating system and live as long as this object, so a run that is continued
-    has new ones and no mask ever serves twice. The sum does not depend on them.
+    has new ones.
     """
 
     def __init__(self, config: Config) -> None:
-        self.config, asked = config, config.privacy
-        self.ciphers = Cryptography() if asked.cryptography else NoCryptography()
-        self.run = secrets.token_bytes(16)
+        ciphers = SharedCryptography() if config.privacy.cryptography else NoCryptography()
+        self.config = config
+        self.server = SecureServer(config, ciphers)
         self.directory: dict[int, bytes] = {}
         self.devices: dict[int, SecureDevice] = {}
-        self.bounds = Bounds()
-        self.number = 0
-        self.registered: set[int] = set()
-        """The devices that have sent their key, in this process or before."""
 
     def device(self, number: int) -> SecureDevice:
         """A device; when it first takes part its node's key enters the list of all nodes."""
         if number not in self.devices:
-            privacy = self.config.privacy
+            privacy, server = self.config.privacy, self.server
             signer = SigningKey() if privacy.cryptography else NoSigningKey()
             self.directory[number] = signer.public
             self.devices[number] = SecureDevice(
-                *(number, self.run, signer, self.directory, self.ciphers),
+                *(number, server.run, signer, self.directory, server.ciphers),
                 neighbors=privacy.neighbors,
                 threshold=privacy.threshold,
             )
@@ -76,114 +74,67 @@ class SecureFleet:
         """
         reached = [device for device in asked if failed.get(device) != ABSENT]
         left_out, request = dict(failed), validator.request
-        if len(reached) < FEWEST:
-            return _no_sum(request, reached, left_out, traffic)
-        exchange = _Exchange(self, validator, reached, heaviest, traffic)
-        with closing(exchange.sum):
-            exchange.open()
-            for one in arrived:
-                try:
-                    exchange.take(one)
-                except FedTinyError as error:
-                    left_out[one.device] = str(error)
+        if not is_enough(reached):
+            return replace(no_sum(request, reached, left_out), traffic=traffic)
+        wire = _Wire(self, validator, self.server.opened(request, reached, heaviest), traffic)
+        wire.open()
+        for one in arrived:
             try:
-                return exchange.outcome(left_out)
-            except SecureAggregationError:
-                return _no_sum(request, reached, left_out, exchange.traffic)
+                wire.take(one)
+            except FedTinyError as error:
+                left_out[one.device] = str(error)
+        outcome = wire.exchange.outcome(wire, left_out)
+        return replace(outcome, traffic=wire.traffic)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs; no key is saved."""
-        return {"bounds": dict(self.bounds.known), "registered": sorted(self.registered)}
+        return self.server.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up bounds saved before; devices make new keys."""
-        self.bounds = Bounds({str(name): float(own) for name, own in state["bounds"].items()})
-        self.registered = {int(device) for device in state["registered"]}
+        """Take up what was saved before; devices make new keys."""
+        self.server.restore(state)
 
 
-def _no_sum(
-    request: Request, reached: Sequence[int], failed: Mapping[int, str], traffic: Traffic
-) -> Outcome:
-    """Nothing is learned: too few devices are left for a sum that hides each."""
-    every = dict(sorted((dict.fromkeys(reached, NO_SUM) | dict(failed)).items()))
-    if request.mechanism:
-        return PrivateMean(request, request.mechanism).outcome(every, traffic)
-    return Outcome(answered=(), failed=every, traffic=traffic)
+def heaviest(request: Request, samples: Iterable[int], ratio: float) -> int:
+    """The most samples that a device stands for in its answer; all devices know it."""
+    measures = any(isinstance(verb, BnStatistics | Losses) for verb in request.program)
+    return max(development_count(own, ratio) if measures else own for own in samples)
 
 
 @dataclass
-class _Exchange:
-    """One question to the devices, through all stages."""
+class _Wire:
+    """What goes to and fro in one exchange, with its bytes."""
 
     fleet: SecureFleet
     validator: ReplyValidator
-    devices: Sequence[int]
-    heaviest: int
+    exchange: SecureExchange
     traffic: Traffic
+    told: dict[int, Terms] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.request: Request = self.validator.request
-        self.layout = layout_for(self.request, len(self.devices))
-        fleet, privacy = self.fleet, self.fleet.config.privacy
-        many = len(self.devices)
-        self.scales: Scales = self.layout.scales(fleet.bounds, many, self.heaviest)
-        fleet.number += 1
-        told = (fleet.run, fleet.number, self.request.round, self.request.id, tuple(self.devices))
-        limits = (privacy.neighbors, privacy.threshold)
-        table, bound = table_for(self.request, many), fleet.bounds.known.get(BOUND, FIRST_BOUND)
-        self.gradients = table and GradientTable(self.request, table, bound, self.heaviest)
-        scales = self.scales.to_bytes() + (self.gradients.to_bytes() if self.gradients else b"")
-        self.terms = Terms(*told, *limits, scales)
-        size = self.scales.count + (self.gradients.size if self.gradients else 0)
-        self.sum = SecureSum(self.terms, size, fleet.ciphers)
-        self.told: dict[int, Terms] = {}
-        self._encodes = fleet.config.fleet.wire == "encode"
+        self._encodes = self.fleet.config.fleet.wire == "encode"
 
     def open(self) -> None:
         """Tell every device the terms and the keys of its neighbors, each signed by its node."""
-        fleet = self.fleet
-        keys = {k: fleet.device(k).key().entries[k] for k in self.devices}
-        for device in self.devices:
-            if device not in fleet.registered:
-                self._up(fleet.device(device).key())
-                fleet.registered.add(device)
-        for device in self.devices:
-            peers = {peer: keys[peer] for peer in self.terms.graph[device]}
-            received = self._down(self.terms.message())
-            self.told[device] = self.terms.told(received) if self._encodes else self.terms
-            fleet.device(device).meet(self._down(Message(KEYS, 0, device, peers)))
+        fleet, terms = self.fleet, self.exchange.terms
+        keys = {k: fleet.device(k).key().entries[k] for k in terms.participants}
+        for device in fleet.server.newly_registered(terms.participants):
+            self._up(fleet.device(device).key())
+        for device in terms.participants:
+            received = self._down(terms.message())
+            known = fleet.server.terms(self.request)
+            self.told[device] = known.told(received) if self._encodes else terms
+            fleet.device(device).meet(self._down(self.exchange.keys_for(device, keys)))
 
     def take(self, arrived: Arrived) -> None:
         """A device examines its own reply, rounds it to the ring, masks it and sends it."""
-        reply, request = self.validator.accepted(arrived), self.request
-        purpose = f"stochastic rounding {request.id}"
-        key = {"round": request.round, "device": reply.device}
-        draw = generator(self.fleet.config.seed, purpose, **key)
-        weight = self.layout.weight(reply)
-        terms = self.told[reply.device]
-        scales = self.scales.told(terms.scales) if self._encodes else self.scales
-        numbers = scales.quantized(self.layout.values(reply), weight, draw)
-        if self.gradients:
-            table = self.gradients.filled(reply, weight, draw)
-            numbers = np.concatenate([numbers, table])
-        device = self.fleet.device(reply.device)
-        message = device.masked(terms, numbers, request.round, request.id)
-        self.sum.add(self._up(message))
-
-    def outcome(self, failed: Mapping[int, str]) -> Outcome:
-        """The mean of all survivors; bounds follow from it."""
-        total = self.sum.result(self)
-        answered = self.sum.survivors
-        dense, table = np.split(total, [self.scales.count])
-        mean = self.scales.mean(dense, len(answered))
-        self.fleet.bounds.follow(self.layout, self.scales, mean)
-        lost = {device: ABSENT for device in self.devices if device not in answered}
-        found = self.layout.outcome(mean, answered, lost | dict(failed), self.traffic)
-        found = replace(found, clipped=tuple(self.fleet.bounds.clipped))
-        if not self.gradients:
-            return found
-        self.fleet.bounds.known[BOUND] = self.gradients.next_bound(table)
-        return replace(found, gradients=self.gradients.read(table, mean.weight))
+        reply, terms = self.validator.accepted(arrived), self.told[arrived.device]
+        shared = self.exchange.encoding
+        encoding = Encoding.told(self.request, terms) if self._encodes else shared
+        device, seed = self.fleet.device(reply.device), self.fleet.config.seed
+        sent = masked_reply(device, encoding, terms, reply, seed, repeats=True)
+        self.exchange.sum.add(self._up(sent))
 
     def seeds(self, asked: Messages) -> Messages:
         """The stage `reveal`."""
@@ -206,6 +157,8 @@ class _Exchange:
     def _is_lost(self, device: int) -> bool:
         """Whether the device is simulated to be out of reach by now."""
         config, request = self.fleet.config, self.request
+        if not config.fleet.fail_rate:
+            return False
         purpose = f"trouble unmasking {request.action}"
         draw = generator(config.seed, purpose, round=request.round, device=device)
         return bool(draw.random() < config.fleet.fail_rate)

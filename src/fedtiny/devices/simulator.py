@@ -7,17 +7,15 @@ from fedtiny.config import Config
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.executors import Executor, Task
 from fedtiny.devices.node import Receiver
-from fedtiny.devices.secure import SecureFleet
+from fedtiny.devices.secure import SecureFleet, heaviest
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.federation import wire
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator, collect
+from fedtiny.federation.secure_exchange import SECURE
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Outcome, Traffic
-from fedtiny.federation.verbs import BnStatistics, Losses
 from fedtiny.randomness import generator
 from fedtiny.sparse.theta import Theta
-
-SECURE = "secure aggregation"  # what is saved of it, beside what is saved by device
 
 
 class Link:
@@ -106,8 +104,10 @@ class Simulator:
         failed = {device: trouble for device, trouble in troubles.items() if trouble}
         validator = ReplyValidator(request, reducer, self.config, top_weights)
         if self.secure:
-            answers, heaviest, sent = self._unsent(tasks), self._heaviest(request), Traffic(down)
-            return self.secure.collect(answers, validator, failed, sent, [*troubles], heaviest)
+            ratio = self.config.selection.development_ratio
+            most = heaviest(request, map(len, self.shards.values()), ratio)
+            answers, sent = self._unsent(tasks), Traffic(down)
+            return self.secure.collect(answers, validator, failed, sent, [*troubles], most)
         arrived, samples = self._arrived(tasks, request), sum(map(len, self.shards.values()))
         return collect(arrived, validator, failed, Traffic(down=down), samples)
 
@@ -123,11 +123,6 @@ class Simulator:
         """Replies that are still on the devices: they are masked before they leave."""
         for task, answer in zip(tasks, self.executor.answers(tasks), strict=True):
             yield Arrived(task.shard.device, len(task.shard), answer, size=0)
-
-    def _heaviest(self, request: Request) -> int:
-        """The most samples that a device stands for in its answer; all devices know it."""
-        measures = any(isinstance(verb, BnStatistics | Losses) for verb in request.program)
-        return max(len(s.development) if measures else len(s) for s in self.shards.values())
 
     def _trouble(self, device: int, request: Request) -> str:
         """Whether the device is simulated to be out of reach or late this time."""

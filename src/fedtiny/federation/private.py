@@ -7,6 +7,7 @@ The account is in the server's memory, so a checkpoint has it and no release cou
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from fedtiny.config import Config
@@ -35,15 +36,8 @@ def begin(server: "Server", questions: int) -> None:
     config = server.config.privacy
     if not config.differential or PRIVACY in server.memory:
         return
-    noise, planned = config.noise_multiplier, (server.config.rounds or 0) + questions
-    if noise != 0:
-        require("dp_accounting", extra="dp")  # to fail before the rounds do
-    if delta(server) == 1:
-        raise ConfigError("the default of --privacy.delta is 1 for one device; give a smaller one")
-    if noise is None:
-        assert config.epsilon is not None
-        plan = _release(server, 1.0)
-        noise = noise_for(config.epsilon, delta(server), plan, planned, config.accountant)
+    releases = (server.config.rounds or 0) + questions
+    noise = planned_noise(server.config, len(server.transport.devices), releases)
     clip = config.clip_start if config.clip == "adaptive" else config.clip
     key = secrets.randbits(SECRET_BITS) if config.secret_noise else server.config.seed
     opened = {"noise_multiplier": noise, "clip": clip, "releases": [], "key": f"{key:x}"}
@@ -56,10 +50,44 @@ def begin(server: "Server", questions: int) -> None:
         )
 
 
+def planned_noise(config: Config, devices: int, releases: int) -> float:
+    """The noise multiplier that is set, or the one that spends the budget in so many releases."""
+    privacy, noise = config.privacy, config.privacy.noise_multiplier
+    if noise != 0:
+        require("dp_accounting", extra="dp")  # to fail before the rounds do
+    if _delta(config, devices) == 1:
+        raise ConfigError("the default of --privacy.delta is 1 for one device; give a smaller one")
+    if noise is not None:
+        return noise
+    assert privacy.epsilon is not None
+    release = _planned_release(config, devices, 1.0)
+    told = (privacy.epsilon, _delta(config, devices), release, releases)
+    return noise_for(*told, privacy.accountant)
+
+
+def planned(config: Config, devices: int, releases: int) -> dict[str, Any]:
+    """What so many releases of a run with so many devices would spend."""
+    noise, privacy = planned_noise(config, devices, releases), config.privacy
+    spent = [(_planned_release(config, devices, noise), releases)]
+    found = epsilon(spent, _delta(config, devices), privacy.accountant)
+    return {
+        "epsilon": None if found == inf else found,
+        "delta": _delta(config, devices),
+        "noise_multiplier": noise,
+        "releases": releases,
+        "sampling": privacy.sampling,
+        "accountant": privacy.accountant,
+        "noise": privacy.noise,
+    }
+
+
 def delta(server: "Server") -> float:
     """The delta of the run: as is set, or 1 / devices^1.1."""
-    own = server.config.privacy.delta
-    return len(server.transport.devices) ** -1.1 if own is None else own
+    return _delta(server.config, len(server.transport.devices))
+
+
+def _delta(config: Config, devices: int) -> float:
+    return devices**-1.1 if config.privacy.delta is None else config.privacy.delta
 
 
 def sampled(server: "Server") -> list[int]:
@@ -91,6 +119,9 @@ def mechanism(server: "Server", action: str, program: Program) -> Mechanism | No
         number=_number(server),
         counts_bits=config.privacy.clip == "adaptive" and action == "train",
         frozen=freezes_bn(config.train, server.round, config.rounds or 0),
+        shared_by=(config.privacy.neighbors, config.privacy.threshold)
+        if config.privacy.noise == "devices"
+        else None,
     )
 
 
@@ -136,6 +167,7 @@ def summary(server: "Server") -> dict[str, Any]:
             "releases": _number(server),
             "sampling": config.sampling,
             "accountant": config.accountant,
+            **({"noise": config.noise} if config.noise != "server" else {}),
         }
     }
 
@@ -165,6 +197,11 @@ def check_test(config: Config, test: Sequence[object]) -> None:
             "devices would measure the model on their own data, to which differential privacy adds "
             "no noise; give the server a test set (flower.test = 'server')"
         )
+    if config.privacy.secure_aggregation and not test:
+        raise ConfigError(
+            "devices would measure the model on their own data, and secure aggregation does not "
+            "hide whose accuracy is whose; give the server a test set (flower.test = 'server')"
+        )
 
 
 def refuse_open_verbs(method: str, program: Program) -> None:
@@ -181,6 +218,12 @@ def remarks(config: Config) -> tuple[str, ...]:
     """What whoever starts a private run should know, in sentences."""
     if not config.privacy.differential or config.privacy.secret_noise:
         return ()
+    if config.privacy.noise == "devices":
+        return (
+            "simulated devices draw their noise by --seed, so that a run repeats; real ones by "
+            "their operating system; who is asked follows from --seed without "
+            "--privacy.secret-noise",
+        )
     return (
         "privacy's noise follows from --seed, which devices know: whoever has it can take the "
         "noise away; with data that matter use --privacy.secret-noise",
@@ -195,7 +238,10 @@ def _is_private(verb: Verb) -> bool:
 
 def _release(server: "Server", noise: float) -> Release:
     """The next release, with this noise."""
-    config, devices = server.config, len(server.transport.devices)
+    return _planned_release(server.config, len(server.transport.devices), noise)
+
+
+def _planned_release(config: Config, devices: int, noise: float) -> Release:
     return Release(noise, config.privacy.sampling, config.fleet.fraction, devices)
 
 

@@ -34,7 +34,7 @@ class PrivateMean:
         self._spec = expected(request)
         self._sums = WeightedMean()
         self._answered: list[int] = []
-        self._within = 0
+        self._within = 0.0
 
     def add(self, reply: Reply, counts: bool = True) -> None:
         """Take one reply, clipped."""
@@ -61,7 +61,7 @@ class PrivateMean:
         clip = self._mechanism.clip
         return {name: (own.size, clip / self._weight(name)) for name, own in self._zeros().items()}
 
-    def add_sum(self, sums: Mapping[str, Doubles], answered: Sequence[int], within: int) -> None:
+    def add_sum(self, sums: Mapping[str, Doubles], answered: Sequence[int], within: float) -> None:
         """Take the sum of the clipped vectors of several devices, of which none is known."""
         found = dict(sums)
         if self._spec.theta:

@@ -17,7 +17,8 @@ from fedtiny.federation.reply_validator import NEVER_NEGATIVE
 from fedtiny.federation.secure_gradients import table_for
 from fedtiny.federation.transport import MEAN, Outcome, Traffic
 from fedtiny.privacy.mechanism import Mechanism
-from fedtiny.privacy.secagg.graph import degree, threshold
+from fedtiny.privacy.secagg.graph import degree, fewest_summed, threshold
+from fedtiny.privacy.secagg.noise_shares import NoiseShares
 from fedtiny.privacy.secagg.quantize import Mean, Scales, followed
 from fedtiny.sparse.theta import Theta
 
@@ -25,6 +26,7 @@ LARGEST_WEIGHTS = "counts each device's largest weights, which a sum hides; use 
 OWN_MASKS = "has masks of the devices' own, whose weights do not sum; use another method"
 LOSSES, HOPELESS, WITHIN = "losses", "hopeless", "within the clip"
 LARGEST_LOSS = 256.0
+LEAST_SHRINK = 0.9  # of a clipped vector, so that it is within the clip when it is rounded
 STATISTICS = ("running_mean", "running_var", "running_square")
 FIRST_BOUNDS = {"theta": 4.0, "statistics": 64.0, "gradients": 1.0}
 """Before anything is known: what a tensor moves by, as a multiple of 1 and its largest value; so
@@ -128,20 +130,39 @@ class PrivateLayout:
     """The same under differential privacy: vectors that devices clip, each counting as one.
 
     No value is beyond what the clip allows, so that bounds are known and nothing is said of them.
-    Vectors are a trifle shorter than the clip: rounded, none is longer.
+    Vectors are a trifle shorter than the clip: rounded, none is longer, not even together with the
+    bit that says whether it was within the clip. Noise that devices add has the same deviation in
+    steps on every number, so that the bit has coarser ones; where nobody counts it, it is not sent.
     """
 
     def __init__(self, request: Request, mechanism: Mechanism, devices: int) -> None:
-        self._mean = PrivateMean(request, mechanism)
-        self._bounds = dict(sorted(self._mean.bounds().items())) | {WITHIN: (1, 1.0)}
+        self._mean, self._mechanism = PrivateMean(request, mechanism), mechanism
+        self._bounds = dict(sorted(self._mean.bounds().items())) | self._bit()
         self.sizes: Mapping[Key, int] = {("", n): size for n, (size, _) in self._bounds.items()}
-        steps = self.scales(Bounds(), devices, 1).levels
-        self._shrink = 1 - 2 * np.sqrt(sum(self.sizes.values())) / steps
+        steps, turns = self.scales(Bounds(), devices, 1).levels, 2 if mechanism.is_shared else 1
+        self._shrink = 1 - turns * 2 * np.sqrt(sum(self.sizes.values())) / steps
+        if self._shrink < LEAST_SHRINK:
+            raise ConfigError(
+                f"--privacy.secure-aggregation: {sum(self.sizes.values()):,} values of {devices} "
+                "devices are too many to be rounded within the clip; ask fewer devices"
+            )
+
+    def _bit(self) -> dict[str, tuple[int, float]]:
+        own = self._mechanism
+        if not own.is_shared:
+            return {WITHIN: (1, 1.0)}
+        return {WITHIN: (1, own.bit_noise / own.sum_noise)} if own.counts_bits else {}
 
     def scales(self, bounds: "Bounds", devices: int, heaviest: int) -> Scales:
         """How values become numbers: by the clip."""
         sizes, known = zip(*self._bounds.values(), strict=True)
-        return Scales(sizes, known, 1, devices, reports=False)
+        return Scales(sizes, known, 1, devices, reports=False, noise=self._noise(devices))
+
+    def _noise(self, devices: int) -> NoiseShares | None:
+        own = self._mechanism
+        if own.shared_by is None or not own.is_shared:
+            return None
+        return NoiseShares(own.sum_noise, devices, fewest_summed(devices, *own.shared_by))
 
     def weight(self, reply: Reply) -> int:
         """Every device counts the same."""
@@ -151,14 +172,16 @@ class PrivateLayout:
         """A device's clipped vector, and whether it was within the clip."""
         parts, within = self._mean.clipped(reply)
         values = [parts[name] * self._shrink for name in self._bounds if name != WITHIN]
-        return np.concatenate([*values, [float(within)]])
+        return np.concatenate([*values, [float(within)] * (WITHIN in self._bounds)])
 
     def outcome(
         self, mean: Mean, answered: Sequence[int], failed: Mapping[int, str], traffic: Traffic
     ) -> Outcome:
         """The noisy mean that follows from the sum of the vectors."""
         parts = _split(self.sizes, mean.values * len(answered))
-        within = round(float(parts.pop(("", WITHIN))[0]))
+        within = float(parts.pop(("", WITHIN), np.zeros(1))[0])
+        if not self._mechanism.is_shared:
+            within = round(within)
         sums = {name: own for (_, name), own in parts.items()}
         self._mean.add_sum(sums, answered, within)
         return self._mean.outcome(dict(sorted(failed.items())), traffic)

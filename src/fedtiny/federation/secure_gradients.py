@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,13 @@ class GradientTable:
     def to_bytes(self) -> bytes:
         """As devices are told it."""
         return struct.pack("<d", self.bound)
+
+    def told(self, scales: bytes, heaviest: int) -> "GradientTable":
+        """As a device reads it at the end of the scales of an exchange."""
+        (bound,) = struct.unpack("<d", scales[-8:])
+        if not 0 < bound < np.inf:
+            raise SecureAggregationError("the bound of gradients is not above zero and finite")
+        return replace(self, bound=bound, heaviest=heaviest)
 
     @property
     def _starts(self) -> dict[str, int]:

@@ -89,7 +89,8 @@ class Server:
         self.failed |= outcome.failed
         self.bounded |= outcome.bounded
         private.spend(self, outcome)
-        if not outcome.answered and not set(outcome.failed.values()) <= SILENT:
+        whys = set(outcome.failed.values())
+        if not outcome.answered and NO_SUM not in whys and not whys <= SILENT:
             reasons = [f"device {k}: {why}" for k, why in outcome.failed.items()][:3]
             raise FedTinyError(
                 f"no device answered '{action}' in round {self.round + 1} ({'; '.join(reasons)})"

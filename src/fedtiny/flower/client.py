@@ -8,29 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedtiny.data import ImageSet
 from fedtiny.devices.device_data import DeviceData, shard
-from fedtiny.devices.node import Receiver, answer
-from fedtiny.devices.place_names import place_of
-from fedtiny.devices.remote_devices import RemoteDevice
-from fedtiny.errors import FedTinyError
+from fedtiny.devices.node import answer
 from fedtiny.federation import wire
-from fedtiny.federation.messages import Reply, Request
-from fedtiny.flower import messages
-from fedtiny.flower.messages import DONE, FAILED, LACKS, Answer, Arrival, NodeSpec, Question, key_of
+from fedtiny.federation.messages import Request
+from fedtiny.flower import gateway_device, messages, secure_client
+from fedtiny.flower.messages import DONE, FAILED, LACKS, Answer, Arrival, Question
 from fedtiny.flower.node_log import NodeError, told_to_server
+from fedtiny.flower.node_memory import Memory
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.paths import user_path
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.own_samples import own_samples
 from fedtiny.runs.split import Split, share_out
-from fedtiny.sparse.theta import Theta
 
 NodeConfig = Mapping[str, Any]
-GATEWAY = "gateway"  # HOST:PORT in the config of a node that stands for a device without Python
-SPEC, THETA = "fedtiny.spec", "fedtiny.theta"  # in the state of a context
 app = ClientApp()
 
 
@@ -85,54 +81,22 @@ def _own_set(spec: NodeSpec, path: Path) -> ImageSet:
     return own_samples(path, spec.config, spec.shape, spec.classes, layout)
 
 
-class Memory:
-    """A node's spec and the theta that it was sent last, kept in the state of its context.
-
-    In a deployment every message starts a fresh process; only Flower's `context.state` outlives it.
-    """
-
-    def __init__(self, state: RecordDict) -> None:
-        self._state = state
-
-    def keep_spec(self, text: str) -> None:
-        """Remember another run; what was held for the one before is of no use."""
-        if self._read(SPEC) != text.encode():
-            self._state.pop(THETA, None)
-            self._state[SPEC] = messages.blob(text.encode())
-
-    def spec(self, key: str) -> NodeSpec | None:
-        """The spec of that name, if it is held."""
-        text = self._read(SPEC).decode()
-        return NodeSpec.from_text(text) if text and key_of(text) == key else None
-
-    def receiver(self, spec: NodeSpec) -> Receiver:
-        """The device's end of the link, where it was left."""
-        data = self._read(THETA)
-        if not data:
-            return Receiver()
-        theta = wire.decode_request(data, spec.device.param_spec).theta
-        return Receiver(theta.mask, theta)
-
-    def keep_theta(self, theta: Theta) -> None:
-        """Remember a theta, as a request that carries nothing else."""
-        holder = Request("held", "held", 0, (), theta)
-        self._state[THETA] = messages.blob(wire.encode_request(holder, wire.NOTHING_KNOWN))
-
-    def _read(self, name: str) -> bytes:
-        record = self._state.array_records.get(name)
-        return record["data"].data if record is not None else b""
-
-
 def arrive(question: Question, memory: Memory, node: NodeConfig) -> Arrival:
     """Take the spec of a run and say who is here; data that does not fit is told at once."""
-    memory.keep_spec(question.spec)
     spec = NodeSpec.from_text(question.spec)
-    if GATEWAY in node:
-        with closing(device_of(spec, claim(node), node)) as device:
-            own = claim(node) if claim(node) is not None else device.hello.device
-            return Arrival(str(node["name"]), device.hello.samples, own)
-    held = shard_of(spec, claim(node) or 0, node)
-    return Arrival(str(node["name"]), len(held), claim(node))
+    secure_client.check_wanted(spec, node)
+    memory.keep_spec(question.spec)
+    if gateway_device.is_behind(node):
+        with closing(gateway_device.connected(spec, claim(node), node)) as device:
+            number = claim(node) if claim(node) is not None else device.hello.device
+            return Arrival(str(node["name"]), device.hello.samples, number)
+    if not spec.session:
+        own = shard_of(spec, claim(node) or 0, node)
+        return Arrival(str(node["name"]), len(own), claim(node))
+    party = secure_client.join(spec, memory, node)
+    samples, key = len(shard_of(spec, party.device, node)), party.key().entries[party.device]
+    told = secure_client.bound_of_samples(samples) if spec.own_data else samples
+    return Arrival(str(node["name"]), told, party.device, key)
 
 
 def respond(question: Question, memory: Memory, node: NodeConfig) -> Answer:
@@ -142,46 +106,31 @@ def respond(question: Question, memory: Memory, node: NodeConfig) -> Answer:
     spec = memory.spec(question.spec_key)
     if spec is None:
         return Answer(LACKS, messages.SPEC)
+    secure_client.check_wanted(spec, node)
     receiver = memory.receiver(spec)
     held = receiver.theta
     request = receiver.receive(question.request, spec.device.param_spec)
     memory.keep_theta(request.theta)
-    if GATEWAY in node:
-        reply = _answer_of_device(spec, question.device, node, request, held)
-    else:
-        own = shard_of(spec, question.device, node)
-        reply = answer(_engine(spec), request, own, spec.config.seed)
+    if gateway_device.is_behind(node):
+        reply = gateway_device.answer(spec, question.device, node, request, held)
+        return Answer(DONE, reply=wire.encode_reply(reply, request.theta.mask))
+    if spec.session:
+        return _respond_masked(question, request, spec, memory, node)
+    own = shard_of(spec, question.device, node)
+    reply = answer(_engine(spec), request, own, spec.config.seed)
     return Answer(DONE, reply=wire.encode_reply(reply, request.theta.mask))
 
 
-def device_of(spec: NodeSpec, number: int | None, node: NodeConfig) -> RemoteDevice:
-    """The device without Python for which this node stands, told of the run."""
-    if spec.device.graph is None:
-        raise NodeError(
-            "the devices of this run compute in PyTorch, which those behind a gateway do not have: "
-            'run it with device_backend="native"'
-        )
-    place = place_of(f"gateway://{node[GATEWAY]}")
-    device = RemoteDevice(number, place, spec.config.device.timeout)
-    try:
-        device.check(spec.shape, len(spec.classes))
-        device.equip(spec.device)
-    except BaseException:
-        device.close()
-        raise
-    return device
-
-
-def _answer_of_device(
-    spec: NodeSpec, number: int, node: NodeConfig, request: Request, held: Theta | None
-) -> Reply:
-    """What the device answers; it may hold the theta of the message before."""
-    with closing(device_of(spec, number, node)) as device:
-        device.known = wire.Known.of(held) if held else wire.NOTHING_KNOWN
-        found = device.answer(request)
-    if isinstance(found, FedTinyError):
-        raise found
-    return found
+def _respond_masked(
+    question: Question, request: Request, spec: NodeSpec, memory: Memory, node: NodeConfig
+) -> Answer:
+    """The same under secure aggregation; a node that has lost its key must join again."""
+    with secure_client.resumed(spec, memory, node) as party:
+        if party is None:
+            return Answer(LACKS, messages.SPEC)
+        own = shard_of(spec, party.device, node)
+        reply = secure_client.masked(question, request, party, spec, _engine(spec), own)
+        return Answer(DONE, reply=reply.to_bytes())
 
 
 _engine = lru_cache(maxsize=1)(NodeSpec.engine)  # a process of many nodes has one network
@@ -209,5 +158,7 @@ def _handler(
 
 
 app.query("join")(_handler(arrive))
+app.query("reveal")(_handler(secure_client.reveal))
+app.query("unmask")(_handler(secure_client.unmask))
 for phase in (app.train(), app.evaluate(), *map(app.query, messages.QUERIES)):
     phase(_handler(respond))

@@ -6,38 +6,61 @@ wire format, or says what the node lacks or why it failed. Whatever a node sends
 that may lie.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedtiny import __version__
-from fedtiny.config import RunConfig
-from fedtiny.data.images import input_shape
-from fedtiny.devices.device_spec import DeviceSpec
-from fedtiny.devices.engine import Engine
-from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.errors import WireError
-from fedtiny.extras import require
 from fedtiny.federation.messages import Request
 from fedtiny.federation.verbs import KNOWN
-from fedtiny.flower.node_log import NodeError
-from fedtiny.models.param_spec import Shape
-from fedtiny.runs.inputs import build_model
+from fedtiny.privacy.mechanism import Mechanism
+from fedtiny.privacy.secagg.ciphers import KEY_BYTES, SIGNATURE_BYTES
 
 STYPE = "fedtiny.wire.v1"
 JOIN = "query.join"
 TRAIN = "train"
+REVEAL, UNMASK = "query.reveal", "query.unmask"  # the stages of secure aggregation after a reply
 QUERIES = tuple(name for name, verb in KNOWN.items() if verb.phase == "select")
 
 DONE, LACKS, FAILED = "done", "lacks", "failed"
 SPEC, THETA = "kit", "theta"  # on the wire as ever, so that any version can refuse another
 MAX_TEXT = 300
 MAX_NAME = 60
+
+
+@dataclass(frozen=True)
+class SecurePart:
+    """What a node needs to mask its reply: the terms of an exchange, and its neighbors' keys."""
+
+    terms: bytes
+    keys: bytes
+    mechanism: Mechanism | None = None
+    """How it clips, under differential privacy; the server's seed stays there."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes, as the simulator counts them."""
+        return len(self.terms) + len(self.keys)
+
+    def add_to(self, records: RecordDict) -> None:
+        """Put it beside a request."""
+        records["terms"], records["keys"] = blob(self.terms), blob(self.keys)
+        if self.mechanism:
+            told = asdict(self.mechanism) | {"seed": 0}
+            records["mechanism"] = ConfigRecord({"json": json.dumps(told)})
+
+    @classmethod
+    def read(cls, records: RecordDict) -> "SecurePart":
+        """What a node was sent."""
+        mechanism = None
+        if "mechanism" in records:
+            try:
+                mechanism = Mechanism.from_plain(json.loads(_text(records, "mechanism", "json")))
+            except (ValueError, TypeError) as error:
+                raise WireError("a message has no mechanism that this node knows") from error
+        return cls(_bytes(records, "terms"), _bytes(records, "keys"), mechanism)
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,7 @@ class Question:
     device: int
     request: bytes
     spec: str = ""
+    secure: SecurePart | None = None
 
     def records(self) -> RecordDict:
         """As Flower carries it."""
@@ -56,6 +80,8 @@ class Question:
             found[SPEC] = blob(self.spec.encode())
         if self.request:
             found["request"] = blob(self.request)
+        if self.secure:
+            self.secure.add_to(found)
         return found
 
     @classmethod
@@ -64,7 +90,8 @@ class Question:
         order = records.config_records["order"]
         spec = _bytes(records, SPEC) if SPEC in records else b""
         request = _bytes(records, "request") if "request" in records else b""
-        return cls(str(order[SPEC]), _integer(order, "device"), request, spec.decode())
+        secure = SecurePart.read(records) if "terms" in records else None
+        return cls(str(order[SPEC]), _integer(order, "device"), request, spec.decode(), secure)
 
 
 @dataclass(frozen=True)
@@ -104,11 +131,15 @@ class Arrival:
     name: str
     samples: int
     claim: int | None
+    key: bytes = b""
+    """Under secure aggregation its key, signed, as peers are shown it."""
 
     def records(self) -> RecordDict:
         """As Flower carries it."""
         claim = -1 if self.claim is None else self.claim
         own = ConfigRecord({"name": self.name, "samples": self.samples, "claim": claim})
+        if self.key:
+            own["key"] = self.key
         return RecordDict({"answer": ConfigRecord({"status": DONE, "words": ""}), "arrival": own})
 
     @classmethod
@@ -119,7 +150,10 @@ class Arrival:
         samples, claim = _integer(own, "samples"), _integer(own, "claim")
         if not name.isprintable() or not 0 < samples < 2**40:
             raise WireError(f"a node says that it is {ascii(name)[:30]} with {samples} samples")
-        return cls(name[:MAX_NAME], samples, claim if claim >= 0 else None)
+        key = own.get("key", b"")
+        if not isinstance(key, bytes) or len(key) not in (0, KEY_BYTES + SIGNATURE_BYTES):
+            raise WireError("a node has sent a key that is none")
+        return cls(name[:MAX_NAME], samples, claim if claim >= 0 else None, key)
 
 
 def told(text: str) -> str:
@@ -162,73 +196,3 @@ def _integer(record: Any, name: str) -> int:
     if type(value) is not int:
         raise WireError(f"a message lacks the number '{name}'")
     return value
-
-
-@dataclass(frozen=True, eq=False)
-class NodeSpec:
-    """A run as a node must know it: its device, and whose images of which shape and classes."""
-
-    device: DeviceSpec
-    own_data: bool
-    shape: Shape
-    classes: tuple[str, ...]
-
-    @property
-    def config(self) -> RunConfig:
-        """The run's settings."""
-        return self.device.config
-
-    def engine(self) -> Engine:
-        """How the device computes: natively, or in PyTorch."""
-        if self.device.graph:
-            return NativeEngine(self.device)
-        require("torch", extra="torch").set_num_threads(self.config.threads)
-        from fedtiny.devices.torch_engine import TorchEngine
-
-        reads = input_shape(self.device.preparation.layout, self.shape)
-        model = build_model(self.config, reads, len(self.classes))
-        return TorchEngine(model, self.device)
-
-    @cached_property
-    def text(self) -> str:
-        """The spec as JSON."""
-        plain = {
-            "fedtiny": __version__,
-            "own_data": self.own_data,
-            "shape": self.shape,
-            "classes": self.classes,
-            "device": self.device.to_plain(),
-        }
-        return json.dumps(plain)
-
-    @cached_property
-    def key(self) -> str:
-        """A short name for exactly this spec."""
-        return key_of(self.text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NodeSpec) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    @classmethod
-    def from_text(cls, text: str) -> "NodeSpec":
-        """The spec that such JSON says, if it is one of this version."""
-        plain: Mapping[str, Any] = json.loads(text)
-        if plain["fedtiny"] != __version__:
-            raise NodeError(
-                f"this node has fedtiny {__version__}, the server {plain['fedtiny']}; "
-                "install the same on both"
-            )
-        return cls(
-            DeviceSpec.from_plain(plain["device"]),
-            plain["own_data"],
-            tuple(plain["shape"]),
-            tuple(plain["classes"]),
-        )
-
-
-def key_of(text: str) -> str:
-    """A short name for the text of a spec."""
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

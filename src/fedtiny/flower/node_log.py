@@ -6,7 +6,14 @@ leaves it.
 
 import logging
 
-from fedtiny.errors import ConfigError, DataError, FedTinyError, ModelError, WireError
+from fedtiny.errors import (
+    ConfigError,
+    DataError,
+    FedTinyError,
+    ModelError,
+    SecureAggregationError,
+    WireError,
+)
 
 LOG = logging.getLogger("fedtiny.node")
 DETAILS = "the node's own log has the details"
@@ -28,8 +35,11 @@ CATEGORIES: tuple[tuple[type[Exception], str], ...] = (
 
 
 def told_to_server(error: Exception) -> str:
-    """A category and advice; what happened is written to the node's log."""
-    if isinstance(error, NodeError):
+    """A category and advice; what happened is written to the node's log.
+
+    What a node refuses in secure aggregation names devices by their numbers alone, and is told.
+    """
+    if isinstance(error, NodeError | SecureAggregationError):
         LOG.error("%s", error)
         return str(error)
     LOG.error("%s: %s", type(error).__name__, error, exc_info=not isinstance(error, FedTinyError))

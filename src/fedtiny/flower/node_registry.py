@@ -11,8 +11,11 @@ from flwr.serverapp import Grid
 from fedtiny.errors import FedTinyError, plural
 from fedtiny.federation.transport import ABSENT, STRAGGLER, Traffic
 from fedtiny.files import write_json
+from fedtiny.flower import signing_keys
 from fedtiny.flower.exchange import Exchange, failure
-from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, NodeSpec, Question
+from fedtiny.flower.messages import FAILED, JOIN, Answer, Arrival, Question
+from fedtiny.flower.node_spec import NodeSpec
+from fedtiny.flower.secure_server import check_key
 from fedtiny.flower.settings import FlowerSettings
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reading import assignments
@@ -66,6 +69,9 @@ class NodeRegistry:
         self.shares = shares
         self.size = spec.config.fleet.devices
         self.assigned: dict[int, Assignment] = {}
+        self.keys: dict[int, bytes] = {}
+        """Under secure aggregation the signed key of each device; without one it takes no part."""
+        self._list = signing_keys.read_list(settings.secagg_keys) if settings.secagg_keys else None
         self.turned_away: dict[int, str] = {}
         self._recalled = {device: Assignment(**own) for device, own in assignments(folder).items()}
         self._waiting: dict[int, Arrival] = {}
@@ -125,7 +131,7 @@ class NodeRegistry:
     def _invite(self, online: list[int]) -> None:
         """Ask strangers and the late to join; nobody waits, they are let in at a later look."""
         invited = {node for exchange in self._invitations for node in exchange.awaited}
-        seated = {assignment.node for assignment in self.assigned.values()}
+        seated = set(self._seated(online).values())
         refused = {node for node, why in self.turned_away.items() if why != LATE}
         strangers = sorted(set(online) - seated - refused - invited)
         if strangers:
@@ -170,7 +176,10 @@ class NodeRegistry:
                     f"it says that it has {arrival.samples} samples, more than the {most} that "
                     "robustness.max_samples allows"
                 )
+            if self.spec.session:
+                check_key(arrival, self.spec.session, self._list)
             device = self._device(node, arrival, online, keep and not self.settings.reassign)
+            self.keys[device] = arrival.key
         except FedTinyError as error:
             if isinstance(error, DeviceKeptError) and isinstance(arrival, Arrival):
                 self._waiting[node] = arrival
@@ -191,9 +200,13 @@ class NodeRegistry:
         )
 
     def _seated(self, online: Iterable[int]) -> dict[int, int]:
-        """The devices whose node is there, and that node."""
+        """The devices whose node is there, with its key if it needs one, and that node."""
         there, assigned = set(online), sorted(self.assigned.items())
-        return {device: own.node for device, own in assigned if own.node in there}
+        return {
+            device: own.node
+            for device, own in assigned
+            if own.node in there and (device in self.keys or not self.spec.session)
+        }
 
     def _device(self, node: int, arrival: Arrival, online: Iterable[int], keep: bool) -> int:
         """Give a node the device it claims, or the one it had, or the first that is free."""

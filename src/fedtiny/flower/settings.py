@@ -96,11 +96,16 @@ class FlowerSettings:
     """Seconds to wait for nodes to appear."""
     timeout: float = 600.0
     """Seconds that a question may take; who is later is left out of it."""
+    unmask_timeout: float = 120.0
+    """Seconds that each stage of unmasking a secure sum may take; who is later counts as gone."""
     reassign: bool = False
     """Give a device whose node is away to the next node; else it is kept for that node's key."""
+    secagg_keys: str = ""
+    """The list of nodes' public keys, to turn away who is not in it; nodes have their own copy."""
 
     def __post_init__(self) -> None:
-        for name, value in (("wait", self.wait), ("timeout", self.timeout)):
+        for name in ("wait", "timeout", "unmask_timeout"):
+            value = getattr(self, name)
             if not 0 < value < float("inf"):
                 raise ConfigError(f"'{SECTION}.{name}' must be above 0 seconds, got {value:g}")
 
@@ -171,11 +176,8 @@ def _for_nodes(config: Config) -> Config:
             raise ConfigError(f"device.{name} is for simulated devices")
     if config.simulator == "gpu":
         raise ConfigError("simulator is 'gpu', but the devices are real; leave it out")
-    if config.privacy.secure_aggregation:
-        raise ConfigError(
-            "privacy.secure_aggregation is for simulated devices: over Flower the server sees "
-            "every reply; leave it out, or do not use data that it must not see"
-        )
+    if config.privacy.secure_aggregation and not config.privacy.cryptography:
+        raise ConfigError("privacy.cryptography = false is for simulated devices; leave it out")
     threads = 1 if config.threads is None else config.threads
     return replace(config, simulator="reference", workers=1, threads=threads)
 

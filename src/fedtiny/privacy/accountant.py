@@ -97,6 +97,7 @@ def _fresh(accountant: Accountant, sampling: Sampling) -> Any:
     )
 
 
+@lru_cache(maxsize=8)
 def noise_for(
     budget: float, delta: float, release: Release, times: int, accountant: Accountant = "rdp"
 ) -> float:

@@ -1,8 +1,10 @@
 """The Gaussian mechanism: clipped vectors of devices, one sum, noise on it."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, fsum, inf, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +41,22 @@ class Mechanism:
     """Whether it is counted, under noise, how many vectors are within the clip."""
     frozen: bool = False
     """Whether batch norm leaves its statistics as they were sent: they get no noise."""
+    shared_by: tuple[int, float] | None = None
+    """If devices add the noise in shares: the neighbors and the threshold of their secure sum, from
+    which it follows how many are in it at least."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether devices add the noise, and the server none."""
+        return self.shared_by is not None and self.noise_multiplier > 0
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Mechanism":
+        """What JSON of all fields says."""
+        told: dict[str, Any] = {
+            name: tuple(own) if isinstance(own, list) else own for name, own in plain.items()
+        }
+        return cls(**told)
 
     @property
     def sum_noise(self) -> float:
@@ -73,14 +91,25 @@ class Mechanism:
 
     def noise(self, purpose: str, size: int, weight: float = 1.0) -> Doubles:
         """Noise on a mean of values that count so many times in the norm."""
-        if not self.noise_multiplier:
+        if not self.noise_multiplier or self.is_shared:
             return np.zeros(size)
         deviation = self.sum_noise * self.clip / (weight * self.asked)
         return deviation * self._draw(purpose).standard_normal(size)
 
-    def share_within(self, within: int, answered: int, purpose: str) -> float:
+    def share_seed(self, device: int, message: bytes) -> bytes:
+        """What a simulated device draws its share of the noise by.
+
+        A run that is resumed draws the same for the same message, and no other message gets it. A
+        real device takes 32 bytes of its operating system in place of this.
+        """
+        named = f"{self.seed:x} {self.round} {self.number} {device} ".encode()
+        return hashlib.sha256(b"share of noise " + named + message).digest()
+
+    def share_within(self, within: float, answered: int, purpose: str) -> float:
         """The share of vectors within the clip, under noise; who did not answer counts as half."""
         noise = self.bit_noise * float(self._draw(purpose).standard_normal())
+        if self.is_shared:
+            noise = 0.0  # it is in what devices say
         return (within - answered / 2 + noise) / self.asked + 0.5
 
     def _draw(self, purpose: str) -> np.random.Generator:

@@ -152,7 +152,7 @@ BEST = of_round(
 )
 PRIVACY = fields(
     {"epsilon": LOSS, "delta": SHARE, "noise_multiplier": SIZE, "releases": COUNT},
-    dict.fromkeys(("sampling", "accountant"), is_text),
+    dict.fromkeys(("sampling", "accountant", "noise"), is_text),
 )
 SECURE = fields({"neighbors": COUNT, "needed": COUNT}, {})
 RESULT = fields(

@@ -5,6 +5,7 @@ import pytest
 
 from fedtiny.privacy.secagg import ciphers
 from fedtiny.privacy.secagg.device import statement
+from fedtiny.privacy.secagg.graph import fewest_summed
 from fedtiny.privacy.secagg.terms import KEYS, MASKED, Message, Terms
 
 from .parties import RUN, Fleet, drawn_vectors, refusal, true_sum
@@ -202,29 +203,20 @@ def test_nothing_that_the_server_sees_correlates_with_an_update():
     assert np.mean(high) == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(240 * 4000))
 
 
-def test_a_dropout_in_each_round_unmasks_no_other_round():
-    """All seeds told about device 9 in many rounds take no mask off a round in which it lived."""
-    fleet, vectors = Fleet(10), drawn_vectors(10, size=2000)
-    seeds = []
-    honest = fleet.seeds
-
-    def recorded(asked):
-        answers = honest(asked)
-        seeds.extend(seed for answer in answers.values() for seed in answer.entries.values())
-        return answers
-
-    fleet.seeds = recorded
-    for number in range(1, 8, 2):
-        fleet.sum(number, vectors, dropped=(9,))
-        fleet.seen.clear()
-        fleet.sum(number + 1, vectors)
-        message = Message.from_bytes(fleet.seen[9], MASKED)
-        assert message.device == 9
-        masked = np.frombuffer(message.body[32:], np.uint32)
-        assert not np.array_equal(masked, vectors[9])
-    assert len(set(seeds)) == len(seeds) == 4 * 9
-    for seed in seeds:  # no seed told in another round is part of this round's mask
-        for change in (1, -1):
-            off = masked.copy()
-            fleet.ciphers.add_stream(off, seed, change)
-            assert abs(correlation(off, vectors[9])) < 5 / np.sqrt(2000)
+def test_no_sum_has_fewer_devices_than_noise_is_scaled_for(fleet):
+    """The worst that a server can do about device 0: neighbors that must be in a sum with it."""
+    terms, _, sent = opened(fleet)
+    spare = terms.degree - terms.needed
+    believed_gone = range(1, 1 + spare)  # who hears that device 0 dropped out
+    known = {peer for peer in believed_gone if 0 in fleet.devices[peer].seeds(1, [0]).entries}
+    every = range(10)
+    shares = 0
+    for peer in range(1 + spare, 10):
+        others = [other for other in every if other != peer]
+        told = fleet.devices[peer].shares(1, relayed(sent, peer, others)).entries
+        shares += 0 in told
+    assert shares == terms.needed
+    known |= set(fleet.devices[0].seeds(1, list(range(9, 9 - spare, -1))).entries)
+    hidden = set(terms.graph[0]) - known
+    assert len(hidden) + 1 == fewest_summed(10, terms.neighbors, terms.threshold)
+    assert refusal(lambda: fleet.devices[0].seeds(1, [min(hidden)])).endswith("are needed")

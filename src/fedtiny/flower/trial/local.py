@@ -18,6 +18,7 @@ import tomli_w
 
 from fedtiny.errors import FedTinyError
 from fedtiny.extras import require
+from fedtiny.flower import signing_keys
 from fedtiny.flower.trial import certificates
 from fedtiny.flower.trial.certificates import Keys
 
@@ -149,6 +150,8 @@ class Federation:
     port: int
     keys: Keys | None
     processes: Processes
+    secagg: Path | None = None
+    """Folder of the keys for secure aggregation, if nodes take part in that."""
 
     def flwr(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """A command of Flower's, to its end."""
@@ -196,19 +199,27 @@ class Federation:
 
 
 @contextmanager
-def federation(home: Path, nodes: int, tls: bool, say: Say) -> Iterator[Federation]:
-    """Start a SuperLink and nodes that share a data set among them, and stop all in the end."""
+def federation(
+    home: Path, nodes: int, tls: bool, say: Say, secure: bool = False
+) -> Iterator[Federation]:
+    """Start a SuperLink and nodes that share a data set among them, and stop all in the end.
+
+    If `secure`, nodes have keys for secure aggregation and take part in no other run.
+    """
     _check_version()
     (home / "logs").mkdir(parents=True)
     keys = certificates.make(home / "keys", [HOST, "localhost"], nodes) if tls else None
+    secagg = home / "secagg" if secure else None
+    if secagg:
+        signing_keys.make(secagg, nodes)
     port = free_port()
     _write_config(home, port, keys)
     processes = Processes(home / "logs", _environment(home))
     try:
-        found = Federation(home, port, keys, processes)
+        found = Federation(home, port, keys, processes, secagg)
         link = found.start_link()
-        secure = "TLS, nodes known by their keys" if keys else "no TLS, any node may join"
-        say(f"SuperLink at {HOST}:{port} (process {link.process.pid}), {secure}")
+        safety = "TLS, nodes known by their keys" if keys else "no TLS, any node may join"
+        say(f"SuperLink at {HOST}:{port} (process {link.process.pid}), {safety}")
         for number in range(nodes):
             _add_part(found, number, nodes, say)
         yield found
@@ -230,6 +241,9 @@ def _add_part(federation: Federation, number: int, nodes: int, say: Say) -> None
         if ran.returncode:
             raise FedTinyError(f"the SuperLink does not take {public}: {ran.stdout}{ran.stderr}")
     node_config = f'partition-id={number} num-partitions={nodes} name="node-{number}"'
+    if folder := federation.secagg:
+        own, listed = signing_keys.own_key(folder, number), folder / signing_keys.LIST
+        node_config += f' secagg-key="{own}" secagg-keys="{listed}"'
     started = federation.add_node(number, node_config, key)
     known = ", its key is registered" if key else ""
     say(f"SuperNode {number} (process {started.process.pid}){known}")

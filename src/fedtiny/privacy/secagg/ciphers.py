@@ -27,6 +27,10 @@ class Key(Protocol):
 
     public: bytes
 
+    @property
+    def private(self) -> bytes:
+        """The secret half, which never leaves its device."""
+
     def secret_with(self, public: bytes) -> bytes:
         """What this key has in common with the key of a peer, of which this is the public half."""
 
@@ -34,8 +38,8 @@ class Key(Protocol):
 class Ciphers(Protocol):
     """What a device and the server need of cryptography."""
 
-    def new_key(self) -> Key:
-        """A key pair, to be signed and shown to peers."""
+    def new_key(self, private: bytes | None = None) -> Key:
+        """A key pair, to be signed and shown to peers; or the one of this private half."""
 
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
         """Whether a text was signed by the key of this public half."""
@@ -62,8 +66,8 @@ class Ciphers(Protocol):
 class Cryptography:
     """The real one."""
 
-    def new_key(self) -> Key:
-        return ExchangeKey()
+    def new_key(self, private: bytes | None = None) -> Key:
+        return ExchangeKey(private)
 
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
         return _is_signed(public, text, signature)
@@ -102,7 +106,7 @@ class Cryptography:
 class NoKey:
     """Stands for a key pair where there is no cryptography."""
 
-    public = bytes(KEY_BYTES)
+    public = private = bytes(KEY_BYTES)
 
     def secret_with(self, public: bytes) -> bytes:
         return bytes(KEY_BYTES)
@@ -111,7 +115,7 @@ class NoKey:
 class NoCryptography:
     """No masks: the same sum to the last bit, of vectors that the server could read."""
 
-    def new_key(self) -> Key:
+    def new_key(self, private: bytes | None = None) -> Key:
         return NoKey()
 
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
@@ -136,13 +140,30 @@ class NoCryptography:
         return data[:-TAG_BYTES]
 
 
+class KeyStream:
+    """Words of ChaCha20 that only who has the seed can tell from random ones; it serves once."""
+
+    def __init__(self, seed: bytes) -> None:
+        ciphers = _part("ciphers")
+        algorithm = ciphers.algorithms.ChaCha20(seed, bytes(16))
+        self._encryptor = ciphers.Cipher(algorithm, mode=None).encryptor()
+
+    def take(self, count: int) -> Words:
+        """The next so many words."""
+        stream = np.empty(count, np.dtype("<u4"))
+        self._encryptor.update_into(_zeros(4 * count), stream.view(np.uint8))
+        return stream.astype(np.uint32, copy=False)
+
+
+@lru_cache(maxsize=1)
+def _zeros(count: int) -> bytes:
+    """What a key stream is added to; masks of a run have one length."""
+    return bytes(count)
+
+
 def key_stream(seed: bytes, count: int) -> Words:
-    """So many words that only who has the seed can tell from random ones; a seed serves once."""
-    ciphers = _part("ciphers")
-    cipher = ciphers.Cipher(ciphers.algorithms.ChaCha20(seed, bytes(16)), mode=None)
-    stream = bytearray(4 * count)
-    cipher.encryptor().update_into(bytes(4 * count), stream)
-    return np.frombuffer(stream, np.dtype("<u4")).astype(np.uint32, copy=False)
+    """The first so many words of a seed."""
+    return KeyStream(seed).take(count)
 
 
 class SigningKey:
@@ -171,9 +192,15 @@ class NoSigningKey:
 class ExchangeKey:
     """An X25519 key pair."""
 
-    def __init__(self) -> None:
-        self._key = _part("asymmetric.x25519").X25519PrivateKey.generate()
+    def __init__(self, private: bytes | None = None) -> None:
+        kind = _part("asymmetric.x25519").X25519PrivateKey
+        self._key = kind.generate() if private is None else kind.from_private_bytes(private)
         self.public: bytes = self._key.public_key().public_bytes_raw()
+
+    @property
+    def private(self) -> bytes:
+        """The secret half, which never leaves its device."""
+        return bytes(self._key.private_bytes_raw())
 
     def secret_with(self, public: bytes) -> bytes:
         """What this key has in common with the key of a peer, of which this is the public half."""

@@ -3,7 +3,8 @@
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,7 +39,8 @@ class SecureDevice:
     """One device in the exchanges of one run.
 
     It knows its peers by `directory`, and has settled with their owners how many `neighbors` and
-    what `threshold` it accepts at least. Its key lives as long as this object.
+    what `threshold` it accepts at least. Its key lives as long as this object, or as what `state`
+    gives, from which it goes on in another process.
     """
 
     def __init__(
@@ -53,10 +55,9 @@ class SecureDevice:
         threshold: float,
     ) -> None:
         self.device, self.run = device, run
-        self._directory, self._ciphers = directory, ciphers
+        self._signer, self._directory, self._ciphers = signer, directory, ciphers
         self._neighbors, self._threshold = neighbors, threshold
         self._key = ciphers.new_key()
-        self._signature = signer.signed(statement(run, device, self._key.public))
         self._peers: dict[int, bytes] = {}
         self._secrets: dict[int, bytes] = {}
         self._last = 0
@@ -68,8 +69,38 @@ class SecureDevice:
         entry = self._key.public + self._signature
         return Message(KEYS, 0, self.device, {self.device: entry})
 
+    @cached_property
+    def _signature(self) -> bytes:
+        return self._signer.signed(statement(self.run, self.device, self._key.public))
+
+    def state(self) -> dict[str, Any]:
+        """All that must outlive a process, as plain JSON; the key's secret half is in it."""
+        exchange = self._open
+        return {
+            "key": self._key.private.hex(),
+            "peers": {str(peer): public.hex() for peer, public in self._peers.items()},
+            "last": self._last,
+            "answered": sorted(self._answered),
+            "open": exchange and exchange.terms.to_plain() | {"dropped": sorted(exchange.dropped)},
+        }
+
+    def restore(self, state: Mapping[str, Any], *, renewed: bool = False) -> None:
+        """Go on where another process stopped; renewed with a new key, out of any exchange."""
+        self._last, self._answered = state["last"], set(state["answered"])
+        if renewed:
+            return
+        self._key = self._ciphers.new_key(bytes.fromhex(state["key"]))
+        self._peers = {int(peer): bytes.fromhex(own) for peer, own in state["peers"].items()}
+        if found := state["open"]:
+            terms = Terms.from_plain(self.run, found)
+            self._open = _Exchange(terms, terms.graph[self.device], set(found["dropped"]))
+
     def meet(self, keys: Message) -> None:
-        """Take the keys of peers; one that its owner did not sign for this run is refused."""
+        """Take the keys of peers; one that its owner did not sign for this run is refused.
+
+        A node that was started anew shows another key than before, signed as well. It serves for
+        exchanges to come: one that is open ends.
+        """
         for peer, entry in keys.entries.items():
             public, signature = bytes(entry[:KEY_BYTES]), bytes(entry[KEY_BYTES:])
             owner = self._directory.get(peer)
@@ -78,12 +109,13 @@ class SecureDevice:
             text = statement(self.run, peer, public)
             if not self._ciphers.is_signed(owner, text, signature):
                 raise SecureAggregationError(f"the key of device {peer} is not signed by its node")
-            if self._peers.setdefault(peer, public) != public:
-                raise SecureAggregationError(f"device {peer} has shown another key before")
+            if self._peers.get(peer) != public:
+                self._peers[peer], self._open = public, None
+                self._secrets.pop(peer, None)
 
     def masked(self, terms: Terms, values: Words, round: int, request: int) -> Message:
         """The vector under its masks, with the encrypted shares of its own mask's seed."""
-        self._check(terms, round, request)
+        self.check(terms, round, request)
         self._last = terms.number
         self._answered.add(request)
         neighbors = terms.graph[self.device]
@@ -101,7 +133,7 @@ class SecureDevice:
         body = commitment(secret) + total.tobytes()
         return Message(MASKED, terms.number, self.device, sent, body)
 
-    def _check(self, terms: Terms, round: int, request: int) -> None:
+    def check(self, terms: Terms, round: int, request: int) -> None:
         """Refuse terms that are not those of this request, or that would not hide this device."""
         if terms.run != self.run or (terms.round, terms.request) != (round, request):
             raise SecureAggregationError("the terms are those of another run, round or request")

@@ -25,6 +25,20 @@ def threshold(neighbors: int, share: float) -> int:
     return min(neighbors, floor(neighbors * share + 1e-9) + 1)
 
 
+def fewest_summed(devices: int, neighbors: int, share: float) -> int:
+    """How many devices are in any sum that a server can unmask, whatever it tells each of them.
+
+    Of a device's neighbors as many as are needed tell their shares of its own seed, and so not the
+    seeds of the masks that they have in common; these are told by the others and, about as many
+    more, by the device itself. All neighbors whose seeds nobody tells are in the sum.
+
+    >>> [fewest_summed(count, 40, 0.66) for count in (3, 10, 20, 1000)]
+    [3, 4, 8, 15]
+    """
+    count = degree(devices, neighbors)
+    return 2 * threshold(count, share) - count + 1
+
+
 def draw(participants: Sequence[int], neighbors: int, seed: bytes) -> Graph:
     """The graph that a public seed names: a ring in drawn order, joined with the nearest on it.
 

@@ -2,7 +2,8 @@
 
 A value x of a part with the public bound c becomes (x + c) / 2c of `levels` steps, times the
 device's share of the heaviest weight, rounded up or down at random so that the mean stays right.
-Each number is at most `levels`, and so many devices times `levels` is below 2^32.
+Each number is at most `levels`, and so many devices times `levels` is below 2^32. Where devices add
+noise, there is room for it on both sides.
 """
 
 import struct
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.errors import SecureAggregationError
+from fedtiny.privacy.secagg.noise_shares import NoiseShares
 
 RING_BITS = 32
 HEADROOM = 16.0  # a bound is this many times a typical largest value, so that few are clipped
@@ -48,6 +50,8 @@ class Scales:
     devices: int
     reports: bool = True
     """Whether devices say how their values compare with the bounds."""
+    noise: NoiseShares | None = None
+    """What devices add to their numbers, if they do."""
 
     def __post_init__(self) -> None:
         if self.devices * max(self.heaviest, self.devices + 2) >= 2 ** (RING_BITS - 1):
@@ -61,7 +65,7 @@ class Scales:
     @property
     def levels(self) -> int:
         """Steps between the least and the largest value of the heaviest device."""
-        return int(2**RING_BITS - 1) // self.devices
+        return self.noise.levels if self.noise else int(2**RING_BITS - 1) // self.devices
 
     @property
     def count(self) -> int:
@@ -90,14 +94,23 @@ class Scales:
         if not 1 <= weight <= self.heaviest:
             raise SecureAggregationError(f"a weight of {weight} is not in 1 to {self.heaviest}")
         numbers = np.empty(self.count, dtype=np.uint32)
-        scaled = np.clip(values, -self._each, self._each) + self._each
+        scaled = np.clip(values, -self._each, self._each)
+        scaled += self._each
         scaled *= weight / self.heaviest * self.levels / (2 * self._each)
         scaled += draw.random(len(scaled))
-        numbers[: len(values)] = np.minimum(np.floor(scaled), self.levels)
+        np.minimum(np.floor(scaled, out=scaled), self.levels, out=scaled)
+        numbers[: len(values)] = scaled
         if self.reports:
             numbers[len(values) : -1] = self._levels_of(values)
         numbers[-1] = weight
         return numbers
+
+    def noisy(self, numbers: Words, seed: bytes) -> Words:
+        """A device's numbers with its share of the noise on all but the weight, modulo 2^32."""
+        assert self.noise is not None
+        found = numbers.copy()
+        found[:-1] += self.noise.draw(len(numbers) - 1, seed).astype(np.uint32)
+        return found
 
     def _levels_of(self, values: Doubles) -> NDArray[np.int64]:
         """By part, 1 if a value is not far below the bound, and `devices` + 1 more beyond it."""
@@ -113,7 +126,8 @@ class Scales:
         weight, parts = int(total[-1]), total[sum(self.sizes) : -1]
         if not answered <= weight <= answered * self.heaviest:
             raise SecureAggregationError(f"a sum of weights of {weight} is not an honest one")
-        steps = total[: sum(self.sizes)].astype(np.float64)
+        margin = self.noise.margin if self.noise else 0  # a sum may be as much below zero
+        steps = (total[: sum(self.sizes)] + np.uint32(margin)).astype(np.float64) - margin
         values = steps * (2 * self._each / self.levels * (self.heaviest / weight)) - self._each
         clipped, near = np.divmod(parts.astype(np.int64), self.devices + 1)
         return Mean(values, weight, list(near > 0), list(clipped > 0))

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from math import prod
 
 PRIME = 2**255 - 19
 """Of the field of secrets and shares; each takes 32 bytes."""
@@ -29,21 +30,17 @@ def split(secret: int, holders: Sequence[int], threshold: int) -> dict[int, int]
 def _value(coefficients: Sequence[int], x: int) -> int:
     value = 0
     for coefficient in reversed(coefficients):
-        value = (value * x + coefficient) % PRIME
-    return value
+        value = value * x + coefficient
+    return value % PRIME
 
 
 def join(shares: Mapping[int, int]) -> int:
     """The secret of these shares, as many as its threshold: the polynomial's value at zero."""
-    points = [(holder + 1, share) for holder, share in shares.items()]
-    above, below = 0, 1  # one fraction, so that one inverse is enough
-    for own, share in points:
-        over, under = share, 1
-        for x, _ in points:
-            if x != own:
-                over, under = over * x % PRIME, under * (x - own) % PRIME
-        above, below = (above * under + over * below) % PRIME, below * under % PRIME
-    return above * pow(below, -1, PRIME) % PRIME
+    places = [holder + 1 for holder in shares]
+    below = [own * prod(x - own for x in places if x != own) for own in places]
+    common = prod(below)  # one fraction, so that one inverse is enough
+    above = sum(share * (common // own) for share, own in zip(shares.values(), below, strict=True))
+    return prod(places) * above * pow(common, -1, PRIME) % PRIME
 
 
 def to_bytes(number: int) -> bytes:

@@ -19,9 +19,9 @@ def down(devices: int, neighbors: int, parts: int) -> int:
     return terms + keys + _EMPTY + count * (_NAME + shamir.BYTES + TAG_BYTES)
 
 
-def up(devices: int, neighbors: int, parts: int, values: int) -> int:
+def up(devices: int, neighbors: int, numbers: int) -> int:
     """What a device sends in place of its reply: the masked vector, and shares to unmask by."""
     count = graph.degree(devices, neighbors)
     shares = count * (_NAME + shamir.BYTES + TAG_BYTES)
-    vector = 4 * (values + parts + 1)
+    vector = 4 * numbers
     return 2 * _EMPTY + COMMITMENT_BYTES + vector + shares + count * (_NAME + shamir.BYTES)

@@ -5,6 +5,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from fedtiny.errors import SecureAggregationError
 from fedtiny.privacy.secagg import graph
@@ -75,6 +76,19 @@ class Terms:
         """The terms as a device reads them, which knows the others from the run and the request."""
         participants, scales = tuple(message.entries), bytes(message.body)
         return replace(self, number=message.number, participants=participants, scales=scales)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain JSON, but for the run."""
+        names = ("number", "round", "request", "participants", "neighbors", "threshold")
+        return {name: getattr(self, name) for name in names} | {"scales": self.scales.hex()}
+
+    @classmethod
+    def from_plain(cls, run: bytes, plain: Mapping[str, Any]) -> "Terms":
+        """The way back."""
+        names = ("number", "round", "request", "neighbors", "threshold")
+        told = {name: plain[name] for name in names}
+        participants, scales = tuple(plain["participants"]), bytes.fromhex(plain["scales"])
+        return cls(run, participants=participants, scales=scales, **told)
 
     def check(self) -> None:
         """Refuse terms under which a sum would not hide one device from the others."""

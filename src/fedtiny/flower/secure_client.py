@@ -1,0 +1,175 @@
+"""A node under secure aggregation: its keys, what it keeps between messages, what it answers.
+
+It takes the number of its device from the place of its own key in the list of all nodes, which its
+owner has given it. A node that has such a list takes part in no run without secure aggregation.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedtiny.config import PrivacyConfig
+from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.engine import Engine
+from fedtiny.devices.node import answer
+from fedtiny.errors import SecureAggregationError
+from fedtiny.federation.messages import Request
+from fedtiny.federation.reply_validator import Arrived, ReplyValidator
+from fedtiny.federation.secure_exchange import RUN_BYTES, Encoding, masked_reply, terms_of
+from fedtiny.federation.transport import MEAN
+from fedtiny.flower import messages, signing_keys
+from fedtiny.flower.messages import DONE, LACKS, Answer, Question
+from fedtiny.flower.node_log import NodeError
+from fedtiny.flower.node_memory import Memory
+from fedtiny.flower.node_spec import NodeSpec
+from fedtiny.privacy.secagg.ciphers import Cryptography, SigningKey
+from fedtiny.privacy.secagg.device import Directory, SecureDevice
+from fedtiny.privacy.secagg.terms import KEYS, REVEAL, TERMS, UNMASK, Message
+
+NodeConfig = Mapping[str, Any]
+KEY, LIST = "secagg-key", "secagg-keys"
+LEAST = PrivacyConfig()  # what a node asks of a run, unless its owner says otherwise
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a node is among all nodes, and what it takes part with at least."""
+
+    device: int
+    signer: SigningKey
+    directory: Directory
+    neighbors: int
+    threshold: float
+
+    @classmethod
+    def of(cls, node: NodeConfig) -> "Identity":
+        """As its owner has set it up."""
+        if KEY not in node or LIST not in node:
+            raise NodeError(
+                "this run uses secure aggregation: start nodes with --node-config "
+                f'\'{KEY}="PATH" {LIST}="PATH"\''
+            )
+        signer = signing_keys.read_own(str(node[KEY]))
+        directory = signing_keys.read_list(str(node[LIST]))
+        device = next((k for k, own in directory.items() if own == signer.public), None)
+        if device is None or node.get("partition-id", device) != device:
+            raise NodeError(
+                f"its {KEY} must stand in its list ({LIST}) on the line of its device, the first "
+                "of which is that of device 0"
+            )
+        neighbors = int(node.get("secagg-neighbors", LEAST.neighbors))
+        threshold = float(node.get("secagg-threshold", LEAST.threshold))
+        return cls(device, signer, directory, neighbors, threshold)
+
+    def party(self, session: bytes) -> SecureDevice:
+        """The node in the exchanges of a run, with a new key."""
+        least = {"neighbors": self.neighbors, "threshold": self.threshold}
+        own = (self.device, session, self.signer, self.directory, Cryptography())
+        return SecureDevice(*own, **least)  # type: ignore[arg-type]
+
+
+def check_wanted(spec: NodeSpec, node: NodeConfig) -> None:
+    """Refuse a run that would show the replies of a node whose owner wants them masked."""
+    if LIST in node and not spec.session:
+        raise NodeError(f"a node with {LIST} takes part only in runs with secure aggregation")
+
+
+def join(spec: NodeSpec, memory: Memory, node: NodeConfig) -> SecureDevice:
+    """Make a key for a run; a run that was left is not entered again.
+
+    Who joins the same run again has a new key, and still answers no request twice.
+    """
+    identity, held, session = Identity.of(node), memory.secure(), spec.session.hex()
+    privacy = spec.config.privacy
+    if privacy.neighbors < identity.neighbors or privacy.threshold < identity.threshold:
+        raise NodeError(
+            f"{privacy.neighbors} neighbors with a threshold of {privacy.threshold:g} are less "
+            f"than the {identity.neighbors} and {identity.threshold:g} that this node wants "
+            "(secagg-neighbors, secagg-threshold)"
+        )
+    party, left = identity.party(spec.session), list(held.get("left", []))
+    if len(spec.session) != RUN_BYTES:
+        raise SecureAggregationError("the run has no name that keys could be signed for")
+    if session in left:
+        raise SecureAggregationError("this node has left that run for another one")
+    if held.get("session") == session:
+        party.restore(held["device"], renewed=True)
+    elif held:
+        left.append(held["session"])
+    memory.keep_secure({"session": session, "left": left, "device": party.state()})
+    return party
+
+
+@contextmanager
+def resumed(spec: NodeSpec, memory: Memory, node: NodeConfig) -> Iterator[SecureDevice | None]:
+    """The node where it stood after the last message; nothing if it holds no key for this run.
+
+    Whatever comes of a message, what the node has told or refused is remembered.
+    """
+    held = memory.secure()
+    if held.get("session") != spec.session.hex():
+        yield None
+        return
+    party = Identity.of(node).party(spec.session)
+    party.restore(held["device"])
+    try:
+        yield party
+    finally:
+        memory.keep_secure(held | {"device": party.state()})
+
+
+def masked(
+    question: Question, request: Request, party: SecureDevice, spec: NodeSpec, engine: Engine,
+    own: DeviceData,
+) -> Message:  # fmt: skip
+    """Do the work of a request and mask the reply; bad terms are refused before any work."""
+    part, config = question.secure, spec.config
+    if part is None:
+        raise SecureAggregationError("the request came without terms, and a reply must be masked")
+    if request.identified(config.seed).id != request.id:
+        raise SecureAggregationError("the request has the id of another one")
+    party.meet(Message.from_bytes(part.keys, KEYS))
+    known = terms_of(spec.session, request, config)
+    terms = known.told(Message.from_bytes(part.terms, TERMS))
+    party.check(terms, request.round, request.id)
+    asked = replace(request, mechanism=part.mechanism)
+    encoding = Encoding.told(asked, terms)
+    reply = answer(engine, request, own, config.seed)
+    validator = ReplyValidator(request, MEAN, config)
+    reply = validator.accepted(Arrived(own.device, len(own), reply, size=0))
+    return masked_reply(party, encoding, terms, reply, config.seed)
+
+
+def reveal(question: Question, memory: Memory, node: NodeConfig) -> Answer:
+    """The stage `reveal`: seeds of masks shared with devices that dropped out."""
+    return _stage(question, memory, node, REVEAL)
+
+
+def unmask(question: Question, memory: Memory, node: NodeConfig) -> Answer:
+    """The stage `unmask`: shares of the own seeds of survivors."""
+    return _stage(question, memory, node, UNMASK)
+
+
+def _stage(question: Question, memory: Memory, node: NodeConfig, kind: int) -> Answer:
+    spec = memory.spec(question.spec_key)
+    if spec is None:
+        return Answer(LACKS, messages.SPEC)
+    with resumed(spec, memory, node) as party:
+        if party is None:
+            return Answer(LACKS, messages.SPEC)
+        asked = Message.from_bytes(question.request, kind)
+        if kind == REVEAL:
+            told = party.seeds(asked.number, list(asked.entries))
+        else:
+            told = party.shares(asked.number, asked.entries)
+        return Answer(DONE, reply=told.to_bytes())
+
+
+def bound_of_samples(samples: int) -> int:
+    """What a node says in place of its number of samples: the next power of two.
+
+    >>> [bound_of_samples(count) for count in (1, 100, 128)]
+    [1, 128, 128]
+    """
+    return 1 << (samples - 1).bit_length()
