@@ -32,7 +32,13 @@ def test_several_runs_go_into_one_page(fedtiny, several, tmp_path):
     assert (said.code, said.err) == (0, "")
     files = {path.name for path in (tmp_path / "all_figures").iterdir()}
     names = ("accuracy_over_density", "front", "front_by_bytes", "front_by_size", "accuracies")
-    names = (*names, "accuracies_by_bytes", "accuracies_by_time", "accuracies_by_flops")
+    names = (
+        *names,
+        "accuracies_by_bytes",
+        "accuracies_by_time",
+        "accuracies_by_flops",
+        "front_by_plain_flops",
+    )
     assert files == {f"comparison1_{name}.{form}" for name in names for form in ("png", "svg")}
 
 
