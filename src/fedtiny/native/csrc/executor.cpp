@@ -119,7 +119,7 @@ void Executor::get_input_gradient(float* values, Index count) {
   const Shape& shape = run_.storage.program.tensors[0].shape;
   if (run_.storage.options.input_gradient == 0)
     refuse("the gradient of the images was not asked for");
-  if (!run_.placed_backward || count != run_.pass.count * shape.size())
+  if (!run_.pass.backward() || count != run_.pass.count * shape.size())
     refuse("there is no gradient of so many images");
   run_.each_plane(shape, [&](const Plane& plane) {
     const Index first = plane.block * run_.lanes * shape.size() + plane.channel * shape.plane();

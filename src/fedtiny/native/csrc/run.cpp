@@ -47,10 +47,14 @@ void Run::begin(const Pass& next) {
   pass = next;
   blocks = storage.options.blocks(pass.count);
   if (pass.own_statistics()) storage.measured_images = pass.count;
-  if (placed_images != pass.count || placed_backward != pass.backward()) {
-    placement = placement_of(storage.program, storage.options, pass.count, pass.backward());
-    placed_images = pass.count;
-    placed_backward = pass.backward();
+  // As planned, for the most images: fewer could be packed otherwise and need more room.
+  const Options& o = storage.options;
+  const bool training = pass.backward() || pass.count > o.forward_batch;
+  const Index images = training ? o.batch : o.forward_batch;
+  if (placed_images != images || placed_for_training != training) {
+    placement = placement_of(storage.program, o, images, training);
+    placed_images = images;
+    placed_for_training = training;
   }
   value_places = placement.values;
 }

@@ -83,7 +83,7 @@ struct Run {
   bool recomputing = false;
   Placement placement;
   Index placed_images = -1;
-  bool placed_backward = false;
+  bool placed_for_training = false;
   Table<Index> value_places;  // by tensor, among the activations
 };
 
