@@ -1,7 +1,7 @@
 """The parts of the C runtime for int8 activations, and which of them a program needs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from string import Template
 from typing import Literal
@@ -63,13 +63,15 @@ class Widths:
     wide: int
     middle: int
     narrow: int
+    stored: int
+    """How many sums are stored at a time."""
     form: str
 
 
 WIDTHS: dict[Target, Widths] = {
-    "generic": Widths(16, 4, 1, "widths_loops"),
-    "cortex-m": Widths(8, 4, 1, "widths_unrolled"),
-    "x86": Widths(64, 32, 16, "widths_loops"),
+    "generic": Widths(16, 4, 1, 1, "widths_loops"),
+    "cortex-m": Widths(8, 4, 1, 4, "widths_unrolled"),
+    "x86": Widths(64, 32, 16, 1, "widths_loops"),
 }
 """By target; a sum may read so far behind what it needs."""
 
@@ -89,5 +91,4 @@ def text(name: str, target: Target) -> str:
     file = widths.form if name == "widths" else name
     file = file if "." in file else f"{file}.c"
     held = files("fedtiny.export").joinpath("runtime_int8", file).read_text(encoding="ascii")
-    numbers = {"wide": widths.wide, "middle": widths.middle, "narrow": widths.narrow}
-    return Template(held).safe_substitute(numbers)
+    return Template(held).safe_substitute(asdict(widths))
