@@ -94,6 +94,18 @@ def test_a_model_of_digits_on_two_boards(images, tmp_path, capsys):
     assert 100_000 < integers.instructions < floats.instructions < 3_000_000
 
 
+@needs_board
+@pytest.mark.parametrize("kind", ["operations", "dense"])
+def test_the_integers_of_numpy_on_a_board(kind, tmp_path):
+    """Every operation, and 3 x 3 kernels that keep all weights, by the core's own instructions."""
+    model = branches(0) if kind == "operations" else tiny_model(shipped("small", 1.0))
+    images = samples(model, 12)
+    made = quantize(model, images)
+    write_project(Int8Source(made, "cortex-m", "model"), tmp_path, "cmake")
+    found = board.classify(board.build(tmp_path, "mps2-an386"), "mps2-an386", images)
+    np.testing.assert_array_equal(found.logits, IntegerModel(made)(images))
+
+
 @pytest.mark.skipif(not shutil.which("cmake"), reason="needs Debian's cmake")
 def test_the_project_is_built_for_a_desktop(images, tmp_path):
     made = quantize(tiny_model(shipped("small", 0.3)), images[:64])
