@@ -4,7 +4,7 @@ Each is exported as a CMake project, compiled, and run on images; logits are com
 those of int8 activations bit for bit. Flash and RAM are those of the model's object. Instructions
 are counted by QEMU's -icount; they are no cycles. What takes more than it may fails.
 
-    python benchmarks/board.py [--run DIR] [--data ROOT] [--images 20] [--only NAME]
+    python benchmarks/board.py [--run DIR] [--data ROOT] [--images 4] [--only NAME]
                                [--json benchmarks/results/board.json]
 
 The digits are those of a run folder; without one, `fedtiny run --width 64 --density 0.01` makes it
@@ -300,7 +300,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, help="a run folder of the digits")
     parser.add_argument("--data", type=Path, help="the folder of data sets")
-    parser.add_argument("--images", type=int, default=20)
+    parser.add_argument("--images", type=int, default=4)
     parser.add_argument("--only", choices=names())
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
