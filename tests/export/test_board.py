@@ -39,6 +39,7 @@ CORES = {
     "RV32": (RISCV, "-march=rv32imac -mabi=ilp32 --specs=picolibc.specs"),
     "aarch64": (AARCH64, ""),
 }
+WITH_DSP = ("M4F", "M7", "M55")
 BOTH = """#include "board.h"
 #include "digits.h"
 #include "letters.h"
@@ -92,6 +93,18 @@ def test_a_model_of_digits_on_two_boards(images, tmp_path, capsys):
     assert 10_000 < integers.flash < 25_000
     assert 0 < integers.stack < 1000
     assert 100_000 < integers.instructions < floats.instructions < 3_000_000
+
+
+@needs_board
+@pytest.mark.parametrize("kind", ["operations", "dense"])
+def test_the_integers_of_numpy_on_a_board(kind, tmp_path):
+    """Every operation, and 3 x 3 kernels that keep all weights, by the core's own instructions."""
+    model = branches(0) if kind == "operations" else tiny_model(shipped("small", 1.0))
+    images = samples(model, 12)
+    made = quantize(model, images)
+    write_project(Int8Source(made, "cortex-m", "model"), tmp_path, "cmake")
+    found = board.classify(board.build(tmp_path, "mps2-an386"), "mps2-an386", images)
+    np.testing.assert_array_equal(found.logits, IntegerModel(made)(images))
 
 
 @pytest.mark.skipif(not shutil.which("cmake"), reason="needs Debian's cmake")
@@ -149,7 +162,7 @@ def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     model = branches(0)
     made = quantize(model, samples(model, 12))
-    for target in ("generic", "cortex-m"):
+    for target in ("generic", "cortex-m", "cortex-m-dsp"):
         write_int8(made, folder / target, target=target)
     everything = Branches(1, (3, 6, 6))
     everything.ends += [form(everything) for form in FORMS.values()]
@@ -170,7 +183,17 @@ def test_no_warning_for_a_core(core, sources, tmp_path):
     order = [compiler, *flags.split(), "-include", "math.h", "-E", "-x", "c", "/dev/null"]
     if subprocess.run(order, capture_output=True, check=False).returncode:
         pytest.skip(f"has {compiler} but no library: needs Debian's {packages}")
+    files += [sources / "cortex-m-dsp" / "model.c"] if core in WITH_DSP else []
     for number, file in enumerate(files):
         order = [compiler, *flags.split(), *STRICT, "-Os", "-c", file, "-o", f"{number}.o"]
         done = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert not done.returncode, done.stderr[:2000]
+
+
+@pytest.mark.skipif(not shutil.which(ARM[0]), reason=f"needs Debian's {ARM[1]}")
+def test_code_for_the_extension_refuses_a_core_without_it(sources, tmp_path):
+    _, flags = CORES["M0+"]
+    order = [ARM[0], *flags.split(), "-c", sources / "cortex-m-dsp" / "model.c", "-o", "model.o"]
+    done = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "export with --target cortex-m" in done.stderr

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtiny.export.c_calls import LAYERS, Calls
 from fedtiny.export.c_steps import Program, Step
@@ -33,7 +34,7 @@ ARGUMENTS = {
 """The arguments of functions that take more than what they read and what they give."""
 
 
-LISTED = 64  # weights of a filter up to which all are listed, if all are kept
+LISTED = 320  # weights of a filter up to which all are listed, if all are kept
 
 
 def zero_points(steps: Program, arithmetic: Arithmetic) -> dict[int, int]:
@@ -82,7 +83,7 @@ class Int8Calls(Calls):
         fields = (
             *(held.inputs, held.taps, made.array(f"{step.name}_offsets", offsets)),
             *(made.array(f"{holder}_steps", held.steps), held.escape),
-            made.array(f"{holder}_weights", held.weights),
+            made.array(f"{holder}_weights", self._weights(step)),
             made.array(f"{step.name}_biases", biases.astype(np.int32)),
             made.array(
                 f"{step.name}_multipliers", None if final else layer.multipliers.astype(np.int32)
@@ -92,6 +93,11 @@ class Int8Calls(Calls):
         )
         inner = ", ".join(map(str, fields))
         made.lines.append(f"static const Layer {step.name} = {{\n    {inner},\n}};\n")
+
+    def _weights(self, step: Step) -> NDArray[np.int8]:
+        """A layer's; C reads up to a byte more of one that keeps all of them."""
+        held: NDArray[np.int8] = self.tables[step.node.name].weights
+        return np.append(held, np.int8(0)) if self.function(step) == "convolve_all" else held
 
     def _is_final(self, step: Step) -> bool:
         return is_logits(step, self.program.steps)
@@ -131,7 +137,8 @@ class Int8Calls(Calls):
         table = self.tables[step.node.name] if step.action == "convolve" else None
         if table is None or table.steps is not None:
             return step.action
-        return "convolve_groups" if table.inputs <= LISTED else "convolve_all"
+        square = step.node.kernel == (3, 3) and step.cut is None
+        return "convolve_groups" if table.inputs <= LISTED and not square else "convolve_all"
 
     def _terms(self, step: Step) -> dict[str, Any]:
         """What a call may name."""

@@ -1,14 +1,14 @@
 """The parts of the C runtime for int8 activations, and which of them a program needs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from string import Template
 from typing import Literal
 
 from fedtiny.export import c_runtime
 
-Target = Literal["generic", "cortex-m", "x86"]
+Target = Literal["generic", "cortex-m", "cortex-m-dsp", "x86"]
 PARTS: dict[str, tuple[str, ...]] = {
     "limited": (),
     "scaled": (),
@@ -63,13 +63,18 @@ class Widths:
     wide: int
     middle: int
     narrow: int
+    stored: int
+    """How many sums are stored at a time."""
     form: str
+    condition: str = ""
+    """What refuses other cores, if something does."""
 
 
 WIDTHS: dict[Target, Widths] = {
-    "generic": Widths(16, 4, 1, "widths_loops"),
-    "cortex-m": Widths(8, 4, 1, "widths_unrolled"),
-    "x86": Widths(64, 32, 16, "widths_loops"),
+    "generic": Widths(16, 4, 1, 1, "widths_loops"),
+    "cortex-m": Widths(8, 4, 1, 4, "widths_unrolled"),
+    "cortex-m-dsp": Widths(8, 4, 1, 4, "widths_unrolled", "dsp_only"),
+    "x86": Widths(64, 32, 16, 1, "widths_loops"),
 }
 """By target; a sum may read so far behind what it needs."""
 
@@ -86,8 +91,11 @@ def text(name: str, target: Target) -> str:
     if name in SHARED:
         return c_runtime.text(name if "." in name else f"{name}.c")
     widths = WIDTHS[target]
-    file = widths.form if name == "widths" else name
-    file = file if "." in file else f"{file}.c"
-    held = files("fedtiny.export").joinpath("runtime_int8", file).read_text(encoding="ascii")
-    numbers = {"wide": widths.wide, "middle": widths.middle, "narrow": widths.narrow}
-    return Template(held).safe_substitute(numbers)
+    wanted = [widths.condition, widths.form] if name == "widths" else [name]
+    held = "\n".join(_file(each) for each in wanted if each)
+    return Template(held).safe_substitute(asdict(widths))
+
+
+def _file(name: str) -> str:
+    file = name if "." in name else f"{name}.c"
+    return files("fedtiny.export").joinpath("runtime_int8", file).read_text(encoding="ascii")

@@ -67,6 +67,7 @@ def quantized(model: TinyModel, found: Samples) -> tuple[TinyModel, str]:
         **model.card,
         "accuracy": after,
         "float_accuracy": before,
+        "run_accuracy": model.card.get("accuracy"),
         "accuracy_measured_on": f"{count} {found.told}",
         "activations": "int8",
     }

@@ -58,8 +58,8 @@ class Order:
     """Images that measure the ranges of int8 activations: an .npz file, or a folder of images by
     class; default: the run's public set."""
     target: Target | None = None
-    """What C code with int8 activations is written for; default: cortex-m in a project for a board,
-    else generic."""
+    """What C code with int8 activations is written for; cortex-m-dsp refuses a core without the DSP
+    extension; default: cortex-m in a project for a board, else generic."""
     prefix: str = c_runtime.PREFIX
     """What names in C begin with, so that a firmware may hold two models."""
 

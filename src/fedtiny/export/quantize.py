@@ -1,7 +1,7 @@
 """Activations in int8: ranges measured on images, weights rounded, and the numbers that follow.
 
 Weights have a scale a filter and no zero point, activations a scale and a zero point a tensor.
-docs/int8.md has the arithmetic to the last bit.
+docs/export.md has the arithmetic to the last bit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

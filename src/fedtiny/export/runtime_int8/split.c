@@ -7,14 +7,10 @@ static void split(const Tensor *in, const Tensor *out, int down, int right, int 
         for (int row = 0; row < in->rows; ++row) {
             const int8_t *from = row_of(in, channel, row), *end = from + in->columns;
             int8_t *to = row_of(out, channel, (row + top) / down) + (row + top) % down * right * part;
-            int8_t *at = to + left % right * part + left / right;
-            for (int column = left % right; from < end; ++from) {
-                *at = *from;
-                at += part;
-                if (++column == right) {
-                    column = 0;
-                    at += 1 - right * part;
-                }
+            for (int first = left; first < left + right; ++first, ++from) {
+                int8_t *at = to + first % right * part + first / right;
+                for (const int8_t *pixel = from; pixel < end; pixel += right)
+                    *at++ = *pixel;
             }
         }
 }

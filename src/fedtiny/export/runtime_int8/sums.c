@@ -10,36 +10,60 @@ static int widely(int length)
     return length > $middle ? (length - $middle + $wide - 1) / $wide * $wide : 0;
 }
 
-/* A row of sums as integers between bounds; `store_full_` where they are all that a byte holds. */
-#define DEFINE_STORE(NAME, LIMIT)                                                                  \
-    KERNEL NAME##_row(const int32_t *from, int columns, const Layer *layer, int32_t multiplier,    \
-                      int8_t *to)                                                                  \
+#define SCALED(i) scaled_sum(from[i], multiplier, start)
+#define SCALED_WITH(i)                                                                             \
+    scaled((int64_t)from[i] * multiplier + ((int64_t)(added[i] * 256) * by + start))
+#define PUT(i) to[i] = limited(range, SCALED(i));
+#define PUT_FULL(i) to[i] = saturated(SCALED(i));
+#define PUT_WITH(i) to[i] = limited(range, SCALED_WITH(i));
+#define PUT_FULL_WITH(i) to[i] = saturated(SCALED_WITH(i));
+
+/* Rows of sums as integers between bounds; `_FULL` where they are all that a byte holds. */
+#define DEFINE_STORE(NAME, DO)                                                                     \
+    KERNEL NAME(const int32_t *from, int pitch, const Layer *layer, int32_t multiplier,            \
+                const Tensor *out, int8_t *to)                                                     \
     {                                                                                              \
         const int64_t start = layer->start;                                                        \
         const Range range = layer->range;                                                          \
+        const int columns = out->columns, gap = pitch - columns, skip = out->pitch - columns;      \
         (void)range;                                                                               \
-        for (const int32_t *end = from + columns; from < end; ++from, ++to)                        \
-            *to = LIMIT(range, scaled_sum(*from, multiplier, start));                              \
-    }                                                                                              \
-                                                                                                   \
-    /* The same with a row that is added, which may be the one that is written. */                 \
-    KERNEL NAME##_sum(const int32_t *from, int columns, const Layer *layer, int32_t multiplier,    \
-                      const int8_t *added, int8_t *to)                                             \
-    {                                                                                              \
-        const int64_t start = layer->start;                                                        \
-        const int32_t other = layer->other;                                                        \
-        const Range range = layer->range;                                                          \
-        (void)range;                                                                               \
-        for (const int32_t *end = from + columns; from < end; ++from, ++to) {                      \
-            const int64_t term = (int64_t)(*added++ * 256) * other + start;                        \
-            *to = LIMIT(range, scaled((int64_t)*from * multiplier + term));                        \
+        for (int row = out->rows; row > 0; --row, from += gap, to += skip) {                       \
+            int left = columns;                                                                    \
+            for (; left >= $stored; left -= $stored, from += $stored, to += $stored) {                                    \
+                EACH($stored, DO)                                                                        \
+            }                                                                                      \
+            for (; left > 0; --left, ++from, ++to) {                                               \
+                EACH(1, DO)                                                                        \
+            }                                                                                      \
         }                                                                                          \
     }
 
-#define SATURATED(range, value) saturated(value)
+/* The same with rows that are added, which may be those that are written. */
+#define DEFINE_STORE_WITH(NAME, DO)                                                                \
+    KERNEL NAME(const int32_t *from, int pitch, const Layer *layer, int32_t multiplier,            \
+                const Tensor *other, const int8_t *added, const Tensor *out, int8_t *to)           \
+    {                                                                                              \
+        const int64_t start = layer->start;                                                        \
+        const int32_t by = layer->other;                                                           \
+        const Range range = layer->range;                                                          \
+        const int columns = out->columns, gap = pitch - columns, skip = out->pitch - columns;      \
+        const int skip_added = other->pitch - columns;                                             \
+        (void)range;                                                                               \
+        for (int row = out->rows; row > 0; --row, from += gap, added += skip_added, to += skip) {  \
+            int left = columns;                                                                    \
+            for (; left >= $stored; left -= $stored, from += $stored, added += $stored, to += $stored) {                  \
+                EACH($stored, DO)                                                                        \
+            }                                                                                      \
+            for (; left > 0; --left, ++from, ++added, ++to) {                                      \
+                EACH(1, DO)                                                                        \
+            }                                                                                      \
+        }                                                                                          \
+    }
 
-DEFINE_STORE(store, limited)
-DEFINE_STORE(store_full, SATURATED)
+DEFINE_STORE(store, PUT)
+DEFINE_STORE(store_full, PUT_FULL)
+DEFINE_STORE_WITH(store_with, PUT_WITH)
+DEFINE_STORE_WITH(store_full_with, PUT_FULL_WITH)
 
 /* One filter's plane of sums, rows and the gaps between them; `other`, if there is one, is added. */
 static void store_plane(const Layer *layer, int filter, int pitch, const Tensor *other,
@@ -47,17 +71,14 @@ static void store_plane(const Layer *layer, int filter, int pitch, const Tensor 
 {
     const int32_t multiplier = layer->multipliers[filter];
     const int full = layer->range.least == -128 && layer->range.most == 127;
-    for (int row = 0; row < out->rows; ++row) {
-        const int32_t *from = sums + row * pitch;
-        int8_t *to = row_of(out, filter, row);
-        const int8_t *added = other ? row_of(other, filter, row) : NULL;
-        if (full && added)
-            store_full_sum(from, out->columns, layer, multiplier, added, to);
-        else if (full)
-            store_full_row(from, out->columns, layer, multiplier, to);
-        else if (added)
-            store_sum(from, out->columns, layer, multiplier, added, to);
-        else
-            store_row(from, out->columns, layer, multiplier, to);
-    }
+    int8_t *to = row_of(out, filter, 0);
+    const int8_t *added = other ? row_of(other, filter, 0) : NULL;
+    if (full && added)
+        store_full_with(sums, pitch, layer, multiplier, other, added, out, to);
+    else if (full)
+        store_full(sums, pitch, layer, multiplier, out, to);
+    else if (added)
+        store_with(sums, pitch, layer, multiplier, other, added, out, to);
+    else
+        store(sums, pitch, layer, multiplier, out, to);
 }

@@ -100,4 +100,71 @@ gather_by_dsp(const int8_t *pixels __attribute__((unused)), int32_t bias __attri
                      "add sp, sp, #16\n"
                      "pop {r4-r11, pc}\n");
 }
+
+/* Eight sums of a filter that keeps all weights of 3 x 3 kernels. Of four neighboring pixels in a
+   word, halves hold two and two: a row of a kernel takes two instructions a sum. Its three weights
+   are read as a word, which ends a byte behind them: the table is a byte longer. */
+typedef struct {
+    int32_t bias, pitch, next, channels; /* `next` leads from a plane's last row to the next plane */
+} Kernels;
+
+#define TWO_SUMS(AT, FIRST, SECOND)                                                                \
+    "ldr r12, [r8, #" AT "]\n"                                                                     \
+    "sxtb16 lr, r12, ror #8\n"                                                                     \
+    "sxtb16 r12, r12\n"                                                                            \
+    "smlad " FIRST ", r12, r10, " FIRST "\n"                                                       \
+    "smlabb " FIRST ", lr, r11, " FIRST "\n"                                                       \
+    "smlad " SECOND ", lr, r10, " SECOND "\n"                                                      \
+    "smlatb " SECOND ", r12, r11, " SECOND "\n"
+#define ROW_OF_KERNEL(SKIP)                                                                        \
+    "ldr r10, [r9], #3\n"                                                                          \
+    "sxtb16 r11, r10, ror #8\n"                                                                    \
+    "sxtb16 r10, r10\n" TWO_SUMS("0", "r0", "r1") TWO_SUMS("2", "r2", "r3")                        \
+        TWO_SUMS("4", "r4", "r5") TWO_SUMS("6", "r6", "r7") "ldr r12, [sp, #" SKIP "]\n"           \
+                                                            "add r8, r8, r12\n"
+
+/* The stack holds pixels, weights, `to`, the channels that are left, the four numbers, and above what
+   is saved `length`. */
+static __attribute__((naked, noinline)) void
+gather_kernels_by_dsp(const int8_t *pixels __attribute__((unused)),
+                      const int8_t *weights __attribute__((unused)),
+                      int32_t *to __attribute__((unused)),
+                      const Kernels *kernels __attribute__((unused)),
+                      int length __attribute__((unused)))
+{
+    __asm__ volatile(".syntax unified\n"
+                     "push {r4-r11, lr}\n"
+                     "ldm r3, {r4-r7}\n"
+                     "push {r4-r7}\n"
+                     "push {r0-r3}\n"
+                     "1: ldr r8, [sp]\n"
+                     "ldr r9, [sp, #4]\n"
+                     "ldr r0, [sp, #28]\n"
+                     "str r0, [sp, #12]\n"
+                     "ldr r0, [sp, #16]\n"
+                     "mov r1, r0\n"
+                     "mov r2, r0\n"
+                     "mov r3, r0\n"
+                     "mov r4, r0\n"
+                     "mov r5, r0\n"
+                     "mov r6, r0\n"
+                     "mov r7, r0\n"
+                     "2:\n" ROW_OF_KERNEL("20") ROW_OF_KERNEL("20") ROW_OF_KERNEL("24")
+                     "ldr r12, [sp, #12]\n"
+                     "subs r12, r12, #1\n"
+                     "str r12, [sp, #12]\n"
+                     "bne 2b\n"
+                     "ldr r8, [sp]\n"
+                     "add r8, r8, #8\n"
+                     "str r8, [sp]\n"
+                     "ldr r8, [sp, #8]\n"
+                     "stmia r8!, {r0-r7}\n"
+                     "str r8, [sp, #8]\n"
+                     "ldr r9, [sp, #68]\n"
+                     "subs r9, r9, #8\n"
+                     "str r9, [sp, #68]\n"
+                     "bgt 1b\n"
+                     "add sp, sp, #32\n"
+                     "pop {r4-r11, pc}\n");
+}
 #endif

@@ -44,7 +44,7 @@ static void print_profile(void)
 
 int classify_all(void)
 {
-    float logits[MODEL_CLASSES];
+    static float logits[MODEL_CLASSES];
     size_t got;
     while ((got = board_read(sample, sizeof sample)) == sizeof sample) {
         int class;
