@@ -370,8 +370,8 @@ def test_devices_end_when_their_parent_does(how):
 # With NumPy alone
 
 
-# The head of the log, and what Python tries to import by itself.
-TRIED_BY_PYTHON = {"imported package", "sitecustomize", "usercustomize", "org"}
+# The head of the log, and what Python tries to import by itself or for a `.pth` file of setuptools.
+TRIED_BY_PYTHON = {"imported package", "sitecustomize", "usercustomize", "org", "_distutils_hack"}
 
 
 def test_a_device_imports_numpy_alone(hire, tmp_path):

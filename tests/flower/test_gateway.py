@@ -12,7 +12,7 @@ from fedtiny.devices.place_names import place_of
 from fedtiny.devices.places import Listener
 from fedtiny.errors import FedTinyError
 from fedtiny.flower import client, messages
-from fedtiny.flower.messages import NodeSpec
+from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.native.library import available
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.split import shards_of, share_out
