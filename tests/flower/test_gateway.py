@@ -43,7 +43,7 @@ def gateway():
         gateway = DeviceGateway(place, 20.0)
         opened.extend([door, gateway])
 
-        threading.Thread(target=_ignore, args=(gateway.serve, door.socket), daemon=True).start()
+        threading.Thread(target=_ignore, args=(gateway.serve, door), daemon=True).start()
         return door.address, place
 
     yield open_
@@ -139,7 +139,7 @@ def test_who_asks_a_gateway_without_its_device_is_told(config):
     gateway = DeviceGateway(Away(shard_of(config)), 5.0)
     gateway.device.close()
     door = Listener("127.0.0.1", 0)
-    threading.Thread(target=_ignore, args=(gateway.serve, door.socket), daemon=True).start()
+    threading.Thread(target=_ignore, args=(gateway.serve, door), daemon=True).start()
     place = place_of(f"gateway://{door.address}")
     with pytest.raises(FedTinyError, match="cannot be reached: nobody has connected"):
         place.open(FAR, 5.0, 5.0)

@@ -18,10 +18,12 @@ class Arguments:
     """
 
     place: Annotated[tyro.conf.Positional[str], tyro.conf.arg(name="PLACE")]
-    """Where the device is: tcp://HOST:PORT, to which it connects; serial:/dev/ttyACM0?baud=115200;
-    or the command of a program, which is started."""
+    """Where the device is: tcp://HOST:PORT, to which it connects, or, with TLS,
+    tls://HOST:PORT?cert=FILE&key=FILE&ca=FILE; serial:/dev/ttyACM0?baud=115200; or the command of
+    a program, which is started."""
     listen: str = "127.0.0.1:7070"
-    """Where the SuperNode asks for it; who can connect there can train with it."""
+    """Where the SuperNode asks for it; who can connect there can train with it. HOST:PORT or, with
+    TLS, HOST:PORT?cert=FILE&key=FILE&ca=FILE."""
     timeout: float = 600.0
     """Seconds that the device may take for an answer, and to appear."""
 
@@ -36,7 +38,7 @@ def command(arguments: list[str]) -> int:
     from fedtiny.devices.places import Listener
 
     with (
-        closing(place_of(f"tcp://{asked.listen}")) as door,
+        closing(place_of(f"{'tls' if '?' in asked.listen else 'tcp'}://{asked.listen}")) as door,
         closing(place_of(asked.place)) as place,
         closing(DeviceGateway(place, asked.timeout)) as gateway,
     ):
@@ -45,6 +47,7 @@ def command(arguments: list[str]) -> int:
         number = "any device" if hello.device is None else f"device {hello.device}"
         shape = "x".join(map(str, hello.shape))
         print(f"{hello.name} is here: {number}, {plural(hello.samples, 'sample')} of {shape}")
-        print(f"""start its SuperNode with --node-config 'gateway="{door.address}"'""", flush=True)
-        gateway.serve(door.socket)
+        address = f"{door.address}?ca=FILE" if door.tls else door.address
+        print(f"""start its SuperNode with --node-config 'gateway="{address}"'""", flush=True)
+        gateway.serve(door)
     return 0

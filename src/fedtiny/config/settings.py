@@ -287,8 +287,9 @@ class DeviceConfig(Settings):
     """Another Python, with fedtiny but perhaps without torch, whose processes simulate devices."""
     program: str | None = None
     """Devices without Python: the command of a program, in which {data} is the file of a device's
-    data; tcp://HOST:PORT, where they connect; or serial:/dev/ttyACM0. For all devices or, as in
-    '0,2-3=COMMAND; 4=tcp://0.0.0.0:7000', for some."""
+    data; tcp://HOST:PORT or tls://HOST:PORT?cert=FILE&key=FILE&ca=FILE, where they connect; or
+    serial:/dev/ttyACM0. For all devices or, as in '0,2-3=COMMAND; 4=tcp://0.0.0.0:7000', for
+    some."""
     timeout: float = 600.0
     """Seconds that a device without Python may take for an answer."""
 

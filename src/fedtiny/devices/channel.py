@@ -82,9 +82,8 @@ class Channel:
     def _read(self, size: int, until: float | None) -> bytes:
         found = bytearray()
         while len(found) < size:
-            self._ready(self.reader, select.POLLIN, until)
             with contextlib.suppress(BlockingIOError):
-                piece = os.read(self.reader.fileno(), min(size - len(found), CHUNK))
+                piece = self._take(min(size - len(found), CHUNK), until)
                 if not piece:
                     raise EOFError
                 found += piece
@@ -93,9 +92,18 @@ class Channel:
     def _write(self, data: bytes, until: float | None) -> None:
         left = memoryview(data)
         while left:
-            self._ready(self.writer, select.POLLOUT, until)
             with contextlib.suppress(BlockingIOError):
-                left = left[os.write(self.writer.fileno(), left) :]
+                left = left[self._give(left, until) :]
+
+    def _take(self, size: int, until: float | None) -> bytes:
+        """What has come, up to so many bytes; nothing at the end of the stream."""
+        self._ready(self.reader, select.POLLIN, until)
+        return os.read(self.reader.fileno(), size)
+
+    def _give(self, data: memoryview, until: float | None) -> int:
+        """Write what can be written; gives how many bytes that was."""
+        self._ready(self.writer, select.POLLOUT, until)
+        return os.write(self.writer.fileno(), data)
 
     def _ready(self, stream: Stream, event: int, until: float | None) -> None:
         """Wait until something can be read or written, or the other side is gone."""

@@ -6,14 +6,15 @@ that it keeps the mask and the theta of the message before.
 """
 
 import contextlib
-import socket
+import logging
 
 from fedtiny.devices.channel import Channel
 from fedtiny.devices.hello import SENTENCE_BYTES, Hello
-from fedtiny.devices.places import RETURN_SECONDS, Place, over
+from fedtiny.devices.places import RETURN_SECONDS, Listener, Place, over
 from fedtiny.devices.workers import DONE, FAILED
 from fedtiny.errors import FedTinyError
 
+LOG = logging.getLogger("fedtiny.devices")
 SPEC = b"{"  # JSON; a request has its own mark behind the number of the device
 REQUEST = b"FTNY"
 GONE = (EOFError, OSError)
@@ -34,11 +35,16 @@ class DeviceGateway:
         except FedTinyError as error:
             raise FedTinyError(f"the device cannot be reached: {error}") from error
 
-    def serve(self, door: socket.socket) -> None:
+    def serve(self, door: Listener) -> None:
         """Answer who connects, until this process is stopped."""
         while True:
-            connected, _ = door.accept()
-            with contextlib.closing(over(connected, self.timeout)) as app:
+            connected, origin = door.socket.accept()
+            try:
+                app = over(connected, self.timeout, door.tls)
+            except FedTinyError as error:
+                LOG.warning("somebody at %s is no node: %s", origin[0], error)
+                continue
+            with contextlib.closing(app):
                 self.stand_for_device(app)
 
     def stand_for_device(self, app: Channel) -> None:

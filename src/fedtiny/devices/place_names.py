@@ -1,16 +1,20 @@
 """How a user names where devices without Python are.
 
-`tcp://HOST:PORT` is listened at, and devices connect there; `serial:/dev/ttyACM0?baud=115200` is a
-line; `gateway://HOST:PORT` is a `fedtiny gateway` that has the device; anything else is the command
-of a program that speaks on its standard streams.
+`tcp://HOST:PORT` is listened at, and devices connect there; `tls://HOST:PORT?cert=FILE&key=FILE` as
+well, encrypted, and with `&ca=FILE` only those who show a certificate that it signed;
+`serial:/dev/ttyACM0?baud=115200` is a line; `gateway://HOST:PORT` is a `fedtiny gateway` that has
+the device, with `?ca=FILE` if that listens with TLS, and `&cert=FILE&key=FILE` if it asks for a
+certificate; anything else is the command of a program that speaks on its standard streams.
 """
 
 import contextlib
 import re
 import shlex
+import ssl
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from fedtiny.devices import tls
 from fedtiny.devices.places import BAUD, Gateway, Listener, Place, Program, SerialLine
 from fedtiny.errors import ConfigError
 
@@ -22,9 +26,13 @@ def place_of(text: str) -> Place:
     """The place of that name."""
     parts = urlsplit(text)
     if text.startswith("tcp://"):
+        if parts.query:
+            raise ConfigError(f"'{text}' is not encrypted and takes no options; write tls://...")
         return Listener(*_host_and_port(text, parts))
+    if text.startswith("tls://"):
+        return Listener(*_host_and_port(text, parts), _listening(text, parts))
     if text.startswith("gateway://"):
-        return Gateway(*_host_and_port(text, parts))
+        return Gateway(*_host_and_port(text, parts), _connecting(text, parts))
     if text.startswith("serial:"):
         return SerialLine(Path(parts.path), _baud(text, parts))
     return Program(_command(text))
@@ -35,6 +43,27 @@ def _host_and_port(text: str, parts: SplitResult) -> tuple[str, int]:
         if parts.hostname and parts.port is not None and not parts.path:
             return parts.hostname, parts.port
     raise ConfigError(f"'{text}' is no address; write for example tcp://127.0.0.1:7000")
+
+
+def _listening(text: str, parts: SplitResult) -> ssl.SSLContext:
+    files = _files(parts)
+    if files.keys() not in ({"cert", "key"}, {"cert", "key", "ca"}):
+        right = "tls://HOST:PORT?cert=FILE&key=FILE, with &ca=FILE if devices need a certificate"
+        raise ConfigError(f"'{text}' does not name the files of TLS; write {right}")
+    return tls.listening(**files)
+
+
+def _connecting(text: str, parts: SplitResult) -> ssl.SSLContext | None:
+    files = _files(parts)
+    if files and files.keys() not in ({"ca"}, {"ca", "cert", "key"}):
+        right = "HOST:PORT?ca=FILE, with &cert=FILE&key=FILE if it asks for a certificate"
+        raise ConfigError(f"'{text}' does not name the files of TLS; write {right}")
+    return tls.connecting(**files) if files else None
+
+
+def _files(parts: SplitResult) -> dict[str, Path]:
+    options = parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True)
+    return {name: Path(file).expanduser() for name, file in options}
 
 
 def _baud(text: str, parts: SplitResult) -> int:

@@ -5,6 +5,7 @@ import logging
 import os
 import select
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -13,6 +14,7 @@ from typing import Protocol
 
 from fedtiny.devices.channel import Channel
 from fedtiny.devices.hello import HELLO_BYTES, Hello
+from fedtiny.devices.tls import SecureChannel, refusal, secured
 from fedtiny.devices.workers import PARENT_ENDS
 from fedtiny.errors import ConfigError, FedTinyError, printable
 
@@ -49,8 +51,9 @@ def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, He
         hello = Hello.read(channel.recv_bytes(HELLO_BYTES))
     except (EOFError, OSError) as error:
         channel.close()
-        silent = isinstance(error, TimeoutError)
-        raise FedTinyError("it says nothing" if silent else "it says no hello") from error
+        if isinstance(error, TimeoutError):
+            raise FedTinyError("it says nothing") from error
+        raise FedTinyError(refusal(error) or "it says no hello") from error
     except FedTinyError:
         channel.close()
         raise
@@ -116,7 +119,8 @@ class Program:
 class Listener:
     """An address at which devices connect, one or several; their hello says who they are."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self.tls = tls
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self.socket = socket.create_server((host, port), family=family)
@@ -152,7 +156,7 @@ class Listener:
         while _is_ready(self.socket, 0.0):
             accepted, origin = self.socket.accept()
             try:
-                channel, hello = greeted(over(accepted, timeout))
+                channel, hello = greeted(over(accepted, timeout, self.tls))
             except FedTinyError as error:
                 LOG.warning("somebody at %s is no device: %s", origin[0], error)
                 continue
@@ -178,21 +182,32 @@ def _is_ready(listening: socket.socket, seconds: float) -> bool:
     return bool(poll.poll(1000 * seconds))
 
 
-def over(connected: socket.socket, timeout: float) -> Channel:
-    """A channel over a socket; a device that lost its power is noticed after a minute or so."""
+def over(
+    connected: socket.socket,
+    timeout: float,
+    tls: ssl.SSLContext | None = None,
+    host: str | None = None,
+) -> Channel:
+    """A channel over a socket, with `tls` to `host`, or from somebody who has connected here.
+
+    A device that lost its power is noticed after a minute or so.
+    """
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, option):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return Channel(connected, connected, timeout=timeout)
+    if tls is None:
+        return Channel(connected, connected, timeout=timeout)
+    return SecureChannel(secured(connected, tls, HELLO_SECONDS, host), timeout=timeout)
 
 
 class Gateway:
     """A `fedtiny gateway` that holds the device for us."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.host = host
         self.port = port
+        self.tls = tls
 
     def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
         try:
@@ -200,7 +215,8 @@ class Gateway:
         except OSError as error:
             why = error.strerror or error
             raise FedTinyError(f"no gateway at {self.host}:{self.port}: {why}") from error
-        return greeted(over(connected, timeout), RETURN_SECONDS + HELLO_SECONDS)
+        channel = over(connected, timeout, self.tls, self.host if self.tls else None)
+        return greeted(channel, RETURN_SECONDS + HELLO_SECONDS)
 
     def last_words(self) -> str:
         return "its gateway has lost it"

@@ -178,7 +178,7 @@ class RemoteDevices:
 
     def _place(self, text: str, shard: DeviceData) -> Place:
         """Where a device is; several may connect to one address. A program finds its data there."""
-        key = text if text.startswith("tcp://") else str(shard.device)
+        key = text if text.startswith(("tcp://", "tls://")) else str(shard.device)
         if "{data}" in text:
             file = Path(self._folder.name) / f"device{shard.device}.ftd"
             file.write_bytes(shard.to_bytes())

@@ -13,7 +13,7 @@ from fedtiny.flower.node_log import NodeError
 from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.sparse.theta import Theta
 
-GATEWAY = "gateway"  # HOST:PORT in the config of a node
+GATEWAY = "gateway"  # HOST:PORT or HOST:PORT?ca=FILE in the config of a node
 
 
 def is_behind(node: Mapping[str, Any]) -> bool:

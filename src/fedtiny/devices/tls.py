@@ -1,0 +1,114 @@
+"""TLS for the link to a device: who listens shows a certificate, and may ask for one."""
+
+import contextlib
+import select
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from fedtiny.devices.channel import Channel
+from fedtiny.errors import ConfigError, FedTinyError, printable
+
+T = TypeVar("T")
+
+
+class SecureChannel(Channel):
+    """A channel whose bytes are encrypted; those of one frame may lie in many records."""
+
+    def __init__(self, connected: ssl.SSLSocket, *, timeout: float | None = None) -> None:
+        super().__init__(connected, connected, timeout=timeout)
+        connected.setblocking(False)
+        self._socket = connected
+
+    def _take(self, size: int, until: float | None) -> bytes:
+        return self._done(lambda: self._socket.recv(size), until)
+
+    def _give(self, data: memoryview, until: float | None) -> int:
+        return self._done(lambda: self._socket.send(data), until)
+
+    def _done(self, step: Callable[[], T], until: float | None) -> T:
+        """Do a step as soon as the connection has, or takes, the bytes that TLS needs for it."""
+        while True:
+            if not self.is_open:
+                raise EOFError
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                self._ready(self._socket, select.POLLIN, until)
+            except ssl.SSLWantWriteError:
+                self._ready(self._socket, select.POLLOUT, until)
+
+
+def listening(cert: Path, key: Path, ca: Path | None = None) -> ssl.SSLContext:
+    """How to listen; with `ca`, who connects must show a certificate that it signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _show(context, cert, key)
+    if ca is not None:
+        _trust(context, ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def connecting(ca: Path, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
+    """How to connect to who shows a certificate that `ca` signed for its host."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _trust(context, ca)
+    if cert is not None and key is not None:
+        _show(context, cert, key)
+    return context
+
+
+def _show(context: ssl.SSLContext, cert: Path, key: Path) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key, password=lambda: "")  # nobody is asked for one
+    except OSError as error:
+        why = f"cannot use the certificate {cert} with the key {key}: {_reason(error)}"
+        raise ConfigError(f"{why}; both must be PEM files without a password") from error
+
+
+def _trust(context: ssl.SSLContext, ca: Path) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(ca)
+    except OSError as error:
+        raise ConfigError(f"{ca} is no PEM file of certificates: {_reason(error)}") from error
+
+
+def secured(
+    connected: socket.socket, context: ssl.SSLContext, seconds: float, host: str | None = None
+) -> ssl.SSLSocket:
+    """The connection once both sides trust each other; `host` is whom it was made to, if anyone.
+
+    It is closed if they do not within so many seconds.
+    """
+    connected.settimeout(seconds)
+    try:
+        return context.wrap_socket(connected, server_side=host is None, server_hostname=host)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            connected.close()
+        raise FedTinyError(refusal(error) or "it ends the connection before TLS") from error
+
+
+def refusal(error: BaseException) -> str:
+    """What TLS says of who is at the other end, or nothing if it was not TLS that failed."""
+    if isinstance(error, TimeoutError):
+        return "it says nothing of TLS"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {printable(error.verify_message)}"
+    if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
+        return ""
+    reason = _reason(error)
+    if "alert" in reason:
+        return f"it refuses this certificate: {reason}"
+    if reason == "peer did not return a certificate":
+        return "it shows no certificate"
+    return f"it does not speak TLS: {reason}"
+
+
+def _reason(error: OSError) -> str:
+    reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+    return printable((reason or str(error)).replace("_", " ").lower())
