@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fedtiny.devices.channel import Channel
+from fedtiny.devices.channel import CHUNK, Channel
 from fedtiny.errors import ConfigError, FedTinyError, printable
 
 T = TypeVar("T")
+LAST_SECONDS = 0.2  # that one who is let go may take for a piece of what it has sent
+LAST_PIECES = 10
 
 
 class SecureChannel(Channel):
@@ -86,11 +88,32 @@ def secured(
     """
     connected.settimeout(seconds)
     try:
-        return context.wrap_socket(connected, server_side=host is None, server_hostname=host)
+        found = context.wrap_socket(
+            connected,
+            server_side=host is None,
+            server_hostname=host,
+            do_handshake_on_connect=False,
+        )
     except OSError as error:
-        with contextlib.suppress(OSError):
-            connected.close()
+        connected.close()
+        raise FedTinyError("it has ended the connection") from error
+    try:
+        found.do_handshake()
+    except OSError as error:
+        _let_go(found)
         raise FedTinyError(refusal(error) or "it ends the connection before TLS") from error
+    return found
+
+
+def _let_go(connected: ssl.SSLSocket) -> None:
+    """Close it so that the other side reads why, which is lost if bytes from there are unread."""
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_WR)
+        connected.settimeout(LAST_SECONDS)
+        for _ in range(LAST_PIECES):
+            if not connected.recv(CHUNK):
+                break
+    connected.close()
 
 
 def refusal(error: BaseException) -> str:
