@@ -15,15 +15,37 @@ EMULATOR = "qemu-aarch64"
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory):
-    """fedtiny-device for this machine."""
+def parts(tmp_path_factory):
+    """What the programs for this machine have in common."""
     if compiler() is None or not available():
         pytest.skip("needs a C++ compiler and the native library")
 
     def make(target):
-        device_program.build(target, strict=True)
+        device_program.build_parts(target, strict=True)
+
+    return once(tmp_path_factory, "parts", make)
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory, parts):
+    """fedtiny-device for this machine."""
+
+    def make(target):
+        device_program.build(target, parts=parts, strict=True)
 
     return once(tmp_path_factory, "fedtiny-device", make)
+
+
+@pytest.fixture(scope="session")
+def program_with_tls(tmp_path_factory, parts):
+    """fedtiny-device for this machine, with TLS."""
+    if not device_program.has_mbedtls():
+        pytest.skip("needs mbedTLS (Debian: libmbedtls-dev)")
+
+    def make(target):
+        device_program.build_with_tls(target, parts=parts, strict=True)
+
+    return once(tmp_path_factory, "fedtiny-device-tls", make)
 
 
 @pytest.fixture(scope="session")

@@ -27,8 +27,8 @@ class Authority:
 
     def sign(self, host: str) -> dict[str, Path]:
         """The files of a certificate for this host, and of its key."""
-        key = certificates._new_key()
-        files = {"cert": self.folder / f"{host}.pem", "key": self.folder / f"{host}.key"}
+        key, number = certificates._new_key(), len([*self.folder.iterdir()])
+        files = {"cert": self.folder / f"{number}.pem", "key": self.folder / f"{number}.key"}
         names = x509.SubjectAlternativeName([certificates._host(host)])
         unsigned = certificates._unsigned(certificates._name(host), self._name, key, 1)
         self._write(files["cert"], unsigned.add_extension(names, critical=False))

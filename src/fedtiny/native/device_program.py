@@ -1,10 +1,10 @@
 """Build fedtiny-device, the program with which a device trains without Python.
 
-    python -m fedtiny.native.device_program OUTPUT [--firmware DATA [--name NAME]]
+    python -m fedtiny.native.device_program OUTPUT [--tls | --firmware DATA [--name NAME]]
 
 CXX names a cross compiler (say, aarch64-linux-gnu-g++). The program is linked statically, so that
-it runs on any Linux of its architecture; with --firmware it is that of a bare Cortex-M7, which has
-its data in flash.
+it runs on any Linux of its architecture; with --tls it can encrypt its connection, by mbedTLS; with
+--firmware it is that of a bare Cortex-M7, which has its data in flash.
 """
 
 import argparse
@@ -20,7 +20,9 @@ from fedtiny import __version__
 from fedtiny.native import compile as native
 
 SOURCES = native.SOURCES / "device"
-SYSTEMS = ("posix.cpp", "cortex_m7.cpp")
+POSIX = (SOURCES / "posix.cpp", SOURCES / "transport.cpp")
+TLS = SOURCES / "tls.cpp"
+SYSTEMS = (*POSIX, TLS, SOURCES / "cortex_m7.cpp")
 SECTIONS = ("-ffunction-sections", "-fdata-sections")
 SMALL = ("-Os", "-DNDEBUG")
 EXACT = ("-ffp-contract=off", f'-DFEDTINY_VERSION="{__version__}"')
@@ -34,46 +36,109 @@ device_data_start: .incbin "{path}"
 device_data_end:
 """
 LINKING = ("-static", "-Wl,--gc-sections", "-s")
+NO_SOURCE = ("-x", "c++", os.devnull)
+LIBRARY = "libfedtiny.a"
+MBEDTLS = ("-lmbedtls", "-lmbedx509", "-lmbedcrypto")
 
 
 def build(
     target: Path,
     *,
-    main: Sequence[Path] = (SOURCES / "posix.cpp",),
+    main: Sequence[Path] = POSIX,
     flags: Sequence[str] = SECTIONS,
     linking: Sequence[str] = LINKING,
     library: Path | None = None,
+    parts: Path | None = None,
     sanitize: bool = False,
     strict: bool = False,
 ) -> Path:
     """Compile the program to `target`, with what is of one system in `main`.
 
-    Without a native `library` to link with one is made, which takes most of the time.
+    `parts` is a folder that `build_parts` has filled, and `library` a native library to link with;
+    without them they are made, which takes most of the time.
     `flags` follow those of the native library and of the program, which is made small.
     """
+    command = _command(flags, sanitize=sanitize)
+    with tempfile.TemporaryDirectory() as folder:
+        if parts is None:
+            parts = Path(folder) / "parts"
+            build_parts(parts, flags=flags, library=library, sanitize=sanitize, strict=strict)
+        made = _compiled(command, main, Path(folder), strict=strict)
+        made += [*map(str, sorted(parts.glob("*.o"))), str(library or parts / LIBRARY)]
+        program = Path(folder) / "program"
+        native.run([*command, *made, *linking, "-o", str(program)])
+        shutil.copyfile(program, target)
+        target.chmod(0o755)
+    return target
+
+
+def build_parts(
+    folder: Path,
+    *,
+    flags: Sequence[str] = SECTIONS,
+    library: Path | None = None,
+    sanitize: bool = False,
+    strict: bool = False,
+) -> None:
+    """Compile what programs for all systems have into a new folder; a native library, if none."""
+    command = _command(flags, sanitize=sanitize)
+    folder.mkdir()
+    if library is None:
+        native.build(folder / LIBRARY, flags, sanitize=sanitize, strict=strict)
+    sources = [path for path in sorted(SOURCES.glob("*.cpp")) if path not in SYSTEMS]
+    _compiled(command, sources, folder, strict=strict)
+
+
+def _command(flags: Sequence[str], *, sanitize: bool) -> list[str]:
     command = native.compiler()
     if command is None:
         raise native.CannotCompileError("there is no C++ compiler; set CXX to use one by name")
     kind = native.SANITIZED if sanitize else SMALL
-    command += [*native.COMMON, *native.SINGLE_THREAD, *kind, *flags]
+    return [*command, *native.COMMON, *native.SINGLE_THREAD, *kind, *flags]
+
+
+def _compiled(
+    command: Sequence[str], sources: Sequence[Path], folder: Path, *, strict: bool
+) -> list[str]:
+    """The object files of the sources."""
     strictly = native.STRICT if strict else ("-w",)
-    with tempfile.TemporaryDirectory() as folder:
-        if library is None:
-            library = Path(folder) / "libfedtiny.a"
-            native.build(library, flags, sanitize=sanitize, strict=strict)
-        parts = [path for path in sorted(SOURCES.glob("*.cpp")) if path.name not in SYSTEMS]
-        made = {source: str(Path(folder) / f"{source.stem}.o") for source in (*parts, *main)}
-        jobs = [
-            [*command, *strictly, *EXACT, f"-I{SOURCES}", "-c", str(source), "-o", place]
-            for source, place in made.items()
-        ]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(native.run, jobs))
-        program = Path(folder) / "program"
-        native.run([*command, *made.values(), str(library), *linking, "-o", str(program)])
-        shutil.copyfile(program, target)
-        target.chmod(0o755)
-    return target
+    made = {source: str(folder / f"{source.stem}.o") for source in sources}
+    jobs = [
+        [*command, *strictly, *EXACT, f"-I{SOURCES}", "-c", str(source), "-o", place]
+        for source, place in made.items()
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(native.run, jobs))
+    return list(made.values())
+
+
+def has_mbedtls() -> bool:
+    """Whether the compiler finds mbedTLS."""
+    try:
+        native.run([*_command((), sanitize=False), "-E", "-include", "mbedtls/ssl.h", *NO_SOURCE])
+    except native.CannotCompileError:
+        return False
+    return True
+
+
+def build_with_tls(target: Path, *, parts: Path | None = None, strict: bool = False) -> Path:
+    """Compile the program with TLS to `target`; static, if mbedTLS' static libraries are there."""
+    command = _command(SECTIONS, sanitize=False)
+    if not has_mbedtls():
+        raise native.CannotCompileError(
+            "the compiler does not find mbedTLS (mbedtls/ssl.h); install it, "
+            "in Debian libmbedtls-dev, or name its folders in CPATH and LIBRARY_PATH"
+        )
+    found = native.run([*command, "-print-file-name=libmbedtls.a"]).strip()
+    linking = LINKING if Path(found).is_absolute() else LINKING[1:]
+    return build(
+        target,
+        main=(*POSIX, TLS),
+        flags=(*SECTIONS, "-DFEDTINY_TLS"),
+        linking=(*MBEDTLS, *linking),
+        parts=parts,
+        strict=strict,
+    )
 
 
 def build_firmware(
@@ -98,12 +163,17 @@ def build_firmware(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("output", type=Path)
+    parser.add_argument("--tls", action="store_true", help="with TLS by mbedTLS")
     parser.add_argument("--firmware", type=Path, metavar="DATA", help="a data file")
     parser.add_argument("--name", default="cortex-m7", help="what the firmware calls itself")
     asked = parser.parse_args()
+    if asked.tls and asked.firmware:
+        parser.error("a firmware speaks over a serial line, which has no TLS")
     try:
         if asked.firmware:
             made = build_firmware(asked.output, asked.firmware, name=asked.name)
+        elif asked.tls:
+            made = build_with_tls(asked.output)
         else:
             made = build(asked.output)
     except native.CannotCompileError as error:

@@ -1,13 +1,8 @@
 // fedtiny-device on Linux and other Unix systems: its data from a file, its stream from standard
-// input and output, a TCP connection or a serial line.
+// input and output, a connection of TCP or TLS, or a serial line.
 #include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,9 +10,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
-#include "device.h"
 #include "memory.h"
+#include "transport.h"
 
 namespace {
 
@@ -26,13 +22,16 @@ using namespace fedtiny::device;
 constexpr unsigned FIRST_WAIT = 500, LONGEST_WAIT = 30000;  // milliseconds before connecting again
 
 constexpr char USAGE[] =
-    "usage: fedtiny-device DATA [--connect HOST:PORT | --serial TTY [--baud RATE]]\n"
+    "usage: fedtiny-device DATA [--connect HOST:PORT [--ca FILE [--cert FILE --key FILE]]]\n"
+    "                      [--serial TTY [--baud RATE]]\n"
     "                      [--name NAME] [--memory BYTES] [--verbose]\n"
     "A device that trains without Python. Without --connect and --serial it answers on its\n"
-    "standard output what comes on its standard input.\n";
+    "standard output what comes on its standard input. With --ca, in a build with TLS, the\n"
+    "connection is encrypted, and the gateway needs a certificate that the file's signed.\n";
 
 struct Arguments {
-  std::string data, host, port, serial, name = "fedtiny-device";
+  std::string data, serial, name = "fedtiny-device";
+  Address address;
   long baud = 115200;
   std::size_t memory = 0;
   bool verbose = false;
@@ -43,36 +42,6 @@ struct Arguments {
   std::exit(1);
 }
 
-class Descriptors : public Stream {
- public:
-  Descriptors(int in, int out) : in_(in), out_(out) {}
-
-  bool read(void* to, std::size_t size) override {
-    for (auto* at = static_cast<char*>(to); size > 0;) {
-      const ssize_t got = ::read(in_, at, size);
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) return false;
-      at += got;
-      size -= static_cast<std::size_t>(got);
-    }
-    return true;
-  }
-
-  bool write(const void* from, std::size_t size) override {
-    for (const auto* at = static_cast<const char*>(from); size > 0;) {
-      const ssize_t put = ::write(out_, at, size);
-      if (put < 0 && errno == EINTR) continue;
-      if (put <= 0) return false;
-      at += put;
-      size -= static_cast<std::size_t>(put);
-    }
-    return true;
-  }
-
- private:
-  int in_, out_;
-};
-
 long number(const char* text, const char* option) {
   char* end = nullptr;
   errno = 0;
@@ -82,7 +51,7 @@ long number(const char* text, const char* option) {
   return found;
 }
 
-void split_address(Arguments& found, const std::string& address) {
+void split_address(Address& found, const std::string& address) {
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == address.size())
     leave("--connect takes HOST:PORT, not '" + address + "'");
@@ -90,6 +59,18 @@ void split_address(Arguments& found, const std::string& address) {
   found.port = address.substr(colon + 1);
   if (found.host.front() == '[' && found.host.back() == ']')
     found.host = found.host.substr(1, found.host.size() - 2);
+}
+
+void check_link(const Arguments& found) {
+  const Address& address = found.address;
+  if (!address.host.empty() && !found.serial.empty()) leave("give --connect or --serial, not both");
+  if (address.cert.empty() != address.key.empty()) leave("give --cert and --key together");
+  if (!address.cert.empty() && address.ca.empty()) leave("--cert needs --ca, which is for TLS");
+  if (!address.ca.empty() && address.host.empty()) leave("--ca is for --connect");
+#ifndef FEDTINY_TLS
+  if (!address.ca.empty())
+    leave("this program was built without TLS, which --ca needs; build it with --tls");
+#endif
 }
 
 Arguments parsed(int count, char** given) {
@@ -107,7 +88,13 @@ Arguments parsed(int count, char** given) {
     } else if (i + 1 == count) {
       leave(option + " needs a value, or there is no such option; see --help");
     } else if (option == "--connect") {
-      split_address(found, given[++i]);
+      split_address(found.address, given[++i]);
+    } else if (option == "--ca") {
+      found.address.ca = given[++i];
+    } else if (option == "--cert") {
+      found.address.cert = given[++i];
+    } else if (option == "--key") {
+      found.address.key = given[++i];
     } else if (option == "--serial") {
       found.serial = given[++i];
     } else if (option == "--baud") {
@@ -124,7 +111,7 @@ Arguments parsed(int count, char** given) {
     std::fputs(USAGE, stderr);
     std::exit(2);
   }
-  if (!found.host.empty() && !found.serial.empty()) leave("give --connect or --serial, not both");
+  check_link(found);
   return found;
 }
 
@@ -139,59 +126,6 @@ Data mapped(const std::string& path) {
   if (bytes == MAP_FAILED) leave("cannot map the data file '" + path + "'");
   close(file);
   return Data(bytes, size);
-}
-
-int connected(const Arguments& arguments) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  if (getaddrinfo(arguments.host.c_str(), arguments.port.c_str(), &hints, &found) != 0) return -1;
-  int link = -1;
-  for (const addrinfo* at = found; at != nullptr && link < 0; at = at->ai_next) {
-    link = socket(at->ai_family, at->ai_socktype, at->ai_protocol);
-    if (link >= 0 && connect(link, at->ai_addr, at->ai_addrlen) != 0) {
-      close(link);
-      link = -1;
-    }
-  }
-  freeaddrinfo(found);
-  const int on = 1;
-  if (link >= 0) {
-    setsockopt(link, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    setsockopt(link, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  }
-  return link;
-}
-
-speed_t speed_of(long baud) {
-  switch (baud) {
-    case 9600: return B9600;
-    case 19200: return B19200;
-    case 38400: return B38400;
-    case 57600: return B57600;
-    case 115200: return B115200;
-    case 230400: return B230400;
-#ifdef B460800
-    case 460800: return B460800;
-    case 921600: return B921600;
-#endif
-    default: leave("this is no rate of a serial line: " + std::to_string(baud));
-  }
-}
-
-int opened_line(const Arguments& arguments) {
-  const int line = open(arguments.serial.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
-  if (line < 0) return -1;
-  termios settings{};
-  if (tcgetattr(line, &settings) == 0) {
-    cfmakeraw(&settings);
-    settings.c_cflag |= CLOCAL | CREAD;
-    settings.c_cc[VMIN] = 1;
-    settings.c_cc[VTIME] = 0;
-    cfsetispeed(&settings, speed_of(arguments.baud));
-    cfsetospeed(&settings, speed_of(arguments.baud));
-    tcsetattr(line, TCSANOW, &settings);
-  }
-  return line;
 }
 
 bool answered = false;  // since the last connection
@@ -212,17 +146,23 @@ void pause(unsigned milliseconds) {
   nanosleep(&time, nullptr);
 }
 
+std::unique_ptr<Transport> transport_of(const Arguments& arguments) {
+  if (!arguments.serial.empty()) return over_line(arguments.serial, arguments.baud);
+  if (arguments.address.host.empty()) return nullptr;
+#ifdef FEDTINY_TLS
+  if (!arguments.address.ca.empty()) return over_tls(arguments.address);
+#endif
+  return over_tcp(arguments.address);
+}
+
 // A lost connection is made again, after waits that grow as long as there is none.
-[[noreturn]] void keep_connected(const Arguments& arguments, Device& device) {
+[[noreturn]] void keep_connected(const Arguments& arguments, Transport& transport, Device& device) {
   const bool serial = !arguments.serial.empty();
   for (unsigned wait = FIRST_WAIT;; wait = std::min(2 * wait, LONGEST_WAIT)) {
-    const int link = serial ? opened_line(arguments) : connected(arguments);
-    if (link >= 0) {
+    if (const std::unique_ptr<Stream> stream = transport.open()) {
       answered = false;
-      Descriptors stream(link, link);
-      serve(stream, device, serial, arguments.verbose ? tell : note);
+      serve(*stream, device, serial, arguments.verbose ? tell : note);
       device.forget();
-      close(link);
       if (answered) wait = FIRST_WAIT;
     }
     if (arguments.verbose) std::fprintf(stderr, "no connection; waiting %u ms\n", wait);
@@ -239,9 +179,9 @@ int main(int count, char** given) {
     const Data data = mapped(arguments.data);
     memory::set_limit(arguments.memory);
     Device device(data, arguments.name);
-    if (!arguments.host.empty() || !arguments.serial.empty()) keep_connected(arguments, device);
-    Descriptors stream(STDIN_FILENO, STDOUT_FILENO);
-    serve(stream, device, false, arguments.verbose ? tell : note);
+    if (const auto transport = transport_of(arguments))
+      keep_connected(arguments, *transport, device);
+    serve(*standard_streams(), device, false, arguments.verbose ? tell : note);
     return 0;
   } catch (const std::exception& error) {
     leave(error.what());
