@@ -43,7 +43,7 @@ docs: $(READY)  ## Check spelling and style of the pages, and build the site int
 screenshots: docs  ## Make the pictures of the report and the site under docs/figures again (minutes; needs Chromium)
 	$(BIN)/python -m tests.report.screenshots
 
-federation: $(READY)  ## Test a SuperLink and two SuperNodes with TLS on this machine (minutes)
+federation: $(READY)  ## Test a SuperLink and up to four SuperNodes with TLS on this machine (minutes)
 	$(BIN)/pytest -m federation tests/flower tests/package
 
 # The oldest glibc that a wheel runs on. zig has the symbols of each, whatever this machine has.
