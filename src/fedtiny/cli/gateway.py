@@ -46,5 +46,5 @@ def command(arguments: list[str]) -> int:
         shape = "x".join(map(str, hello.shape))
         print(f"{hello.name} is here: {number}, {plural(hello.samples, 'sample')} of {shape}")
         print(f"""start its SuperNode with --node-config 'gateway="{door.address}"'""", flush=True)
-        gateway.serve(door.socket)
+        gateway.serve(door)
     return 0

@@ -9,6 +9,7 @@ from typing import Protocol
 MARK = b"FTch"
 LENGTH_BYTES = 8
 CHUNK = 1 << 16
+STALL = 20.0  # seconds that one to whom a frame is handed on may take for a piece of it
 
 
 class TooLongError(OSError):
@@ -53,15 +54,17 @@ class Channel:
         until = self._until()
         return self._read(self._next_length(until, maxlength), until)
 
-    def relay(self, to: "Channel") -> None:
-        """Hand the next frame on piece by piece, so that none is held, however long it is."""
-        until = self._until()
+    def relay(self, to: "Channel") -> bytes:
+        """Hand the next frame on piece by piece, so that none is held; gives its first byte."""
+        until, first = self._until(), b""
         left = self._next_length(until)
-        to._write(MARK + left.to_bytes(LENGTH_BYTES, "little"), until)
+        to._write(MARK + left.to_bytes(LENGTH_BYTES, "little"), time.monotonic() + STALL)
         while left:
             piece = self._read(min(left, CHUNK), until)
-            to._write(piece, until)
+            to._write(piece, time.monotonic() + STALL)
             left -= len(piece)
+            first = first or piece[:1]
+        return first
 
     def _until(self) -> float | None:
         return None if self.timeout is None else time.monotonic() + self.timeout
