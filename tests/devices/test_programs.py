@@ -338,7 +338,9 @@ def test_what_is_no_program_of_a_device(command, told):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("tcp://here", "is no address"),
+        ("tcp://here", "is no address; write for example tcp://127"),
+        ("tcp://[::1:7000", "is no address; write for example tcp://127"),
+        ("gateway://nowhere", "is no address; write for example gateway://127"),
         ("tcp://127.0.0.1:99999", "is no address"),
         ("serial:/dev/x?speed=3", "is no serial line"),
         ("serial:/dev/x?baud=fast", "is no serial line"),
@@ -358,11 +360,20 @@ def test_what_is_no_place(text, told):
         ("0-1=a; 1=b", "names device 1 twice"),
         ("a; b", "two places for all"),
         ("1-2-3=a", "takes numbers of devices"),
+        ("2-1=a", "takes numbers of devices"),
+        ("0-99999999999=a", "names device 99999999999 and there are 3"),
+        ("0-" + 5000 * "9" + "=a", "takes numbers of devices"),
     ],
 )
 def test_what_names_no_devices(text, told):
     with pytest.raises(ConfigError, match=told):
         places_by_device(text, 3)
+
+
+def test_a_command_may_look_like_an_address():
+    place = place_of("./program http://[x")
+    assert place.command == ["./program", "http://[x"]
+    place.close()
 
 
 def test_a_port_that_is_taken():
