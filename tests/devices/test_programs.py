@@ -383,8 +383,8 @@ def test_a_port_that_is_taken():
     listener.close()
 
 
-def test_a_board_on_a_serial_line_is_asked_who_it_is():
-    """A pair of terminals is a line whose other end prints boot messages first."""
+def test_a_board_on_a_serial_line_is_asked_who_it_is(monkeypatch):
+    """A pair of terminals: the other end prints boot messages first, an old answer, and hellos."""
     bench = lab()
     board, line = os.openpty()
     tty.setraw(board)
@@ -396,11 +396,17 @@ def test_a_board_on_a_serial_line_is_asked_who_it_is():
         with contextlib.suppress(EOFError, OSError):
             assert channel.recv_bytes() == b""
             channel._write(b"booting FT ... \r\n", None)
+            channel.send_bytes(b"\0" + bytes(9000))  # of a request that was given up
+            channel.send_bytes(b"\1it was too much")
+            channel.send_bytes(Device(data, '{"device": 7}').hello())  # it is said twice
             serve(Device(data), channel)
 
     thread = threading.Thread(target=boot)
     thread.start()
-    device = RemoteDevice(FAR, SerialLine(Path(os.ttyname(line))), 5.0)
+    place = SerialLine(Path(os.ttyname(line)))
+    device = RemoteDevice(FAR, place, 5.0)
+    assert device.hello.device == FAR
+    monkeypatch.setattr(place, "open", None)  # it is not met again
     device.equip(spec_of(bench))
     task = tasks(bench, train(1))[FAR]
     assert everything(asked(device, task)) == expected(bench, task)

@@ -54,6 +54,24 @@ class Channel:
         until = self._until()
         return self._read(self._next_length(until, maxlength), until)
 
+    def recv_short(self, most: int) -> bytes:
+        """The next frame; one of more bytes is passed over, and nothing is given for it."""
+        until = self._until()
+        left = self._next_length(until)
+        if left <= most:
+            return self._read(left, until)
+        while left:
+            left -= len(self._read(min(left, CHUNK), until))
+        return b""
+
+    def is_quiet(self, seconds: float) -> bool:
+        """Whether nothing comes for so long."""
+        try:
+            self._ready(self.reader, select.POLLIN, time.monotonic() + seconds)
+        except TimeoutError:
+            return True
+        return False
+
     def relay(self, to: "Channel") -> bytes:
         """Hand the next frame on piece by piece, so that none is held; gives its first byte."""
         until, first = self._until(), b""
