@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -254,6 +255,12 @@ def test_help_tells_the_commands(fedtiny, flag):
     assert said.code == 0
     for command in COMMANDS:
         assert re.search(rf"^  {command} ", said.out, re.MULTILINE)
+
+
+def test_the_help_names_every_format():
+    from fedtiny.export.formats import Format
+
+    assert COMMANDS["export"].endswith("--format " + "|".join(get_args(Format)))
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))

@@ -87,6 +87,10 @@ def test_bad_input(fedtiny, flags, told):
     assert_one_sentence(fedtiny("data", "devices", *flags), told)
 
 
+def test_the_help_of_a_gateway_names_the_place(fedtiny):
+    assert "fedtiny gateway [-h] PLACE [--listen" in " ".join(fedtiny("gateway", "-h").out.split())
+
+
 def test_a_gateway_stands_for_a_program(fedtiny):
     assert fedtiny("data", "devices", *FEW).code == 0
     program = shlex.join([sys.executable, str(STAND_IN), "devices/device2.ftd"])
@@ -115,7 +119,9 @@ def _sizes(data):
         (("true",), "the device cannot be reached: it says no hello"),
         (("tcp://nowhere",), "is no address"),
         (("true", "--listen", "here"), "is no address"),
+        (("true", "--listen", "[::1"), "'tcp://[::1' is no address"),
         (("true", "--timeout", "0"), "--timeout must be above 0"),
+        (("true", "--timeout", "1e10"), "--timeout must be above 0 and at most 86400"),
     ],
 )
 def test_a_gateway_without_a_device_says_so(fedtiny, arguments, told):

@@ -338,7 +338,9 @@ def test_what_is_no_program_of_a_device(command, told):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("tcp://here", "is no address"),
+        ("tcp://here", "is no address; write for example tcp://127"),
+        ("tcp://[::1:7000", "is no address; write for example tcp://127"),
+        ("gateway://nowhere", "is no address; write for example gateway://127"),
         ("tcp://127.0.0.1:99999", "is no address"),
         ("serial:/dev/x?speed=3", "is no serial line"),
         ("serial:/dev/x?baud=fast", "is no serial line"),
@@ -358,11 +360,20 @@ def test_what_is_no_place(text, told):
         ("0-1=a; 1=b", "names device 1 twice"),
         ("a; b", "two places for all"),
         ("1-2-3=a", "takes numbers of devices"),
+        ("2-1=a", "takes numbers of devices"),
+        ("0-99999999999=a", "names device 99999999999 and there are 3"),
+        ("0-" + 5000 * "9" + "=a", "takes numbers of devices"),
     ],
 )
 def test_what_names_no_devices(text, told):
     with pytest.raises(ConfigError, match=told):
         places_by_device(text, 3)
+
+
+def test_a_command_may_look_like_an_address():
+    place = place_of("./program http://[x")
+    assert place.command == ["./program", "http://[x"]
+    place.close()
 
 
 def test_a_port_that_is_taken():
@@ -372,8 +383,8 @@ def test_a_port_that_is_taken():
     listener.close()
 
 
-def test_a_board_on_a_serial_line_is_asked_who_it_is():
-    """A pair of terminals is a line whose other end prints boot messages first."""
+def test_a_board_on_a_serial_line_is_asked_who_it_is(monkeypatch):
+    """A pair of terminals: the other end prints boot messages first, an old answer, and hellos."""
     bench = lab()
     board, line = os.openpty()
     tty.setraw(board)
@@ -385,11 +396,17 @@ def test_a_board_on_a_serial_line_is_asked_who_it_is():
         with contextlib.suppress(EOFError, OSError):
             assert channel.recv_bytes() == b""
             channel._write(b"booting FT ... \r\n", None)
+            channel.send_bytes(b"\0" + bytes(9000))  # of a request that was given up
+            channel.send_bytes(b"\1it was too much")
+            channel.send_bytes(Device(data, '{"device": 7}').hello())  # it is said twice
             serve(Device(data), channel)
 
     thread = threading.Thread(target=boot)
     thread.start()
-    device = RemoteDevice(FAR, SerialLine(Path(os.ttyname(line))), 5.0)
+    place = SerialLine(Path(os.ttyname(line)))
+    device = RemoteDevice(FAR, place, 5.0)
+    assert device.hello.device == FAR
+    monkeypatch.setattr(place, "open", None)  # it is not met again
     device.equip(spec_of(bench))
     task = tasks(bench, train(1))[FAR]
     assert everything(asked(device, task)) == expected(bench, task)

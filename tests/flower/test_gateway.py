@@ -1,5 +1,7 @@
 """A node that stands for a device without Python: the same bytes as one that computes itself."""
 
+import contextlib
+import socket
 import threading
 from dataclasses import replace
 
@@ -7,10 +9,14 @@ import pytest
 from flwr.app import RecordDict
 
 from fedtiny import config as configs
+from fedtiny.devices import visitors
 from fedtiny.devices.gateway import DeviceGateway
 from fedtiny.devices.place_names import place_of
 from fedtiny.devices.places import Listener
+from fedtiny.devices.remote_devices import RemoteDevice
+from fedtiny.devices.workers import Task
 from fedtiny.errors import FedTinyError
+from fedtiny.federation.messages import train
 from fedtiny.flower import client, messages
 from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.native.library import available
@@ -18,7 +24,8 @@ from fedtiny.runs.inputs import load_data
 from fedtiny.runs.split import shards_of, share_out
 
 from ..devices.test_programs import InThread
-from ..devices.tiny import lab
+from ..devices.test_remote import at_home, spec_of
+from ..devices.tiny import everything, lab, settings, tasks
 from ..runs.tiny import essence
 from .federation import Grid, federate, parts, tiny
 
@@ -144,6 +151,61 @@ def test_who_asks_a_gateway_without_its_device_is_told(config):
     with pytest.raises(FedTinyError, match="cannot be reached: nobody has connected"):
         place.open(FAR, 5.0, 5.0)
     door.close()
+
+
+def stranger(address):
+    """Somebody who has connected to a gateway."""
+    host, port = address.split(":")
+    return socket.create_connection((host, int(port)), timeout=5.0)
+
+
+def test_silent_strangers_keep_nobody_from_a_gateway(gateway, monkeypatch):
+    monkeypatch.setattr(visitors, "MOST_UNKNOWN", 3)
+    bench = lab()
+    address, _ = gateway(bench.shards[FAR])
+    silent = [stranger(address) for _ in range(5)]
+    assert joined(bench, {"gateway": address}).claim == FAR
+    while silent[0].recv(1000):  # its hello, and then the end: it was the oldest
+        pass
+    for connection in silent:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"FTch" + (1 << 62).to_bytes(8, "little"),
+        b"FTch" + bytes(8),  # a device that got it would forget its spec
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_what_no_node_says_ends_its_connection(gateway, said):
+    bench = lab()
+    address, place = gateway(bench.shards[FAR])
+    with contextlib.closing(stranger(address)) as connection:
+        connection.sendall(said)
+        with contextlib.suppress(ConnectionResetError):
+            while connection.recv(1000):
+                pass
+    assert joined(bench, {"gateway": address}).claim == FAR
+    assert place.met == 1
+
+
+def test_two_runs_at_once_get_each_its_own_answers(gateway):
+    first, second = lab(settings(seed=1)), lab(settings(seed=2))
+    address, place = gateway(first.shards[FAR])
+    devices = [RemoteDevice(FAR, place_of(f"gateway://{address}"), 20.0) for _ in range(2)]
+    for device, bench in zip(devices, (first, second), strict=True):
+        device.equip(spec_of(bench))
+    for _ in range(2):
+        for device, bench in zip(devices, (first, second), strict=True):
+            task = tasks(bench, train(1))[FAR]
+            shard = first.shards[FAR]
+            near = next(at_home(bench).answers([Task(shard, task.request)]))
+            assert everything(device.answer(task.request)) == everything(near)
+    for device in devices:
+        device.close()
+    assert place.met == 1
 
 
 def _ignore(work, *arguments):

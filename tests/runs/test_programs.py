@@ -65,9 +65,13 @@ def test_a_program_that_dies_in_every_round_counts_as_failed(tmp_path):
     [
         ({"device_backend": "torch"}, r"--device\.program needs --device-backend native"),
         ({"simulator": "gpu"}, "GPU simulator"),
+        ({"method": "fedsgc"}, "method 'fedsgc' asks for what devices without Python cannot do"),
+        ({"method": "fedmef"}, "method 'fedmef' asks for what devices without Python cannot do"),
+        ({"pruning": {"extrude": True}}, "method 'fedtiny' with --pruning.extrude asks for what"),
         ({"privacy": {"secure_aggregation": True}}, "cannot mask their replies"),
         ({"device": {"program": "9=true"}}, "names device 9"),
         ({"device": {"timeout": 0}}, "must be above 0"),
+        ({"device": {"timeout": 1e10}}, "at most 86400, a day"),
     ],
 )
 def test_what_programs_cannot_do(changes, told):

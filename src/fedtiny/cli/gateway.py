@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from fedtiny.config.checks import DAY
 from fedtiny.errors import ConfigError, plural
 
 
@@ -17,7 +18,7 @@ class Arguments:
     --node-config 'gateway="HOST:PORT"' asks the device through it. Ctrl-C ends it.
     """
 
-    place: Annotated[tyro.conf.Positional[str], tyro.conf.arg(name="PLACE")]
+    place: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PLACE")]
     """Where the device is: tcp://HOST:PORT, to which it connects, or, with TLS,
     tls://HOST:PORT?cert=FILE&key=FILE&ca=FILE; serial:/dev/ttyACM0?baud=115200; or the command of
     a program, which is started."""
@@ -31,8 +32,8 @@ class Arguments:
 def command(arguments: list[str]) -> int:
     """Parse, wait for the device and serve."""
     asked = tyro.cli(Arguments, prog="fedtiny gateway", args=arguments)
-    if not 0 < asked.timeout < float("inf"):
-        raise ConfigError(f"--timeout must be above 0 and finite, got {asked.timeout:g}")
+    if not 0 < asked.timeout <= DAY:
+        raise ConfigError(f"--timeout must be above 0 and at most {DAY}, got {asked.timeout:g}")
     from fedtiny.devices.gateway import DeviceGateway
     from fedtiny.devices.place_names import place_of
     from fedtiny.devices.places import Listener

@@ -21,7 +21,10 @@ COMMANDS = {  # each is the function `command` of the module of its name
     "run": "train: fedtiny run [CONFIG.toml] [--density 0.05 ...] [--out DIR]",
     "resume": "continue a run that was stopped: fedtiny resume DIR",
     "inspect": "show what a run did: fedtiny inspect DIR",
-    "export": "write the model for use elsewhere: fedtiny export DIR --format packed|onnx|torch|c",
+    "export": (
+        "write the model for use elsewhere: fedtiny export DIR "
+        "--format packed|onnx|torch|c|cmake|platformio|zephyr"
+    ),
     "predict": "classify images with a packed model: fedtiny predict MODEL image.png ...",
     "report": (
         "what runs did, as one HTML page with figures: fedtiny report DIR... [--out PAGE.html]"

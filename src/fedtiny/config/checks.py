@@ -52,16 +52,15 @@ ABOVE_ZERO = (
     *("fleet.alpha", "selection.pool_size", "train.lr", "server.lr", "server.tau"),
     "privacy.clip",
 )
-ABOVE_ZERO_FINITE = (
-    *("privacy.epsilon", "privacy.clip_start", "privacy.clip_rate"),
-    "device.timeout",
-)
+ABOVE_ZERO_FINITE = ("privacy.epsilon", "privacy.clip_start", "privacy.clip_rate")
+SECONDS = ("device.timeout",)
 NOT_NEGATIVE = ("train.pretrain_epochs", "train.lr_warmup", "server.average_start", "data.cutout")
 NOT_NEGATIVE_FINITE = (
     *("robustness.clip_norm", "pruning.flow_beta", "train.proximal_mu"),
     "privacy.noise_multiplier",
 )
 FACTORS = ("robustness.bound", "robustness.reject")
+DAY = 86400
 POOL_KINDS = ("magnitude", "erk", "flow", "random")
 SMALL = "must be a small number that is not negative"
 RANGES: tuple[Range, ...] = (
@@ -76,6 +75,7 @@ RANGES: tuple[Range, ...] = (
     ("must lie in [0, 2^63)", lambda value: 0 <= value < 2**63, ("seed",)),
     ("must be above 0", lambda value: value > 0, ABOVE_ZERO),
     ("must be above 0 and finite", lambda value: 0 < value < inf, ABOVE_ZERO_FINITE),
+    (f"must be above 0 and at most {DAY}, a day", lambda value: 0 < value <= DAY, SECONDS),
     ("must not be negative", lambda value: value >= 0, NOT_NEGATIVE),
     ("must be 0 or above and finite", lambda value: 0 <= value < inf, NOT_NEGATIVE_FINITE),
     ("must lie in [0, 1]", lambda value: 0 <= value <= 1, ("train.lr_final", "train.freeze_bn")),

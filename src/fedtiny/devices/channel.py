@@ -9,6 +9,7 @@ from typing import Protocol
 MARK = b"FTch"
 LENGTH_BYTES = 8
 CHUNK = 1 << 16
+STALL = 20.0  # seconds that one to whom a frame is handed on may take for a piece of it
 
 
 class TooLongError(OSError):
@@ -53,15 +54,35 @@ class Channel:
         until = self._until()
         return self._read(self._next_length(until, maxlength), until)
 
-    def relay(self, to: "Channel") -> None:
-        """Hand the next frame on piece by piece, so that none is held, however long it is."""
+    def recv_short(self, most: int) -> bytes:
+        """The next frame; one of more bytes is passed over, and nothing is given for it."""
         until = self._until()
         left = self._next_length(until)
-        to._write(MARK + left.to_bytes(LENGTH_BYTES, "little"), until)
+        if left <= most:
+            return self._read(left, until)
+        while left:
+            left -= len(self._read(min(left, CHUNK), until))
+        return b""
+
+    def is_quiet(self, seconds: float) -> bool:
+        """Whether nothing comes for so long."""
+        try:
+            self._ready(self.reader, select.POLLIN, time.monotonic() + seconds)
+        except TimeoutError:
+            return True
+        return False
+
+    def relay(self, to: "Channel") -> bytes:
+        """Hand the next frame on piece by piece, so that none is held; gives its first byte."""
+        until, first = self._until(), b""
+        left = self._next_length(until)
+        to._write(MARK + left.to_bytes(LENGTH_BYTES, "little"), time.monotonic() + STALL)
         while left:
             piece = self._read(min(left, CHUNK), until)
-            to._write(piece, until)
+            to._write(piece, time.monotonic() + STALL)
             left -= len(piece)
+            first = first or piece[:1]
+        return first
 
     def _until(self) -> float | None:
         return None if self.timeout is None else time.monotonic() + self.timeout

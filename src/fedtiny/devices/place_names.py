@@ -19,12 +19,18 @@ from fedtiny.devices.places import BAUD, Gateway, Listener, Place, Program, Seri
 from fedtiny.errors import ConfigError
 
 APART = re.compile(r""";(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")  # not within quotes
+MOST_DIGITS = 12
 NUMBERED = re.compile(r"\s*([\d\s,-]+)=(.*)", re.DOTALL)
 
 
 def place_of(text: str) -> Place:
     """The place of that name."""
-    parts = urlsplit(text)
+    if not text.startswith(("tcp://", "tls://", "gateway://", "serial:")):
+        return Program(_command(text))
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:  # as for [::1
+        raise _no_address(text) from error
     if text.startswith("tcp://"):
         if parts.query:
             raise ConfigError(f"'{text}' is not encrypted and takes no options; write tls://...")
@@ -33,16 +39,19 @@ def place_of(text: str) -> Place:
         return Listener(*_host_and_port(text, parts), _listening(text, parts))
     if text.startswith("gateway://"):
         return Gateway(*_host_and_port(text, parts), _connecting(text, parts))
-    if text.startswith("serial:"):
-        return SerialLine(Path(parts.path), _baud(text, parts))
-    return Program(_command(text))
+    return SerialLine(Path(parts.path), _baud(text, parts))
 
 
 def _host_and_port(text: str, parts: SplitResult) -> tuple[str, int]:
     with contextlib.suppress(ValueError):
         if parts.hostname and parts.port is not None and not parts.path:
             return parts.hostname, parts.port
-    raise ConfigError(f"'{text}' is no address; write for example tcp://127.0.0.1:7000")
+    raise _no_address(text)
+
+
+def _no_address(text: str) -> ConfigError:
+    right = f"{text.partition(':')[0]}://127.0.0.1:7000"
+    return ConfigError(f"'{text}' is no address; write for example {right}")
 
 
 def _listening(text: str, parts: SplitResult) -> ssl.SSLContext:
@@ -101,22 +110,26 @@ def places_by_device(text: str, devices: int) -> dict[int, str]:
         if numbered is None:
             rest = part.strip()
             continue
-        for device in _numbers(numbered[1]):
-            if device >= devices or device in found:
-                why = "twice" if device in found else f"and there are {devices}, from 0 on"
-                raise ConfigError(f"--device.program names device {device} {why}")
+        for device in _numbers(numbered[1], devices):
+            if device in found:
+                raise ConfigError(f"--device.program names device {device} twice")
             found[device] = numbered[2].strip()
     others = dict.fromkeys(set(range(devices)) - found.keys(), rest) if rest else {}
     return dict(sorted({**found, **others}.items()))
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(text: str, devices: int) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         ends = [end.strip() for end in part.split("-")]
-        if not all(end.isdecimal() for end in ends) or len(ends) > 2:
+        known = len(ends) < 3 and all(end.isdecimal() and len(end) <= MOST_DIGITS for end in ends)
+        if not known or int(ends[-1]) < int(ends[0]):
             raise ConfigError(
                 f"--device.program takes numbers of devices as in 0,2-3=COMMAND, got '{text}'"
+            )
+        if int(ends[-1]) >= devices:
+            raise ConfigError(
+                f"--device.program names device {ends[-1]} and there are {devices}, from 0 on"
             )
         found += range(int(ends[0]), int(ends[-1]) + 1)
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedtiny.devices.channel import Channel
-from fedtiny.devices.hello import HELLO_BYTES, Hello
+from fedtiny.devices.hello import HELLO, HELLO_BYTES, Hello
 from fedtiny.devices.tls import SecureChannel, refusal, secured
 from fedtiny.devices.workers import PARENT_ENDS
 from fedtiny.errors import ConfigError, FedTinyError, printable
@@ -22,6 +22,7 @@ LOG = logging.getLogger("fedtiny.devices")
 LAST_OUTPUT = 300  # bytes of what a program printed before it died
 BOOT_MESSAGES = 1 << 16  # bytes on a serial line before a device says hello
 HELLO_SECONDS = 20.0  # that a device may take to say hello once it is there
+QUIET = 0.3  # seconds without a byte after which a serial line has no more to say
 RETURN_SECONDS = 60.0  # that a device may take to come back
 PATIENCE = 2.0  # seconds that a program may take to end
 BAUD = 115200
@@ -48,7 +49,8 @@ def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, He
     """The channel once the device at its other end has said hello; it is closed if it does not."""
     patience, channel.timeout = channel.timeout, seconds or HELLO_SECONDS
     try:
-        hello = Hello.read(channel.recv_bytes(HELLO_BYTES))
+        said = _last_hello(channel) if channel.noise else channel.recv_bytes(HELLO_BYTES)
+        hello = Hello.read(said)
     except (EOFError, OSError) as error:
         channel.close()
         if isinstance(error, TimeoutError):
@@ -59,6 +61,16 @@ def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, He
         raise
     channel.timeout = patience
     return channel, hello
+
+
+def _last_hello(channel: Channel) -> bytes:
+    """A device's hello on a line that may still bring answers to others, or a hello before it."""
+    until, said = time.monotonic() + (channel.timeout or HELLO_SECONDS), b""
+    while said[:1] != HELLO or not (channel.is_quiet(QUIET) or time.monotonic() > until):
+        channel.timeout = max(0.0, until - time.monotonic())
+        heard = channel.recv_short(HELLO_BYTES)
+        said = heard if heard[:1] == HELLO else said
+    return said
 
 
 class Program:

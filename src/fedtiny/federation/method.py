@@ -58,6 +58,8 @@ class Method:
     """What flows through the network before training; set by whoever knows the network."""
     native: ClassVar[bool] = True
     """Whether native devices can do all that it asks of them."""
+    without_python: ClassVar[bool] = True
+    """Whether those of them that have no Python can (--device.program)."""
     extrudes: ClassVar[bool] = False
     """Whether what it drops can be emptied on devices before (--pruning.extrude)."""
     private: ClassVar[bool] = True

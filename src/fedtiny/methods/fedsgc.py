@@ -26,11 +26,13 @@ class FedSGC(Method):
     with the model as it was, so a round of few devices is a small step. A pruned weight has a
     direction only if the round before dropped it, so growth follows directions if every round
     adjusts (`--pruning.delta-r 1`). We start from a random mask, use FedTiny's schedule and pruning
-    numbers, and prune every layer back by magnitude, as for FedDST.
+    numbers, and prune every layer back by magnitude, as for FedDST. Devices without Python cannot
+    swap in this way.
     """
 
     name = "fedsgc"
     private = False
+    without_python = False
     reducer = HOLDERS_AND_ABSENT
     granularity = "entire"
 

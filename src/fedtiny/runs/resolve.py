@@ -143,6 +143,8 @@ def choose_backend(
     It is native if that was asked for, or is possible and faster.
     """
     asked = next((name for name in PROGRAMS if getattr(config.device, name)), "")
+    if config.device.program:
+        _check_programs(config, method)
     if config.device_backend == "torch":
         if asked:
             raise ConfigError(f"--device.{asked} needs --device-backend native")
@@ -159,6 +161,16 @@ def choose_backend(
             f"--device.{asked} takes native devices, which this run would not have: {trouble}"
         )
     return ("torch", trouble) if trouble else ("native", "")
+
+
+def _check_programs(config: RunConfig, method: Method) -> None:
+    """Refuse devices without Python where the method would ask them for what they cannot do."""
+    extruding = method.extrudes and config.pruning.extrude
+    if extruding or not (method.native and method.without_python):
+        what = f"method '{method.name}'" + (" with --pruning.extrude" if extruding else "")
+        raise ConfigError(
+            f"{what} asks for what devices without Python cannot do; leave --device.program out"
+        )
 
 
 def backend_line(config: RunConfig, why_torch: str, why_dense: str) -> str:
