@@ -179,6 +179,17 @@ def test_a_shape_that_the_network_does_not_have_is_refused(met, shape):
     assert link.equip(bench.spec)[0] == DONE
 
 
+def test_a_spec_with_more_names_than_can_be_searched_is_refused(met):
+    link, plain = met(lab()), lab().spec.to_plain()
+    params = plain["param_spec"]
+    many = {**params, "dense": {f"a{i}": [] for i in range(40_000)}}
+    sent = json.dumps({**plain, "param_spec": many}).encode()
+    assert link.tell(sent) == (FAILED, b"the network has too many tensors")
+    twice = {**params, "norms": [*params["norms"], *params["norms"]]}
+    sent = json.dumps({**plain, "param_spec": twice}).encode()
+    assert link.tell(sent) == (FAILED, b"a norm is named twice")
+
+
 @pytest.fixture(scope="module")
 def large():
     """A network of megabytes, and a request to it."""
@@ -203,6 +214,23 @@ def test_it_takes_the_memory_that_it_planned(program, large, tmp_path):
     assert planned > 4_000_000, "or this shows nothing"
     assert counted <= planned
     assert taken <= 1.2 * planned
+
+
+def test_the_plan_has_the_largest_batch_and_a_row_for_each_candidate(program, tmp_path):
+    bench = lab(sizes=(30, 300, 25))
+    data = tmp_path / "1.ftd"
+    data.write_bytes(bench.shards[FAR].to_bytes())
+    link = Link(program, data, "--verbose")
+    assert link.equip(bench.spec) == (DONE, b"")
+    many = messages.pool_arrays(np.repeat(POOL, 500, axis=0))
+    both = messages.bn_statistics(150), messages.bn_statistics(2)
+    assert link.ask(request(bench.start, messages.bn_statistics(150), arrays=many), FAR)[0] == DONE
+    assert link.equip(bench.spec) == (DONE, b"")
+    pool = messages.pool_arrays(POOL)
+    assert link.ask(request(bench.start, *both, arrays=pool), FAR)[0] == DONE
+    told = re.findall(r"planned (\d+) bytes, took (\d+)", link.close())
+    assert len(told) >= 2
+    assert all(int(taken) <= int(planned) for planned, taken in told)
 
 
 def test_a_request_that_does_not_fit_is_refused(met, large):

@@ -119,8 +119,10 @@ Bytes Device::do_task(Bytes message) {
     refuse("this request needs " + std::to_string(plan_) + " bytes, and this device has " +
            std::to_string(memory::limit()) + "; lower --train.batch-size or the density");
   const Reply reply = run_program(*engine_, request, device);
+  std::size_t room = 4096 + (reply.theta ? reply.theta->values.size() * sizeof(float) : 0);
+  for (const Array& array : reply.arrays) room += array.data.size();
   Writer out;
-  out.bytes.reserve(4096 + (reply.theta ? reply.theta->values.size() * sizeof(float) : 0));
+  out.bytes.reserve(room);
   out.number(static_cast<std::uint8_t>(Outcome::done));
   encode_reply(out, reply, request, spec_->params);
   return std::move(out.bytes);

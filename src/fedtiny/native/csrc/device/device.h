@@ -48,7 +48,7 @@ class Device {
 };
 
 // Answer frames until the stream ends or somebody else writes into it; a line that may lose bytes
-// is searched for the next frame instead, also after a silence. After each answer `after` is called.
+// is searched for the next frame instead, also after a silence. After an answer `after` is called.
 void serve(Stream& stream, Device& device, bool lossy = false,
            void (*after)(const Device&) = nullptr);
 

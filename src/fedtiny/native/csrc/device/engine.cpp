@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "memory.h"
 
@@ -180,9 +181,14 @@ void Engine::reserve(std::int64_t forward_batch, std::int64_t top_count, bool co
     return;
   }
   const Theta own = theta();
-  options_ = larger;
+  const fedtiny_options before = std::exchange(options_, larger);
   mask_ = nullptr;
-  load(own);
+  try {
+    load(own);
+  } catch (...) {
+    options_ = before;
+    throw;
+  }
 }
 
 void Engine::fill(Batch& batch, const std::int64_t* samples, std::int64_t count,
