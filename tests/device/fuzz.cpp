@@ -16,7 +16,7 @@ using namespace fedtiny::device;
 
 constexpr std::size_t LIMIT = 4u << 20;  // bytes that the device may take
 constexpr int SESSION = 60;              // messages of a stream
-constexpr unsigned PATIENCE = 120;       // seconds for a stream
+constexpr unsigned MOST_SECONDS = 120;   // for a stream
 
 std::mt19937_64 draw;
 
@@ -195,7 +195,7 @@ int main(int count, char** given) {
   const Data data(bytes.data(), bytes.size());
   std::size_t highest = 0;
   for (long done = 0; done < messages; done += SESSION) {
-    alarm(PATIENCE);
+    alarm(MOST_SECONDS);
     const bool lossy = below(2) == 0;
     const Bytes stream = damaged_stream(corpus, lossy);
     const std::size_t before = memory::held();
