@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <random>
 
 #include "device.h"
@@ -15,7 +16,7 @@ using namespace fedtiny::device;
 
 constexpr std::size_t LIMIT = 4u << 20;  // bytes that the device may take
 constexpr int SESSION = 60;              // messages of a stream
-constexpr unsigned PATIENCE = 120;       // seconds for a stream
+constexpr unsigned MOST_SECONDS = 120;   // for a stream
 
 std::mt19937_64 draw;
 
@@ -67,6 +68,50 @@ void damage(Bytes& message) {
       for (auto byte = place; byte < end; ++byte) *byte = static_cast<std::uint8_t>(draw());
   }
   if (message.empty()) message.push_back(0);
+}
+
+// Another shape of as many values for a prunable tensor of a spec.
+void reshape(Bytes& spec) {
+  std::string text(spec.begin(), spec.end());
+  const std::size_t open = text.find('[', text.find("\"prunable\"") + below(80));
+  const std::size_t close = text.find(']', open);
+  if (close == std::string::npos) fail("the spec has no shape");
+  long count = 1;
+  for (char* at = text.data() + open; *at != ']';) count *= std::strtol(at + 1, &at, 10);
+  const std::string whole = std::to_string(count);
+  const std::string shapes[] = {whole, "1, 1, " + whole, whole + ", 1", "2, 2, " + whole};
+  text.replace(open + 1, close - open - 1, shapes[below(4)]);
+  spec.assign(text.begin(), text.end());
+}
+
+// The parameters of a spec, if it is one that could be taken.
+std::optional<ParamSpec> params_of(Bytes spec) {
+  try {
+    const Json plain(reinterpret_cast<char*>(spec.data()), spec.size());
+    return Spec(plain.root()).params;
+  } catch (const Failure&) {
+    return std::nullopt;
+  }
+}
+
+// What a request says of its model and mask is that of a spec, so that more than that is looked at.
+void mend_model(Bytes& message, const ParamSpec& params) {
+  constexpr std::size_t FINGERPRINT = 10, TEXT = 26;
+  constexpr int MASK_AND_VALUES = 3;
+  std::memcpy(message.data() + FINGERPRINT, &params.fingerprint, sizeof params.fingerprint);
+  Reader in(message.data(), message.size());
+  in.take(TEXT, "its head");
+  in.take(in.number<std::uint32_t>("its text"), "its text");
+  if (in.number<std::uint8_t>("its form") != MASK_AND_VALUES) return;
+  std::uint8_t* place = message.data() + (message.size() - in.left());
+  in.number<std::uint64_t>("its mask");
+  try {
+    std::vector<Positions> layers;
+    for (const Tensor& layer : params.prunable) layers.push_back(read_positions(in, layer.size));
+    const Mask mask(params, std::move(layers));
+    std::memcpy(place, &mask.version, sizeof mask.version);
+  } catch (const Failure&) {  // its positions are not those of this model
+  }
 }
 
 // So that more than the checksum is looked at.
@@ -123,13 +168,17 @@ std::size_t Tape::outcomes[5] = {};
 Bytes damaged_stream(const std::vector<Bytes>& corpus, bool lossy) {
   Bytes stream;
   Bytes spec = corpus[0];
-  if (below(8) == 0) damage(spec);
+  const bool damaged = below(4) == 0;
+  if (damaged && below(2) == 0) damage(spec);
+  else if (damaged) reshape(spec);
+  const std::optional<ParamSpec> params = damaged ? params_of(spec) : std::nullopt;
   append(stream, spec, false);
-  append(stream, corpus[1], false);
-  for (int i = 2; i < SESSION; ++i) {
-    Bytes message = corpus[i + 1 == SESSION ? 0 : 1 + below(corpus.size() - 1)];
-    for (std::size_t times = 1 + below(3); times > 0; --times) damage(message);
-    if (below(4) > 0) mend_checksum(message);
+  for (int i = 1; i < SESSION; ++i) {
+    const bool last = i + 1 == SESSION;
+    Bytes message = corpus[last ? 0 : i == 1 ? 1 : 1 + below(corpus.size() - 1)];
+    if (params && !last) mend_model(message, *params);
+    for (std::size_t times = i == 1 ? 0 : below(4); times > 0; --times) damage(message);
+    if (!last && (i == 1 || below(4) > 0)) mend_checksum(message);
     append(stream, message, below(lossy ? 50 : 1000) == 0);
   }
   return stream;
@@ -146,7 +195,7 @@ int main(int count, char** given) {
   const Data data(bytes.data(), bytes.size());
   std::size_t highest = 0;
   for (long done = 0; done < messages; done += SESSION) {
-    alarm(PATIENCE);
+    alarm(MOST_SECONDS);
     const bool lossy = below(2) == 0;
     const Bytes stream = damaged_stream(corpus, lossy);
     const std::size_t before = memory::held();

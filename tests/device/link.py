@@ -12,6 +12,12 @@ from fedtiny.federation.messages import Request
 DONE, FAILED, MISSING, HELLO = 0, 1, 3, 4
 
 
+def resident(process: subprocess.Popen[bytes]) -> int:
+    """Most bytes of memory that a process has had at a time."""
+    told = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in told if line.startswith("VmHWM"))
+
+
 class Link:
     """The gateway's end of a device."""
 
@@ -38,11 +44,6 @@ class Link:
     ) -> tuple[int, bytes]:
         """Send a request."""
         return self.tell(device.to_bytes(4, "little") + wire.encode_request(request, known))
-
-    def resident(self) -> int:
-        """Most bytes of memory that the process has had at a time."""
-        told = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in told if line.startswith("VmHWM"))
 
     def close(self) -> str:
         """End the program; gives what it printed as errors."""

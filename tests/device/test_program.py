@@ -1,11 +1,10 @@
 """fedtiny-device beside a native device in Python: the same bytes, and a sentence for the rest."""
 
 import json
-import os
+import math
 import re
 import socket
 import subprocess
-import tty
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 from tests.devices.tiny import TinyNet, lab, seeded, settings
 
 import fedtiny.models
-from fedtiny.devices.channel import Channel
 from fedtiny.devices.native_engine import NativeEngine
 from fedtiny.devices.node import answer
 from fedtiny.devices.places import over
@@ -21,7 +19,7 @@ from fedtiny.federation import messages, wire
 from fedtiny.federation.messages import Request
 from fedtiny.federation.wire import Known
 
-from .link import DONE, FAILED, HELLO, MISSING, Link
+from .link import DONE, FAILED, HELLO, MISSING, Link, resident
 
 pytestmark = pytest.mark.slow
 FAR = 1  # the device that is a program
@@ -170,6 +168,28 @@ def test_what_a_device_cannot_do_it_says_in_a_sentence(met, tmp_path, program):
     assert link.ask(order, FAR)[0] == DONE
 
 
+@pytest.mark.parametrize("shape", [(288,), (1, 1, 288), (288, 1), (8, 36, 1, 1), (4, 8, 3, 3)])
+def test_a_shape_that_the_network_does_not_have_is_refused(met, shape):
+    bench = lab()
+    link, plain = met(bench), bench.spec.to_plain()
+    assert math.prod(plain["param_spec"]["prunable"]["conv1.weight"]) == math.prod(shape)
+    plain["param_spec"]["prunable"]["conv1.weight"] = shape
+    said = b"the tensor conv1.weight has another shape in the network"
+    assert link.tell(json.dumps(plain).encode()) == (FAILED, said)
+    assert link.equip(bench.spec)[0] == DONE
+
+
+def test_a_spec_with_more_names_than_can_be_searched_is_refused(met):
+    link, plain = met(lab()), lab().spec.to_plain()
+    params = plain["param_spec"]
+    many = {**params, "dense": {f"a{i}": [] for i in range(40_000)}}
+    sent = json.dumps({**plain, "param_spec": many}).encode()
+    assert link.tell(sent) == (FAILED, b"the network has too many tensors")
+    twice = {**params, "norms": [*params["norms"], *params["norms"]]}
+    sent = json.dumps({**plain, "param_spec": twice}).encode()
+    assert link.tell(sent) == (FAILED, b"a norm is named twice")
+
+
 @pytest.fixture(scope="module")
 def large():
     """A network of megabytes, and a request to it."""
@@ -186,14 +206,31 @@ def test_it_takes_the_memory_that_it_planned(program, large, tmp_path):
     data = tmp_path / "1.ftd"
     data.write_bytes(bench.shards[FAR].to_bytes())
     link = Link(program, data, "--verbose")
-    idle = link.resident()
+    idle = resident(link.process)
     assert link.equip(bench.spec) == (DONE, b"")
     assert link.ask(order, FAR)[0] == DONE
-    taken = link.resident() - idle
+    taken = resident(link.process) - idle
     planned, counted = map(int, re.findall(r"planned (\d+) bytes, took (\d+)", link.close())[-1])
     assert planned > 4_000_000, "or this shows nothing"
     assert counted <= planned
     assert taken <= 1.2 * planned
+
+
+def test_the_plan_has_the_largest_batch_and_a_row_for_each_candidate(program, tmp_path):
+    bench = lab(sizes=(30, 300, 25))
+    data = tmp_path / "1.ftd"
+    data.write_bytes(bench.shards[FAR].to_bytes())
+    link = Link(program, data, "--verbose")
+    assert link.equip(bench.spec) == (DONE, b"")
+    many = messages.pool_arrays(np.repeat(POOL, 500, axis=0))
+    both = messages.bn_statistics(150), messages.bn_statistics(2)
+    assert link.ask(request(bench.start, messages.bn_statistics(150), arrays=many), FAR)[0] == DONE
+    assert link.equip(bench.spec) == (DONE, b"")
+    pool = messages.pool_arrays(POOL)
+    assert link.ask(request(bench.start, *both, arrays=pool), FAR)[0] == DONE
+    told = re.findall(r"planned (\d+) bytes, took (\d+)", link.close())
+    assert len(told) >= 2
+    assert all(int(taken) <= int(planned) for planned, taken in told)
 
 
 def test_a_request_that_does_not_fit_is_refused(met, large):
@@ -233,26 +270,6 @@ def test_a_lost_connection_is_made_again(program, tmp_path):
         finally:
             process.kill()
             process.wait()
-
-
-def test_noise_on_a_serial_line_is_passed_over(program, tmp_path):
-    bench = lab()
-    data = tmp_path / "1.ftd"
-    data.write_bytes(bench.shards[FAR].to_bytes())
-    near, far = os.openpty()
-    tty.setraw(far)
-    process = subprocess.Popen([program, data, "--serial", os.ttyname(far)])
-    try:
-        with os.fdopen(near, "rb+", buffering=0) as line:
-            channel = Channel(line, line, timeout=20)
-            assert channel.recv_bytes()[0] == HELLO
-            os.write(near, b"noise FTc FTch" + bytes([255] * 8) + b"FT")
-            channel.send_bytes(b"")
-            assert channel.recv_bytes()[0] == HELLO
-    finally:
-        process.kill()
-        process.wait()
-        os.close(far)
 
 
 def test_it_is_small(program):

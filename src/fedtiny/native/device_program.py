@@ -35,6 +35,7 @@ INCLUDED = """
 device_data_start: .incbin "{path}"
 device_data_end:
 """
+QUOTING = "'\"\\"
 LINKING = ("-static", "-Wl,--gc-sections", "-s")
 NO_SOURCE = ("-x", "c++", os.devnull)
 LIBRARY = "libfedtiny.a"
@@ -58,6 +59,8 @@ def build(
     without them they are made, which takes most of the time.
     `flags` follow those of the native library and of the program, which is made small.
     """
+    if not target.parent.is_dir():
+        raise native.CannotCompileError(f"there is no folder {target.parent}; make it first")
     command = _command(flags, sanitize=sanitize)
     with tempfile.TemporaryDirectory() as folder:
         if parts is None:
@@ -145,6 +148,15 @@ def build_firmware(
     target: Path, data: Path, *, name: str = "cortex-m7", strict: bool = False
 ) -> Path:
     """Compile the program of a bare Cortex-M7 to `target`, with a data file in its flash."""
+    if not data.is_file():
+        raise native.CannotCompileError(
+            f"there is no data file {data}; write one with 'fedtiny data devices'"
+        )
+    for what, text in (("path of the data file", str(data.resolve())), ("name", name)):
+        if any(sign in QUOTING or not sign.isprintable() for sign in text):
+            raise native.CannotCompileError(
+                f"the {what} goes into the sources, so it cannot have quotes or backslashes: {text}"
+            )
     with tempfile.TemporaryDirectory() as folder:
         included = Path(folder) / "flash.S"
         included.write_text(INCLUDED.format(path=data.resolve()))
@@ -162,9 +174,16 @@ def build_firmware(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("output", type=Path)
+    parser.add_argument(
+        "output", type=Path, help="the file to write: a program for what CXX compiles for"
+    )
     parser.add_argument("--tls", action="store_true", help="with TLS by mbedTLS")
-    parser.add_argument("--firmware", type=Path, metavar="DATA", help="a data file")
+    parser.add_argument(
+        "--firmware",
+        type=Path,
+        metavar="DATA",
+        help="the firmware of a Cortex-M7 with this data file; needs CXX=arm-none-eabi-g++",
+    )
     parser.add_argument("--name", default="cortex-m7", help="what the firmware calls itself")
     asked = parser.parse_args()
     if asked.tls and asked.firmware:

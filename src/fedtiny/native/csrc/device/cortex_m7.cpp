@@ -10,6 +10,9 @@
 #ifndef FEDTINY_UART
 #define FEDTINY_UART 0x40004000u /* CMSDK's UART 0 */
 #endif
+#ifndef FEDTINY_CLOCK
+#define FEDTINY_CLOCK 25000000u /* ticks of the processor in a second */
+#endif
 
 extern "C" {
 
@@ -55,6 +58,28 @@ namespace {
 
 using namespace fedtiny::device;
 
+// The processor's own timer, which flags every hundredth of a second.
+class Timer {
+ public:
+  static constexpr int TICK = 10;  // milliseconds
+
+  Timer() {
+    registers()[RELOAD] = FEDTINY_CLOCK / 1000 * TICK - 1;
+    registers()[CURRENT] = 0;
+    registers()[CONTROL] = 5;  // on, by the processor's clock, without interrupts
+  }
+
+  // Whether a tick has passed since this was asked last.
+  bool ticked() const { return (registers()[CONTROL] & FLAG) != 0; }
+
+ private:
+  enum { CONTROL = 0, RELOAD = 1, CURRENT = 2 };
+  enum : std::uint32_t { FLAG = 1u << 16 };
+  static volatile std::uint32_t* registers() {
+    return reinterpret_cast<volatile std::uint32_t*>(0xE000E010u);
+  }
+};
+
 class Uart : public Stream {
  public:
   Uart() {
@@ -64,7 +89,10 @@ class Uart : public Stream {
 
   bool read(void* to, std::size_t size) override {
     for (auto* at = static_cast<std::uint8_t*>(to); size > 0; --size) {
+      int silence = 0;
       while ((registers()[STATE] & RECEIVED) == 0) {
+        if (timer_.ticked()) silence += Timer::TICK;
+        if (hurried && silence > PATIENCE) return false;
       }
       *at++ = static_cast<std::uint8_t>(registers()[DATA]);
     }
@@ -81,6 +109,8 @@ class Uart : public Stream {
   }
 
  private:
+  Timer timer_;
+
   enum { DATA = 0, STATE = 1, CONTROL = 2, BAUD = 4 };
   enum : std::uint32_t { FULL = 1, RECEIVED = 2 };
   static volatile std::uint32_t* registers() {

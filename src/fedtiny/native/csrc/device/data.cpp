@@ -28,7 +28,7 @@ Data::Data(const void* bytes, std::size_t size) {
   Reader in(start, size < 4 ? 0 : size - 4);
   const auto next = [&in] { return in.number<std::uint32_t>("the data file"); };
   if (size < 52 || next() != MARK || next() != VERSION)
-    refuse("this is not a data file of a device; write one with 'fedtiny gateway'");
+    refuse("this is not a data file of a device; write one with 'fedtiny data devices'");
   if (crc32(start, size - 4) != Reader(start + size - 4, 4).number<std::uint32_t>("a checksum"))
     refuse("the data file was damaged: its checksum does not fit");
   const std::uint32_t number = next();

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view FRAME = "FTch", MESSAGE = "FTNY";
 constexpr std::uint64_t MAX_FRAME = std::uint64_t{1} << 30;
-constexpr std::size_t NUMBER_BYTES = 4;
+constexpr std::size_t NUMBER_BYTES = 4, STEP = 1u << 16;
 
 Bytes outcome(Outcome kind, std::string_view text) noexcept {
   try {
@@ -119,8 +119,10 @@ Bytes Device::do_task(Bytes message) {
     refuse("this request needs " + std::to_string(plan_) + " bytes, and this device has " +
            std::to_string(memory::limit()) + "; lower --train.batch-size or the density");
   const Reply reply = run_program(*engine_, request, device);
+  std::size_t room = 4096 + (reply.theta ? reply.theta->values.size() * sizeof(float) : 0);
+  for (const Array& array : reply.arrays) room += array.data.size();
   Writer out;
-  out.bytes.reserve(4096 + (reply.theta ? reply.theta->values.size() * sizeof(float) : 0));
+  out.bytes.reserve(room);
   out.number(static_cast<std::uint8_t>(Outcome::done));
   encode_reply(out, reply, request, spec_->params);
   return std::move(out.bytes);
@@ -142,12 +144,14 @@ bool send(Stream& stream, const Bytes& payload) {
 // Where the next frame begins; on a line that is not lossy it must be here.
 bool find_frame(Stream& stream, bool lossy) {
   char seen[4];
+  stream.hurried = false;
   if (!stream.read(seen, sizeof seen)) return false;
   while (std::string_view(seen, sizeof seen) != FRAME) {
     if (!lossy) return false;
     std::memmove(seen, seen + 1, sizeof seen - 1);
     if (!stream.read(seen + 3, 1)) return false;
   }
+  stream.hurried = lossy;
   return true;
 }
 
@@ -165,14 +169,32 @@ Bytes too_long(std::uint64_t size) noexcept {
   });
 }
 
-// Room for a message, if there is any.
+// Room for a message, if there is any; none of it is touched before the message comes.
 bool make_room(Bytes& message, std::uint64_t size) noexcept {
   try {
-    message.resize(static_cast<std::size_t>(size));
+    message.reserve(static_cast<std::size_t>(size));
     return true;
   } catch (const std::bad_alloc&) {
     return false;
   }
+}
+
+bool fill(Stream& stream, Bytes& message, std::uint64_t size) {
+  while (message.size() < size) {
+    const std::size_t at = message.size();
+    message.resize(at + static_cast<std::size_t>(std::min<std::uint64_t>(size - at, STEP)));
+    if (!stream.read(message.data() + at, message.size() - at)) return false;
+  }
+  return true;
+}
+
+// The rest of a frame and the answer to it; false if the frame does not end, or nobody listens.
+bool answer_frame(Stream& stream, Device& device) {
+  std::uint64_t size = 0;
+  Bytes message;
+  if (!stream.read(&size, sizeof size) || size > MAX_FRAME) return false;
+  if (!make_room(message, size)) return skip(stream, size) && send(stream, too_long(size));
+  return fill(stream, message, size) && send(stream, device.answer(std::move(message)));
 }
 
 }  // namespace
@@ -180,20 +202,9 @@ bool make_room(Bytes& message, std::uint64_t size) noexcept {
 void serve(Stream& stream, Device& device, bool lossy, void (*after)(const Device&)) {
   if (!send(stream, device.hello())) return;
   while (find_frame(stream, lossy)) {
-    std::uint64_t size = 0;
-    Bytes message;
-    if (!stream.read(&size, sizeof size)) return;
-    if (size > MAX_FRAME) {  // noise
-      if (lossy) continue;
-      return;
-    }
-    if (make_room(message, size)) {
-      if (size > 0 && !stream.read(message.data(), message.size())) return;
-      if (!send(stream, device.answer(std::move(message)))) return;
-    } else if (!skip(stream, size) || !send(stream, too_long(size))) {
-      return;
-    }
-    if (after != nullptr) after(device);
+    const bool answered = answer_frame(stream, device);
+    if (!answered && !lossy) return;
+    if (answered && after != nullptr) after(device);
   }
 }
 

@@ -11,13 +11,17 @@ namespace fedtiny::device {
 
 enum class Outcome : std::uint8_t { done = 0, failed = 1, missing = 3, hello = 4 };
 
+constexpr int PATIENCE = 2000;  // milliseconds that a line may be silent inside a frame
+
 // A stream of bytes to a gateway.
 class Stream {
  public:
   virtual ~Stream() = default;
-  // All of it, or false if the stream has ended.
+  // All of it, or false if the stream has ended, or was silent for too long when it was `hurried`.
   virtual bool read(void* to, std::size_t size) = 0;
   virtual bool write(const void* from, std::size_t size) = 0;
+
+  bool hurried = false;  // inside a frame of a line that may lose bytes
 };
 
 class Device {
@@ -44,7 +48,7 @@ class Device {
 };
 
 // Answer frames until the stream ends or somebody else writes into it; a line that may lose bytes
-// is searched for the next frame instead. After each answer `after` is called.
+// is searched for the next frame instead, also after a silence. After an answer `after` is called.
 void serve(Stream& stream, Device& device, bool lossy = false,
            void (*after)(const Device&) = nullptr);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "memory.h"
 
@@ -36,6 +37,16 @@ double mean_of(const std::vector<double>& values) {
   return (0.0 + pairwise_sum(values.data(), values.size())) / static_cast<double>(values.size());
 }
 
+// A prunable weight has its filters first, then what each reads of the channels of its group; its
+// size is known to be that of the network.
+void check_shape(const Tensor& layer, const fedtiny_node& node) {
+  const bool convolves = node.kind == FEDTINY_CONVOLUTION;
+  const std::int64_t taps = convolves ? std::int64_t{node.kernel[0]} * node.kernel[1] : 1;
+  if (layer.shape.size() < 2 || layer.shape[0] != node.channels ||
+      layer.shape[0] * layer.shape[1] != layer.size / taps)
+    refuse("the tensor " + layer.name + " has another shape in the network");
+}
+
 }  // namespace
 
 Generator RngKey::generator(const char* purpose) const {
@@ -58,6 +69,8 @@ Engine::Engine(const Spec& spec, const Data& data) : spec_(spec), data_(data) {
         if (size != tensor.size)
           refuse("the tensor " + tensor.name + " has another size in the network");
       }
+    for (const Tensor& layer : spec.params.prunable)
+      check_shape(layer, spec.nodes[static_cast<std::size_t>(layer.node)]);
   } catch (...) {
     fedtiny_destroy(network_);
     throw;
@@ -168,9 +181,14 @@ void Engine::reserve(std::int64_t forward_batch, std::int64_t top_count, bool co
     return;
   }
   const Theta own = theta();
-  options_ = larger;
+  const fedtiny_options before = std::exchange(options_, larger);
   mask_ = nullptr;
-  load(own);
+  try {
+    load(own);
+  } catch (...) {
+    options_ = before;
+    throw;
+  }
 }
 
 void Engine::fill(Batch& batch, const std::int64_t* samples, std::int64_t count,

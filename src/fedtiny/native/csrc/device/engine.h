@@ -25,6 +25,8 @@ struct Score {
   double loss, accuracy;
 };
 
+constexpr const char* POOL_COUNTS = "pool.counts";
+
 // The candidates that a request carries: cuts of one theta with so many weights of each layer.
 class Pool {
  public:

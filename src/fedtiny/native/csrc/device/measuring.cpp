@@ -8,7 +8,7 @@ namespace fedtiny::device {
 namespace {
 
 constexpr double MOMENTUM = 0.1;  // of running statistics, if several passes are asked for
-constexpr const char *COUNTS = "pool.counts", *RANKS = "pool.ranks";
+constexpr const char* RANKS = "pool.ranks";
 
 // Equal parts, never of one sample: where each begins, and the end.
 std::vector<std::int64_t> parts_of(std::int64_t samples, std::int64_t most) {
@@ -23,7 +23,7 @@ std::vector<std::int64_t> parts_of(std::int64_t samples, std::int64_t most) {
 }  // namespace
 
 Pool::Pool(const Request& request, const ParamSpec& spec)
-    : theta_(*request.theta), spec_(spec), counts_(request.find(COUNTS)),
+    : theta_(*request.theta), spec_(spec), counts_(request.find(POOL_COUNTS)),
       ranks_(request.find(RANKS)) {
   if (counts_ == nullptr) refuse("the request carries no pool of candidates");
   const std::int32_t* counts = counts_->wholes();
@@ -146,10 +146,11 @@ std::vector<Array> Engine::bn_statistics(const Pool& pool, const StatisticsOrder
 
 std::vector<float> Engine::losses(const Pool& pool, const std::vector<Array>& arrays) {
   std::vector<float> found;
+  found.reserve(static_cast<std::size_t>(pool.size()));
   for (std::int64_t candidate = 0; candidate < pool.size(); ++candidate) {
     Theta theta = pool.candidate(candidate);
     for (const Array& rows : arrays) {
-      if (rows.name == COUNTS || rows.name == RANKS) continue;
+      if (rows.name == POOL_COUNTS || rows.name == RANKS) continue;
       std::int64_t at = theta.mask->count;
       const int place = ParamSpec::find(spec_.params.dense, rows.name);
       if (place < 0) refuse(rows.name + " is not a dense tensor of the model");

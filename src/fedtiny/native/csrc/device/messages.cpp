@@ -87,10 +87,11 @@ std::shared_ptr<const Theta> read_theta(Reader& in, const ParamSpec& spec, const
     throw Failure("the message needs mask " + hex(version, 16) + ", which is not held here", true);
   auto theta = std::make_shared<Theta>();
   theta->mask = form == VALUES ? held.theta->mask : read_mask(in, spec, version);
-  const auto count = static_cast<std::size_t>(theta->mask->count + spec.dense_count);
-  const std::uint8_t* values = in.take(count * sizeof(float), "the values of theta");
-  theta->values.resize(count);
-  if (count > 0) std::memcpy(theta->values.data(), values, count * sizeof(float));
+  const auto bytes =
+      static_cast<std::uint64_t>(theta->mask->count + spec.dense_count) * sizeof(float);
+  const std::uint8_t* values = in.take(bytes, "the values of theta");
+  theta->values.resize(static_cast<std::size_t>(bytes) / sizeof(float));
+  if (bytes > 0) std::memcpy(theta->values.data(), values, static_cast<std::size_t>(bytes));
   return theta;
 }
 

@@ -7,6 +7,24 @@
 namespace fedtiny::device {
 namespace {
 
+// Candidates of the pool that a request carries.
+std::int64_t pool_rows(const Request& request) {
+  const Array* counts = request.find(POOL_COUNTS);
+  return counts == nullptr || counts->size() == 0 || counts->shape.empty()
+             ? 0
+             : counts->shape[0];
+}
+
+// Values of the batch-norm statistics of a candidate.
+std::int64_t statistics_of(const ParamSpec& params) {
+  std::int64_t found = 0;
+  for (const std::string& norm : params.norms) {
+    const int place = ParamSpec::find(params.dense, norm + ".running_mean");
+    found += 2 * params.dense[static_cast<std::size_t>(place)].size;
+  }
+  return found;
+}
+
 // Values that a verb holds beside the network, at most.
 std::int64_t planned_values(const Engine& engine, const Request& request, const JsonView& verb) {
   const ParamSpec& params = engine.spec().params;
@@ -18,7 +36,8 @@ std::int64_t planned_values(const Engine& engine, const Request& request, const 
       for (const Tensor& layer : params.prunable) dense += 3 * layer.size;
     return dense + (engine.spec().train.proximal_mu > 0 ? 2 : 1) * all;
   }
-  if (name == "bn_statistics" || name == "losses") return 6 * all;
+  if (name == "bn_statistics" || name == "losses")
+    return 6 * all + pool_rows(request) * (name == "losses" ? 3 : 2 * statistics_of(params));
   if (name == "prune_and_grow") return 8 * all;
   if (name == "drop_scores") return 6 * all;
   if (name == "sensitivity") {
@@ -39,8 +58,8 @@ std::int64_t planned_bytes(const Engine& engine, const Request& request) {
     values += planned_values(engine, request, verb);  // what is found is held to the end
     const JsonView options = verb.at(1, "a verb");
     if (verb.at(0, "a verb").text("a verb") == "bn_statistics")
-      forward = std::min(statistics_order(verb).batch,
-                         static_cast<std::int64_t>(data.development.size()));
+      forward = std::max(forward, std::min(statistics_order(verb).batch,
+                                           static_cast<std::int64_t>(data.development.size())));
     if (options.has("counts"))
       for (const JsonView& count : options.at("counts").items("counts")) {
         const auto layer = static_cast<std::size_t>(spec.params.layer(count.key()));

@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <termios.h>
 #include <unistd.h>
@@ -20,6 +21,8 @@ class Descriptors : public Stream {
 
   bool read(void* to, std::size_t size) override {
     for (auto* at = static_cast<char*>(to); size > 0;) {
+      pollfd waiting{in_, POLLIN, 0};
+      if (hurried && poll(&waiting, 1, PATIENCE) == 0) return false;
       const ssize_t got = ::read(in_, at, size);
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) return false;
@@ -124,10 +127,15 @@ int connected(const Address& address) {
     }
   }
   freeaddrinfo(found);
-  const int on = 1;
+  const int on = 1, idle = 30, interval = 10, probes = 3;  // seconds, as places.py has them
   if (link >= 0) {
     setsockopt(link, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(link, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+#ifdef TCP_KEEPIDLE
+    setsockopt(link, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(link, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(link, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+#endif
   }
   return link;
 }
