@@ -116,7 +116,7 @@ def _sizes(data):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("true",), "the device cannot be reached: it says no hello"),
+        (("true",), "the device cannot be reached: it did not introduce itself"),
         (("tcp://nowhere",), "is no address"),
         (("true", "--listen", "here"), "is no address"),
         (("true", "--listen", "[::1"), "'tcp://[::1' is no address"),

@@ -6,13 +6,14 @@ import shlex
 import socket
 import sys
 import threading
+import time
 import tty
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fedtiny.devices import places
+from fedtiny.devices import places, visitors
 from fedtiny.devices.channel import Channel, TooLongError
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.hello import Hello
@@ -199,17 +200,63 @@ def test_nobody_connects():
 
 
 def test_strangers_at_the_address_are_let_go(caplog, monkeypatch):
-    monkeypatch.setattr(places, "HELLO_SECONDS", 0.1)
+    monkeypatch.setattr(places, "HELLO_SECONDS", 0.2)
+    listener = Listener("127.0.0.1", 0)
+    listener.expected = {0}
+    host, port = listener.address.split(":")
+    silent, loud, other = (socket.create_connection((host, int(port))) for _ in range(3))
+    loud.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    Channel(other, other).send_bytes(Device(lab().shards[FAR]).hello())
+    with pytest.raises(FedTinyError, match="nobody has connected"):
+        listener.open(0, 5.0, 0.4)
+    for why in ("it says nothing", "it did not introduce itself", "device 1 is not expected here"):
+        assert f"a connection from 127.0.0.1 was refused: {why}" in caplog.text
+    for connection in (silent, loud, other):
+        connection.close()
+    listener.close()
+
+
+def test_silent_strangers_keep_no_device_away(monkeypatch):
+    monkeypatch.setattr(visitors, "MOST_UNKNOWN", 3)
     listener = Listener("127.0.0.1", 0)
     host, port = listener.address.split(":")
-    silent, loud = (socket.create_connection((host, int(port))) for _ in range(2))
-    loud.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    silent = [socket.create_connection((host, int(port)), timeout=5.0) for _ in range(5)]
+    device = socket.create_connection((host, int(port)))
+    Channel(device, device).send_bytes(Device(lab().shards[FAR]).hello())
+    began = time.monotonic()
+    channel, hello = listener.open(FAR, 5.0, 0.0)
+    assert (hello.device, channel.timeout) == (FAR, 5.0)
     with pytest.raises(FedTinyError, match="nobody has connected"):
-        listener.open(0, 5.0, 0.1)
-    assert "it says nothing" in caplog.text
-    assert "it says no hello" in caplog.text
-    for connection in (silent, loud):
+        listener.open(0, 5.0, 0.0)
+    assert time.monotonic() - began < 5.0, "nobody waited for them to speak"
+    assert silent[0].recv(1) == b"", "the oldest was sent away"
+    listener.close()
+    for connection in (channel, device, *silent):
         connection.close()
+
+
+def test_a_connection_that_cannot_be_accepted_is_no_end(caplog, monkeypatch):
+    class Full:
+        """A door in a process that has no more files."""
+
+        def accept(self):
+            raise OSError(24, "Too many open files")
+
+        def fileno(self):
+            return 3
+
+    monkeypatch.setattr(visitors, "PAUSE", 0.0)
+    visitors.Visitors(lambda *_: None).let_in(Full())
+    assert "could not be accepted: Too many open files" in caplog.text
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_an_address_has_brackets_if_it_needs_them():
+    try:
+        listener = Listener("::1", 0)
+    except FedTinyError:
+        pytest.skip("this machine has no ::1")
+    assert place_of(f"gateway://{listener.address}").host == "::1"
     listener.close()
 
 
@@ -270,7 +317,7 @@ def test_an_answer_to_another_round_is_refused(met):
         ('{"samples": 1e9}', "no usable number for 'samples'"),
         ('{"lanes": 3}', "computes 3 images at once"),
         ('{"memory": -1}', "no usable number for 'memory'"),
-        ('{"name": "' + 5000 * "x" + '"}', "says no hello"),
+        ('{"name": "' + 5000 * "x" + '"}', "did not introduce itself"),
     ],
 )
 def test_a_device_that_does_not_fit_is_refused_at_hello(met, lie, told):
@@ -288,7 +335,7 @@ def test_a_device_that_comes_back_with_other_data_has_failed(met):
 
 @pytest.mark.parametrize("said", [b"", b"\0", b"\4", b"\4[]", b"\4{", b"\4" + b"[" * 4000])
 def test_what_is_no_hello(said):
-    with pytest.raises(FedTinyError, match="hello"):
+    with pytest.raises(FedTinyError, match=r"hello|introduce itself"):
         Hello.read(said)
 
 
@@ -324,9 +371,9 @@ def test_nothing_is_sent_without_end_to_one_who_does_not_listen():
     ("command", "told"),
     [
         ("/nowhere/program", "cannot start '/nowhere/program': No such file"),
-        ("true", "says no hello"),
+        ("true", "did not introduce itself"),
         ("sh -c 'echo my last words >&2; exit 3'", "its last words were: my last words"),
-        ("echo hello", "says no hello"),
+        ("echo hello", "did not introduce itself"),
     ],
 )
 def test_what_is_no_program_of_a_device(command, told):

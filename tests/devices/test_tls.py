@@ -129,7 +129,7 @@ def test_a_gateway_with_the_certificate_of_another_host(listener, trusted, caplo
 def test_a_device_that_the_gateway_does_not_trust(listener, trusted, stranger, caplog):
     here = listener(trusted.ca)
     thread = Connecting(here, tls.connecting(trusted.ca, **stranger.device))
-    assert "is no device: its certificate is refused: " in refused(here, caplog)
+    assert "was refused: its certificate is refused: " in refused(here, caplog)
     thread.join(5)
     assert thread.told.startswith("it refuses this certificate: ")
 
@@ -137,7 +137,7 @@ def test_a_device_that_the_gateway_does_not_trust(listener, trusted, stranger, c
 def test_a_device_without_the_certificate_that_it_needs(listener, trusted, caplog):
     here = listener(trusted.ca)
     thread = Connecting(here, tls.connecting(trusted.ca))
-    assert "is no device: it shows no certificate" in refused(here, caplog)
+    assert "was refused: it shows no certificate" in refused(here, caplog)
     thread.join(5)
     assert thread.told.startswith("it refuses this certificate: ")
 
@@ -147,7 +147,7 @@ def test_a_device_without_tls_is_let_go_at_once(listener, caplog):
     with socket.create_connection(address(here)) as connected:
         channel = Channel(connected, connected, timeout=5.0)
         channel.send_bytes(b"\4{}")
-        assert "is no device: it does not speak TLS" in refused(here, caplog)
+        assert "was refused: it does not speak TLS" in refused(here, caplog)
         with pytest.raises((EOFError, OSError)) as ended:
             channel.recv_bytes()
         assert not isinstance(ended.value, TimeoutError)
@@ -157,13 +157,13 @@ def test_a_device_that_says_nothing_is_let_go_in_time(listener, caplog, monkeypa
     monkeypatch.setattr(places, "HELLO_SECONDS", 0.1)
     here = listener()
     with socket.create_connection(address(here)):
-        assert "is no device: it says nothing of TLS" in refused(here, caplog)
+        assert "was refused: it says nothing of TLS" in refused(here, caplog)
 
 
 def test_a_device_with_tls_at_an_address_without(trusted, caplog):
     with contextlib.closing(place_of(f"tcp://{HOST}:0")) as here:
         thread = Connecting(here, tls.connecting(trusted.ca))
-        assert "is no device: it says no hello" in refused(here, caplog)
+        assert "did not introduce itself" in refused(here, caplog)
         thread.join(5)
     assert not thread.is_alive()
     assert thread.told
@@ -222,7 +222,7 @@ def test_a_node_asks_a_gateway_over_tls(listener, trusted, stranger, caplog, mon
         place_of(f"gateway://{door.address}?ca={stranger.ca}&{own}").open(None, 5.0, 5.0)
     with monkeypatch.context() as patch:
         patch.setattr(places, "HELLO_SECONDS", 0.3)
-        with pytest.raises(FedTinyError, match="says no hello"):
+        with pytest.raises(FedTinyError, match="did not introduce itself"):
             place_of(f"gateway://{door.address}").open(None, 5.0, 5.0)
     name = f"gateway://{door.address}?ca={trusted.ca}&{own}"
     channel, hello = place_of(name).open(None, 5.0, 5.0)

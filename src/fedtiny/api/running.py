@@ -97,12 +97,12 @@ def resume(
         workers: Processes that simulate the devices; default: as many as before.
         device_python: The Python that simulates the devices, if the run had one: no program is
             started because a folder names it.
-        device_program: Where devices without Python are, if the run had such.
+        device_program: Where devices without Python are, if the run had any.
         data: The data set, if it was one of your own.
         model: The network, if it was one of your own.
         callbacks: As for :func:`fedtiny.run`; they hear of the rounds that are left.
         reporter: As for :func:`fedtiny.run`.
-        fleet: The real devices, if the run had such.
+        fleet: The real devices, if the run had any.
 
     Returns:
         As :func:`fedtiny.run` would have returned.

@@ -24,7 +24,7 @@ class Arguments:
     python: Annotated[str | None, tyro.conf.arg(name="device.python")] = None
     """Another Python that plays the devices; one that the run folder names is never started."""
     program: Annotated[str | None, tyro.conf.arg(name="device.program")] = None
-    """Where devices without Python are, if the run had such."""
+    """Where devices without Python are, if the run had any."""
     track: tuple[str, ...] = ()
     """Where each round's figures go too: mlflow, tensorboard, trackio, wandb."""
     report: bool = True

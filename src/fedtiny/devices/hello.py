@@ -11,6 +11,7 @@ from fedtiny.models.param_spec import Shape
 
 HELLO = b"\4"  # an outcome, beside those of a task
 SENTENCE_BYTES = 1024  # of a failure, at most
+NO_DEVICE = "it did not introduce itself as a fedtiny device"
 MAX_SENTENCE = 300
 HELLO_BYTES = 4096  # at most
 LINK_VERSION = 1
@@ -39,9 +40,9 @@ class Hello:
     def read(cls, frame: bytes) -> "Hello":
         """What a device sent, if it is a hello that can be understood here."""
         if frame[:1] == FAILED:  # a gateway that has no device
-            raise FedTinyError(sentence(frame[1:]) or "it says no hello")
+            raise FedTinyError(sentence(frame[1:]) or NO_DEVICE)
         if frame[:1] != HELLO:
-            raise WireError("it says no hello")
+            raise WireError(NO_DEVICE)
         try:
             told = json.loads(frame[1:])
         except (ValueError, RecursionError) as error:

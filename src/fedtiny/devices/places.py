@@ -9,12 +9,14 @@ import ssl
 import subprocess
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 from typing import Protocol
 
 from fedtiny.devices.channel import Channel
-from fedtiny.devices.hello import HELLO, HELLO_BYTES, Hello
+from fedtiny.devices.hello import HELLO, HELLO_BYTES, NO_DEVICE, Hello
 from fedtiny.devices.tls import SecureChannel, refusal, secured
+from fedtiny.devices.visitors import MOST_UNKNOWN, Visitors
 from fedtiny.devices.workers import PARENT_ENDS
 from fedtiny.errors import ConfigError, FedTinyError, printable
 
@@ -22,6 +24,8 @@ LOG = logging.getLogger("fedtiny.devices")
 LAST_OUTPUT = 300  # bytes of what a program printed before it died
 BOOT_MESSAGES = 1 << 16  # bytes on a serial line before a device says hello
 HELLO_SECONDS = 20.0  # that a device may take to say hello once it is there
+MOMENT = 1.0  # seconds that one who has just connected is waited for, at least
+TICK = 0.02  # seconds between looks at who has said hello
 QUIET = 0.3  # seconds without a byte after which a serial line has no more to say
 RETURN_SECONDS = 60.0  # that a device may take to come back
 PATIENCE = 2.0  # seconds that a program may take to end
@@ -55,7 +59,7 @@ def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, He
         channel.close()
         if isinstance(error, TimeoutError):
             raise FedTinyError("it says nothing") from error
-        raise FedTinyError(refusal(error) or "it says no hello") from error
+        raise FedTinyError(refusal(error) or NO_DEVICE) from error
     except FedTinyError:
         channel.close()
         raise
@@ -138,42 +142,66 @@ class Listener:
             self.socket = socket.create_server((host, port), family=family)
         except OSError as error:
             raise FedTinyError(f"cannot listen at {host}:{port}: {error.strerror}") from error
+        self.expected: set[int] | None = None  # numbers of devices; any if it is not known
         self._waiting: dict[int | None, tuple[Channel, Hello]] = {}
+        self._greeted: deque[tuple[Channel, Hello]] = deque()
+        self._visitors = Visitors(self._greet)
         PARENT_ENDS.add(self)
 
     @property
     def address(self) -> str:
         """Where devices connect."""
         host, port = self.socket.getsockname()[:2]
-        return f"{host}:{port}"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
-        until, told = time.monotonic() + wait, False
+        began, told = time.monotonic(), False
         while True:
-            self._accept_all(timeout)
+            while _is_ready(self.socket, 0.0):
+                self._visitors.let_in(self.socket)
+            heard = len(self._visitors)
+            self._take_in()
             for claim in (device, None) if device is not None else (*self._waiting,):
                 if claim in self._waiting:
-                    return self._waiting.pop(claim)
-            left = until - time.monotonic()
+                    channel, hello = self._waiting.pop(claim)
+                    channel.timeout = timeout
+                    return channel, hello
+            left = began + (max(wait, MOMENT) if heard else wait) - time.monotonic()
             if left <= 0:
                 raise FedTinyError(f"nobody has connected to {self.address}")
             if not told and left > 1:
                 who = "a device" if device is None else f"device {device}"
                 LOG.warning("waiting for %s at %s", who, self.address)
                 told = True
-            _is_ready(self.socket, left)
+            _is_ready(self.socket, min(left, TICK) if heard else left)
 
-    def _accept_all(self, timeout: float) -> None:
-        """Take in who has connected; the newest connection of a device is the one that counts."""
-        while _is_ready(self.socket, 0.0):
-            accepted, origin = self.socket.accept()
-            try:
-                channel, hello = greeted(over(accepted, timeout, self.tls))
-            except FedTinyError as error:
-                LOG.warning("somebody at %s is no device: %s", origin[0], error)
-                continue
-            if hello.device in self._waiting:
-                self._waiting[hello.device][0].close()
+    def _greet(self, connected: socket.socket, origin: str, number: int) -> None:
+        """Hear who it is that has connected, in a thread of its own."""
+        try:
+            channel, hello = greeted(over(connected, HELLO_SECONDS, self.tls))
+            if self.expected is not None and hello.device not in (None, *self.expected):
+                channel.close()
+                raise FedTinyError(f"device {hello.device} is not expected here")
+        except (FedTinyError, OSError) as error:
+            connected.close()
+            LOG.warning("a connection from %s was refused: %s", origin, error)
+            return
+        self._greeted.append((channel, hello))
+        if self.socket.fileno() < 0:  # closed in the meantime
+            channel.close()
+
+    def _take_in(self) -> None:
+        """Let those wait who were heard; the newest connection of a device is the one that counts.
+
+        Those who may wait are few as well.
+        """
+        while self._greeted:
+            channel, hello = self._greeted.popleft()
+            old = self._waiting.pop(hello.device, None)
+            if old is None and self.expected is None and len(self._waiting) >= MOST_UNKNOWN:
+                old = self._waiting.pop(next(iter(self._waiting)))
+            if old is not None:
+                old[0].close()
             self._waiting[hello.device] = (channel, hello)
 
     def last_words(self) -> str:
@@ -181,10 +209,12 @@ class Listener:
 
     def close(self) -> None:
         PARENT_ENDS.discard(self)
+        self.socket.close()
+        self._visitors.close()
+        self._take_in()
         for channel, _ in self._waiting.values():
             channel.close()
         self._waiting.clear()
-        self.socket.close()
 
 
 def _is_ready(listening: socket.socket, seconds: float) -> bool:

@@ -15,7 +15,7 @@ from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.executors import Executor
 from fedtiny.devices.hello import HELLO, SENTENCE_BYTES, Hello, sentence
 from fedtiny.devices.place_names import place_of, places_by_device
-from fedtiny.devices.places import RETURN_SECONDS, Place
+from fedtiny.devices.places import RETURN_SECONDS, Listener, Place
 from fedtiny.devices.workers import DONE, FAILED, PARENT_ENDS, Task, Worker, reply_in
 from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation import wire
@@ -168,9 +168,10 @@ class RemoteDevices:
         self._devices: dict[int, RemoteDevice] = {}
         try:
             own = {shard.device: shard for shard in shards}
-            for device, text in places_by_device(programs, len(own)).items():
-                found = RemoteDevice(device, self._place(text, own[device]), timeout)
-                self._devices[device] = found
+            named = places_by_device(programs, len(own))
+            places = {device: self._place(text, own[device]) for device, text in named.items()}
+            for device, place in places.items():
+                found = self._devices[device] = RemoteDevice(device, place, timeout)
                 found.check(own[device].data.shape, len(own[device].data.classes), own[device])
         except BaseException:
             self.close()
@@ -185,7 +186,10 @@ class RemoteDevices:
             text = text.replace("{data}", shlex.quote(str(file)))
         if key not in self._places:
             self._places[key] = place_of(text.replace("{device}", str(shard.device)))
-        return self._places[key]
+        place = self._places[key]
+        if isinstance(place, Listener):
+            place.expected = {*(place.expected or ()), shard.device}
+        return place
 
     def __contains__(self, device: object) -> bool:
         return device in self._devices

@@ -39,8 +39,8 @@ class Visitors:
             LOG.warning("a connection could not be accepted: %s", error.strerror)
             time.sleep(PAUSE)
             return
-        while len(self._unknown) >= MOST_UNKNOWN:
-            self._send_away(next(iter(self._unknown)))
+        for oldest in tuple(self._unknown)[: 1 - MOST_UNKNOWN]:
+            self._send_away(oldest)
         number = next(self._numbers)
         try:
             self._unknown[number] = connected.dup()  # to end it with, whoever has the other
@@ -69,6 +69,6 @@ class Visitors:
             found.close()
 
     def close(self) -> None:
-        """Send all away who are unknown."""
+        """Let go of all: here, for in a child of this process they are still the parent's."""
         for number in tuple(self._unknown):
-            self._send_away(number)
+            self.know(number)
