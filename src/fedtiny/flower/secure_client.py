@@ -130,10 +130,10 @@ def masked(
     if request.identified(config.seed).id != request.id:
         raise SecureAggregationError("the request has the id of another one")
     party.meet(Message.from_bytes(part.keys, KEYS))
-    known = terms_of(spec.session, request, config)
+    asked = replace(request, mechanism=part.mechanism)
+    known = terms_of(spec.session, spec.text, asked, config)
     terms = known.told(Message.from_bytes(part.terms, TERMS))
     party.check(terms, request.round, request.id)
-    asked = replace(request, mechanism=part.mechanism)
     encoding = Encoding.told(asked, terms)
     reply = answer(engine, request, own, config.seed)
     validator = ReplyValidator(request, MEAN, config)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedtiny.privacy.secagg import ciphers
-from fedtiny.privacy.secagg.device import statement
+from fedtiny.privacy.secagg.device import own_seed, statement
 from fedtiny.privacy.secagg.graph import fewest_summed
 from fedtiny.privacy.secagg.terms import KEYS, MASKED, Message, Terms
 
@@ -124,6 +124,32 @@ def test_a_wrong_round_is_refused(fleet):
 def test_terms_that_isolate_a_device_are_refused(fleet, participants, changes, said):
     terms, vector = fleet.terms(1, participants, **changes), drawn_vectors(1)[0]
     assert said in refusal(lambda: fleet.devices[0].masked(terms, vector, 1, terms.request))
+
+
+def test_masks_cancel_only_among_devices_that_were_asked_the_same(fleet, monkeypatch):
+    """A server that asks one device something else gets neither its share nor a sum with it."""
+    owns, new_shares = {}, ciphers.Cryptography.new_shares
+
+    def recorded(self, holders, threshold):
+        secret, shares = new_shares(self, holders, threshold)
+        owns[len(owns)] = secret
+        return secret, shares
+
+    monkeypatch.setattr(ciphers.Cryptography, "new_shares", recorded)
+    vectors = drawn_vectors(10)
+    for number, contexts in ((1, [b"a" * 32] * 10), (2, [b"b" * 32, *[b"a" * 32] * 9])):
+        owns.clear()
+        told = [fleet.terms(number, context=context) for context in contexts]
+        total, sent = np.zeros(50, np.uint32), {}
+        for k, own in fleet.devices.items():
+            sent[k] = own.masked(told[k], vectors[k], number, told[k].request)
+            total += np.frombuffer(sent[k].body[32:], np.uint32)
+            fleet.ciphers.add_stream(total, own_seed(fleet.ciphers, told[k], owns[k]), -1)
+        same = total == true_sum(vectors, range(10))
+        assert same.all() if number == 1 else not same.any()
+    assert len({own.digest for own in told}) == 2
+    said = refusal(lambda: fleet.devices[5].shares(2, relayed(sent, 5, [0, 1, 2, 3, 4, 6, 7, 8])))
+    assert said == "a share was changed on its way"
 
 
 def test_a_server_that_says_all_neighbors_dropped_out_learns_nothing(fleet):
