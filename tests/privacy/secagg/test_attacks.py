@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedtiny.privacy.secagg import ciphers
-from fedtiny.privacy.secagg.device import own_seed, statement
+from fedtiny.privacy.secagg.device import SecureDevice, own_seed, statement
 from fedtiny.privacy.secagg.graph import fewest_summed
 from fedtiny.privacy.secagg.terms import KEYS, MASKED, Message, Terms
 
@@ -150,6 +150,18 @@ def test_masks_cancel_only_among_devices_that_were_asked_the_same(fleet, monkeyp
     assert len({own.digest for own in told}) == 2
     said = refusal(lambda: fleet.devices[5].shares(2, relayed(sent, 5, [0, 1, 2, 3, 4, 6, 7, 8])))
     assert said == "a share was changed on its way"
+
+
+def test_a_device_takes_part_only_among_as_many_as_its_owner_wants(fleet):
+    signer = ciphers.SigningKey()
+    fleet.directory[0], vector = signer.public, drawn_vectors(1)[0]
+    least = {"neighbors": 40, "threshold": fleet.threshold, "participants": 8}
+    wary = SecureDevice(0, RUN, signer, fleet.directory, fleet.ciphers, **least)
+    wary.meet(Message(KEYS, 0, 0, {k: fleet.devices[k].key().entries[k] for k in range(1, 10)}))
+    few, enough = fleet.terms(1, tuple(range(7))), fleet.terms(1, tuple(range(8)))
+    said = refusal(lambda: wary.masked(few, vector, 1, few.request))
+    assert said == "7 devices take part, and this one takes part with 8 or more"
+    assert wary.masked(enough, vector, 1, enough.request).device == 0
 
 
 def test_a_server_that_says_all_neighbors_dropped_out_learns_nothing(fleet):

@@ -41,7 +41,7 @@ class Terms:
     scales: bytes = b""
     """How values become numbers of the ring (`quantize.py`), whatever that is."""
     context: bytes = bytes(DIGEST_BYTES)
-    """The hash of all that a device was told beside the terms: the run's settings, the mechanism and
+    """The hash of all that a device was told beside the terms: the run's settings, the mechanism,
     the whole request. Every party computes it from what it received; it is never sent."""
 
     @cached_property
@@ -93,8 +93,8 @@ class Terms:
         """The way back."""
         names = ("number", "round", "request", "neighbors", "threshold")
         told = {name: plain[name] for name in names}
-        hashed = {name: bytes.fromhex(plain[name]) for name in ("scales", "context")}
-        return cls(run, participants=tuple(plain["participants"]), **told, **hashed)
+        told |= {name: bytes.fromhex(plain[name]) for name in ("scales", "context")}
+        return cls(run, participants=tuple(plain["participants"]), **told)
 
     def check(self) -> None:
         """Refuse terms under which a sum would not hide one device from the others."""
