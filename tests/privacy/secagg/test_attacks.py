@@ -196,7 +196,7 @@ def test_telling_neighbors_different_things_does_not_unmask_a_device(fleet, aliv
 @pytest.mark.parametrize("other", [True, False])
 def test_a_share_that_was_changed_or_sent_elsewhere_is_refused(fleet, other):
     _, _, sent = opened(fleet)
-    entry = sent[3].entries[5] if other else bytes(48)
+    entry = sent[3].entries[5] if other else bytes(60)
     told = relayed(sent, 0, list(range(1, 10))) | {3: entry}
     said = refusal(lambda: fleet.devices[0].shares(1, told))
     assert said == "a share was changed on its way"
