@@ -151,9 +151,9 @@ class SecureServer:
 
 def terms_of(run: bytes, spec: str, request: Request, config: Config) -> Terms:
     """The terms but for who takes part and the scales, which are told."""
-    settled = (config.privacy.neighbors, config.privacy.threshold)
-    context = context_of(spec, request)
-    return Terms(run, 0, request.round, request.id, (), *settled, context=context)
+    privacy, context = config.privacy, context_of(spec, request)
+    named = (run, 0, request.round, request.id, ())
+    return Terms(*named, privacy.neighbors, privacy.threshold, context=context)
 
 
 def context_of(spec: str, request: Request) -> bytes:
