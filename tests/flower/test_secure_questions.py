@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedtiny.devices.device_data import development_count
 from fedtiny.errors import FedTinyError
 from fedtiny.federation import wire
 from fedtiny.federation.messages import Request
@@ -143,7 +144,7 @@ def test_nothing_is_asked_beside_noise_on_devices(tmp_path):
 
     grid, answers = changed_grid(tmp_path, change, [VICTIM, *OTHERS])
     nobody_answers(grid, secure_tiny(privacy=NOISE, **ONE_ROUND), tmp_path / "run")
-    assert all(answer.text.startswith("settings: ") for _, answer in answers)
+    assert [answer.text.partition(":")[0] for _, answer in answers] == ["settings"] * 5
 
 
 @pytest.mark.parametrize(
@@ -183,17 +184,17 @@ def test_noise_out_of_a_budget_is_held_against_what_an_owner_wants(tmp_path):
 def test_no_refusal_tells_how_many_samples_a_node_has(tmp_path, monkeypatch):
     """Whatever weight the terms allow: what is refused follows from the power of two alone."""
     monkeypatch.setenv("FEDTINY_CACHE", str(tmp_path / "cache"))
-    config = own_config(tmp_path, 4, rounds=1, selection={"kind": "none"})
-    counts, asked, found = (24, 27, 30, 33), (1, 2, 23, 24, 26, 27, 29, 31, 32, 63), {}
+    config = own_config(tmp_path, 4, rounds=1, selection={"development_ratio": 0.1})
+    counts, asked, found = (24, 27, 30, 33), (1, 2, 3, 5, 6, 23, 24, 27, 31, 32, 63), {}
 
     class Searching(Grid):
         """Asks every node with less and less room for its weight, each time as if anew."""
 
         def answer(self, message):
             node, kind = message.metadata.dst_node_id, message.metadata.message_type
-            if kind != "train":
-                return super().answer(message)
             question, whole = Question.read(message.content), message.content
+            if question.secure is None:
+                return super().answer(message)
             told = Message.from_bytes(question.secure.terms, TERMS)
             for most in asked:
                 body = struct.pack("<Q", most) + bytes(told.body)[8:]
@@ -203,7 +204,7 @@ def test_no_refusal_tells_how_many_samples_a_node_has(tmp_path, monkeypatch):
                 state = copy.deepcopy(self.contexts[node].state)
                 answer = Answer.read(super().answer(message).content)
                 self.contexts[node].state = state
-                found[node, most] = answer.text
+                found[kind, node, most] = answer.text
             message.content = whole
             return super().answer(message)
 
@@ -213,11 +214,14 @@ def test_no_refusal_tells_how_many_samples_a_node_has(tmp_path, monkeypatch):
     secure = replace(config, privacy=replace(config.privacy, secure_aggregation=True))
     path = federate(grid, secure, tmp_path / "run", data="own")
     said = "the terms allow less weight than this node has told of"
-    bounds = dict(zip(nodes, (32, 32, 32, 64), strict=True))
+    bounds = {
+        (kind, node): bound if kind == "train" else development_count(bound, 0.1)
+        for node, bound in zip(nodes, (32, 32, 32, 64), strict=True)
+        for kind in ("train", "query.bn_statistics", "query.losses")
+    }
     assert found == {
-        (node, most): said if most < bound else ""
-        for node, bound in bounds.items() for most in asked
-    }  # fmt: skip
+        (*of, most): said if most < bound else "" for of, bound in bounds.items() for most in asked
+    }
     assert lines(path)[0]["answered"] == [0, 1, 2, 3]
 
 
