@@ -25,5 +25,7 @@ def with_keys(nodes, folder: Path):
     }
 
 
-def secure_grid(folder: Path, devices=5, trouble=None, kind=Grid):
-    return kind(with_keys(parts(devices), folder / "keys"), trouble)
+def secure_grid(folder: Path, devices=5, trouble=None, kind=Grid, **settings):
+    """Nodes with keys, and with other settings of their owners."""
+    nodes = with_keys(parts(devices), folder / "keys")
+    return kind({node: own | settings for node, own in nodes.items()}, trouble)

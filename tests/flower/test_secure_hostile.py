@@ -272,7 +272,7 @@ def test_stages_of_another_exchange_and_a_crowd_of_dropouts_are_refused(tapped):
     assert said("query.reveal") == "a message of secure aggregation is not what it claims"
     few = {peer: asked.entries[peer] for peer in (1, 2)}
     assert said("query.unmask", entries=few).startswith("2 of the neighbors of device 0 are left")
-    wrong = {**asked.entries, 3: bytes(48)}
+    wrong = {**asked.entries, 3: bytes(60)}
     assert said("query.unmask", entries=wrong) == "a share was changed on its way"
 
 

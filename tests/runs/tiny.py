@@ -22,7 +22,9 @@ from fedtiny.config import (
     TrainConfig,
 )
 from fedtiny.data import DataSet
+from fedtiny.federation import rounds
 from fedtiny.runs.reporter import Silent
+from fedtiny.sparse.adjust import mask_changes
 
 TINY = Config(
     model="small",
@@ -194,3 +196,27 @@ def assert_one_sentence(code, err, *parts):
     assert err.count("\n") == 1
     for part in parts:
         assert part in err
+
+
+def swaps_of(monkeypatch) -> list[set[tuple[str, str, int]]]:
+    """The positions that each round to come grows and drops, by layer."""
+    found: list[set[tuple[str, str, int]]] = []
+
+    def recorded(before, after):
+        changes = mask_changes(before, after)
+        found.append({
+            (layer, kind, int(place))
+            for layer, change in changes.items()
+            for kind in ("grown", "dropped") for place in getattr(change, kind)
+        })  # fmt: skip
+        return changes
+
+    monkeypatch.setattr(rounds, "mask_changes", recorded)
+    return found
+
+
+def first_of(swaps: list[set[tuple[str, str, int]]]) -> set[tuple[str, str, int]]:
+    """The first adjustment of a run, of which all are then forgotten."""
+    first = next(filter(None, swaps))
+    swaps.clear()
+    return first

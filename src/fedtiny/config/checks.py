@@ -128,6 +128,13 @@ def _secure_complaints(config: "Config") -> Iterator[str]:
             f"--robustness.{option} needs every single reply, which --privacy.secure-aggregation "
             f"hides{without}"
         )
+    default = type(robustness)()
+    for name in ("bound", "reject"):  # what nobody has set is simply off
+        if getattr(robustness, name) not in (0, getattr(default, name)):
+            yield (
+                f"--robustness.{name} compares single replies, which --privacy.secure-aggregation "
+                f"hides{without}"
+            )
     if config.eval_devices:
         yield (
             "--eval-devices shows every device's accuracy, which --privacy.secure-aggregation "

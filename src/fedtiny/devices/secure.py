@@ -121,9 +121,9 @@ class _Wire:
         keys = {k: fleet.device(k).key().entries[k] for k in terms.participants}
         for device in fleet.server.newly_registered(terms.participants):
             self._up(fleet.device(device).key())
+        known = fleet.server.terms(self.request) if self._encodes else terms
         for device in terms.participants:
             received = self._down(terms.message())
-            known = fleet.server.terms(self.request)
             self.told[device] = known.told(received) if self._encodes else terms
             fleet.device(device).meet(self._down(self.exchange.keys_for(device, keys)))
 

@@ -1,6 +1,8 @@
 """Secure aggregation in a run, whatever carries its messages: how replies become masked vectors on
 devices, and how the server sums them."""
 
+import hashlib
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.errors import SecureAggregationError
+from fedtiny.federation import wire
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.private_mean import PrivateMean
 from fedtiny.federation.secure import Bounds, Layout, PrivateLayout, layout_for
@@ -111,6 +115,8 @@ class SecureServer:
     def __init__(self, config: Config, ciphers: Ciphers) -> None:
         self.config, self.ciphers = config, ciphers
         self.run = secrets.token_bytes(RUN_BYTES)
+        self.spec = json.dumps(configs.to_dict(config))
+        """The run as devices know it, which every mask is bound to."""
         self.bounds = Bounds()
         self.number = 0
         self.registered: set[int] = set()
@@ -118,7 +124,7 @@ class SecureServer:
 
     def terms(self, request: Request) -> Terms:
         """What all know of the terms of an exchange before it begins."""
-        return terms_of(self.run, request, self.config)
+        return terms_of(self.run, self.spec, request, self.config)
 
     def opened(self, request: Request, devices: Sequence[int], heaviest: int) -> "SecureExchange":
         """An exchange with these devices, of which none has more samples than the heaviest."""
@@ -143,10 +149,22 @@ class SecureServer:
         self.registered = {int(device) for device in state["registered"]}
 
 
-def terms_of(run: bytes, request: Request, config: Config) -> Terms:
+def terms_of(run: bytes, spec: str, request: Request, config: Config) -> Terms:
     """The terms but for who takes part and the scales, which are told."""
-    privacy = config.privacy
-    return Terms(run, 0, request.round, request.id, (), privacy.neighbors, privacy.threshold)
+    privacy, context = config.privacy, context_of(spec, request)
+    named = (run, 0, request.round, request.id, ())
+    return Terms(*named, privacy.neighbors, privacy.threshold, context=context)
+
+
+def context_of(spec: str, request: Request) -> bytes:
+    """The hash of a whole question: the run's spec, the mechanism, and all values of the request.
+
+    An id of a request or a version of a theta has 64 bits, of which a server can find two alike.
+    """
+    mechanism = json.dumps(request.mechanism and request.mechanism.to_plain())
+    asked = wire.encode_request(request, wire.NOTHING_KNOWN)
+    parts = (spec.encode(), mechanism.encode(), asked)
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 
 @dataclass

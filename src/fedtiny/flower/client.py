@@ -95,7 +95,7 @@ def arrive(question: Question, memory: Memory, node: NodeConfig) -> Arrival:
         return Arrival(str(node["name"]), len(own), claim(node))
     party = secure_client.join(spec, memory, node)
     samples, key = len(shard_of(spec, party.device, node)), party.key().entries[party.device]
-    told = secure_client.bound_of_samples(samples) if spec.own_data else samples
+    told = secure_client.samples_told(spec, samples)
     return Arrival(str(node["name"]), told, party.device, key)
 
 
@@ -129,7 +129,7 @@ def _respond_masked(
         if party is None:
             return Answer(LACKS, messages.SPEC)
         own = shard_of(spec, party.device, node)
-        reply = secure_client.masked(question, request, party, spec, _engine(spec), own)
+        reply = secure_client.masked(question, request, party, spec, _engine(spec), own, node)
         return Answer(DONE, reply=reply.to_bytes())
 
 

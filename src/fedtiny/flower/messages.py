@@ -7,7 +7,7 @@ that may lie.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -48,8 +48,7 @@ class SecurePart:
         """Put it beside a request."""
         records["terms"], records["keys"] = blob(self.terms), blob(self.keys)
         if self.mechanism:
-            told = asdict(self.mechanism) | {"seed": 0}
-            records["mechanism"] = ConfigRecord({"json": json.dumps(told)})
+            records["mechanism"] = ConfigRecord({"json": json.dumps(self.mechanism.to_plain())})
 
     @classmethod
     def read(cls, records: RecordDict) -> "SecurePart":

@@ -64,7 +64,7 @@ class NodeSpec:
         return key_of(self.text)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NodeSpec) and self.key == other.key
+        return isinstance(other, NodeSpec) and self.text == other.text
 
     def __hash__(self) -> int:
         return hash(self.key)

@@ -7,14 +7,17 @@ owner has given it. A node that has such a list takes part in no run without sec
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
-from fedtiny.config import PrivacyConfig
+from fedtiny.config import PrivacyConfig, RunConfig
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.node import answer
+from fedtiny.devices.secure import heaviest
 from fedtiny.errors import SecureAggregationError
 from fedtiny.federation.messages import Request
+from fedtiny.federation.private import refuse_open_verbs
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator
 from fedtiny.federation.secure_exchange import RUN_BYTES, Encoding, masked_reply, terms_of
 from fedtiny.federation.transport import MEAN
@@ -25,10 +28,11 @@ from fedtiny.flower.node_memory import Memory
 from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.privacy.secagg.ciphers import Cryptography, SigningKey
 from fedtiny.privacy.secagg.device import Directory, SecureDevice
+from fedtiny.privacy.secagg.graph import FEWEST
 from fedtiny.privacy.secagg.terms import KEYS, REVEAL, TERMS, UNMASK, Message
 
 NodeConfig = Mapping[str, Any]
-KEY, LIST = "secagg-key", "secagg-keys"
+KEY, LIST, NOISE = "secagg-key", "secagg-keys", "secagg-noise"
 LEAST = PrivacyConfig()  # what a node asks of a run, unless its owner says otherwise
 
 
@@ -41,6 +45,7 @@ class Identity:
     directory: Directory
     neighbors: int
     threshold: float
+    participants: int
 
     @classmethod
     def of(cls, node: NodeConfig) -> "Identity":
@@ -60,13 +65,17 @@ class Identity:
             )
         neighbors = int(node.get("secagg-neighbors", LEAST.neighbors))
         threshold = float(node.get("secagg-threshold", LEAST.threshold))
-        return cls(device, signer, directory, neighbors, threshold)
+        participants = int(node.get("secagg-participants", FEWEST))
+        return cls(device, signer, directory, neighbors, threshold, participants)
 
     def party(self, session: bytes) -> SecureDevice:
         """The node in the exchanges of a run, with a new key."""
-        least = {"neighbors": self.neighbors, "threshold": self.threshold}
-        own = (self.device, session, self.signer, self.directory, Cryptography())
-        return SecureDevice(*own, **least)  # type: ignore[arg-type]
+        return SecureDevice(
+            *(self.device, session, self.signer, self.directory, Cryptography()),
+            neighbors=self.neighbors,
+            threshold=self.threshold,
+            participants=self.participants,
+        )
 
 
 def check_wanted(spec: NodeSpec, node: NodeConfig) -> None:
@@ -88,6 +97,7 @@ def join(spec: NodeSpec, memory: Memory, node: NodeConfig) -> SecureDevice:
             f"than the {identity.neighbors} and {identity.threshold:g} that this node wants "
             "(secagg-neighbors, secagg-threshold)"
         )
+    check_noise(privacy, _planned_noise(privacy), node)
     party, left = identity.party(spec.session), list(held.get("left", []))
     if len(spec.session) != RUN_BYTES:
         raise SecureAggregationError("the run has no name that keys could be signed for")
@@ -121,7 +131,7 @@ def resumed(spec: NodeSpec, memory: Memory, node: NodeConfig) -> Iterator[Secure
 
 def masked(
     question: Question, request: Request, party: SecureDevice, spec: NodeSpec, engine: Engine,
-    own: DeviceData,
+    own: DeviceData, node: NodeConfig,
 ) -> Message:  # fmt: skip
     """Do the work of a request and mask the reply; bad terms are refused before any work."""
     part, config = question.secure, spec.config
@@ -130,15 +140,55 @@ def masked(
     if request.identified(config.seed).id != request.id:
         raise SecureAggregationError("the request has the id of another one")
     party.meet(Message.from_bytes(part.keys, KEYS))
-    known = terms_of(spec.session, request, config)
+    asked = replace(request, mechanism=part.mechanism)
+    known = terms_of(spec.session, spec.text, asked, config)
     terms = known.told(Message.from_bytes(part.terms, TERMS))
     party.check(terms, request.round, request.id)
-    asked = replace(request, mechanism=part.mechanism)
+    _check_mechanism(asked, config, node)
     encoding = Encoding.told(asked, terms)
+    _check_heaviest(encoding, spec, len(own))
     reply = answer(engine, request, own, config.seed)
     validator = ReplyValidator(request, MEAN, config)
     reply = validator.accepted(Arrived(own.device, len(own), reply, size=0))
     return masked_reply(party, encoding, terms, reply, config.seed)
+
+
+def _check_mechanism(request: Request, config: RunConfig, node: NodeConfig) -> None:
+    """Refuse a question without the noise that the run's settings promise or the node wants."""
+    mechanism, privacy = request.mechanism, config.privacy
+    check_noise(privacy, mechanism.noise_multiplier if mechanism else 0.0, node)
+    if privacy.noise != "devices":
+        return
+    if (
+        mechanism is None
+        or not mechanism.is_shared
+        or mechanism.noise_multiplier < (privacy.noise_multiplier or 0.0)
+    ):
+        raise SecureAggregationError("the question has less noise on devices than its run promises")
+    refuse_open_verbs(config.method, request.program)
+
+
+def check_noise(privacy: PrivacyConfig, multiplier: float, node: NodeConfig) -> None:
+    """Refuse noise of less than the node's owner wants, and any that devices do not add."""
+    least = float(node.get(NOISE, 0.0))
+    if least and (privacy.noise != "devices" or not multiplier >= least):
+        raise NodeError(
+            f"this node wants noise on devices with a multiplier of at least {least:g} ({NOISE})"
+        )
+
+
+def _planned_noise(privacy: PrivacyConfig) -> float:
+    """The noise multiplier that is set; one that follows from a budget is told by the questions."""
+    return inf if privacy.noise_multiplier is None else privacy.noise_multiplier
+
+
+def _check_heaviest(encoding: Encoding, spec: NodeSpec, samples: int) -> None:
+    """Refuse terms in which a weight may not fit, so that no refusal tells more of the samples."""
+    if encoding.request.mechanism:
+        return
+    ratio = spec.config.selection.development_ratio
+    if encoding.scales.heaviest < heaviest(encoding.request, [samples_told(spec, samples)], ratio):
+        raise SecureAggregationError("the terms allow less weight than this node has told of")
 
 
 def reveal(question: Question, memory: Memory, node: NodeConfig) -> Answer:
@@ -164,6 +214,11 @@ def _stage(question: Question, memory: Memory, node: NodeConfig, kind: int) -> A
         else:
             told = party.shares(asked.number, asked.entries)
         return Answer(DONE, reply=told.to_bytes())
+
+
+def samples_told(spec: NodeSpec, samples: int) -> int:
+    """What a node says of its number of samples: all that the server does not know is a bound."""
+    return bound_of_samples(samples) if spec.own_data else samples
 
 
 def bound_of_samples(samples: int) -> int:

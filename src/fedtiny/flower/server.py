@@ -56,6 +56,8 @@ class FlowerFleet:
         secure = SecureServer(spec.config, Cryptography()) if privacy.secure_aggregation else None
         session = secure.run if secure else b""
         node_spec = NodeSpec(spec, self._own_data, data.shape, data.classes, session)
+        if secure:
+            secure.spec = node_spec.text
         shares = () if self._own_data else [len(own) for own in split.devices.devices]
         self.registry = NodeRegistry(
             self.grid, node_spec, self.settings, self.folder, self.say, shares

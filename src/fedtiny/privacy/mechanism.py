@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import exp, fsum, inf, sqrt
 from typing import Any
 
@@ -49,6 +49,10 @@ class Mechanism:
     def is_shared(self) -> bool:
         """Whether devices add the noise, and the server none."""
         return self.shared_by is not None and self.noise_multiplier > 0
+
+    def to_plain(self) -> dict[str, Any]:
+        """As devices are told it; the seed stays with the server."""
+        return asdict(self) | {"seed": 0}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Mechanism":

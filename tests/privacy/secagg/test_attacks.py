@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedtiny.privacy.secagg import ciphers
-from fedtiny.privacy.secagg.device import statement
+from fedtiny.privacy.secagg.device import SecureDevice, own_seed, statement
 from fedtiny.privacy.secagg.graph import fewest_summed
 from fedtiny.privacy.secagg.terms import KEYS, MASKED, Message, Terms
 
@@ -126,6 +126,44 @@ def test_terms_that_isolate_a_device_are_refused(fleet, participants, changes, s
     assert said in refusal(lambda: fleet.devices[0].masked(terms, vector, 1, terms.request))
 
 
+def test_masks_cancel_only_among_devices_that_were_asked_the_same(fleet, monkeypatch):
+    """A server that asks one device something else gets neither its share nor a sum with it."""
+    owns, new_shares = {}, ciphers.Cryptography.new_shares
+
+    def recorded(self, holders, threshold):
+        secret, shares = new_shares(self, holders, threshold)
+        owns[len(owns)] = secret
+        return secret, shares
+
+    monkeypatch.setattr(ciphers.Cryptography, "new_shares", recorded)
+    vectors = drawn_vectors(10)
+    for number, contexts in ((1, [b"a" * 32] * 10), (2, [b"b" * 32, *[b"a" * 32] * 9])):
+        owns.clear()
+        told = [fleet.terms(number, context=context) for context in contexts]
+        total, sent = np.zeros(50, np.uint32), {}
+        for k, own in fleet.devices.items():
+            sent[k] = own.masked(told[k], vectors[k], number, told[k].request)
+            total += np.frombuffer(sent[k].body[32:], np.uint32)
+            fleet.ciphers.add_stream(total, own_seed(fleet.ciphers, told[k], owns[k]), -1)
+        same = total == true_sum(vectors, range(10))
+        assert same.all() if number == 1 else not same.any()
+    assert len({own.digest for own in told}) == 2
+    said = refusal(lambda: fleet.devices[5].shares(2, relayed(sent, 5, [0, 1, 2, 3, 4, 6, 7, 8])))
+    assert said == "a share was changed on its way"
+
+
+def test_a_device_takes_part_only_among_as_many_as_its_owner_wants(fleet):
+    signer = ciphers.SigningKey()
+    fleet.directory[0], vector = signer.public, drawn_vectors(1)[0]
+    least = {"neighbors": 40, "threshold": fleet.threshold, "participants": 8}
+    wary = SecureDevice(0, RUN, signer, fleet.directory, fleet.ciphers, **least)
+    wary.meet(Message(KEYS, 0, 0, {k: fleet.devices[k].key().entries[k] for k in range(1, 10)}))
+    few, enough = fleet.terms(1, tuple(range(7))), fleet.terms(1, tuple(range(8)))
+    said = refusal(lambda: wary.masked(few, vector, 1, few.request))
+    assert said == "7 devices take part, and this one takes part with 8 or more"
+    assert wary.masked(enough, vector, 1, enough.request).device == 0
+
+
 def test_a_server_that_says_all_neighbors_dropped_out_learns_nothing(fleet):
     _, _, sent = opened(fleet)
     victim = fleet.devices[0]
@@ -158,7 +196,7 @@ def test_telling_neighbors_different_things_does_not_unmask_a_device(fleet, aliv
 @pytest.mark.parametrize("other", [True, False])
 def test_a_share_that_was_changed_or_sent_elsewhere_is_refused(fleet, other):
     _, _, sent = opened(fleet)
-    entry = sent[3].entries[5] if other else bytes(48)
+    entry = sent[3].entries[5] if other else bytes(60)
     told = relayed(sent, 0, list(range(1, 10))) | {3: entry}
     said = refusal(lambda: fleet.devices[0].shares(1, told))
     assert said == "a share was changed on its way"

@@ -18,7 +18,8 @@ from fedtiny.extras import require
 from fedtiny.privacy.secagg import shamir
 
 Words = NDArray[np.uint32]
-KEY_BYTES, SIGNATURE_BYTES, TAG_BYTES = 32, 64, 16
+KEY_BYTES, SIGNATURE_BYTES = 32, 64
+NONCE_BYTES, TAG_BYTES = 12, 16  # before and after an encrypted text
 SIGNED = b"fedtiny secure aggregation key "
 
 
@@ -57,7 +58,7 @@ class Ciphers(Protocol):
         """Add the mask of a seed to a vector, or take it away."""
 
     def encrypted(self, key: bytes, text: bytes, about: bytes) -> bytes:
-        """A text for whoever has the key, bound to what it is about; a key serves once."""
+        """A text for whoever has the key, bound to what it is about, with a nonce of its own."""
 
     def decrypted(self, key: bytes, data: bytes, about: bytes) -> bytes:
         """The text; what was changed on its way is refused."""
@@ -92,13 +93,14 @@ class Cryptography:
 
     def encrypted(self, key: bytes, text: bytes, about: bytes) -> bytes:
         cipher = _part("ciphers.aead").ChaCha20Poly1305(key)
-        return bytes(cipher.encrypt(bytes(12), text, about))
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return nonce + bytes(cipher.encrypt(nonce, text, about))
 
     def decrypted(self, key: bytes, data: bytes, about: bytes) -> bytes:
         wrong = require("cryptography.exceptions", extra="secagg").InvalidTag
         cipher = _part("ciphers.aead").ChaCha20Poly1305(key)
         try:
-            return bytes(cipher.decrypt(bytes(12), data, about))
+            return bytes(cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], about))
         except wrong:
             raise SecureAggregationError("a share was changed on its way") from None
 
@@ -134,10 +136,10 @@ class NoCryptography:
         """Nothing is masked."""
 
     def encrypted(self, key: bytes, text: bytes, about: bytes) -> bytes:
-        return text + bytes(TAG_BYTES)
+        return bytes(NONCE_BYTES) + text + bytes(TAG_BYTES)
 
     def decrypted(self, key: bytes, data: bytes, about: bytes) -> bytes:
-        return data[:-TAG_BYTES]
+        return data[NONCE_BYTES:-TAG_BYTES]
 
 
 class KeyStream:

@@ -11,6 +11,7 @@ import numpy as np
 from fedtiny.errors import SecureAggregationError
 from fedtiny.privacy.secagg import shamir
 from fedtiny.privacy.secagg.ciphers import KEY_BYTES, Ciphers, Words
+from fedtiny.privacy.secagg.graph import FEWEST
 from fedtiny.privacy.secagg.terms import KEYS, MASKED, SEEDS, SHARES, Message, Terms
 
 Directory = Mapping[int, bytes]
@@ -38,9 +39,9 @@ class _Exchange:
 class SecureDevice:
     """One device in the exchanges of one run.
 
-    It knows its peers by `directory`, and has settled with their owners how many `neighbors` and
-    what `threshold` it accepts at least. Its key lives as long as this object, or as what `state`
-    gives, from which it goes on in another process.
+    It knows its peers by `directory`, and has settled with their owners what it accepts at least:
+    `neighbors`, `threshold` and `participants`. Its key lives as long as this object, or as what
+    `state` gives, from which it goes on in another process.
     """
 
     def __init__(
@@ -53,10 +54,12 @@ class SecureDevice:
         *,
         neighbors: int,
         threshold: float,
+        participants: int = FEWEST,
     ) -> None:
         self.device, self.run = device, run
         self._signer, self._directory, self._ciphers = signer, directory, ciphers
         self._neighbors, self._threshold = neighbors, threshold
+        self._participants = participants
         self._key = ciphers.new_key()
         self._peers: dict[int, bytes] = {}
         self._secrets: dict[int, bytes] = {}
@@ -144,6 +147,11 @@ class SecureDevice:
         if request in self._answered:  # two sums of almost the same devices would tell one apart
             raise SecureAggregationError("this device has answered the same request before")
         terms.check()
+        if len(terms.participants) < self._participants:
+            raise SecureAggregationError(
+                f"{len(terms.participants)} devices take part, and this one takes part with "
+                f"{self._participants} or more"
+            )
         if self.device not in terms.participants:
             raise SecureAggregationError("this device is not among the participants")
         unknown = set(terms.participants) - self._directory.keys()

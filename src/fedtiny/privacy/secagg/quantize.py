@@ -92,7 +92,7 @@ class Scales:
     def quantized(self, values: Doubles, weight: int, draw: np.random.Generator) -> Words:
         """A device's values and weight as numbers of the ring."""
         if not 1 <= weight <= self.heaviest:
-            raise SecureAggregationError(f"a weight of {weight} is not in 1 to {self.heaviest}")
+            raise SecureAggregationError("a weight is not within what the terms allow")
         numbers = np.empty(self.count, dtype=np.uint32)
         scaled = np.clip(values, -self._each, self._each)
         scaled += self._each

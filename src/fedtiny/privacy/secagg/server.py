@@ -9,13 +9,13 @@ import numpy as np
 
 from fedtiny.errors import SecureAggregationError
 from fedtiny.privacy.secagg import shamir
-from fedtiny.privacy.secagg.ciphers import KEY_BYTES, Ciphers, Words
+from fedtiny.privacy.secagg.ciphers import KEY_BYTES, NONCE_BYTES, TAG_BYTES, Ciphers, Words
 from fedtiny.privacy.secagg.device import commitment, own_seed, sign
 from fedtiny.privacy.secagg.held_vectors import HeldVectors
 from fedtiny.privacy.secagg.terms import REVEAL, UNMASK, Message, Terms
 
 COMMITMENT_BYTES = 32
-
+SHARE_BYTES = NONCE_BYTES + shamir.BYTES + TAG_BYTES  # encrypted
 
 Messages = Mapping[int, Message]
 """By device, what it is sent or what it answers."""
@@ -51,11 +51,8 @@ class SecureSum:
             raise SecureAggregationError("a masked vector is of another exchange")
         if device in self._vectors:
             raise SecureAggregationError(f"device {device} has sent its vector before")
-        width = shamir.BYTES + 16
-        entries = message.entries
-        if set(entries) != set(self.terms.graph[device]) or {*map(len, entries.values())} != {
-            width
-        }:
+        entries, widths = message.entries, {*map(len, message.entries.values())}
+        if set(entries) != set(self.terms.graph[device]) or widths != {SHARE_BYTES}:
             raise SecureAggregationError(f"device {device} has not sent a share to each neighbor")
         if len(body) != COMMITMENT_BYTES + 4 * self.size:
             raise SecureAggregationError(f"the vector of device {device} has another length")

@@ -13,6 +13,7 @@ from fedtiny.privacy.secagg.graph import Graph
 
 KEYS, TERMS, MASKED, REVEAL, SEEDS, UNMASK, SHARES = range(7)
 """The kinds of messages, in the order of an exchange."""
+DIGEST_BYTES = 32
 _HEAD = (
     "<BQQHII"  # kind, number of the exchange, device, bytes an entry, entries, bytes of the body
 )
@@ -39,6 +40,9 @@ class Terms:
     """Of its neighbors a device needs more than this share."""
     scales: bytes = b""
     """How values become numbers of the ring (`quantize.py`), whatever that is."""
+    context: bytes = bytes(DIGEST_BYTES)
+    """The hash of all that a device was told beside the terms: the run's settings, the mechanism,
+    the whole request. Every party computes it from what it received; it is never sent."""
 
     @cached_property
     def digest(self) -> bytes:
@@ -48,7 +52,8 @@ class Terms:
             self.threshold,
         )  # fmt: skip
         names = struct.pack(f"<{len(self.participants)}Q", *self.participants)
-        return hashlib.sha256(b"fedtiny terms" + numbers + names + self.scales).digest()
+        told = b"fedtiny terms" + self.context + numbers + names + self.scales
+        return hashlib.sha256(told).digest()
 
     @cached_property
     def graph(self) -> Graph:
@@ -80,15 +85,16 @@ class Terms:
     def to_plain(self) -> dict[str, Any]:
         """As plain JSON, but for the run."""
         names = ("number", "round", "request", "participants", "neighbors", "threshold")
-        return {name: getattr(self, name) for name in names} | {"scales": self.scales.hex()}
+        told = {"scales": self.scales.hex(), "context": self.context.hex()}
+        return {name: getattr(self, name) for name in names} | told
 
     @classmethod
     def from_plain(cls, run: bytes, plain: Mapping[str, Any]) -> "Terms":
         """The way back."""
         names = ("number", "round", "request", "neighbors", "threshold")
         told = {name: plain[name] for name in names}
-        participants, scales = tuple(plain["participants"]), bytes.fromhex(plain["scales"])
-        return cls(run, participants=participants, scales=scales, **told)
+        told |= {name: bytes.fromhex(plain[name]) for name in ("scales", "context")}
+        return cls(run, participants=tuple(plain["participants"]), **told)
 
     def check(self) -> None:
         """Refuse terms under which a sum would not hide one device from the others."""
