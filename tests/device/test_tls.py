@@ -96,7 +96,7 @@ def test_who_is_not_trusted_is_refused_with_a_sentence(
     cases = {
         "authority": (options(stranger.ca, own), "not correctly signed by the trust"),
         "host": (options(trusted.ca, own), "does not match with the expected CN"),
-        "device": (options(trusted.ca, stranger.sign("device")), "no TLS with the gateway"),
+        "device": (options(trusted.ca, stranger.sign("device")), "the gateway refuses this device"),
         "plain": ((), "no connection"),
     }
     given, told = cases[why]

@@ -83,9 +83,9 @@ def build_parts(
     sanitize: bool = False,
     strict: bool = False,
 ) -> None:
-    """Compile what programs for all systems have into a new folder; a native library, if none."""
+    """Compile what programs for all systems have into a folder; a native library, if none."""
     command = _command(flags, sanitize=sanitize)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     if library is None:
         native.build(folder / LIBRARY, flags, sanitize=sanitize, strict=strict)
     sources = [path for path in sorted(SOURCES.glob("*.cpp")) if path not in SYSTEMS]
@@ -130,7 +130,7 @@ def build_with_tls(target: Path, *, parts: Path | None = None, strict: bool = Fa
     if not has_mbedtls():
         raise native.CannotCompileError(
             "the compiler does not find mbedTLS (mbedtls/ssl.h); install it, "
-            "in Debian libmbedtls-dev, or name its folders in CPATH and LIBRARY_PATH"
+            "in Debian libmbedtls-dev, or say where it is, as in CXX='g++ -I... -L...'"
         )
     found = native.run([*command, "-print-file-name=libmbedtls.a"]).strip()
     linking = LINKING if Path(found).is_absolute() else LINKING[1:]

@@ -19,6 +19,8 @@
 namespace fedtiny::device {
 namespace {
 
+constexpr char REFUSED[] = "the gateway refuses this device's certificate, or that it has none";
+
 [[noreturn]] void refuse_for(const std::string& what, int error) {
   char reason[128] = "";
   mbedtls_strerror(error, reason, sizeof reason);
@@ -101,6 +103,7 @@ class Session : public Stream {
       const std::string all = reason;
       refuse("the gateway's certificate is refused: " + all.substr(0, all.find('\n')));
     }
+    if (outcome == MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE) refuse(REFUSED);
     refuse_for("no TLS with the gateway", outcome);
   }
 
@@ -130,7 +133,7 @@ class Session : public Stream {
   // In TLS 1.3 a gateway refuses a device's certificate after the handshake.
   static bool ended(int outcome) {
     if (outcome == MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE)
-      std::fprintf(stderr, "fedtiny-device: the gateway refuses this device's certificate\n");
+      std::fprintf(stderr, "fedtiny-device: %s\n", REFUSED);
     return false;
   }
 
@@ -138,9 +141,18 @@ class Session : public Stream {
   int link_, failed_ = 0;
 };
 
+// Headers of one version with the library of another would write over memory.
+void check_version() {
+  const unsigned linked = mbedtls_version_get_number();
+  if (linked >> 16 != MBEDTLS_VERSION_NUMBER >> 16)
+    refuse("it was built with headers of mbedTLS " MBEDTLS_VERSION_STRING
+           " and the library of another version; build it anew with those of one");
+}
+
 class Tls : public Transport {
  public:
   explicit Tls(const Address& address) : address_(address), bytes_(address_bytes(address.host)) {
+    check_version();
     mbedtls_entropy_init(&entropy_);
     mbedtls_ctr_drbg_init(&random_);
     mbedtls_x509_crt_init(&trusted_);
