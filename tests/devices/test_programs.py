@@ -217,7 +217,7 @@ def test_strangers_at_the_address_are_let_go(caplog, monkeypatch):
 
 
 def test_silent_strangers_keep_no_device_away(monkeypatch):
-    monkeypatch.setattr(visitors, "MOST_UNKNOWN", 3)
+    monkeypatch.setattr(visitors, "MAX_UNKNOWN", 3)
     listener = Listener("127.0.0.1", 0)
     host, port = listener.address.split(":")
     silent = [socket.create_connection((host, int(port)), timeout=5.0) for _ in range(5)]

@@ -152,7 +152,14 @@ def test_every_hook_is_documented():
     own = {name for name in vars(methods.Method) if not name.startswith("_")}
     attributes = {"dense", "reducer", "granularity", "schedule", "pruning_numbers", "device_verbs"}
     attributes |= {"native", "private", "summary", "resolve", "needs_flow", "flow"}
-    attributes |= {"budgets", "layer_counts", "extrudes", "extruded", *aliases.HOOKS}
+    attributes |= {
+        "budgets",
+        "layer_counts",
+        "extrudes",
+        "extruded",
+        "without_python",
+        *aliases.HOOKS,
+    }
     assert told == own - attributes
 
 

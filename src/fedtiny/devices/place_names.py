@@ -19,7 +19,7 @@ from fedtiny.devices.places import BAUD, Gateway, Listener, Place, Program, Seri
 from fedtiny.errors import ConfigError
 
 APART = re.compile(r""";(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")  # not within quotes
-MOST_DIGITS = 12
+MAX_DIGITS = 12
 NUMBERED = re.compile(r"\s*([\d\s,-]+)=(.*)", re.DOTALL)
 
 
@@ -122,7 +122,7 @@ def _numbers(text: str, devices: int) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         ends = [end.strip() for end in part.split("-")]
-        known = len(ends) < 3 and all(end.isdecimal() and len(end) <= MOST_DIGITS for end in ends)
+        known = len(ends) < 3 and all(end.isdecimal() and len(end) <= MAX_DIGITS for end in ends)
         if not known or int(ends[-1]) < int(ends[0]):
             raise ConfigError(
                 f"--device.program takes numbers of devices as in 0,2-3=COMMAND, got '{text}'"

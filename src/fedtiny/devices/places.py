@@ -16,7 +16,7 @@ from typing import Protocol
 from fedtiny.devices.channel import Channel
 from fedtiny.devices.hello import HELLO, HELLO_BYTES, NO_DEVICE, Hello
 from fedtiny.devices.tls import SecureChannel, refusal, secured
-from fedtiny.devices.visitors import MOST_UNKNOWN, Visitors
+from fedtiny.devices.visitors import MAX_UNKNOWN, Visitors
 from fedtiny.devices.workers import PARENT_ENDS
 from fedtiny.errors import ConfigError, FedTinyError, printable
 
@@ -72,8 +72,8 @@ def _last_hello(channel: Channel) -> bytes:
     until, said = time.monotonic() + (channel.timeout or HELLO_SECONDS), b""
     while said[:1] != HELLO or not (channel.is_quiet(QUIET) or time.monotonic() > until):
         channel.timeout = max(0.0, until - time.monotonic())
-        heard = channel.recv_short(HELLO_BYTES)
-        said = heard if heard[:1] == HELLO else said
+        frame = channel.recv_short(HELLO_BYTES)
+        said = frame if frame[:1] == HELLO else said
     return said
 
 
@@ -159,21 +159,21 @@ class Listener:
         while True:
             while _is_ready(self.socket, 0.0):
                 self._visitors.let_in(self.socket)
-            heard = len(self._visitors)
+            greeting = len(self._visitors)
             self._take_in()
             for claim in (device, None) if device is not None else (*self._waiting,):
                 if claim in self._waiting:
                     channel, hello = self._waiting.pop(claim)
                     channel.timeout = timeout
                     return channel, hello
-            left = began + (max(wait, MOMENT) if heard else wait) - time.monotonic()
+            left = began + (max(wait, MOMENT) if greeting else wait) - time.monotonic()
             if left <= 0:
                 raise FedTinyError(f"nobody has connected to {self.address}")
             if not told and left > 1:
                 who = "a device" if device is None else f"device {device}"
                 LOG.warning("waiting for %s at %s", who, self.address)
                 told = True
-            _is_ready(self.socket, min(left, TICK) if heard else left)
+            _is_ready(self.socket, min(left, TICK) if greeting else left)
 
     def _greet(self, connected: socket.socket, origin: str, number: int) -> None:
         """Hear who it is that has connected, in a thread of its own."""
@@ -198,7 +198,7 @@ class Listener:
         while self._greeted:
             channel, hello = self._greeted.popleft()
             old = self._waiting.pop(hello.device, None)
-            if old is None and self.expected is None and len(self._waiting) >= MOST_UNKNOWN:
+            if old is None and self.expected is None and len(self._waiting) >= MAX_UNKNOWN:
                 old = self._waiting.pop(next(iter(self._waiting)))
             if old is not None:
                 old[0].close()

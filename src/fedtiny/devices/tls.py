@@ -25,10 +25,10 @@ class SecureChannel(Channel):
         self._socket = connected
 
     def _take(self, size: int, until: float | None) -> bytes:
-        return self._done(lambda: self._socket.recv(size), until)
+        return self._done(lambda: self._socket.recv(size, 0), until)
 
     def _give(self, data: memoryview, until: float | None) -> int:
-        return self._done(lambda: self._socket.send(data), until)
+        return self._done(lambda: self._socket.send(data, 0), until)
 
     def _done(self, step: Callable[[], T], until: float | None) -> T:
         """Do a step as soon as the connection has, or takes, the bytes that TLS needs for it."""
@@ -48,7 +48,7 @@ def listening(cert: Path, key: Path, ca: Path | None = None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _show(context, cert, key)
     if ca is not None:
-        _trust(context, ca)
+        _load_authority(context, ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -56,7 +56,7 @@ def listening(cert: Path, key: Path, ca: Path | None = None) -> ssl.SSLContext:
 def connecting(ca: Path, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
     """How to connect to who shows a certificate that `ca` signed for its host."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _trust(context, ca)
+    _load_authority(context, ca)
     if cert is not None and key is not None:
         _show(context, cert, key)
     return context
@@ -71,7 +71,7 @@ def _show(context: ssl.SSLContext, cert: Path, key: Path) -> None:
         raise ConfigError(f"{why}; both must be PEM files without a password") from error
 
 
-def _trust(context: ssl.SSLContext, ca: Path) -> None:
+def _load_authority(context: ssl.SSLContext, ca: Path) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_verify_locations(ca)
@@ -111,7 +111,7 @@ def _let_go(connected: ssl.SSLSocket) -> None:
         connected.shutdown(socket.SHUT_WR)
         connected.settimeout(LAST_SECONDS)
         for _ in range(LAST_PIECES):
-            if not connected.recv(CHUNK):
+            if not connected.recv(CHUNK, 0):
                 break
     connected.close()
 

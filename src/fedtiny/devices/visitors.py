@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 LOG = logging.getLogger("fedtiny.devices")
-MOST_UNKNOWN = 64
+MAX_UNKNOWN = 64
 PAUSE = 0.1  # seconds before the next try if the system cannot accept a connection
 
 
@@ -39,7 +39,7 @@ class Visitors:
             LOG.warning("a connection could not be accepted: %s", error.strerror)
             time.sleep(PAUSE)
             return
-        for oldest in tuple(self._unknown)[: 1 - MOST_UNKNOWN]:
+        for oldest in tuple(self._unknown)[: 1 - MAX_UNKNOWN]:
             self._send_away(oldest)
         number = next(self._numbers)
         try:

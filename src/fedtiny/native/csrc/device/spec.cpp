@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t MAX_SIZE = std::int64_t{1} << 30;
 constexpr std::int64_t MAX_BATCH = 1 << 20, MAX_ROUNDS = std::int64_t{1} << 31;
-constexpr std::size_t MOST_NAMES = 4096;  // tensors, norms or nodes, which are searched by name
+constexpr std::size_t MAX_NAMES = 4096;  // tensors, norms or nodes, which are searched by name
 constexpr double PI = 3.141592653589793;
 
 // A name that Python's repr writes as it is.
@@ -24,7 +24,7 @@ std::string plain_name(std::string_view name) {
 std::vector<Tensor> read_tensors(const JsonView& plain) {
   std::vector<Tensor> found;
   for (const JsonView& item : plain.items("tensors")) {
-    if (found.size() == MOST_NAMES) refuse("the network has too many tensors");
+    if (found.size() == MAX_NAMES) refuse("the network has too many tensors");
     Tensor tensor;
     tensor.name = plain_name(item.key());
     if (ParamSpec::find(found, tensor.name) >= 0) refuse("a tensor is named twice");
@@ -44,7 +44,7 @@ ParamSpec read_params(const JsonView& plain) {
   found.prunable = read_tensors(plain.at("prunable"));
   found.dense = read_tensors(plain.at("dense"));
   for (const JsonView& norm : plain.at("norms").items("norms")) {
-    if (found.norms.size() == MOST_NAMES) refuse("the network has too many norms");
+    if (found.norms.size() == MAX_NAMES) refuse("the network has too many norms");
     found.norms.push_back(plain_name(norm.text("a norm")));
     if (std::find(found.norms.begin(), found.norms.end(), found.norms.back()) + 1 !=
         found.norms.end())
@@ -236,7 +236,7 @@ Spec::Spec(const JsonView& plain) {
   recompute = device.at("recompute").flag("recompute");
   remove_dead = device.at("remove_dead").flag("remove_dead");
   const std::vector<JsonView> graph = plain.at("graph").items("the graph");
-  if (graph.size() > MOST_NAMES) refuse("the network has too many nodes");
+  if (graph.size() > MAX_NAMES) refuse("the network has too many nodes");
   for (const JsonView& node : graph) nodes.push_back(read_node(node));
   find_places(*this, graph);
   check_places(params);
