@@ -105,7 +105,7 @@ def test_who_is_not_trusted_is_refused_with_a_sentence(
     with listening(files, trusted.ca) as (listener, port):
         at = "--connect", f"127.0.0.1:{port}"
         with started(binary, tmp_path / "1.ftd", *at, *given, "--verbose") as said:
-            assert "is no device: " in refused(listener, caplog, seconds=10.0)
+            assert "was refused: " in refused(listener, caplog, seconds=10.0)
             until = time.monotonic() + 10.0
             while told not in "".join(said) and time.monotonic() < until:
                 time.sleep(0.02)

@@ -85,7 +85,7 @@ class Connecting(threading.Thread):
 def refused(listener, caplog, *, seconds=2.0):
     """What a listener says of the one that has connected."""
     began = time.monotonic()
-    while "is no device" not in caplog.text and time.monotonic() < began + seconds:
+    while "was refused" not in caplog.text and time.monotonic() < began + seconds:
         with pytest.raises(FedTinyError, match="nobody has connected"):
             listener.open(FAR, 5.0, 0.05)
     return caplog.text
