@@ -160,7 +160,7 @@ def stranger(address):
 
 
 def test_silent_strangers_keep_nobody_from_a_gateway(gateway, monkeypatch):
-    monkeypatch.setattr(visitors, "MOST_UNKNOWN", 3)
+    monkeypatch.setattr(visitors, "MAX_UNKNOWN", 3)
     bench = lab()
     address, _ = gateway(bench.shards[FAR])
     silent = [stranger(address) for _ in range(5)]
