@@ -43,8 +43,8 @@ def draw(participants: Sequence[int], neighbors: int, seed: bytes) -> Graph:
     """The graph that a public seed names: a ring in drawn order, joined with the nearest on it.
 
     Every device has the same number of neighbors, and so many must go before it falls apart (a
-    Harary graph, as Bell et al. take it). Each device draws it by itself: a server names the
-    participants, and has no other say in who are neighbors.
+    Harary graph, as Bell et al. take it). Each device draws it by itself: a server names
+    participants and request, and has no other say in who are neighbors.
 
     >>> draw((4, 7, 9), 40, b"seed")
     {4: (7, 9), 7: (4, 9), 9: (4, 7)}
