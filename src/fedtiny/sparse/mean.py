@@ -12,7 +12,7 @@ from fedtiny.sparse.vector import SparseVector
 
 CHUNK = 1 << 15  # values that stay in a core's cache
 LARGE = 1 << 20  # values that are worth several threads
-THREADS = min(4, cores())
+THREADS = min(8, cores())
 
 Value = NDArray[Any] | SparseVector
 

@@ -83,9 +83,10 @@ def test_every_parameter_and_statistic_of_the_module_is_the_theta_s(history):
 def test_no_tensor_moves_while_there_is_room(history):
     model, thetas = history
     network = network_of(model)
-    network.reserve(network.layout.param_spec.prunable_count)
+    most = network.layout.param_spec.prunable_count - 1
+    network.reserve(most)
     before = addresses(network)
-    for theta in thetas:
+    for theta in (theta for theta in thetas if theta.mask.count <= most):
         assert not network.reserve(theta.mask.count)
         put(network, theta)
         assert addresses(network) == before
@@ -115,6 +116,24 @@ def test_a_bigger_mask_moves_the_vector_and_a_smaller_one_does_not():
     assert network.theta().version == small.version
     assert network.capacity == room
     assert network.flat.data_ptr() == flat
+
+
+def test_a_full_mask_has_the_order_of_the_flat_buffer_and_leaves_it_again():
+    network = network_of(seeded(TinyNet))
+    param_spec = network.layout.param_spec
+    full, some = noise(Mask.full(param_spec)), noise(random_mask(param_spec, 0.3))
+    put(network, full)
+    assert network.whole
+    assert torch.equal(network.vector[network.layout.own_size :], network.flat)
+    assert network.theta().version == full.version
+    network.put(network.place(some))  # a candidate is measured where a full model was
+    assert network.theta().version == some.version
+    weights, left = in_the_buffer(network)
+    assert all(np.array_equal(values, some.tensor(name)) for name, values in weights.items())
+    assert not left.any()
+    put(network, some)
+    assert not network.whole
+    assert network.theta().version == some.version
 
 
 def test_padding_is_zero_and_goes_nowhere():

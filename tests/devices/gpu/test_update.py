@@ -2,12 +2,15 @@
 
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 import torch
 
-from fedtiny.devices.engine import Adam, Sgd
+from fedtiny.devices.engine import Adam, Rule, Sgd
 from fedtiny.devices.gpu.image_store import Images
 from fedtiny.devices.gpu.step import Kind, Step, Update
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
 
 from ..tiny import TinyNet, lab, random_mask, seeded
 from .rig import CPU, network_of, noise, put
@@ -121,3 +124,28 @@ def test_a_step_moves_no_pruned_weight_and_no_padding(rule):
         assert not weight[~theta.mask.array(layer)].any()
         assert weight[theta.mask.array(layer)].all()
     assert not network.flat[network.layout.nowhere]
+
+
+def trained(rule: Rule, whole: bool) -> Theta:
+    """What six steps make of a full mask, in the flat buffer's order or by looking places up."""
+    bench, network = lab(), network_of(seeded(TinyNet), dtype=torch.bfloat16)
+    theta = noise(Mask.full(network.layout.param_spec))
+    network._allocate(theta.mask.count, whole)
+    network.put(network.place(theta))
+    step = Step(Kind(4), network, rule, Images(bench.data.train, bench.engine.transform, CPU))
+    step.reset(0, received=theta)
+    plan = torch.zeros(6, 4, 6, dtype=torch.int32)
+    plan[:, :, 0] = torch.arange(24).view(6, 4)
+    step.run(plan)
+    return network.theta()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [Adam(1e-2), Sgd(0.05, decay_norms=False), Sgd(0.05, proximal_mu=0.1)],
+    ids=["adam", "sgd, norms do not decay", "fedprox"],
+)
+def test_the_order_of_a_full_vector_changes_no_bit(rule):
+    found, places = trained(rule, whole=True), trained(rule, whole=False)
+    assert np.array_equal(found.vector, places.vector)
+    assert not np.array_equal(found.vector, noise(found.mask).vector)

@@ -177,9 +177,10 @@ class GpuEngine:
         step.reset(batches.dropout_seed(rng_key), rule.lr, received)
         if step.extruded is not None and extruded is not None:
             steps = batches.training_steps(shard, epochs=epochs, most=self.batch)
-            places = torch.from_numpy(network.fixed + extruded.astype(np.int64))
+            places = network.places(network.mask.count)[network.fixed :]
+            chosen = torch.from_numpy(extruded.astype(np.int64)).to(network.device)
             highest = highest_rate(config, rng_key.round, rounds)
-            step.extruded.reset(Extrusion(steps, highest), places.to(network.device))
+            step.extruded.reset(Extrusion(steps, highest), places[chosen])
         planned = self._plan(shard, rng_key, epochs, size)
         step.run(planned)
         if network is not self.network:
@@ -270,7 +271,7 @@ class GpuEngine:
             return own
         if self._exact is None:
             self._exact = Network(own.module, own.layout, own.device, torch.float32)
-        self._exact.reserve(own.capacity)
+        self._exact.reserve_like(own)
         return self._exact
 
     def _in_fp32(self) -> Network:

@@ -33,7 +33,8 @@ class Network:
 
     Growing and dropping rewrites places, never a tensor, so a step captured once stays right
     whatever the mask becomes. `vector` is what is trained, `slots` says where each of its
-    weights goes in the flat buffer; beyond the kept ones both are padding.
+    weights goes in the flat buffer; beyond the kept ones both are padding. With room for a full
+    mask only (`whole`), the vector has the flat buffer's own order, and a step looks up no place.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Network:
         self._replace({name: layout.view(name, self.flat) for name in layout.weights})
         self._mask: Mask | None = None
         self._placed: Placed | None = None
+        self.whole, self.capacity = False, -1
         self.vector, self.slots = torch.empty(0), torch.empty(0, dtype=torch.int64)
         self.reserve(0)
 
@@ -80,29 +82,44 @@ class Network:
         """Trained values that every theta has: all but kept weights of prunable layers."""
         return len(self._trained)
 
-    @property
-    def capacity(self) -> int:
-        """Kept weights that the buffers have room for."""
-        return len(self.vector) - self.fixed
-
     def reserve(self, kept: int) -> bool:
-        """Make room for so many kept weights; whether buffers had to move."""
-        if kept <= self.capacity:
+        """Make room to train so many kept weights; whether buffers had to move."""
+        whole = kept == self.layout.param_spec.prunable_count
+        if whole == self.whole and kept <= self.capacity:
             return False
+        self._allocate(self._room(kept), whole)
+        return True
+
+    def reserve_like(self, other: "Network") -> None:
+        """Make room for what another network of the same layout has room for."""
+        if self.whole != other.whole or self.capacity < other.capacity:
+            self._allocate(other.capacity, other.whole)
+
+    def _allocate(self, room: int, whole: bool) -> None:
+        """Take buffers with room for so many kept weights."""
         self._mask = None
-        own, room = self.layout.own_size, self._room(kept)
-        self.vector = torch.zeros(self.fixed + room, device=self.device)
+        self.whole, self.capacity = whole, room
+        own, dense = self.layout.own_size, len(self._dense_slots)
+        size = self.layout.slots if whole else dense + room
+        self.vector = torch.zeros(own + size, device=self.device)
         self.slots = torch.full(
-            (self.fixed - own + room,), self.layout.nowhere, dtype=torch.int64, device=self.device
+            (dense + room,), self.layout.nowhere, dtype=torch.int64, device=self.device
         )
-        self.slots[: self.fixed - own] = self._dense_slots
+        self.slots[:dense] = self._dense_slots
         starts, views = 0, {}
         for name, shape in self.layout.own.items():
             size = torch.Size(shape).numel()
             views[name] = self.vector[starts : starts + size].view(shape)
             starts += size
         self._replace(views)
-        return True
+
+    def places(self, kept: int) -> Tensor:
+        """Where the vector has what is trained of a theta with so many kept weights."""
+        own, count = self.layout.own_size, self.fixed + kept
+        places = torch.arange(count, device=self.device)
+        if self.whole:
+            places[own:] = own + self.slots[: count - own]
+        return places
 
     def _room(self, kept: int) -> int:
         """Places for a mask that grows: few sizes, since every new one is compiled anew."""
@@ -139,10 +156,8 @@ class Network:
 
     def _fill(self, vector: Tensor, values: Tensor, kept: int) -> None:
         """Write what is trained of a theta's values where the vector has it."""
-        fixed = self.fixed
-        vector[:fixed] = values[kept:][self._trained]
-        vector[fixed : fixed + kept] = values[:kept]
-        vector[fixed + kept :] = 0
+        trained = torch.cat([values[kept:][self._trained], values[:kept]])
+        vector.zero_()[self.places(kept)] = trained
 
     @torch.no_grad()
     def vector_of(self, theta: Theta) -> Tensor:
@@ -156,18 +171,13 @@ class Network:
         """1 for each value of the vector that decays, 0 for others; None if all do."""
         if rule.decay_norms:
             return None
-        dense = self.layout.param_spec.dense
-        shapes = {**self.layout.own, **{n: s for n, s in dense.items() if n in self.layout.weights}}
-        marks = [
-            torch.full((torch.Size(shape).numel(),), float(is_decayed(shape, rule)))
-            for shape in shapes.values()
-        ]
-        return torch.cat([*marks, torch.ones(self.capacity)]).to(self.device)
+        undecayed = {n for n, s in self.layout.param_spec.dense.items() if not is_decayed(s, rule)}
+        return self.at_vector(self.marked(undecayed)).to(torch.float32)
 
     @torch.no_grad()
     def follow(self, other: "Network") -> None:
         """Compute with the values of another network of the same layout, in this precision."""
-        self.reserve(other.capacity)
+        self.reserve_like(other)
         self.flat.zero_()
         self.vector.zero_()[: len(other.vector)] = other.vector
         self.slots.fill_(self.layout.nowhere)[: len(other.slots)] = other.slots
@@ -176,26 +186,33 @@ class Network:
         self._mask = other.mask
         self.spread()
 
-    def marked(self, idle: Collection[str]) -> Tensor:
-        """What moves in training, but for some parameters: own ones first, then places."""
+    def marked(self, without: Collection[str]) -> Tensor:
+        """True for all values but those of some parameters: own ones first, then places."""
         own = [
-            torch.full((torch.Size(shape).numel(),), name not in idle)
+            torch.full((torch.Size(shape).numel(),), name not in without)
             for name, shape in self.layout.own.items()
         ]
         places = torch.ones(self.layout.slots, dtype=torch.bool)
         for name in self.layout.weights:
-            self.layout.view(name, places).fill_(name not in idle)
+            self.layout.view(name, places).fill_(name not in without)
         return torch.cat([*own, places]).to(self.device)
 
     def at_vector(self, marked: Tensor) -> Tensor:
         """Such marks for each value of the vector, under the mask of now."""
         own, places = marked.split([self.layout.own_size, self.layout.slots])
-        return torch.cat([own, places.index_select(0, self.slots)])
+        return torch.cat([own, self.gathered(places)])
+
+    def gathered(self, places: Tensor) -> Tensor:
+        """What lies at the places of the vector's weights."""
+        return places if self.whole else places.index_select(0, self.slots)
 
     def spread(self) -> None:
         """Write the trained weights to where the network reads them."""
         weights = self.vector[self.layout.own_size :].to(self.dtype)
-        self.flat.index_copy_(0, self.slots, weights)
+        if self.whole:
+            self.flat.copy_(weights)
+        else:
+            self.flat.index_copy_(0, self.slots, weights)
 
     @torch.no_grad()
     def measure(self, values: Tensor, names: Sequence[str]) -> None:
@@ -218,9 +235,10 @@ class Network:
         """The values as they are now."""
         kept = self.mask.count
         dense = torch.empty(len(self._trained) + len(self._measured), device=self.device)
-        dense[self._trained] = self.vector[: self.fixed]
+        trained = self.vector[self.places(kept)]
+        dense[self._trained] = trained[: self.fixed]
         dense[self._measured] = self.measured([*self.layout.statistics])
-        vector = torch.cat([self.vector[self.fixed : self.fixed + kept], dense])
+        vector = torch.cat([trained[self.fixed :], dense])
         return Theta(self.mask, fetched(vector).numpy())
 
     def tensors(self) -> dict[str, Tensor]:

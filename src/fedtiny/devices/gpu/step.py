@@ -235,17 +235,9 @@ class Step:
         return images.to(self.network.dtype), labels
 
     def _updated(self, gradients: Mapping[str, Tensor], loss: Tensor) -> None:
-        layout, network = self.network.layout, self.network
-        parts = []
-        for name, gap in zip(layout.weights, self.gaps, strict=True):
-            parts += [layout.flattened(name, gradients[name]), gap]
-        flat = torch.cat(parts)
-        if len(self.sums):
-            self.sums += flat
-        own = [gradients[name].reshape(-1) for name in layout.own]
-        kept = flat.index_select(0, network.slots).to(torch.float32)
+        network = self.network
         before = network.vector.clone() if self.moving is not None else None
-        gradient = torch.cat([*own, kept])
+        gradient = self._gradient(gradients)
         rate: Tensor | float = 1.0
         if self.extruded is not None:
             gradient, rate = self.extruded(network.vector, gradient, self.update.steps)
@@ -258,6 +250,20 @@ class Step:
         self.next += 1
         for key in network.keys:
             key += NEXT
+
+    def _gradient(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """The gradient of the network's vector, in fp32; full gradients are summed up if asked."""
+        layout, network = self.network.layout, self.network
+        own = [gradients[name].reshape(-1) for name in layout.own]
+        parts = []
+        for name, gap in zip(layout.weights, self.gaps, strict=True):
+            parts += [layout.flattened(name, gradients[name]), gap]
+        if network.whole and not len(self.sums):
+            return torch.cat([*own, *(part.to(torch.float32) for part in parts)])
+        flat = torch.cat(parts)
+        if len(self.sums):
+            self.sums += flat
+        return torch.cat([*own, network.gathered(flat).to(torch.float32)])
 
     def record(self, stream: torch.cuda.Stream) -> None:
         """Record the step on this stream; the network's values are spoiled by it."""
