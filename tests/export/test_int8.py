@@ -27,7 +27,6 @@ from .c_program import SANITIZED, compiled, needs_compiler, run
 from .nets import measured, shipped, tiny_model
 from .test_onnx import session
 
-WITHOUT = ("transposed", "product_of_matrices", "softmax", "GROUP_NORM", "LAYER_NORM")
 TARGETS = tuple(name for name, held in c_int8_runtime.WIDTHS.items() if not held.condition)
 DEVICES = {
     "mobilenetv2": ((3, 16, 16), 8),
@@ -41,10 +40,10 @@ DEVICES = {
 
 
 def branches(seed):
-    """Every operation that int8 has, with settings and sources by chance."""
+    """Every operation, with settings and sources by chance."""
     rng = np.random.default_rng(seed)
     b = Branches(seed, (int(rng.integers(1, 5)), *map(int, rng.integers(2, 10, 2))))
-    for name in rng.permutation([name for name in FORMS if name not in WITHOUT]):
+    for name in rng.permutation(list(FORMS)):
         b.ends.append(FORMS[name](b))
     return b.model()
 
@@ -166,15 +165,6 @@ def test_filters_whose_weights_do_not_show_beside_the_bias():
 def test_halves_and_ends():
     held = QParams(0.5, 3)
     assert rounded(np.array([0.25, 0.75, -70.0, 70.0]), held).tolist() == [3, 5, -128, 127]
-
-
-@pytest.mark.parametrize("kind", [Kind.SOFTMAX, Kind.TRANSPOSED_CONVOLUTION])
-def test_operations_without_a_form_are_named(kind):
-    b = Branches(0, (2, 4, 4))
-    made = b.add(kind, 0) if kind == Kind.SOFTMAX else b.layer(kind, 0, 2, kernel=(2, 2))
-    b.ends.append(b.layer(Kind.LINEAR, b.add(Kind.FLATTEN, made), 3))
-    with pytest.raises(ExportError, match=f"int8 activations lack.*{kind.name.lower()}"):
-        quantize(b.model(), np.zeros((8, 2, 4, 4), np.uint8))
 
 
 def test_too_few_images():
