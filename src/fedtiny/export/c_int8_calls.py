@@ -107,7 +107,7 @@ class Int8Calls(Calls):
         fields = (
             made.array(f"{step.name}_multipliers", norm.multipliers.astype(np.int32)),
             made.array(f"{step.name}_shifts", norm.shifts.astype(np.int32)),
-            *(norm.count, _long(norm.epsilon), _long(norm.start)),
+            *(norm.count, norm.fraction, _long(norm.epsilon), _long(norm.start)),
         )
         inner = ", ".join(map(str, fields))
         made.lines.append(f"static const Norm {step.name} = {{\n    {inner},\n}};\n")

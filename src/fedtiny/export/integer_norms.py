@@ -15,6 +15,7 @@ UNIT_SHIFT = 16  # of values with deviation 1
 POWER_SHIFT = 15  # of powers of e
 LARGEST_GROUP = 1 << 22  # values that a norm takes together
 LARGEST_VARIANCE = 1 << 61
+MOST_FRACTION = 12  # bits of a variance
 ROOT_BITS = 60  # of what a root is taken from, or 61
 
 
@@ -28,15 +29,18 @@ class Norm:
     count: int
     multipliers: Integers
     shifts: Integers
+    fraction: int
+    """Bits that variances have behind the point; even."""
     epsilon: int
-    """In squared steps of what is read, times the square of the count."""
+    """In squared steps of what is read, times the square of the count, with that fraction."""
     start: int
 
     def units(self, read: Integers, axes: tuple[int, ...]) -> Integers:
         """Values with mean 0 and deviation 1 along axes, in 2^-16."""
         sums, squares = (part.sum(axes, keepdims=True) for part in (read, read * read))
-        factors, shifts = reciprocal_roots(self.count * squares - sums * sums + self.epsilon)
-        away = self.count * read - sums
+        variances = (self.count * squares - sums * sums) << self.fraction
+        factors, shifts = reciprocal_roots(variances + self.epsilon)
+        away, shifts = self.count * read - sums, shifts - self.fraction // 2
         found: Integers = (away * factors + (np.int64(1) << (shifts - 1))) >> shifts
         return found
 
@@ -56,6 +60,15 @@ class Softmax:
         sums = powers.sum(axis, keepdims=True)
         found: Integers = powers * ((self.numerator + sums // 2) // sums) + self.start
         return found
+
+
+def fraction_of(count: int) -> int:
+    """How many bits of a fraction the variances of so many bytes leave in 60 bits, at most 12.
+
+    >>> fraction_of(2), fraction_of(1 << 17), fraction_of((1 << 17) + 1), fraction_of(1 << 22)
+    (12, 12, 10, 2)
+    """
+    return min(MOST_FRACTION, ROOT_BITS - 14 - 2 * (count - 1).bit_length())
 
 
 def reciprocal_roots(numbers: Integers) -> tuple[Integers, Integers]:

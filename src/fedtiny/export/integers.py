@@ -23,6 +23,7 @@ from fedtiny.export.integer_norms import (
     Integers,
     Norm,
     Softmax,
+    fraction_of,
 )
 from fedtiny.export.network import QParams, TinyModel, filters_first, quantise
 from fedtiny.export.quantize import LEAST, MOST, STEPS, is_logits
@@ -112,7 +113,9 @@ class Arithmetic:
         channels, rows, columns = self._shape(step.gives)
         is_group = step.action == "group_norm"
         count = channels // node.groups * rows * columns if is_group else channels
-        epsilon = held.epsilon * (count / self.qparams[step.reads[0]].scale) ** 2
+        fraction = fraction_of(count)
+        steps = count / self.qparams[step.reads[0]].scale
+        epsilon = held.epsilon * steps**2 * 2.0**fraction
         if count > LARGEST_GROUP or not epsilon < LARGEST_VARIANCE:
             raise ExportError(f"{node.name!r} reads too many or too small values for int8")
         multipliers = held.gamma.astype(np.float64) / out * 2.0**UNIT_SHIFT
@@ -122,6 +125,7 @@ class Arithmetic:
             count,
             np.rint(multipliers).astype(np.int64),
             np.rint(shifts).astype(np.int64),
+            fraction,
             max(1, round(epsilon)),
             self.start(step.gives),
         )

@@ -3,7 +3,8 @@
 typedef struct {
     const int32_t *multipliers, *shifts;
     int32_t count;
-    int64_t epsilon; /* in squared steps of what is read, times the square of `count` */
+    int fraction; /* bits of a variance behind the point */
+    int64_t epsilon; /* in squared steps of what is read, times the square of `count`, with them */
     int64_t start;
 } Norm;
 
@@ -38,8 +39,9 @@ static uint32_t root_of(uint64_t number)
 static void finish_moments(const Norm *norm, Moments *moments)
 {
     const int64_t square = (int64_t)moments->sum * moments->sum;
-    uint64_t variance = (uint64_t)(norm->count * moments->squares - square + norm->epsilon);
-    moments->shift = 44;
+    uint64_t variance = (uint64_t)(norm->count * moments->squares - square) << norm->fraction;
+    variance += (uint64_t)norm->epsilon;
+    moments->shift = 44 - norm->fraction / 2;
     for (; variance < UINT64_C(1) << 60; variance <<= 2)
         --moments->shift;
     moments->factor = (int32_t)((UINT64_C(1) << 60) / root_of(variance));
