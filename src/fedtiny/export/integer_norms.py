@@ -15,7 +15,7 @@ UNIT_SHIFT = 16  # of values with deviation 1
 POWER_SHIFT = 15  # of powers of e
 LARGEST_GROUP = 1 << 22  # values that a norm takes together
 LARGEST_VARIANCE = 1 << 61
-MOST_FRACTION = 12  # bits of a variance
+MAX_FRACTION = 12  # bits of a variance
 ROOT_BITS = 60  # of what a root is taken from, or 61
 
 
@@ -68,7 +68,7 @@ def fraction_of(count: int) -> int:
     >>> fraction_of(2), fraction_of(1 << 17), fraction_of((1 << 17) + 1), fraction_of(1 << 22)
     (12, 12, 10, 2)
     """
-    return min(MOST_FRACTION, ROOT_BITS - 14 - 2 * (count - 1).bit_length())
+    return min(MAX_FRACTION, ROOT_BITS - 14 - 2 * (count - 1).bit_length())
 
 
 def reciprocal_roots(numbers: Integers) -> tuple[Integers, Integers]:
