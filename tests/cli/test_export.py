@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
+from fedtiny import models
 from fedtiny.cli.predict import shares_of
 from fedtiny.data import digits
 from fedtiny.export import numpy_model, packed
@@ -19,6 +20,7 @@ from fedtiny.export.numpy_model import read_image
 from fedtiny.export.source import pack_run
 
 from ..bare import bare_python
+from ..export.nets import assert_close, measured, tiny_model
 from ..runs.tiny import FLAGS, assert_one_sentence, own_data, tiny, train
 
 
@@ -373,6 +375,22 @@ def test_a_packed_model_is_calibrated_on_images_that_are_named(fedtiny, shipped,
     place = ["--format", "c", "--activations", "int8", "--out", tmp_path / "c"]
     said = fedtiny("export", shipped / "model.packed", *place, "--calibrate", tmp_path / "some.npz")
     assert "on 50 calibration images" in said.out
+
+
+def test_int8_of_a_small_transformer(fedtiny, tmp_path):
+    made = measured(models.build("vit_tiny", (1, 8, 8), 10, width=12), (1, 8, 8), 0.3)
+    source, file = tmp_path / "vit.packed", tmp_path / "int8.packed"
+    source.write_bytes(packed.packed(tiny_model(made)))
+    images, labels = digits().train.images[:12], digits().train.labels[:12]
+    np.savez(tmp_path / "some.npz", x=images, y=labels)
+    calibrated = ["--activations", "int8", "--calibrate", tmp_path / "some.npz"]
+    assert fedtiny("export", source, *calibrated, "--out", file).code == 0
+    floats, integers = (numpy_model.load(path)(images) for path in (source, file))
+    assert_close(integers, floats, 0.05)
+    place = tmp_path / "c"
+    assert fedtiny("export", source, *calibrated, "--format", "c", "--out", place).code == 0
+    text = (place / "model.c").read_text()
+    assert all(f"    {name}(" in text for name in ("layer_norm", "softmax", "multiply_matrices"))
 
 
 @pytest.mark.parametrize(

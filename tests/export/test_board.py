@@ -164,6 +164,8 @@ def sources(tmp_path_factory):
     made = quantize(model, samples(model, 12))
     for target in ("generic", "cortex-m", "cortex-m-dsp"):
         write_int8(made, folder / target, target=target)
+    dense = tiny_model(shipped("small", 1.0))
+    write_int8(quantize(dense, samples(dense, 8)), folder / "dense", target="cortex-m")
     everything = Branches(1, (3, 6, 6))
     everything.ends += [form(everything) for form in FORMS.values()]
     for values in ("int8", "fp32"):
@@ -177,7 +179,8 @@ def test_no_warning_for_a_core(core, sources, tmp_path):
     (compiler, packages), flags = CORES[core]
     if not shutil.which(compiler):
         pytest.skip(f"needs Debian's {packages}")
-    files = [sources / name / "model.c" for name in ("generic", "cortex-m", "int8", "fp32")]
+    files = [sources / name / "model.c" for name in ("generic", "cortex-m", "dense")]
+    files += [sources / name / "model.c" for name in ("int8", "fp32")]
     files += [sources / "cmake" / "classify.c"]
     files += [sources / "cmake" / "cortex_m.c"] if compiler == ARM[0] else []
     order = [compiler, *flags.split(), "-include", "math.h", "-E", "-x", "c", "/dev/null"]

@@ -104,7 +104,7 @@ def test_the_larger_part_of_a_file_is_its_layers():
     for values in ("fp32", "fp16", "int8"):
         data = packed.packed(model, values)
         header = 8 + int.from_bytes(data[:8], "little")
-        layers = sum(layer_bytes(model.net, values).values())
+        layers = sum(layer_bytes(model, values).values())
         assert len(data) == header + layers + 16, "header, layers, digest"
 
 

@@ -159,7 +159,7 @@ def _packed_layers(model: TinyModel) -> Table:
     headings = ("layer", "shape", "kept", "density", "bytes", "")
     title = "Packed layers, dead channels left out"
     shown = formatting.titled(title, *headings, left=("layer", ""), no_wrap=True)
-    layers, sizes = model.net.weights, layer_bytes(model.net, model.held)
+    layers, sizes = model.net.weights, layer_bytes(model, model.held)
     counts = {name: len(weights.values) for name, weights in layers.items()}
     largest = max(1, *counts.values())
     for name, weights in layers.items():

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedtiny.errors import ModelError
-from fedtiny.export.c_program import fused
+from fedtiny.export.c_program import ACTIONS, fused
 from fedtiny.export.network import QParams
-from fedtiny.export.quantize import LEAST, MOST, check_kinds, is_logits
-from fedtiny.graph.ir import Graph
+from fedtiny.export.quantize import LEAST, MOST, is_logits
+from fedtiny.graph.ir import Graph, Kind
+from fedtiny.graph.operations import lacking
 
+KINDS = {*ACTIONS} - {Kind.BATCH_NORM}  # which is a layer then
 LEAST_SCALE, LARGEST_SCALE = 1e-30, 1e30
 
 
@@ -23,7 +25,8 @@ def records_of(activations: Mapping[int, QParams]) -> list[list[Any]]:
 
 def activations_of(records: Any, graph: Graph) -> dict[int, QParams]:
     """What `records_of` was given, of records that may not be what they should."""
-    check_kinds(graph)
+    if lacks := lacking(graph.nodes, KINDS):
+        raise ModelError(f"its activations are int8, and it has {lacks:.60}")
     steps = list(fused(graph))
     needed = [step.gives for step in steps if not is_logits(step, steps)]
     if not isinstance(records, list) or [record[0] for record in records] != needed:

@@ -8,11 +8,10 @@ from fedtiny.export.c_int8_calls import Int8Calls, zero_points
 from fedtiny.export.c_int8_runtime import WIDTHS, Target
 from fedtiny.export.c_plan import plan
 from fedtiny.export.c_source import CReport, Source, write_source
-from fedtiny.export.c_tables import table
+from fedtiny.export.c_tables import layer_tables
 from fedtiny.export.c_text import Declarations
 from fedtiny.export.integers import Arithmetic
 from fedtiny.export.network import TinyModel
-from fedtiny.export.quantize import check_kinds
 
 BYTES_OF_KEPT, BYTES_OF_SUM = 8, 4
 
@@ -33,7 +32,6 @@ class Int8Source(Source):
     """The text of a model whose activations are int8."""
 
     def __init__(self, model: TinyModel, target: Target, prefix: str) -> None:
-        check_kinds(model.net.graph)
         self.target = target
         self.arithmetic = Arithmetic(model)
         super().__init__(model, "int8", prefix)
@@ -41,7 +39,7 @@ class Int8Source(Source):
     def _prepare(self) -> None:
         """Tables, places in memory and calls."""
         net = self.tiny.net
-        tables = {name: table(weights, "int8") for name, weights in net.weights.items()}
+        tables = layer_tables(net, "int8")
         zeros = zero_points(self.program, self.arithmetic)
         self.plan = plan(self.program, zeros)
         calls = Int8Calls(

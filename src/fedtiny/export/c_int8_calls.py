@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.export.c_calls import LAYERS, Calls
+from fedtiny.export.c_calls import LAYERS, NORMS, Calls
 from fedtiny.export.c_steps import Program, Step
 from fedtiny.export.c_text import Declarations, literal
 from fedtiny.export.integers import TERM_SHIFT, Arithmetic
@@ -26,6 +26,10 @@ ARGUMENTS = {
     "add": "{read}, {other}, {out}, {by_first}, {by_second}, {start}, {range}",
     "multiply": "{read}, {other}, {out}, {zeros}, {product}, {start}",
     "multiply_planes": "{read}, {other}, {out}, {zeros}, {product}, {start}",
+    "multiply_matrices": "{read}, {other}, {out}, {zeros}, {product}, {start}",
+    "group_norm": "&{name}, {read}, {out}, {groups}",
+    "layer_norm": "&{name}, {read}, {out}",
+    "softmax": "&{name}, {read}, {out}, {axis}",
     "permute": "{read}, {out}, {ways}",
     "max_pool": "{window}, {read}, {out}",
     "mean_pool": "{window}, {means}, {read}, {out}, {counted}",
@@ -41,7 +45,7 @@ def zero_points(steps: Program, arithmetic: Arithmetic) -> dict[int, int]:
     """The integer that stands for 0 in each value, of arranged planes too."""
     found = {value: held.zero_point for value, held in arithmetic.qparams.items()}
     for step in steps.steps:
-        if step.action == "split":
+        if step.action in ("split", "spread"):
             found[step.gives] = found[step.reads[0]]
         if step.scratch is not None:
             found[step.scratch] = found[step.reads[0]]
@@ -66,6 +70,10 @@ class Int8Calls(Calls):
         for step in self.program.steps:
             if step.action in LAYERS:
                 self._layer(step, made)
+            elif step.action in NORMS:
+                self._norm(step, made)
+            elif step.action == "softmax":
+                self._softmax(step, made)
             elif step.action in TABLES:
                 made.array(f"{step.name}_table", self.arithmetic.table(step))
             elif step.action == "constant":
@@ -93,6 +101,22 @@ class Int8Calls(Calls):
         )
         inner = ", ".join(map(str, fields))
         made.lines.append(f"static const Layer {step.name} = {{\n    {inner},\n}};\n")
+
+    def _norm(self, step: Step, made: Declarations) -> None:
+        norm = self.arithmetic.norm(step)
+        fields = (
+            made.array(f"{step.name}_multipliers", norm.multipliers.astype(np.int32)),
+            made.array(f"{step.name}_shifts", norm.shifts.astype(np.int32)),
+            *(norm.count, norm.fraction, _long(norm.epsilon), _long(norm.start)),
+        )
+        inner = ", ".join(map(str, fields))
+        made.lines.append(f"static const Norm {step.name} = {{\n    {inner},\n}};\n")
+
+    def _softmax(self, step: Step, made: Declarations) -> None:
+        held = self.arithmetic.softmax(step)
+        powers = made.array(f"{step.name}_powers", held.powers)
+        inner = ", ".join((powers, _long(held.numerator), _long(held.start)))
+        made.lines.append(f"static const Shares {step.name} = {{\n    {inner},\n}};\n")
 
     def _weights(self, step: Step) -> NDArray[np.int8]:
         """A layer's; C reads up to a byte more of one that keeps all of them."""
@@ -143,7 +167,7 @@ class Int8Calls(Calls):
     def _terms(self, step: Step) -> dict[str, Any]:
         """What a call may name."""
         terms = super()._terms(step)
-        if step.action in ("add", "multiply", "multiply_planes"):
+        if step.action == "add" or step.action.startswith("multiply"):
             zeros = [self.zeros[value] for value in step.reads]
             terms["zeros"] = f"{zeros[0]}, {zeros[1]}"
         if step.action.startswith("multiply"):

@@ -29,9 +29,15 @@ PARTS: dict[str, tuple[str, ...]] = {
     "connect_logits": ("neuron",),
     "split": (),
     "convolve_planes": ("list_weights", "split"),
+    "spread": (),
     "add": ("limited",),
     "multiply": ("limited", "scaled"),
     "multiply_planes": ("limited", "scaled"),
+    "multiply_matrices": ("limited", "scaled"),
+    "norm": ("limited", "scaled"),
+    "group_norm": ("norm",),
+    "layer_norm": ("norm",),
+    "softmax": ("limited",),
     "look_up": (),
     "span": (),
     "window": ("span",),
@@ -50,7 +56,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 """As those of the runtime for floats."""
 MOVING = (
     *("tensor", "load_values", "span", "window", "upsample", "copy", "reshape"),
-    *("permute", "flatten"),
+    *("permute", "flatten", "spread"),
 )
 """Parts that move values and compute nothing: those for floats, with another type."""
 SHARED = ("result", "profile", "model.h")

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
 from fedtiny.export.c_text import Declarations
-from fedtiny.export.network import Values, quantise
+from fedtiny.export.network import Values, filters_first, quantise
 from fedtiny.graph.arrays import Lowered, Weights
-from fedtiny.graph.ir import Kind
 
 MAX_ESCAPE = 255
 Array = NDArray[Any]
@@ -49,20 +48,6 @@ def table(weights: Weights, values: str) -> Table:
         return Table(inputs, taps, steps, escape, kept, scales, weights.bias, most)
     complete = _spread(numbers, places, weights.size)
     return Table(inputs, taps, None, 0, complete, scales, weights.bias, inputs)
-
-
-def turned_weights(weights: Weights, groups: int) -> Weights:
-    """Those of the convolution that a transposed one is: filters first, every kernel turned."""
-    channels, filters, rows, columns = weights.shape
-    places = np.unravel_index(
-        weights.positions, (groups, channels // groups, filters, rows, columns)
-    )
-    group, channel, filter, row, column = places
-    shape = (groups * filters, channels // groups, rows, columns)
-    turned = (group * filters + filter, channel, rows - 1 - row, columns - 1 - column)
-    indices = np.ravel_multi_index(turned, shape)
-    order = np.argsort(indices)
-    return Weights(shape, indices[order], weights.values[order], weights.bias)
 
 
 def _spread(numbers: Array, places: NDArray[np.int64], size: int) -> Array:
@@ -112,10 +97,10 @@ def _bytes(gaps: NDArray[np.int64], escape: int) -> NDArray[np.uint8]:
 
 def layer_tables(net: Lowered, values: Values) -> dict[str, Table]:
     """The table of every layer, by its name."""
-    transposed = {n.name: n for n in net.graph.nodes if n.kind == Kind.TRANSPOSED_CONVOLUTION}
+    nodes = {node.name: node for node in net.graph.nodes}
     return {
-        name: table(turned_weights(w, transposed[name].groups) if name in transposed else w, values)
-        for name, w in net.weights.items()
+        name: table(filters_first(nodes[name], weights), values)
+        for name, weights in net.weights.items()
     }
 
 

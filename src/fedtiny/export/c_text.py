@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from fedtiny.errors import ExportError
 
 LINE = 100
-TYPES = {"int8": "int8_t", "uint8": "uint8_t", "int32": "int32_t", "float32": "float"}
+TYPES = {
+    **{name: f"{name}_t" for name in ("int8", "uint8", "uint16", "int32")},
+    "float32": "float",
+}
 
 
 def array(name: str, values: NDArray[Any]) -> str:

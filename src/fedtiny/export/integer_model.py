@@ -12,21 +12,29 @@ from numpy.typing import NDArray
 
 from fedtiny.errors import ExportError
 from fedtiny.export.c_steps import Step
+from fedtiny.export.integer_norms import Integers, Norm
 from fedtiny.export.integers import (
+    CONSTANT_SHIFT,
     RAW_SHIFT,
     SHIFT,
     TERM_SHIFT,
     Arithmetic,
-    Integers,
     Layer,
     rounded,
 )
-from fedtiny.export.network import TinyModel
+from fedtiny.export.network import TinyModel, filters_first
 from fedtiny.export.numpy_model import NumpyModel
-from fedtiny.export.quantize import LEAST, MOST, TABLES, check_kinds, is_logits
-from fedtiny.graph.arithmetic import FORMS
+from fedtiny.export.quantize import LEAST, MOST, TABLES, is_logits
+from fedtiny.graph.arithmetic import AXES, FORMS
 from fedtiny.graph.arrays import Floats
-from fedtiny.graph.windows import by_channel, convolved, counted, mean_pooled
+from fedtiny.graph.ir import Kind
+from fedtiny.graph.windows import (
+    by_channel,
+    convolved,
+    convolved_transposed,
+    counted,
+    mean_pooled,
+)
 
 LARGEST_RAW = 1e6  # of a measured value in 256ths of a step
 LARGEST_MEAN = 1 << 54
@@ -40,7 +48,6 @@ class IntegerModel(NumpyModel):
     """
 
     def __init__(self, model: TinyModel) -> None:
-        check_kinds(model.net.graph)
         super().__init__(model)
         self.arithmetic = Arithmetic(model)
 
@@ -114,7 +121,10 @@ class IntegerModel(NumpyModel):
 
     def _sums(self, step: Step, layer: Layer, read: NDArray[np.int8]) -> Integers:
         values = self._centred(step.reads[0], read).astype(np.float64)
-        sums = convolved(values, step.node, layer.weights).astype(np.int64)
+        form = convolved
+        if step.node.kind == Kind.TRANSPOSED_CONVOLUTION:
+            form = convolved_transposed
+        sums = form(values, step.node, filters_first(step.node, layer.weights)).astype(np.int64)
         return sums + by_channel(layer.biases, sums)
 
     def _layer(
@@ -135,6 +145,26 @@ class IntegerModel(NumpyModel):
     def _multiplied(self, step: Step, first: Integers, second: Integers) -> NDArray[np.int8]:
         scaled = first * second * self.arithmetic.product(step) + self.arithmetic.start(step.gives)
         return _cut_off(scaled >> SHIFT, *self.arithmetic.limits(step))
+
+    def _multiplied_matrices(
+        self, step: Step, first: Integers, second: Integers
+    ) -> NDArray[np.int8]:
+        sums = (first.astype(np.float64) @ second.astype(np.float64)).astype(np.int64)
+        scaled = sums * self.arithmetic.product(step) + self.arithmetic.start(step.gives)
+        return _cut_off(scaled >> SHIFT, *self.arithmetic.limits(step))
+
+    def _group_norm(self, step: Step, read: Integers) -> NDArray[np.int8]:
+        norm = self.arithmetic.norm(step)
+        groups = read.reshape(step.node.groups, -1, *read.shape[1:])
+        return _scaled_units(norm, norm.units(groups, (1, 3, 4)).reshape(read.shape))
+
+    def _layer_norm(self, step: Step, read: Integers) -> NDArray[np.int8]:
+        norm = self.arithmetic.norm(step)
+        return _scaled_units(norm, norm.units(read, (0,)))
+
+    def _softened(self, step: Step, read: Integers) -> NDArray[np.int8]:
+        scaled = self.arithmetic.softmax(step).scaled(read, AXES[step.node.axis])
+        return _cut_off(scaled >> TERM_SHIFT, LEAST, MOST)
 
     def _mean_pool(self, step: Step, read: Integers) -> NDArray[np.int8]:
         counts = np.rint(counted(read[:1, :1].astype(np.float64), step.node)).astype(np.int64)
@@ -168,9 +198,19 @@ COMPUTED: dict[str, Callable[..., NDArray[np.int8]]] = {
     "add": IntegerModel._added,
     "multiply": IntegerModel._multiplied,
     "multiply_planes": IntegerModel._multiplied,
+    "multiply_matrices": IntegerModel._multiplied_matrices,
+    "group_norm": IntegerModel._group_norm,
+    "layer_norm": IntegerModel._layer_norm,
+    "softmax": IntegerModel._softened,
     "mean_pool": IntegerModel._mean_pool,
     "adaptive_pool": IntegerModel._adaptive_pool,
 }
+
+
+def _scaled_units(norm: Norm, units: Integers) -> NDArray[np.int8]:
+    scaled = units * by_channel(norm.multipliers, units) + norm.start
+    scaled += by_channel(norm.shifts, units) << (SHIFT - CONSTANT_SHIFT)
+    return _cut_off(scaled >> SHIFT, LEAST, MOST)
 
 
 def _cut_off(values: Integers | NDArray[np.int32], low: int, high: int) -> NDArray[np.int8]:

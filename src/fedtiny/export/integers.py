@@ -15,22 +15,32 @@ from fedtiny.data.transforms import ArrayTransform
 from fedtiny.errors import ExportError
 from fedtiny.export.c_program import fused
 from fedtiny.export.c_steps import Step
-from fedtiny.export.network import QParams, TinyModel, quantise
-from fedtiny.export.quantize import LEAST, MOST, is_logits
+from fedtiny.export.integer_norms import (
+    LARGEST_GROUP,
+    LARGEST_VARIANCE,
+    POWER_SHIFT,
+    UNIT_SHIFT,
+    Integers,
+    Norm,
+    Softmax,
+    fraction_of,
+)
+from fedtiny.export.network import QParams, TinyModel, filters_first, quantise
+from fedtiny.export.quantize import LEAST, MOST, STEPS, is_logits
 from fedtiny.graph.arithmetic import FORMS
 from fedtiny.graph.arrays import Weights
+from fedtiny.graph.ir import Shape
 
-Integers = NDArray[np.int64]
 SHIFT = 32
-TERM_SHIFT = 24  # of what is added to the sums of a layer, and of means
-CONSTANT_SHIFT = 12  # of the biases of filters without weights
+TERM_SHIFT = 24  # of what is added to the sums of a layer, and of means and shares
+CONSTANT_SHIFT = 12  # of the biases of filters without weights, and of norms
 LARGEST_SUM = (1 << 31) - 1
 RAW_SHIFT = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer at one place of the network, its weights as integers.
+    """A layer at one place of the network, its weights as integers, those of filters first.
 
     `biases` are in steps of the sums; `multipliers` lead from sums to what the layer gives.
     """
@@ -87,9 +97,46 @@ class Arithmetic:
         return _checked(step, ratio * 2**TERM_SHIFT)
 
     def product(self, step: Step) -> int:
-        """What the product of two values is multiplied by."""
+        """What the product of two values, or a sum of such, is multiplied by."""
         first, second = (self.qparams[value].scale for value in step.reads)
+        terms = self._shape(step.reads[0])[2] if step.action == "multiply_matrices" else 1
+        if terms * STEPS**2 > LARGEST_SUM:
+            raise ExportError(f"a product of matrices has too many terms for int8: {terms}")
         return _checked(step, first * second / self._scale(step) * 2**SHIFT)
+
+    def _shape(self, value: int) -> Shape:
+        return self.model.net.graph.shapes[value]
+
+    def norm(self, step: Step) -> Norm:
+        """The integers of a group or layer norm."""
+        held, node, out = self.model.net.norms[step.node.name], step.node, self._scale(step)
+        channels, rows, columns = self._shape(step.gives)
+        is_group = step.action == "group_norm"
+        count = channels // node.groups * rows * columns if is_group else channels
+        fraction = fraction_of(count)
+        steps = count / self.qparams[step.reads[0]].scale
+        epsilon = held.epsilon * steps**2 * 2.0**fraction
+        if count > LARGEST_GROUP or not epsilon < LARGEST_VARIANCE:
+            raise ExportError(f"{node.name!r} reads too many or too small values for int8")
+        multipliers = held.gamma.astype(np.float64) / out * 2.0**UNIT_SHIFT
+        shifts = held.beta.astype(np.float64) / out * 2.0**CONSTANT_SHIFT
+        _checked(step, float(np.abs([multipliers, shifts]).max()))
+        return Norm(
+            count,
+            np.rint(multipliers).astype(np.int64),
+            np.rint(shifts).astype(np.int64),
+            fraction,
+            max(1, round(epsilon)),
+            self.start(step.gives),
+        )
+
+    def softmax(self, step: Step) -> Softmax:
+        """The integers of a softmax."""
+        read, out = self.qparams[step.reads[0]].scale, self._scale(step)
+        powers = np.rint(np.exp(-read * np.arange(STEPS + 1)) * (1 << POWER_SHIFT))
+        _checked(step, 2.0 ** (TERM_SHIFT - POWER_SHIFT) / out)
+        start = self.start(step.gives, TERM_SHIFT)
+        return Softmax(powers.astype(np.uint16), round(2.0**TERM_SHIFT / out), start)
 
     def _scale(self, step: Step) -> float:
         return self.qparams[step.gives].scale
@@ -108,7 +155,8 @@ class Arithmetic:
 
     def layer(self, step: Step) -> Layer:
         """A layer's integers; a filter without weights has a bias in finer steps."""
-        weights, final = self.model.net.weights[step.node.name], is_logits(step, self.steps)
+        weights = filters_first(step.node, self.model.net.weights[step.node.name])
+        final = is_logits(step, self.steps)
         integers, scales = quantise(weights)
         held = Weights(weights.shape, weights.indices, integers.astype(np.float32), None)
         used = np.zeros(weights.shape[0], dtype=bool)

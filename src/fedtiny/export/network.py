@@ -122,3 +122,29 @@ def quantise(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     scales = np.where(largest > 0, largest / np.float32(LARGEST_INT8), np.float32(1))
     values = np.rint(weights.values / scales[filters]).clip(-LARGEST_INT8, LARGEST_INT8)
     return values.astype(np.int8), scales.astype(np.float32)
+
+
+def filters_first(node: Node, weights: Weights) -> Weights:
+    """A layer's weights as those of a convolution.
+
+    Those of a transposed one are turned; doing so twice gives what was there.
+    """
+    if node.kind != Kind.TRANSPOSED_CONVOLUTION:
+        return weights
+    channels, filters, rows, columns = weights.shape
+    split = (node.groups, channels // node.groups, filters, rows, columns)
+    group, channel, filter, row, column = np.unravel_index(weights.positions, split)
+    turned = (group * filters + filter, channel, rows - 1 - row, columns - 1 - column)
+    shape = turned_shape(node, weights.shape)
+    indices = np.ravel_multi_index(turned, shape)
+    order = np.argsort(indices)
+    kept = None if len(order) == weights.size else indices[order]
+    return Weights(shape, kept, weights.values[order], weights.bias)
+
+
+def turned_shape(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that `filters_first` gives weights of this one."""
+    if node.kind != Kind.TRANSPOSED_CONVOLUTION:
+        return shape
+    channels, filters, *kernel = shape
+    return (node.groups * filters, channels // node.groups, *kernel)

@@ -72,6 +72,21 @@ def linear(s: Steps, number: int, read: list[str], out: str) -> str:
     return s.add("Gemm", [s.row(read[0]), *read[1:]], out, transB=1)
 
 
+def transposed(s: Steps, number: int, read: list[str], out: str) -> str:
+    """Output padding from the stride on, which runtimes refuse, by zeros that are read."""
+    node, window = s.node(number), _convolution(s.node(number))
+    sides = list(zip(node.output_padding, node.stride, node.ends, strict=True))
+    images = [s.image(read[0]), *read[1:]]
+    if any(more >= stride for more, stride, _ in sides):
+        zeros = [max(0, -(-(more - end) // stride)) for more, stride, end in sides]
+        pads = s.numbers(f"{out}.pads", *[0] * 6, *zeros)
+        images[0] = s.add("Pad", [images[0], pads], f"{out}.padded")
+        del window["output_padding"]
+        cut = (e + n * step - more for (more, step, e), n in zip(sides, zeros, strict=True))
+        window["pads"] = [*node.padding, *cut]
+    return s.add("ConvTranspose", images, out, **window)
+
+
 def batch_norm(s: Steps, number: int, read: list[str], out: str) -> str:
     """With running statistics."""
     node = s.node(number)
@@ -215,7 +230,7 @@ FORMS: dict[Kind, Form] = {
     Kind.ADAPTIVE_POOL: adaptive_pool,
     Kind.FLATTEN: flatten,
     Kind.DROPOUT: plain("Identity"),
-    Kind.TRANSPOSED_CONVOLUTION: on_images("ConvTranspose", _convolution),
+    Kind.TRANSPOSED_CONVOLUTION: transposed,
     Kind.GROUP_NORM: group_norm,
     Kind.LAYER_NORM: layer_norm,
     Kind.RELU6: relu6,

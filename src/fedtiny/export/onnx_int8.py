@@ -11,7 +11,7 @@ import numpy as np
 
 from fedtiny.export.c_steps import Step
 from fedtiny.export.integers import Arithmetic
-from fedtiny.export.network import TinyModel
+from fedtiny.export.network import TinyModel, filters_first
 from fedtiny.export.onnx_file import OnnxGraph
 from fedtiny.graph.ir import Kind, Node
 
@@ -53,16 +53,26 @@ class _QuantizedGraph(OnnxGraph):
         """A layer's weights and bias as integers with their scales, one a filter."""
         layer = self.arithmetic.layer(self.layers[number])
         read = self.arithmetic.qparams[self.layers[number].reads[0]].scale
-        shape: tuple[int, ...] = layer.weights.shape
-        if node.kind == Kind.LINEAR and self.net.graph.shapes[number][1:] != (1, 1):
-            shape = (*shape, 1, 1)
-        integers = layer.weights.dense().astype(np.int8).reshape(shape)
         name, scales = f"{node.name}.{number}", layer.scales
-        return [
-            self._dequantized(f"{name}.weight", integers, (scales / read).astype(np.float32)),
-            self._dequantized(f"{name}.bias", layer.biases.astype(np.int32), scales),
-        ]
+        bias = self._dequantized(f"{name}.bias", layer.biases.astype(np.int32), scales)
+        integers = filters_first(node, layer.weights).dense().astype(np.int8)
+        by_filter = (scales / read).astype(np.float32)
+        if node.kind == Kind.TRANSPOSED_CONVOLUTION:
+            return [self._transposed(f"{name}.weight", node, integers, by_filter), bias]
+        if node.kind == Kind.LINEAR and self.net.graph.shapes[number][1:] != (1, 1):
+            integers = integers.reshape(*integers.shape, 1, 1)
+        return [self._dequantized(f"{name}.weight", integers, by_filter), bias]
 
-    def _dequantized(self, name: str, integers: Any, scales: Any) -> str:
+    def _transposed(self, name: str, node: Node, integers: Any, scales: Any) -> str:
+        """Weights whose second axis is that of the filters; those of groups lie along none."""
+        if node.groups == 1:
+            return self._dequantized(name, integers, scales, axis=1)
+        channels, filters, *_ = integers.shape
+        by_group = scales.reshape(node.groups, filters).repeat(channels // node.groups, axis=0)
+        factors = self.array(f"{name}.factors", by_group.reshape(channels, filters, 1, 1))
+        ones = np.ones(channels, dtype=np.float32)
+        return self.add("Mul", [self._dequantized(f"{name}.whole", integers, ones), factors], name)
+
+    def _dequantized(self, name: str, integers: Any, scales: Any, axis: int = 0) -> str:
         arrays = [self.array(f"{name}.integers", integers), self.array(f"{name}.scales", scales)]
-        return self.add("DequantizeLinear", arrays, name, axis=0)
+        return self.add("DequantizeLinear", arrays, name, axis=axis)

@@ -5,7 +5,7 @@ checked before anything is made from it, and what does not fit ends in one sente
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, FedTinyError, ModelError
 from fedtiny.export.activation_records import activations_of, records_of
-from fedtiny.export.network import TinyModel, Values, quantise
+from fedtiny.export.network import TinyModel, Values, filters_first, quantise, turned_shape
 from fedtiny.extras import require
 from fedtiny.federation.wire.indices import Reader, coded, read_positions
 from fedtiny.files import MAX_TENSORS, digest_of, exact_json, read_file, with_text
@@ -92,7 +92,7 @@ def packed(model: TinyModel, values: Values = "fp32") -> bytes:
     _check(model.net.graph)  # what could not be read is not written
     model.net.check_values()
     values = "int8" if model.activations is not None else values
-    tensors = to_tensors(model.net, values)
+    tensors = to_tensors(model, values)
     text = json.dumps(_header(model, values), separators=(",", ":"))
     tensors[DIGEST] = np.frombuffer(bytes.fromhex(digest_of(tensors, text)), np.uint8)
     data: bytes = save(tensors, {METADATA: text})
@@ -165,7 +165,8 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
         raise ModelError("its checksum does not fit")
     graph = Graph(nodes_of(header["steps"], training=False, most=UNTRUSTED.nodes))
     _check(graph)
-    net = from_tensors(tensors, graph, header["values"])
+    with_activations = header["format"] == WITH_ACTIVATIONS
+    net = from_tensors(tensors, graph, header["values"], turned=with_activations)
     net.check_values()
     normalisation = _normalisation(header["input"], channels=graph.shapes[0][0])
     names, card, count = header["classes"], header["card"], graph.shapes[-1][0]
@@ -174,7 +175,7 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
     if not isinstance(card, dict) or _printable_all(card) != card:
         raise ModelError("its model card cannot be shown")
     integers = None
-    if header["format"] == WITH_ACTIVATIONS:
+    if with_activations:
         if header["values"] != "int8":
             raise ModelError("its activations are int8, and its weights are not")
         integers = activations_of(header["activations"], graph)
@@ -196,25 +197,34 @@ def _normalisation(record: Any, channels: int) -> Preparation:
 # The arrays of a network as flat tensors. A layer has `values` (float32, float16, or int8 with a
 # float32 scale for each filter that keeps a weight), `positions` unless it keeps all its weights
 # (bytes, as `federation.wire.indices` codes them), and perhaps a `bias`; a norm has its parts, four
-# of batch norm and two of others; a learned tensor has `values` in float32.
+# of batch norm and two of others; a learned tensor has `values` in float32. With int8 activations a
+# transposed convolution is written as the convolution that it is, so that scales are its filters'.
 
 
-def to_tensors(net: Lowered, values: Values) -> Tensors:
+def to_tensors(model: TinyModel, values: Values) -> Tensors:
     """All of a network's arrays, by name."""
     tensors: Tensors = {}
-    for name, weights in net.weights.items():
+    for name, weights in _written(model):
         tensors |= {f"{name}.{part}": a for part, a in _parts(weights, values).items()}
-    for name, norm in net.norms.items():
+    for name, norm in model.net.norms.items():
         tensors |= {f"{name}.{part}": a for part, a in zip(NORM_PARTS, norm.parts)}  # noqa: B905
-    return tensors | {f"{name}.values": array for name, array in net.parameters.items()}
+    return tensors | {f"{name}.values": array for name, array in model.net.parameters.items()}
 
 
-def layer_bytes(net: Lowered, values: Values) -> dict[str, int]:
+def layer_bytes(model: TinyModel, values: Values) -> dict[str, int]:
     """Number of bytes that each layer's arrays take in a packed file."""
     return {
         name: sum(array.nbytes for array in _parts(weights, values).values())
-        for name, weights in net.weights.items()
+        for name, weights in _written(model)
     }
+
+
+def _written(model: TinyModel) -> Iterator[tuple[str, Weights]]:
+    """Weights as the file has them: with int8 activations those of a filter are always together."""
+    nodes = {node.name: node for node in model.net.graph.layers.values()}
+    for name, weights in model.net.weights.items():
+        turned = model.activations is not None
+        yield name, filters_first(nodes[name], weights) if turned else weights
 
 
 def _parts(weights: Weights, values: Values) -> Tensors:
@@ -232,13 +242,17 @@ def _parts(weights: Weights, values: Values) -> Tensors:
     return parts
 
 
-def from_tensors(tensors: Tensors, graph: Graph, values: Any) -> Lowered:
+def from_tensors(tensors: Tensors, graph: Graph, values: Any, *, turned: bool) -> Lowered:
     """What `to_tensors` was given, of tensors that may not fit or hold what they should."""
     if values not in DTYPES:
         raise ModelError("its values are of no known kind")
     left, shapes = dict(tensors), graph.weight_shapes
     layers = {node.name: node for node in graph.layers.values()}
-    weights = {name: _weights(left, node, shapes[name], values) for name, node in layers.items()}
+    weights = {}
+    for name, node in layers.items():
+        shape = turned_shape(node, shapes[name]) if turned else shapes[name]
+        found = _weights(left, node, shape, values)
+        weights[name] = filters_first(node, found) if turned else found
     norms, parameters = {}, {}
     for node, shape in zip(graph.nodes, graph.shapes, strict=True):
         if node.kind in NORMS and node.name not in norms:
@@ -246,8 +260,7 @@ def from_tensors(tensors: Tensors, graph: Graph, values: Any) -> Lowered:
             taken = (_taken(left, f"{node.name}.{part}", np.float32, shape[0]) for part in parts)
             norms[node.name] = Norm(*taken, epsilon=node.epsilon)
         if node.kind == Kind.PARAMETER and node.name not in parameters:
-            found = _taken(left, f"{node.name}.values", np.float32, prod(shape))
-            parameters[node.name] = found
+            parameters[node.name] = _taken(left, f"{node.name}.values", np.float32, prod(shape))
     if left:
         raise ModelError(f"nothing in it uses {sorted(left)[0]!r:.60}")
     return Lowered(graph, weights, norms, parameters)

@@ -15,11 +15,10 @@ from fedtiny.data.transforms import ArrayTransform
 from fedtiny.errors import ExportError
 from fedtiny.export.c_program import fused
 from fedtiny.export.c_steps import Step
-from fedtiny.export.network import LARGEST_INT8, QParams, TinyModel, as_images
+from fedtiny.export.network import LARGEST_INT8, QParams, TinyModel, as_images, filters_first
 from fedtiny.graph.arithmetic import all_steps
 from fedtiny.graph.arrays import Lowered, Weights
 from fedtiny.graph.ir import Graph, Kind, Node
-from fedtiny.graph.operations import lacking
 from fedtiny.graph.passes import for_inference
 
 SAME = ("concatenate", "slice", "max_pool", "flatten", "permute", "upsample")
@@ -29,14 +28,7 @@ TABLES = (
     *("hyperbolic_tangent", "gelu", "gelu_by_tanh", "scale"),
 )
 """Functions of single values, which are looked up."""
-KINDS = (
-    *(Kind.INPUT, Kind.CONVOLUTION, Kind.LINEAR, Kind.BATCH_NORM, Kind.RELU, Kind.RELU6),
-    *(Kind.LEAKY_RELU, Kind.SILU, Kind.HARD_SWISH, Kind.HARD_SIGMOID, Kind.SIGMOID, Kind.TANH),
-    *(Kind.GELU, Kind.ADD, Kind.MULTIPLY, Kind.SCALE, Kind.CONCAT, Kind.SLICE, Kind.MAX_POOL),
-    *(Kind.MEAN_POOL, Kind.ADAPTIVE_POOL, Kind.FLATTEN, Kind.RESHAPE, Kind.PERMUTE),
-    *(Kind.UPSAMPLE, Kind.PARAMETER),
-)
-"""The operations that have a form in int8."""
+NORMS = ("group_norm", "layer_norm")
 LEAST, MOST = -128, 127  # of an integer
 STEPS = MOST - LEAST
 MIN_IMAGES = 8  # ranges of fewer say little
@@ -45,6 +37,8 @@ AT_ONCE = 32
 LARGEST_BIAS = 1 << 29
 MARGIN = 4  # how many sums of a layer one step of its result spans, at least
 LARGEST_RATIO = 64  # of the scale of a term to that of the sum
+LARGEST_SCALED, LARGEST_SHIFTED = 1 << 14, 1 << 18  # steps that a norm's gamma and beta may be
+FINEST_SHARE = 2.0**-21  # that a softmax may have as the step of its result
 
 
 def quantize(model: TinyModel, images: NDArray[np.generic]) -> TinyModel:
@@ -53,7 +47,6 @@ def quantize(model: TinyModel, images: NDArray[np.generic]) -> TinyModel:
     Its weights are int8 times the scale of their filter, to the bit.
     """
     graph = for_inference(model.net.graph)
-    check_kinds(graph)
     images = as_images(images, model.shape)
     if len(images) < MIN_IMAGES:
         raise ExportError(
@@ -67,12 +60,6 @@ def quantize(model: TinyModel, images: NDArray[np.generic]) -> TinyModel:
     activations = _qparams(steps, ranges, net)
     rounded = _rounded(net, steps, activations)
     return replace(model, net=rounded, held="int8", activations=activations)
-
-
-def check_kinds(graph: Graph) -> None:
-    """Refuse an operation that has no form in int8."""
-    if lacks := lacking(graph.nodes, KINDS):
-        raise ExportError(f"int8 activations lack {lacks}; export the model without them")
 
 
 def is_logits(step: Step, steps: Sequence[Step]) -> bool:
@@ -95,7 +82,7 @@ def _norms_as_layers(net: Lowered) -> Lowered:
         if (norm := norms.pop(node.name, None)) is not None:
             scale, shift = (part.astype(np.float32) for part in norm.scale_and_shift())
             weights[node.name] = Weights((count, 1, 1, 1), None, scale, shift)
-    return replace(net, graph=Graph(tuple(nodes)), weights=weights, norms={})
+    return replace(net, graph=Graph(tuple(nodes)), weights=weights, norms=norms)
 
 
 Ranges = dict[int, tuple[float, float]]
@@ -173,12 +160,18 @@ def _of_range(low: float, high: float) -> QParams:
 def _finest(step: Step, found: Mapping[int, QParams], net: Lowered) -> float:
     """The least scale that a step's result may have."""
     read = [found[value].scale for value in step.reads]
-    if step.action in ("multiply", "multiply_planes"):
+    if step.action.startswith("multiply"):
         return MARGIN * prod(read)
+    if step.action == "softmax":
+        return FINEST_SHARE
+    if step.action in NORMS:
+        norm = net.norms[step.node.name]
+        gamma, beta = (float(np.abs(part).max()) for part in (norm.gamma, norm.beta))
+        return max(gamma / LARGEST_SCALED, beta / LARGEST_SHIFTED)
     if step.action in ("add", "mean_pool", "adaptive_pool"):
         return max(read) / LARGEST_RATIO
     if step.convolves or step.action == "connect":
-        _, scales = short_scales(net.weights[step.node.name])
+        _, scales = short_scales(filters_first(step.node, net.weights[step.node.name]))
         return max([MARGIN * read[0] * float(scales.max()), *(r / LARGEST_RATIO for r in read[1:])])
     return 0.0
 
@@ -204,8 +197,9 @@ def _rounded(net: Lowered, steps: Iterable[Step], found: Mapping[int, QParams]) 
     rounded = dict(net.weights)
     for step in steps:
         if step.node.name in net.weights:
-            name = step.node.name
-            rounded[name] = _rounded_layer(rounded[name], found[step.reads[0]].scale)
+            node, read = step.node, found[step.reads[0]].scale
+            made = _rounded_layer(filters_first(node, rounded[node.name]), read)
+            rounded[node.name] = filters_first(node, made)
     return replace(net, weights=rounded)
 
 

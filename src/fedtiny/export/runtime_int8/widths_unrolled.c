@@ -49,7 +49,7 @@ static int32_t scaled_sum(int32_t sum, int32_t multiplier, int64_t start)
 /* Eight sums at a time, which take eight registers: eight pixels are loaded in two words and widened
    to halves. The stack holds pixels, bias, `to` and the list, and above what is saved `length`. */
 #define GATHER_BY_DSP
-static __attribute__((naked, noinline)) void
+static __attribute__((naked, noinline, unused)) void
 gather_by_dsp(const int8_t *pixels __attribute__((unused)), int32_t bias __attribute__((unused)),
               int32_t *to __attribute__((unused)), const void *list __attribute__((unused)),
               int length __attribute__((unused)))
@@ -125,7 +125,7 @@ typedef struct {
 
 /* The stack holds pixels, weights, `to`, the channels that are left, the four numbers, and above what
    is saved `length`. */
-static __attribute__((naked, noinline)) void
+static __attribute__((naked, noinline, unused)) void
 gather_kernels_by_dsp(const int8_t *pixels __attribute__((unused)),
                       const int8_t *weights __attribute__((unused)),
                       int32_t *to __attribute__((unused)),
