@@ -16,7 +16,6 @@ from fedtiny.federation.secure_exchange import (
     SecureExchange,
     SecureServer,
     is_enough,
-    masked_reply,
     no_sum,
 )
 from fedtiny.federation.transport import ABSENT, Outcome, Traffic
@@ -133,7 +132,11 @@ class _Wire:
         shared = self.exchange.encoding
         encoding = Encoding.told(self.request, terms) if self._encodes else shared
         device, seed = self.fleet.device(reply.device), self.fleet.config.seed
-        sent = masked_reply(device, encoding, terms, reply, seed, repeats=True)
+        numbers, mechanism = encoding.numbers(reply, seed), self.request.mechanism
+        if mechanism:
+            own = mechanism.share_seed(reply.device, numbers.tobytes())
+            numbers = encoding.noisy(numbers, own)
+        sent = device.masked(terms, numbers, self.request.round, self.request.id)
         self.exchange.sum.add(self._up(sent))
 
     def seeds(self, asked: Messages) -> Messages:

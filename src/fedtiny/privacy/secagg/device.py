@@ -190,6 +190,10 @@ class SecureDevice:
         told = {peer: self._decrypted(exchange, peer, encrypted[peer]) for peer in survivors}
         return Message(SHARES, number, self.device, dict(sorted(told.items())))
 
+    def terms(self, number: int) -> Terms:
+        """The terms of the exchange that it is in."""
+        return self._current(number).terms
+
     def _current(self, number: int) -> _Exchange:
         if self._open is None or self._open.terms.number != number:
             raise SecureAggregationError(f"this device is not in exchange {number}, or is done")
