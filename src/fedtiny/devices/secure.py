@@ -7,7 +7,6 @@ from typing import Any
 
 from fedtiny.config import Config
 from fedtiny.devices.device_data import development_count
-from fedtiny.devices.shared_cryptography import SharedCryptography
 from fedtiny.errors import FedTinyError, SecureAggregationError
 from fedtiny.federation.messages import Request
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator
@@ -21,6 +20,7 @@ from fedtiny.federation.secure_exchange import (
 from fedtiny.federation.transport import ABSENT, Outcome, Traffic
 from fedtiny.federation.verbs import BnStatistics, Losses
 from fedtiny.privacy.secagg.ciphers import (
+    Cryptography,
     NoCryptography,
     NoSigningKey,
     SigningKey,
@@ -39,7 +39,7 @@ class SecureFleet:
     """
 
     def __init__(self, config: Config) -> None:
-        ciphers = SharedCryptography() if config.privacy.cryptography else NoCryptography()
+        ciphers = Cryptography() if config.privacy.cryptography else NoCryptography()
         self.config = config
         self.server = SecureServer(config, ciphers)
         self.directory: dict[int, bytes] = {}

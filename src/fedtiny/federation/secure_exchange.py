@@ -151,8 +151,9 @@ def context_of(spec: str, request: Request) -> bytes:
     An id of a request or a version of a theta has 64 bits, of which a server can find two alike.
     """
     mechanism = json.dumps(request.mechanism and request.mechanism.to_plain())
-    asked = wire.encode_request(request, wire.NOTHING_KNOWN)
-    parts = (spec.encode(), mechanism.encode(), asked)
+    mask = request.theta.mask
+    asked = wire.encode_request(request, wire.Known(mask.version))
+    parts = (spec.encode(), mechanism.encode(), mask.digest, asked)
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 
