@@ -1,14 +1,16 @@
 """A node's own account: the same noise for the same question, one sum of it, and a limit."""
 
 import shutil
+import sqlite3
 import stat
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import FedTinyError, SecureAggregationError
 from fedtiny.flower.node_log import NodeError, told_to_server
 from fedtiny.flower.question_account import QuestionAccount
 from fedtiny.flower.question_journal import QuestionJournal
@@ -80,6 +82,54 @@ def test_seeds_are_counted_over_all_sessions(tmp_path):
     own.answer(TERMS, 0.5, b"numbers")
     own.tell(TERMS, [3], SEEDS)
     assert refusal(own.tell, AGAIN, [2], SEEDS).startswith("of too many neighbors the seed")
+
+
+def summed(owners, terms, devices, draw):
+    """Whether a server that lies as it likes gets the sum of these devices in a session.
+
+    Of every mask that one of them shares with another device it asks either end for the seed.
+    """
+    others = set(terms.participants) - devices
+    try:
+        for one, other in ((one, other) for one in devices for other in others):
+            teller, peer = (one, other) if draw.random() < 0.7 else (other, one)
+            owners[teller].tell(terms, [peer], SEEDS)
+        for one in devices:
+            tellers = [other for other in terms.graph[one] if other in devices]
+            tellers += [other for other in terms.graph[one] if other in others]
+            for teller in tellers[: terms.needed]:
+                owners[teller].tell(terms, [one], SHARES)
+    except SecureAggregationError:
+        return False
+    return True
+
+
+def test_sums_of_all_sessions_are_made_of_large_parts(tmp_path, monkeypatch):
+    """Seven devices, of whose six neighbors four are needed: no part has fewer than three."""
+    monkeypatch.setattr(sqlite3, "connect", partial(unsynced, sqlite3.connect))
+    draw, found = np.random.default_rng(0), []
+    first = replace(TERMS, participants=tuple(range(7)))
+    second = replace(first, run=AGAIN.run)
+    for trial in range(12):
+        owners = [account(tmp_path, name=f"{trial} {device}") for device in range(7)]
+        for own in owners:
+            own.answer(first, 0.5, b"numbers")
+        sizes = draw.integers(3, 8, 2)
+        one, other = ({*draw.choice(7, size, replace=False).tolist()} for size in sizes)
+        if summed(owners, first, one, draw) and summed(owners, second, other, draw):
+            found.append((one, other))
+        if summed(owners, second, one, draw):
+            found.append((one, one))
+    assert any(one == other for one, other in found)
+    for one, other in found:
+        assert all(len(part) == 0 or len(part) >= 3 for part in (one - other, other - one))
+
+
+def unsynced(connect, *told, **options):
+    """A data base that need not outlast a power cut."""
+    found = connect(*told, **options)
+    found.execute("PRAGMA synchronous = OFF")
+    return found
 
 
 def test_questions_without_noise_are_counted_each_time(tmp_path):
