@@ -3,12 +3,12 @@
 Bytes: ResNet18 of width 64 on images of 32 x 32, density 0.01, ten devices, by the cost model, that
 tests hold against what crosses the transport; with growth by `gradient` the table of a round that
 adjusts. Processor time: digits, ResNet18 of width 16, 100 simulated devices of which 20 are asked,
-in one process; the same round without secure aggregation, with it, without its cryptography, and
-with noise in shares on the devices. Modes take turns, and a ratio is that of rounds side by side,
-since a machine may be busy; pairs of devices that meet for the first time agree on a secret, which
-is in the first rounds. Many: the protocol alone, every device and the server in one process, each
-pair's secret computed by both, on vectors of as many values as ResNet18 has at density 0.01, one
-device in fifty dropped.
+in one process, each end making its own secrets, keys and masks; the same round without secure
+aggregation, with it, without its cryptography, and with noise in shares on the devices. Modes take
+turns, and a ratio is that of rounds side by side, since a machine may be busy; pairs of devices
+that meet for the first time agree on a secret, which is in the first rounds. Many: the protocol
+alone, every device and the server in one process, each pair's secret computed by both, on vectors
+of as many values as ResNet18 has at density 0.01, one device in fifty dropped.
 
     python benchmarks/secure_aggregation.py [--rounds 40] [--devices 100 1000] [--values 137633]
                                             [--json FILE]

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedtiny.cli import main
 from fedtiny.config.flat import nested
-from fedtiny.errors import ConfigError
+from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.flower.client import shard_of
 from fedtiny.flower.settings import read
 
@@ -112,6 +112,21 @@ def test_a_node_whose_data_does_not_fit_is_told_why_in_its_own_log(tmp_path, cap
     assert "odd takes no part: data: " in said
     assert str(odd) not in said
     assert "fox" not in said
+
+
+def test_a_node_with_data_of_its_own_loads_no_set_that_the_server_names(
+    tmp_path, monkeypatch, capsys
+):
+    """Not even if it has the number of a part."""
+    loaded = []
+    monkeypatch.setattr("fedtiny.flower.client.load_data", loaded.append)
+    own = str(write_folder(tmp_path / "own"))
+    node = {"name": "anna", "data": own, "partition-id": 0, "num-partitions": 1}
+    with pytest.raises(FedTinyError, match="0 nodes came"):
+        federate(Grid({100: node}), own_config(tmp_path, 1), tmp_path / "run", test="devices")
+    said = "this node has data of its own, and takes part only in runs with flower.data = 'own'"
+    assert said in capsys.readouterr().out
+    assert loaded == []
 
 
 def test_back_under_another_id_a_node_may_play_a_smaller_ones_device(tmp_path):

@@ -354,11 +354,12 @@ def test_a_list_with_a_key_twice_or_of_another_kind_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_noise_of_real_nodes_is_their_own(tmp_path):
-    """It comes from the operating system: another model every time, and the same epsilon."""
+    """It follows from a secret of theirs: other nodes have another model, and the same epsilon."""
     pytest.importorskip("dp_accounting")
     noise = {"noise": "devices", "noise_multiplier": 0.5, "clip": 0.5, "sampling": "fixed"}
     config = secure_tiny(privacy=noise, **ROUNDS)
-    paths = [federate(secure_grid(tmp_path), config, tmp_path / str(k)) for k in range(2)]
+    folders = [tmp_path / "own", tmp_path / "others"]
+    paths = [federate(secure_grid(own), config, own / "run") for own in folders]
     paths.append(train(config, tmp_path / "simulated").path)
     assert len({(path / "model.safetensors").read_bytes() for path in paths}) == 3
     told = [[line["epsilon"] for line in lines(path)] for path in paths]

@@ -187,17 +187,18 @@ def test_a_noise_that_does_not_fit_is_refused_before_anybody_trains(tmp_path, dp
         train(noisy_tiny({"noise_multiplier": 1e6}), tmp_path / "run")
 
 
-def test_outside_the_simulator_noise_comes_of_the_operating_system(dp):
-    """A device that is asked for the same numbers again draws other noise."""
+def test_noise_follows_from_its_seed_alone(dp):
     theta = one_round()[0].sent
     mechanism = Mechanism(0.5, 2.0, 6, 0, 0, 0, shared_by=(40, 0.66))
     request = Request("train", "fedtiny", 0, (Train(1),), theta, mechanism=mechanism)
     encoding = Encoding.planned(request, 6, 1, Bounds())
     reply = Reply(0, 5, theta, metrics={"loss": 0.0})
-    found = [encoding.numbers(reply, 0) for _ in range(2)]
-    assert np.mean(found[0][:-1] == found[1][:-1]) < 0.01
-    repeated = [encoding.numbers(reply, 0, repeats=True) for _ in range(2)]
-    assert np.array_equal(*repeated)
+    numbers = encoding.numbers(reply, 0)
+    one, same, other = (encoding.noisy(numbers, bytes([k]) * 32) for k in (0, 0, 1))
+    assert np.array_equal(one, same)
+    assert np.mean(one[:-1] == other[:-1]) < 0.01
+    assert one[-1] == other[-1] == numbers[-1]
+    assert encoding.noise_multiplier == 2.0
 
 
 def test_terms_that_noise_is_not_scaled_for_are_refused(dp):

@@ -10,7 +10,6 @@ from safetensors.numpy import load_file
 import fedtiny
 from fedtiny.devices import secure
 from fedtiny.devices.secure import SecureFleet
-from fedtiny.devices.shared_cryptography import MAX_BYTES, SharedCryptography
 from fedtiny.errors import ConfigError, SecureAggregationError
 from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.secure import Bounds, Layout, layout_for
@@ -283,13 +282,13 @@ def test_the_cost_model_counts_the_bytes_of_a_steady_round(privacy, monkeypatch)
     still = {"selection": {"kind": "none"}, "pruning": {"progressive": False}}
     assembly = assemble(secure_tiny(SECURE | privacy, **still))
     fedtiny.federation.rounds.prepare(assembly.server, assembly.method)
-    masked, add_stream = [], SharedCryptography.add_stream
+    masked, add_stream = [], Cryptography.add_stream
 
     def counted_stream(self, total, *told):
         masked.append(total.nbytes)
         add_stream(self, total, *told)
 
-    monkeypatch.setattr(SharedCryptography, "add_stream", counted_stream)
+    monkeypatch.setattr(Cryptography, "add_stream", counted_stream)
     for _ in range(2):
         masked.clear()
         result = fedtiny.federation.rounds.next_round(assembly.server, assembly.method, 9)
@@ -405,30 +404,3 @@ def test_a_table_that_cannot_be_read_grows_nothing(tmp_path, monkeypatch):
     run = train(secure_tiny(pruning={"growth": "gradient"}, rounds=1), tmp_path / "run")
     assert run.metrics[0]["mask_change"] == 0
     assert run.metrics[0]["train_loss"] is not None
-
-
-def test_what_two_ends_compute_alike_is_what_each_would_compute():
-    """Secrets, keys and masks that are computed once are those of the real cryptography."""
-    shared, real = SharedCryptography(), Cryptography()
-    one, other = shared.new_key(), shared.new_key()
-    secret = real.new_key(one.private).secret_with(other.public)
-    assert one.secret_with(other.public) == other.secret_with(one.public) == secret
-    assert shared.derived(secret, b"about", 3) == real.derived(secret, b"about", 3)
-    for seed in (bytes(32), b"a" * 32):
-        expected = np.zeros(50, np.uint32)
-        real.add_stream(expected, seed, 1)
-        for sign in (1, -1, 1):
-            total = np.zeros(50, np.uint32)
-            shared.add_stream(total, seed, sign)
-            assert np.array_equal(total, expected if sign > 0 else -expected)
-
-
-def test_few_masks_are_held(monkeypatch):
-    shared, total = SharedCryptography(), np.zeros(1000, np.uint32)
-    monkeypatch.setattr("fedtiny.devices.shared_cryptography.MAX_BYTES", 10 * total.nbytes)
-    for seed in range(25):
-        shared.add_stream(total, bytes([seed]) * 32, 1)
-    assert shared._held == 10 * total.nbytes <= MAX_BYTES
-    for seed in range(25):  # those that were let go are made again
-        shared.add_stream(total, bytes([seed]) * 32, -1)
-    assert not total.any()

@@ -7,7 +7,6 @@ from typing import Any
 
 from fedtiny.config import Config
 from fedtiny.devices.device_data import development_count
-from fedtiny.devices.shared_cryptography import SharedCryptography
 from fedtiny.errors import FedTinyError, SecureAggregationError
 from fedtiny.federation.messages import Request
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator
@@ -16,12 +15,12 @@ from fedtiny.federation.secure_exchange import (
     SecureExchange,
     SecureServer,
     is_enough,
-    masked_reply,
     no_sum,
 )
 from fedtiny.federation.transport import ABSENT, Outcome, Traffic
 from fedtiny.federation.verbs import BnStatistics, Losses
 from fedtiny.privacy.secagg.ciphers import (
+    Cryptography,
     NoCryptography,
     NoSigningKey,
     SigningKey,
@@ -40,7 +39,7 @@ class SecureFleet:
     """
 
     def __init__(self, config: Config) -> None:
-        ciphers = SharedCryptography() if config.privacy.cryptography else NoCryptography()
+        ciphers = Cryptography() if config.privacy.cryptography else NoCryptography()
         self.config = config
         self.server = SecureServer(config, ciphers)
         self.directory: dict[int, bytes] = {}
@@ -133,7 +132,11 @@ class _Wire:
         shared = self.exchange.encoding
         encoding = Encoding.told(self.request, terms) if self._encodes else shared
         device, seed = self.fleet.device(reply.device), self.fleet.config.seed
-        sent = masked_reply(device, encoding, terms, reply, seed, repeats=True)
+        numbers, mechanism = encoding.numbers(reply, seed), self.request.mechanism
+        if mechanism:
+            own = mechanism.share_seed(reply.device, numbers.tobytes())
+            numbers = encoding.noisy(numbers, own)
+        sent = device.masked(terms, numbers, self.request.round, self.request.id)
         self.exchange.sum.add(self._up(sent))
 
     def seeds(self, asked: Messages) -> Messages:

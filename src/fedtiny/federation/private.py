@@ -126,16 +126,16 @@ def mechanism(server: "Server", action: str, program: Program) -> Mechanism | No
 
 
 def spend(server: "Server", outcome: "Outcome") -> None:
-    """Enter a release in the account, and let the clip follow."""
+    """Enter the releases of a question in the account, and let the clip follow."""
     if not server.config.privacy.differential:
         return
     account, config = server.memory[PRIVACY], server.config.privacy
     made = asdict(_release(server, account["noise_multiplier"]))
     releases = [dict(own) for own in account["releases"]]
     if releases and releases[-1].items() >= made.items():
-        releases[-1]["times"] += 1
+        releases[-1]["times"] += outcome.releases
     else:
-        releases.append(made | {"times": 1})
+        releases.append(made | {"times": outcome.releases})
     clip = account["clip"]
     if outcome.within_clip is not None:
         clip = adapted(clip, outcome.within_clip, config.clip_quantile, config.clip_rate)
@@ -220,8 +220,8 @@ def remarks(config: Config) -> tuple[str, ...]:
         return ()
     if config.privacy.noise == "devices":
         return (
-            "simulated devices draw their noise by --seed, so that a run repeats; real ones by "
-            "their operating system; who is asked follows from --seed without "
+            "simulated devices draw their noise by --seed, so that a run repeats; real ones by a "
+            "secret of their own; who is asked follows from --seed without "
             "--privacy.secret-noise",
         )
     return (

@@ -21,7 +21,6 @@ from fedtiny.federation.secure import Bounds, Layout, PrivateLayout, layout_for
 from fedtiny.federation.secure_gradients import BOUND, FIRST_BOUND, GradientTable, table_for
 from fedtiny.federation.transport import ABSENT, NO_SUM, Outcome, Traffic
 from fedtiny.privacy.secagg.ciphers import Ciphers
-from fedtiny.privacy.secagg.device import SecureDevice
 from fedtiny.privacy.secagg.graph import FEWEST
 from fedtiny.privacy.secagg.quantize import Scales
 from fedtiny.privacy.secagg.server import Peers, SecureSum
@@ -74,35 +73,25 @@ class Encoding:
         """Numbers of a vector."""
         return self.scales.count + (self.gradients.size if self.gradients else 0)
 
-    def numbers(self, reply: Reply, seed: int, repeats: bool = False) -> Words:
-        """A device's reply, rounded at random by draws of its own, with its share of the noise.
-
-        What `repeats` has its noise of the run's seed, and the other of the operating system.
-        """
+    def numbers(self, reply: Reply, seed: int) -> Words:
+        """A device's reply, rounded at random by draws of its own."""
         purpose = f"stochastic rounding {self.request.id}"
         draw = generator(seed, purpose, round=self.request.round, device=reply.device)
         weight = self.layout.weight(reply)
         numbers = self.scales.quantized(self.layout.values(reply), weight, draw)
-        if self.scales.noise and self.request.mechanism:
-            keyed = self.request.mechanism.share_seed(reply.device, numbers.tobytes())
-            numbers = self.scales.noisy(numbers, keyed if repeats else secrets.token_bytes(32))
         if not self.gradients:
             return numbers
         return np.concatenate([numbers, self.gradients.filled(reply, weight, draw)])
 
+    @property
+    def noise_multiplier(self) -> float:
+        """That of the noise that devices add to their numbers; 0 if they add none."""
+        mechanism = self.request.mechanism
+        return mechanism.noise_multiplier if mechanism and self.scales.noise else 0.0
 
-def masked_reply(
-    device: SecureDevice,
-    encoding: Encoding,
-    terms: Terms,
-    reply: Reply,
-    seed: int,
-    repeats: bool = False,
-) -> Message:
-    """What a device sends in place of its reply; a simulated one repeats its noise."""
-    request = encoding.request
-    numbers = encoding.numbers(reply, seed, repeats)
-    return device.masked(terms, numbers, request.round, request.id)
+    def noisy(self, numbers: Words, seed: bytes) -> Words:
+        """The numbers with a device's share of the noise, if it adds one; a seed serves once."""
+        return self.scales.noisy(numbers, seed) if self.scales.noise else numbers
 
 
 class SecureServer:
@@ -162,8 +151,9 @@ def context_of(spec: str, request: Request) -> bytes:
     An id of a request or a version of a theta has 64 bits, of which a server can find two alike.
     """
     mechanism = json.dumps(request.mechanism and request.mechanism.to_plain())
-    asked = wire.encode_request(request, wire.NOTHING_KNOWN)
-    parts = (spec.encode(), mechanism.encode(), asked)
+    mask = request.theta.mask
+    asked = wire.encode_request(request, wire.Known(mask.version))
+    parts = (spec.encode(), mechanism.encode(), mask.digest, asked)
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 

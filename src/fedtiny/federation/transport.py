@@ -64,6 +64,9 @@ class Outcome:
     """By device, the largest norm of a part of its reply, as a multiple of the devices' median."""
     within_clip: float | None = None
     """Under differential privacy, the noisy share of the replies that needed no clipping."""
+    releases: int = 1
+    """Under differential privacy, how many sums this question has shown, with those of a run that
+    was stopped before it could use them."""
     clipped: tuple[str, ...] = ()
     """The parts of replies of which a device has clipped values, to sum them unseen."""
     traffic: Traffic = Traffic()

@@ -41,6 +41,11 @@ def shard_of(spec: NodeSpec, device: int, node: NodeConfig) -> DeviceData:
         images = _own_set(spec, user_path(str(node["data"]), "data"))
         own = np.arange(len(images))
     else:
+        if "data" in node:
+            raise NodeError(
+                "this node has data of its own, and takes part only in runs with "
+                "flower.data = 'own'"
+            )
         part = _part(spec, node)
         images, split = _shared_set(spec, str(node.get("data-root", "")))
         own = split.devices.devices[part]

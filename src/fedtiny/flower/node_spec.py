@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -57,6 +57,11 @@ class NodeSpec:
             "device": self.device.to_plain(),
         }
         return json.dumps(plain | ({"session": self.session.hex()} if self.session else {}))
+
+    @cached_property
+    def lasting_text(self) -> str:
+        """The same without the session: what stays when a run is resumed."""
+        return replace(self, session=b"").text
 
     @cached_property
     def key(self) -> str:

@@ -19,17 +19,18 @@ from fedtiny.errors import SecureAggregationError
 from fedtiny.federation.messages import Request
 from fedtiny.federation.private import refuse_open_verbs
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator
-from fedtiny.federation.secure_exchange import RUN_BYTES, Encoding, masked_reply, terms_of
+from fedtiny.federation.secure_exchange import RUN_BYTES, Encoding, terms_of
 from fedtiny.federation.transport import MEAN
 from fedtiny.flower import messages, signing_keys
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
 from fedtiny.flower.node_log import NodeError
 from fedtiny.flower.node_memory import Memory
 from fedtiny.flower.node_spec import NodeSpec
+from fedtiny.flower.question_account import QuestionAccount
 from fedtiny.privacy.secagg.ciphers import Cryptography, SigningKey
 from fedtiny.privacy.secagg.device import Directory, SecureDevice
 from fedtiny.privacy.secagg.graph import FEWEST
-from fedtiny.privacy.secagg.terms import KEYS, REVEAL, TERMS, UNMASK, Message
+from fedtiny.privacy.secagg.terms import KEYS, REVEAL, SEEDS, SHARES, TERMS, UNMASK, Message
 
 NodeConfig = Mapping[str, Any]
 KEY, LIST, NOISE = "secagg-key", "secagg-keys", "secagg-noise"
@@ -141,16 +142,25 @@ def masked(
         raise SecureAggregationError("the request has the id of another one")
     party.meet(Message.from_bytes(part.keys, KEYS))
     asked = replace(request, mechanism=part.mechanism)
-    known = terms_of(spec.session, spec.text, asked, config)
+    known = terms_of(spec.session, spec.lasting_text, asked, config)
     terms = known.told(Message.from_bytes(part.terms, TERMS))
     party.check(terms, request.round, request.id)
     _check_mechanism(asked, config, node)
     encoding = Encoding.told(asked, terms)
     _check_heaviest(encoding, spec, len(own))
+    account, noise = account_of(node), encoding.noise_multiplier
+    account.check(terms, noise)
     reply = answer(engine, request, own, config.seed)
     validator = ReplyValidator(request, MEAN, config)
     reply = validator.accepted(Arrived(own.device, len(own), reply, size=0))
-    return masked_reply(party, encoding, terms, reply, config.seed)
+    numbers = encoding.numbers(reply, config.seed)
+    numbers = encoding.noisy(numbers, account.answer(terms, noise, numbers.tobytes()))
+    return party.masked(terms, numbers, request.round, request.id)
+
+
+def account_of(node: NodeConfig) -> QuestionAccount:
+    """The node's own account of all questions."""
+    return QuestionAccount.of(node, str(node[KEY]))
 
 
 def _check_mechanism(request: Request, config: RunConfig, node: NodeConfig) -> None:
@@ -209,10 +219,12 @@ def _stage(question: Question, memory: Memory, node: NodeConfig, kind: int) -> A
         if party is None:
             return Answer(LACKS, messages.SPEC)
         asked = Message.from_bytes(question.request, kind)
+        terms = party.terms(asked.number)
         if kind == REVEAL:
             told = party.seeds(asked.number, list(asked.entries))
         else:
             told = party.shares(asked.number, asked.entries)
+        account_of(node).tell(terms, told.entries, SEEDS if kind == REVEAL else SHARES)
         return Answer(DONE, reply=told.to_bytes())
 
 

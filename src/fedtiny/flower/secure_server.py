@@ -1,6 +1,6 @@
 """The server's wire to nodes under secure aggregation; the protocol is in `federation`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from flwr.app import Message as FlowerMessage
@@ -82,16 +82,21 @@ def take_masked(exchange: SecureExchange, device: int, data: bytes) -> None:
 class NodePeers:
     """The devices of an exchange, asked through the grid once their masked vectors are there."""
 
-    def __init__(self, registry: Nodes, nodes: Mapping[int, int]) -> None:
+    def __init__(
+        self, registry: Nodes, nodes: Mapping[int, int], note: Callable[[bool], None]
+    ) -> None:
         self._registry, self._nodes = registry, nodes
+        self._note = note
         self.traffic = Traffic()
 
     def seeds(self, asked: Messages) -> Messages:
-        """The stage `reveal`."""
+        """The stage `reveal`, once it is noted that no sum comes of it."""
+        self._note(False)
         return self._stage(messages.REVEAL, SEEDS, asked)
 
     def shares(self, asked: Messages) -> Messages:
-        """The stage `unmask`."""
+        """The stage `unmask`, once it is noted that a sum comes of it."""
+        self._note(True)
         return self._stage(messages.UNMASK, SHARES, asked)
 
     def _stage(self, kind: str, answered: int, asked: Messages) -> Messages:

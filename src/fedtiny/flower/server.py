@@ -57,7 +57,7 @@ class FlowerFleet:
         session = secure.run if secure else b""
         node_spec = NodeSpec(spec, self._own_data, data.shape, data.classes, session)
         if secure:
-            secure.spec = node_spec.text
+            secure.spec = node_spec.lasting_text
         shares = () if self._own_data else [len(own) for own in split.devices.devices]
         self.registry = NodeRegistry(
             self.grid, node_spec, self.settings, self.folder, self.say, shares

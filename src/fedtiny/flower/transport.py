@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from fedtiny.devices.secure import heaviest
@@ -21,6 +22,7 @@ from fedtiny.flower import messages
 from fedtiny.flower.exchange import Exchange, Spool, failure
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
 from fedtiny.flower.node_registry import NodeRegistry
+from fedtiny.flower.question_journal import QuestionJournal
 from fedtiny.flower.secure_server import (
     KEY_LOST,
     NodePeers,
@@ -66,6 +68,7 @@ class FlowerTransport:
         self.registry, self.secure = registry, secure
         self.spec = registry.spec
         self._known: dict[int, Known] = {}
+        self._journal = QuestionJournal(registry.folder.questions)
 
     @property
     def devices(self) -> Sequence[int]:
@@ -104,7 +107,8 @@ class FlowerTransport:
         """The mean of replies that nobody sees, or none if too few devices are left."""
         request, devices = asking.request, tuple(asking.nodes)
         if not is_enough(devices):
-            return no_sum(request, devices, asking.failed)
+            nothing = no_sum(request, devices, asking.failed)
+            return replace(nothing, releases=self._releases(request))
         config, assigned = self.spec.config, self.registry.assigned.values()
         samples = self.registry.shares or [node.samples for node in assigned]
         most = heaviest(request, samples, config.selection.development_ratio)
@@ -113,7 +117,10 @@ class FlowerTransport:
         asking.traffic += key_traffic(secure.newly_registered(devices))
         self._send(asking, list(devices))
         self._collect(asking)
-        peers = NodePeers(self.registry, asking.nodes)
+        for device, why in self._journal.left_out(exchange.terms.question).items():
+            exchange.sum.leave_out(device)
+            self._fail(asking, device, why)
+        peers = NodePeers(self.registry, asking.nodes, partial(self._note, asking, exchange))
         outcome = exchange.outcome(peers, asking.failed)
         for device, why in outcome.failed.items():
             if device not in asking.failed and why != NO_SUM:
@@ -121,7 +128,21 @@ class FlowerTransport:
         if exchange.why:
             self.registry.say(f"'{request.action}' counts for nothing: {exchange.why}")
         self.registry.note()
-        return replace(outcome, traffic=asking.traffic + peers.traffic)
+        traffic, releases = asking.traffic + peers.traffic, self._releases(request)
+        return replace(outcome, traffic=traffic, releases=releases)
+
+    def _note(self, asking: Asking, exchange: SecureExchange, shows: bool) -> None:
+        """Write down what is unmasked next, if the noise in it is the devices'."""
+        mechanism, survivors = asking.request.mechanism, exchange.sum.survivors
+        if mechanism and mechanism.is_shared:
+            lost = set(exchange.terms.participants) - set(survivors)
+            left_out = {device: asking.failed.get(device, ABSENT) for device in sorted(lost)}
+            self._journal.note(mechanism.number, exchange.terms.question, left_out, shows)
+
+    def _releases(self, request: Request) -> int:
+        """How many sums were shown in the place of this one, also before the run was resumed."""
+        mechanism = request.mechanism
+        return max(1, self._journal.sums(mechanism.number)) if mechanism else 1
 
     def _send(self, asking: Asking, devices: Sequence[int], with_spec: bool = False) -> None:
         """Send each device what it lacks of the request, and count it."""

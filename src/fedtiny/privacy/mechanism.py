@@ -104,7 +104,7 @@ class Mechanism:
         """What a simulated device draws its share of the noise by.
 
         A run that is resumed draws the same for the same message, and no other message gets it. A
-        real device takes 32 bytes of its operating system in place of this.
+        real device has a secret of its own in place of the seed.
         """
         named = f"{self.seed:x} {self.round} {self.number} {device} ".encode()
         return hashlib.sha256(b"share of noise " + named + message).digest()

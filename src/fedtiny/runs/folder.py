@@ -48,6 +48,7 @@ class RunFolder:
         self.evaluation = path / "evaluation.json"
         self.report = path / "report.html"
         self.nodes = path / "nodes.json"
+        self.questions = path / "questions.jsonl"
         self.spool = path / ".spool"
         self.lock = path / ".lock"
 

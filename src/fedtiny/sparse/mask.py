@@ -118,14 +118,22 @@ class Mask:
     @cached_property
     def version(self) -> int:
         """Eight bytes that name this mask, the same wherever and whenever it is made."""
+        return int.from_bytes(self._hash(size=8), "little")
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Thirty-two bytes that name it, of which nobody can find two masks that have the same."""
+        return self._hash(size=32)
+
+    def _hash(self, size: int) -> bytes:
         digest = hashlib.blake2b(
-            digest_size=8, key=self.param_spec.fingerprint.to_bytes(4, "little")
+            digest_size=size, key=self.param_spec.fingerprint.to_bytes(4, "little")
         )
         for layer, positions in self._kept.items():
             digest.update(f"{layer}:{self.kept(layer)};".encode())
             if positions is not None:
                 digest.update(positions.astype("<i4", copy=False).tobytes())
-        return int.from_bytes(digest.digest(), "little")
+        return digest.digest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mask) and self.version == other.version

@@ -91,6 +91,12 @@ def test_a_replayed_stage_is_refused(fleet):
     assert said == "this device is not in exchange 1, or is done"
 
 
+def test_a_share_that_is_sent_back_to_its_sender_is_refused(fleet):
+    _, _, sent = opened(fleet)
+    back = relayed(sent, 0, range(1, 10)) | {4: sent[0].entries[4]}
+    assert refusal(lambda: fleet.devices[0].shares(1, back)) == "a share was changed on its way"
+
+
 def test_the_same_request_is_answered_once(fleet):
     """Else two sums, with and without one device, would tell its vector."""
     terms, vectors, _ = opened(fleet)

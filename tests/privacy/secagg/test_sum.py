@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA512
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedtiny.errors import SecureAggregationError
 from fedtiny.privacy.secagg import shamir
-from fedtiny.privacy.secagg.ciphers import Cryptography, key_stream
+from fedtiny.privacy.secagg.ciphers import Cryptography, ExchangeKey, KeyStream
 from fedtiny.privacy.secagg.graph import draw, threshold
 from fedtiny.privacy.secagg.held_vectors import HeldVectors
 from fedtiny.privacy.secagg.server import SecureSum
@@ -187,14 +188,17 @@ def test_a_threshold_is_more_than_half():
     assert all(2 * threshold(count, 0.5) > count for count in range(2, 100))
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_keys_are_derived_as_by_hkdf(count):
-    found = Cryptography().derived(b"secret", b"about", count)
-    kdf = HKDF(algorithm=SHA256(), length=32 * count, salt=None, info=b"about")
-    assert b"".join(found) == kdf.derive(b"secret")
-    assert {*map(len, found)} == {32}
+def test_two_devices_derive_the_same_keys_by_hkdf():
+    real, (one, other) = Cryptography(), (ExchangeKey(), ExchangeKey())
+    found = real.derived(one.secret_with(other.public), b"about")
+    assert found == real.derived(other.secret_with(one.public), b"about")
+    private = X25519PrivateKey.from_private_bytes(one.private)
+    agreed = private.exchange(X25519PublicKey.from_public_bytes(other.public))
+    kdf = HKDF(algorithm=SHA512(), length=64, salt=None, info=b"about")
+    assert b"".join(found) == kdf.derive(agreed)
+    assert [*map(len, found)] == [32, 32]
 
 
 def test_a_key_stream_is_chacha20():
     """The first block of a zero key and nonce (RFC 8439, appendix A.1)."""
-    assert key_stream(bytes(32), 3).tobytes().hex() == "76b8e0ada0f13d90405d6ae5"
+    assert KeyStream(bytes(32)).take(3).tobytes().hex() == "76b8e0ada0f13d90405d6ae5"

@@ -5,7 +5,7 @@ import pytest
 
 from fedtiny.privacy.secagg import shamir
 from fedtiny.privacy.secagg.ciphers import KEY_BYTES
-from fedtiny.privacy.secagg.device import own_seed, sign
+from fedtiny.privacy.secagg.device import own_seed, sent_by, sign
 from fedtiny.privacy.secagg.server import COMMITMENT_BYTES
 from fedtiny.privacy.secagg.terms import MASKED, SEEDS, SHARES, Message
 
@@ -158,9 +158,9 @@ def test_seeds_of_the_same_round_would_unmask_it(recorded):
     secret = {
         peer: shamir.from_bytes(
             fleet.ciphers.decrypted(
-                fleet.devices[device]._keys(exchange, peer)[1 if device < peer else 2],
+                fleet.devices[device]._keys(exchange, peer)[1],
                 entry,
-                terms.digest,
+                sent_by(device, terms),
             )
         )
         for peer, entry in message.entries.items()

@@ -1,11 +1,12 @@
 """The cryptography of secure aggregation, and none in its place, for simulations that need speed.
 
-X25519, Ed25519, ChaCha20 and ChaCha20-Poly1305 are those of the package `cryptography`, HMAC-SHA256
+X25519, Ed25519, ChaCha20 and ChaCha20-Poly1305 are those of the package `cryptography`, HMAC-SHA512
 that of Python. Nothing here is drawn from a run's seed: keys come from the operating system.
 """
 
 import hmac
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from fedtiny.privacy.secagg import shamir
 
 Words = NDArray[np.uint32]
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
+HASH, HASH_BYTES = "sha512", 64
 NONCE_BYTES, TAG_BYTES = 12, 16  # before and after an encrypted text
 SIGNED = b"fedtiny secure aggregation key "
 
@@ -45,8 +47,8 @@ class Ciphers(Protocol):
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
         """Whether a text was signed by the key of this public half."""
 
-    def derived(self, secret: bytes, about: bytes, count: int = 1) -> list[bytes]:
-        """So many keys for one purpose out of a secret."""
+    def derived(self, secret: bytes, about: bytes) -> tuple[bytes, bytes]:
+        """Two keys for one purpose out of a secret."""
 
     def new_shares(self, holders: Sequence[int], threshold: int) -> tuple[int, dict[int, int]]:
         """A new secret, and shares of it."""
@@ -65,7 +67,10 @@ class Ciphers(Protocol):
 
 
 class Cryptography:
-    """The real one."""
+    """The real one, for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._mask = np.empty(0, np.uint32)  # where masks are made: all of an exchange are as long
 
     def new_key(self, private: bytes | None = None) -> Key:
         return ExchangeKey(private)
@@ -73,13 +78,10 @@ class Cryptography:
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
         return _is_signed(public, text, signature)
 
-    def derived(self, secret: bytes, about: bytes, count: int = 1) -> list[bytes]:
-        """By HKDF-SHA256 (RFC 5869), without salt."""
-        key = hmac.digest(bytes(KEY_BYTES), secret, "sha256")
-        found = [b""]
-        for number in range(1, count + 1):
-            found.append(hmac.digest(key, found[-1] + about + bytes([number]), "sha256"))
-        return found[1:]
+    def derived(self, secret: bytes, about: bytes) -> tuple[bytes, bytes]:
+        """By the expanding half of HKDF-SHA512 (RFC 5869), whose first block is two keys."""
+        block = hmac.digest(secret, about + b"\x01", HASH)
+        return block[:KEY_BYTES], block[KEY_BYTES:]
 
     def new_shares(self, holders: Sequence[int], threshold: int) -> tuple[int, dict[int, int]]:
         secret = shamir.new_secret()
@@ -89,7 +91,10 @@ class Cryptography:
         return shamir.join(shares)
 
     def add_stream(self, total: Words, seed: bytes, sign: int) -> None:
-        (np.add if sign > 0 else np.subtract)(total, key_stream(seed, len(total)), out=total)
+        if len(self._mask) != len(total):
+            self._mask = np.empty(len(total), np.uint32)
+        mask = KeyStream(seed).into(self._mask)
+        (np.add if sign > 0 else np.subtract)(total, mask, out=total)
 
     def encrypted(self, key: bytes, text: bytes, about: bytes) -> bytes:
         cipher = _part("ciphers.aead").ChaCha20Poly1305(key)
@@ -123,8 +128,8 @@ class NoCryptography:
     def is_signed(self, public: bytes, text: bytes, signature: bytes) -> bool:
         return True
 
-    def derived(self, secret: bytes, about: bytes, count: int = 1) -> list[bytes]:
-        return [secret] * count
+    def derived(self, secret: bytes, about: bytes) -> tuple[bytes, bytes]:
+        return secret, secret
 
     def new_shares(self, holders: Sequence[int], threshold: int) -> tuple[int, dict[int, int]]:
         return 0, dict.fromkeys(holders, 0)
@@ -152,20 +157,18 @@ class KeyStream:
 
     def take(self, count: int) -> Words:
         """The next so many words."""
-        stream = np.empty(count, np.dtype("<u4"))
-        self._encryptor.update_into(_zeros(4 * count), stream.view(np.uint8))
-        return stream.astype(np.uint32, copy=False)
+        return self.into(np.empty(count, np.uint32))
+
+    def into(self, words: Words) -> Words:
+        """The next so many words as there is room for, in that room."""
+        self._encryptor.update_into(_zeros(words.nbytes), words.view(np.uint8))
+        return words if sys.byteorder == "little" else words.byteswap(inplace=True)
 
 
 @lru_cache(maxsize=1)
 def _zeros(count: int) -> bytes:
     """What a key stream is added to; masks of a run have one length."""
     return bytes(count)
-
-
-def key_stream(seed: bytes, count: int) -> Words:
-    """The first so many words of a seed."""
-    return KeyStream(seed).take(count)
 
 
 class SigningKey:
@@ -205,10 +208,13 @@ class ExchangeKey:
         return bytes(self._key.private_bytes_raw())
 
     def secret_with(self, public: bytes) -> bytes:
-        """What this key has in common with the key of a peer, of which this is the public half."""
+        """What this key has in common with the key of a peer, of which this is the public half.
+
+        It is the extracting half of HKDF-SHA512, without salt, of what X25519 gives.
+        """
         peer = _part("asymmetric.x25519").X25519PublicKey.from_public_bytes(public)
         try:
-            return bytes(self._key.exchange(peer))
+            return hmac.digest(bytes(HASH_BYTES), self._key.exchange(peer), HASH)
         except ValueError:
             raise SecureAggregationError("the key of a peer is not a usable one") from None
 

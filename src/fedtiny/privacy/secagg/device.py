@@ -33,7 +33,7 @@ class _Exchange:
     neighbors: tuple[int, ...]
     dropped: set[int] = field(default_factory=set)
     """Neighbors about whom the shared seed was told."""
-    keys: dict[int, list[bytes]] = field(default_factory=dict)
+    keys: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
 
 
 class SecureDevice:
@@ -101,20 +101,21 @@ class SecureDevice:
     def meet(self, keys: Message) -> None:
         """Take the keys of peers; one that its owner did not sign for this run is refused.
 
-        A node that was started anew shows another key than before, signed as well. It serves for
-        exchanges to come: one that is open ends.
+        One that is known was checked before. A node that was started anew shows another key than
+        before, signed as well. It serves for exchanges to come: one that is open ends.
         """
         for peer, entry in keys.entries.items():
             public, signature = bytes(entry[:KEY_BYTES]), bytes(entry[KEY_BYTES:])
+            if self._peers.get(peer) == public:
+                continue
             owner = self._directory.get(peer)
             if owner is None:
                 raise SecureAggregationError(f"device {peer} is not in the list of nodes")
             text = statement(self.run, peer, public)
             if not self._ciphers.is_signed(owner, text, signature):
                 raise SecureAggregationError(f"the key of device {peer} is not signed by its node")
-            if self._peers.get(peer) != public:
-                self._peers[peer], self._open = public, None
-                self._secrets.pop(peer, None)
+            self._peers[peer], self._open = public, None
+            self._secrets.pop(peer, None)
 
     def masked(self, terms: Terms, values: Words, round: int, request: int) -> Message:
         """The vector under its masks, with the encrypted shares of its own mask's seed."""
@@ -190,6 +191,10 @@ class SecureDevice:
         told = {peer: self._decrypted(exchange, peer, encrypted[peer]) for peer in survivors}
         return Message(SHARES, number, self.device, dict(sorted(told.items())))
 
+    def terms(self, number: int) -> Terms:
+        """The terms of the exchange that it is in."""
+        return self._current(number).terms
+
     def _current(self, number: int) -> _Exchange:
         if self._open is None or self._open.terms.number != number:
             raise SecureAggregationError(f"this device is not in exchange {number}, or is done")
@@ -207,28 +212,33 @@ class SecureDevice:
             self._secrets[peer] = self._key.secret_with(self._peers[peer])
         return self._secrets[peer]
 
-    def _keys(self, exchange: _Exchange, peer: int) -> list[bytes]:
+    def _keys(self, exchange: _Exchange, peer: int) -> tuple[bytes, bytes]:
         """What this device has in common with a peer in one exchange.
 
-        The seed of their mask, and the keys of shares from the lower number to the higher and back.
+        The seed of their mask, and the key of the shares that they send each other.
         """
         if peer not in exchange.keys:
             about = b"mask and shares" + exchange.terms.digest
-            exchange.keys[peer] = self._ciphers.derived(self._secret(peer), about, count=3)
+            exchange.keys[peer] = self._ciphers.derived(self._secret(peer), about)
         return exchange.keys[peer]
 
     def _encrypted(self, exchange: _Exchange, peer: int, share: int) -> bytes:
-        key = self._keys(exchange, peer)[1 if self.device < peer else 2]
-        return self._ciphers.encrypted(key, shamir.to_bytes(share), exchange.terms.digest)
+        key, about = self._keys(exchange, peer)[1], sent_by(self.device, exchange.terms)
+        return self._ciphers.encrypted(key, shamir.to_bytes(share), about)
 
     def _decrypted(self, exchange: _Exchange, peer: int, data: bytes) -> bytes:
-        key = self._keys(exchange, peer)[1 if peer < self.device else 2]
-        return self._ciphers.decrypted(key, data, exchange.terms.digest)
+        key, about = self._keys(exchange, peer)[1], sent_by(peer, exchange.terms)
+        return self._ciphers.decrypted(key, data, about)
 
 
 def statement(run: bytes, device: int, public: bytes) -> bytes:
     """What a node signs: this key is its own in this run."""
     return run + device.to_bytes(8, "little") + public
+
+
+def sent_by(device: int, terms: Terms) -> bytes:
+    """What a share is bound to: it serves in no other exchange, nor sent back to its sender."""
+    return terms.digest + device.to_bytes(8, "little")
 
 
 def sign(device: int, peer: int) -> int:

@@ -77,6 +77,16 @@ class Scales:
         """The bound of every value."""
         return np.repeat(np.array(self.bounds, dtype=np.float64), self.sizes)
 
+    @cached_property
+    def _least(self) -> Doubles:
+        """The least that every value may be."""
+        return -self._each
+
+    @cached_property
+    def _range(self) -> Doubles:
+        """How far apart the least and the largest of every value are."""
+        return 2 * self._each
+
     def to_bytes(self) -> bytes:
         """As devices are told them."""
         return struct.pack(f"<QI{len(self.bounds)}d", self.heaviest, self.devices, *self.bounds)
@@ -94,10 +104,12 @@ class Scales:
         if not 1 <= weight <= self.heaviest:
             raise SecureAggregationError("a weight is not within what the terms allow")
         numbers = np.empty(self.count, dtype=np.uint32)
-        scaled = np.clip(values, -self._each, self._each)
+        scaled = np.minimum(values, self._each)
+        np.maximum(scaled, self._least, out=scaled)
         scaled += self._each
-        scaled *= weight / self.heaviest * self.levels / (2 * self._each)
-        scaled += draw.random(len(scaled))
+        beside = np.divide(weight / self.heaviest * self.levels, self._range)
+        scaled *= beside
+        scaled += draw.random(out=beside)
         np.minimum(np.floor(scaled, out=scaled), self.levels, out=scaled)
         numbers[: len(values)] = scaled
         if self.reports:
@@ -128,13 +140,13 @@ class Scales:
             raise SecureAggregationError(f"a sum of weights of {weight} is not an honest one")
         margin = self.noise.margin if self.noise else 0  # a sum may be as much below zero
         steps = (total[: sum(self.sizes)] + np.uint32(margin)).astype(np.float64) - margin
-        values = steps * (2 * self._each / self.levels * (self.heaviest / weight)) - self._each
+        values = steps * (self._range / self.levels * (self.heaviest / weight)) - self._each
         clipped, near = np.divmod(parts.astype(np.int64), self.devices + 1)
         return Mean(values, weight, list(near > 0), list(clipped > 0))
 
     def error(self, answered: int, weight: int) -> Doubles:
         """How far each mean can be from the mean of the unrounded values, if none is clipped."""
-        return 2 * self._each / self.levels * self.heaviest * answered / weight
+        return self._range / self.levels * self.heaviest * answered / weight
 
 
 def followed(bound: float, near: bool, clipped: bool) -> float:

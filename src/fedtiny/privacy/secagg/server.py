@@ -60,6 +60,11 @@ class SecureSum:
         self._vectors.add(device, body[COMMITMENT_BYTES:])
         self._encrypted[device] = entries
 
+    def leave_out(self, device: int) -> None:
+        """Let a device count as dropped out, whether or not its vector came."""
+        if device in self._vectors:
+            self._vectors.remove(device)
+
     @property
     def survivors(self) -> tuple[int, ...]:
         """Whose vectors are summed."""

@@ -27,7 +27,7 @@ class Terms:
     """
 
     run: bytes
-    """Sixteen bytes that name the run."""
+    """Sixteen bytes that name the run; one that is continued has another name."""
     number: int
     """Rises with every exchange of a run; no device takes part in one that it has passed."""
     round: int
@@ -47,12 +47,19 @@ class Terms:
     @cached_property
     def digest(self) -> bytes:
         """Thirty-two bytes that stand for the terms."""
-        numbers = struct.pack(
-            "<16sQIQId", self.run, self.number, self.round, self.request, self.neighbors,
-            self.threshold,
-        )  # fmt: skip
-        names = struct.pack(f"<{len(self.participants)}Q", *self.participants)
-        told = b"fedtiny terms" + self.context + numbers + names + self.scales
+        numbered = struct.pack("<16sQ", self.run, self.number)
+        return hashlib.sha256(b"fedtiny terms" + numbered + self.question).digest()
+
+    @cached_property
+    def question(self) -> bytes:
+        """Thirty-two bytes that stand for all that is asked, and of whom.
+
+        They are the same if a run that is continued asks it again, in whichever session.
+        """
+        count = len(self.participants)
+        numbers = (self.round, self.request, self.neighbors, self.threshold, count)
+        asked = struct.pack(f"<IQIdI{count}Q", *numbers, *self.participants)
+        told = b"fedtiny question" + self.context + asked + self.scales
         return hashlib.sha256(told).digest()
 
     @cached_property
