@@ -38,11 +38,11 @@ def test_bytes_and_failures_add_up_until_the_account_is_taken():
     server = server_of(FakeTransport(answer=answer))
     for server.round in (0, 2):
         server.ask("train", PROGRAM)
-    assert server.take_account() == (Traffic(60, 6), {0: ABSENT, 2: ABSENT}, {})
-    assert server.take_account() == (Traffic(), {}, {})
+    assert server.take_account() == (Traffic(60, 6), {0: ABSENT, 2: ABSENT}, {}, [])
+    assert server.take_account() == (Traffic(), {}, {}, [])
     server.round = 1
     server.ask("train", PROGRAM)
-    assert server.take_account() == (Traffic(30, 3), {1: ABSENT}, {})
+    assert server.take_account() == (Traffic(30, 3), {1: ABSENT}, {}, [])
 
 
 def test_an_account_taken_does_not_change_any_more():
@@ -50,7 +50,7 @@ def test_an_account_taken_does_not_change_any_more():
         FakeTransport(answer=lambda device, request: STRAGGLER if device else Reply(0, 1))
     )
     server.ask("train", PROGRAM)
-    _, failed, _ = server.take_account()
+    failed = server.take_account().failed
     server.failed[9] = "later"
     assert failed == {1: STRAGGLER, 2: STRAGGLER}
 

@@ -18,7 +18,7 @@ from fedtiny.privacy.mechanism import Mechanism
 from fedtiny.privacy.secagg.ciphers import Cryptography
 from fedtiny.privacy.secagg.quantize import Scales
 from fedtiny.privacy.secagg.table import Table
-from fedtiny.privacy.secagg.terms import MASKED
+from fedtiny.privacy.secagg.terms import MASKED, Terms
 from fedtiny.runs.assembly import assemble
 from fedtiny.runs.metrics import round_record
 from fedtiny.runs.reporter import Silent
@@ -105,6 +105,20 @@ def test_many_devices_have_neighbors(tmp_path):
     told = json.loads((real.path / "result.json").read_text())["secure_aggregation"]
     assert told == {"neighbors": 6, "needed": 4, "cryptography": True}
     assert sum(len(record["failed"]) < 12 for record in real.metrics) >= 2
+    for record in real.metrics:
+        (exchange,) = record["exchanges"]
+        assert {*record["answered"]} <= {*exchange["ring"]} <= {*range(12)}
+        assert (exchange["neighbors"], exchange["needed"]) == (6, 4)
+
+
+def test_the_graph_of_neighbors_follows_from_the_record():
+    terms = Terms(bytes(16), 1, 3, 77, tuple(range(0, 24, 2)), 6, 0.66)
+    told, count = terms.record(), len(terms.participants)
+    assert sorted(told["ring"]) == list(terms.participants)
+    for place, device in enumerate(told["ring"]):
+        steps = [step for step in range(-3, 4) if step]
+        near = [told["ring"][(place + step) % count] for step in steps]
+        assert tuple(sorted(near)) == terms.graph[device]
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

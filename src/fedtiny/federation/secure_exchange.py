@@ -186,7 +186,7 @@ class SecureExchange:
             found = no_sum(request, devices, failed)
         finally:
             self.sum.close()
-        return found
+        return replace(found, exchange=self.terms.record())
 
     def _found(self, total: Words, failed: Mapping[int, str]) -> Outcome:
         """What a sum says; bounds follow from it."""

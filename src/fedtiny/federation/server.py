@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedtiny.aliases import old_attributes
 from fedtiny.config import ResolvedConfig
@@ -19,6 +19,15 @@ from fedtiny.sparse.theta import Theta
 
 FINAL = "final model"
 SILENT = {ABSENT, STRAGGLER, NO_SUM}  # why a round may have no reply at all, and the run goes on
+
+
+class Account(NamedTuple):
+    """Bytes, who failed, who was out of bounds, and the exchanges of secure aggregation."""
+
+    traffic: Traffic
+    failed: dict[int, str]
+    bounded: dict[int, str]
+    exchanges: list[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,7 @@ class Server:
     traffic: Traffic = field(default_factory=Traffic)
     failed: dict[int, str] = field(default_factory=dict)
     bounded: dict[int, str] = field(default_factory=dict)
+    exchanges: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def model(self) -> Theta:
@@ -88,6 +98,7 @@ class Server:
         self.traffic += outcome.traffic
         self.failed |= outcome.failed
         self.bounded |= outcome.bounded
+        self.exchanges += [outcome.exchange] if outcome.exchange else []
         private.spend(self, outcome)
         whys = set(outcome.failed.values())
         if not outcome.answered and NO_SUM not in whys and not whys <= SILENT:
@@ -104,10 +115,10 @@ class Server:
             or len(outcome.answered) >= self.config.fleet.min_replies
         )
 
-    def take_account(self) -> tuple[Traffic, dict[int, str], dict[int, str]]:
-        """The bytes, who failed and who was out of bounds since the last account."""
-        account = self.traffic, self.failed, self.bounded
-        self.traffic, self.failed, self.bounded = Traffic(), {}, {}
+    def take_account(self) -> Account:
+        """What came of the questions since the last account."""
+        account = Account(self.traffic, self.failed, self.bounded, self.exchanges)
+        self.traffic, self.failed, self.bounded, self.exchanges = Traffic(), {}, {}, []
         return account
 
     def state(self) -> ServerState:

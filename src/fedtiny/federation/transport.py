@@ -69,6 +69,8 @@ class Outcome:
     was stopped before it could use them."""
     clipped: tuple[str, ...] = ()
     """The parts of replies of which a device has clipped values, to sum them unseen."""
+    exchange: Mapping[str, Any] = field(default_factory=dict)
+    """Under secure aggregation, who shared masks with whom, and how many of them it took."""
     traffic: Traffic = Traffic()
 
 

@@ -21,10 +21,10 @@ class QuestionJournal:
         self._path, data = path, b""
         with suppress(FileNotFoundError):
             data = read_file(path, MAX_LINES)
-        whole, _, torn = data.rpartition(b"\n")
+        complete, _, torn = data.rpartition(b"\n")
         if torn:
-            write_atomically(path, whole and whole + b"\n")
-        self._lines: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
+            write_atomically(path, complete and complete + b"\n")
+        self._lines: list[dict[str, Any]] = [json.loads(line) for line in complete.splitlines()]
 
     def note(self, release: int, question: bytes, left_out: Mapping[int, str], shows: bool) -> None:
         """Write down that seeds of who is left out are asked for, or shares, which show a sum."""

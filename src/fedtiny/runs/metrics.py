@@ -12,6 +12,7 @@ from fedtiny.cost import Workload, flops, memory, traffic
 from fedtiny.errors import RunError, plural
 from fedtiny.federation import averaging, private, secure
 from fedtiny.federation.rounds import RoundResult, is_over
+from fedtiny.federation.server import Account
 from fedtiny.federation.verbs import Evaluate
 from fedtiny.files import (
     MAX_LINES,
@@ -157,7 +158,7 @@ def _dense_cost(work: Workload) -> dict[str, int]:
 def round_record(assembly: Assembly, result: RoundResult, started: float) -> Record:
     """The line of a round that began at this time; it tells of the model after the round."""
     mask = assembly.server.theta.mask
-    sent, failed, bounded = assembly.server.take_account()
+    account = assembly.server.take_account()
     measured = _measured(assembly, result)
     evaluation, *_ = assembly.server.take_account()
     return {
@@ -173,15 +174,23 @@ def round_record(assembly: Assembly, result: RoundResult, started: float) -> Rec
         "adjusted": {layer: len(change) for layer, change in result.changes.items()},
         "grown": {layer: len(change.grown) for layer, change in result.changes.items()},
         "dropped": {layer: len(change.dropped) for layer, change in result.changes.items()},
-        "bytes_down": sent.down,
-        "bytes_up": sent.up,
+        "bytes_down": account.traffic.down,
+        "bytes_up": account.traffic.up,
         "bytes_evaluation": evaluation.down + evaluation.up,
         **_cost(assembly, result),
         "answered": list(result.outcome.answered),
-        "failed": {str(device): why for device, why in failed.items()},
-        "bounded": {str(device): why for device, why in bounded.items()},
+        **_account(account),
         "counted": result.counted,
         "seconds": round(time.perf_counter() - started, 3),
+    }
+
+
+def _account(account: Account) -> Record:
+    """Which devices failed or were bounded and, if sums were secure, who shared masks with whom."""
+    return {
+        "failed": {str(device): why for device, why in account.failed.items()},
+        "bounded": {str(device): why for device, why in account.bounded.items()},
+        **({"exchanges": account.exchanges} if account.exchanges else {}),
     }
 
 
@@ -250,15 +259,14 @@ def evaluation_record(assembly: Assembly) -> dict[str, Any]:
 def selection_record(assembly: Assembly) -> dict[str, Any]:
     """What coarse pruning chose and the bytes it cost; empty where it asked nobody."""
     summary = assembly.method.summary(assembly.server)
-    sent, failed, bounded = assembly.server.take_account()
-    if not summary and not sent.down:
+    account = assembly.server.take_account()
+    if not summary and not account.traffic.down:
         return {}
     return {
         **summary,
-        "bytes_down": sent.down,
-        "bytes_up": sent.up,
-        "failed": {str(device): why for device, why in failed.items()},
-        "bounded": {str(device): why for device, why in bounded.items()},
+        "bytes_down": account.traffic.down,
+        "bytes_up": account.traffic.up,
+        **_account(account),
     }
 
 

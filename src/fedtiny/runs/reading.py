@@ -103,6 +103,7 @@ def _is_choice(value: Any) -> bool:
 COUNT, SHARE, REAL, SIZE = integer(), real(0, 1), real(), real(0)
 LOSS = maybe(REAL)
 FAILED = by_device(is_text)
+EXCHANGE = fields({"ring": listed(COUNT), "neighbors": COUNT, "needed": COUNT})
 
 MEASURED: dict[str, Check] = {
     "accuracy": maybe(SHARE),
@@ -140,6 +141,7 @@ RECORD = of_round(
         **dict.fromkeys(("flops", "flops_plain"), SIZE),
         "memory_arena": maybe(COUNT),
         "bounded": FAILED,
+        "exchanges": listed(EXCHANGE),
         "rejected": fields({"why": is_text, "without": listed(COUNT), "then": is_text}),
     },
 )
@@ -189,6 +191,7 @@ SELECTION = fields(
         "selection": lambda value: CHOICE(value) and _is_choice(value),
         **dict.fromkeys(("bytes_down", "bytes_up"), COUNT),
         **dict.fromkeys(("failed", "bounded"), FAILED),
+        "exchanges": listed(EXCHANGE),
     },
 )
 ABOUT = fields(

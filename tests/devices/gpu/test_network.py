@@ -123,7 +123,7 @@ def test_a_full_mask_has_the_order_of_the_flat_buffer_and_leaves_it_again():
     param_spec = network.layout.param_spec
     full, some = noise(Mask.full(param_spec)), noise(random_mask(param_spec, 0.3))
     put(network, full)
-    assert network.whole
+    assert network.full
     assert torch.equal(network.vector[network.layout.own_size :], network.flat)
     assert network.theta().version == full.version
     network.put(network.place(some))  # a candidate is measured where a full model was
@@ -132,7 +132,7 @@ def test_a_full_mask_has_the_order_of_the_flat_buffer_and_leaves_it_again():
     assert all(np.array_equal(values, some.tensor(name)) for name, values in weights.items())
     assert not left.any()
     put(network, some)
-    assert not network.whole
+    assert not network.full
     assert network.theta().version == some.version
 
 

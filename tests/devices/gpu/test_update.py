@@ -126,11 +126,11 @@ def test_a_step_moves_no_pruned_weight_and_no_padding(rule):
     assert not network.flat[network.layout.nowhere]
 
 
-def trained(rule: Rule, whole: bool) -> Theta:
+def trained(rule: Rule, full: bool) -> Theta:
     """What six steps make of a full mask, in the flat buffer's order or by looking places up."""
     bench, network = lab(), network_of(seeded(TinyNet), dtype=torch.bfloat16)
     theta = noise(Mask.full(network.layout.param_spec))
-    network._allocate(theta.mask.count, whole)
+    network._allocate(theta.mask.count, full)
     network.put(network.place(theta))
     step = Step(Kind(4), network, rule, Images(bench.data.train, bench.engine.transform, CPU))
     step.reset(0, received=theta)
@@ -146,6 +146,6 @@ def trained(rule: Rule, whole: bool) -> Theta:
     ids=["adam", "sgd, norms do not decay", "fedprox"],
 )
 def test_the_order_of_a_full_vector_changes_no_bit(rule):
-    found, places = trained(rule, whole=True), trained(rule, whole=False)
+    found, places = trained(rule, full=True), trained(rule, full=False)
     assert np.array_equal(found.vector, places.vector)
     assert not np.array_equal(found.vector, noise(found.mask).vector)

@@ -34,7 +34,7 @@ class Network:
     Growing and dropping rewrites places, never a tensor, so a step captured once stays right
     whatever the mask becomes. `vector` is what is trained, `slots` says where each of its
     weights goes in the flat buffer; beyond the kept ones both are padding. With room for a full
-    mask only (`whole`), the vector has the flat buffer's own order, and a step looks up no place.
+    mask only (`full`), the vector has the flat buffer's own order, and a step looks up no place.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Network:
         self._replace({name: layout.view(name, self.flat) for name in layout.weights})
         self._mask: Mask | None = None
         self._placed: Placed | None = None
-        self.whole, self.capacity = False, -1
+        self.full, self.capacity = False, -1
         self.vector, self.slots = torch.empty(0), torch.empty(0, dtype=torch.int64)
         self.reserve(0)
 
@@ -84,23 +84,23 @@ class Network:
 
     def reserve(self, kept: int) -> bool:
         """Make room to train so many kept weights; whether buffers had to move."""
-        whole = kept == self.layout.param_spec.prunable_count
-        if whole == self.whole and kept <= self.capacity:
+        full = kept == self.layout.param_spec.prunable_count
+        if full == self.full and kept <= self.capacity:
             return False
-        self._allocate(self._room(kept), whole)
+        self._allocate(self._room(kept), full)
         return True
 
     def reserve_like(self, other: "Network") -> None:
         """Make room for what another network of the same layout has room for."""
-        if self.whole != other.whole or self.capacity < other.capacity:
-            self._allocate(other.capacity, other.whole)
+        if self.full != other.full or self.capacity < other.capacity:
+            self._allocate(other.capacity, other.full)
 
-    def _allocate(self, room: int, whole: bool) -> None:
+    def _allocate(self, room: int, full: bool) -> None:
         """Take buffers with room for so many kept weights."""
         self._mask = None
-        self.whole, self.capacity = whole, room
+        self.full, self.capacity = full, room
         own, dense = self.layout.own_size, len(self._dense_slots)
-        size = self.layout.slots if whole else dense + room
+        size = self.layout.slots if full else dense + room
         self.vector = torch.zeros(own + size, device=self.device)
         self.slots = torch.full(
             (dense + room,), self.layout.nowhere, dtype=torch.int64, device=self.device
@@ -117,7 +117,7 @@ class Network:
         """Where the vector has what is trained of a theta with so many kept weights."""
         own, count = self.layout.own_size, self.fixed + kept
         places = torch.arange(count, device=self.device)
-        if self.whole:
+        if self.full:
             places[own:] = own + self.slots[: count - own]
         return places
 
@@ -204,12 +204,12 @@ class Network:
 
     def gathered(self, places: Tensor) -> Tensor:
         """What lies at the places of the vector's weights."""
-        return places if self.whole else places.index_select(0, self.slots)
+        return places if self.full else places.index_select(0, self.slots)
 
     def spread(self) -> None:
         """Write the trained weights to where the network reads them."""
         weights = self.vector[self.layout.own_size :].to(self.dtype)
-        if self.whole:
+        if self.full:
             self.flat.copy_(weights)
         else:
             self.flat.index_copy_(0, self.slots, weights)

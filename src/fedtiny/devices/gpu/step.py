@@ -258,7 +258,7 @@ class Step:
         parts = []
         for name, gap in zip(layout.weights, self.gaps, strict=True):
             parts += [layout.flattened(name, gradients[name]), gap]
-        if network.whole and not len(self.sums):
+        if network.full and not len(self.sums):
             return torch.cat([*own, *(part.to(torch.float32) for part in parts)])
         flat = torch.cat(parts)
         if len(self.sums):

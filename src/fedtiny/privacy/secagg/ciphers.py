@@ -156,13 +156,13 @@ class KeyStream:
         self._encryptor = ciphers.Cipher(algorithm, mode=None).encryptor()
 
     def take(self, count: int) -> Words:
-        """The next so many words."""
+        """The next so many numbers."""
         return self.into(np.empty(count, np.uint32))
 
-    def into(self, words: Words) -> Words:
-        """The next so many words as there is room for, in that room."""
-        self._encryptor.update_into(_zeros(words.nbytes), words.view(np.uint8))
-        return words if sys.byteorder == "little" else words.byteswap(inplace=True)
+    def into(self, numbers: Words) -> Words:
+        """The next so many numbers as there is room for, in that room."""
+        self._encryptor.update_into(_zeros(numbers.nbytes), numbers.view(np.uint8))
+        return numbers if sys.byteorder == "little" else numbers.byteswap(inplace=True)
 
 
 @lru_cache(maxsize=1)

@@ -39,6 +39,13 @@ def fewest_summed(devices: int, neighbors: int, share: float) -> int:
     return 2 * threshold(count, share) - count + 1
 
 
+def ring(participants: Sequence[int], seed: bytes) -> list[int]:
+    """The devices in the order in which a public seed puts them on a ring."""
+    key = int.from_bytes(hashlib.sha256(b"neighbors" + seed).digest(), "little")
+    drawn = np.random.Generator(np.random.Philox(key=key % 2**128))
+    return [participants[place] for place in drawn.permutation(len(participants))]
+
+
 def draw(participants: Sequence[int], neighbors: int, seed: bytes) -> Graph:
     """The graph that a public seed names: a ring in drawn order, joined with the nearest on it.
 
@@ -52,9 +59,7 @@ def draw(participants: Sequence[int], neighbors: int, seed: bytes) -> Graph:
     count = len(participants)
     if count <= neighbors + 1:
         return {own: tuple(d for d in participants if d != own) for own in participants}
-    key = int.from_bytes(hashlib.sha256(b"neighbors" + seed).digest(), "little")
-    ring = np.random.Generator(np.random.Philox(key=key % 2**128)).permutation(count)
-    order, reach = [participants[place] for place in ring], neighbors // 2
+    order, reach = ring(participants, seed), neighbors // 2
     steps = [step for step in range(-reach, reach + 1) if step]
     return {
         own: tuple(sorted(order[(place + step) % count] for step in steps))

@@ -65,10 +65,13 @@ class Terms:
     @cached_property
     def graph(self) -> Graph:
         """Who shares masks with whom; it follows from the request and who takes part in it."""
-        named = struct.pack(
-            f"<QI{len(self.participants)}Q", self.request, self.round, *self.participants
-        )
-        return graph.draw(self.participants, self.degree, named)
+        return graph.draw(self.participants, self.degree, self._seed)
+
+    @property
+    def _seed(self) -> bytes:
+        """What names the graph."""
+        count = len(self.participants)
+        return struct.pack(f"<QI{count}Q", self.request, self.round, *self.participants)
 
     @cached_property
     def degree(self) -> int:
@@ -79,6 +82,11 @@ class Terms:
     def needed(self) -> int:
         """How many of its neighbors a device needs."""
         return graph.threshold(self.degree, self.threshold)
+
+    def record(self) -> dict[str, Any]:
+        """Who shares masks with whom, for a reader: each with its nearest on the ring."""
+        ring = graph.ring(self.participants, self._seed)
+        return {"ring": ring, "neighbors": self.degree, "needed": self.needed}
 
     def message(self) -> "Message":
         """What devices do not know yet of the terms: who takes part, and the scales."""
