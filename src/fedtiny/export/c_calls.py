@@ -69,8 +69,18 @@ class Calls:
             elif step.action == "constant":
                 values = self.net.parameters[step.node.name]
                 made.array(f"{self._holders[step.node.name]}_values", values.astype(np.float32))
-        made.lines.append(self._tensors())
+        self._places(made)
         return made
+
+    def _places(self, made: Declarations) -> None:
+        """The tensors, and which rows of them the steps of bands read and give."""
+        made.lines.append(self._tensors())
+        for step in self._banded:
+            rows = self.plan.bands[step.gives]
+            lines = "".join(f"    {{{_numbers(*band)}}},\n" for band in rows)
+            name = f"{step.name}_bands[{len(rows)}]"
+            made.lines.append(f"static const Band {name} = {{\n{lines}}};\n")
+            made.size += sum(BYTES_OF_ROWS * len(band) for band in rows)
 
     def _layer(self, step: Step, made: Declarations) -> None:
         holder, table = self._holders[step.node.name], self.tables[step.node.name]
@@ -100,11 +110,12 @@ class Calls:
         if step.cut is None:
             found = np.add.outer(rows * pitch, columns)
         else:
-            (down, right), (top, left), size = step.cut.stride, step.cut.margin, step.cut.size
+            (down, right), (top, left) = step.cut.stride, step.cut.margin
+            part = self.plan.tensors[step.gathered].plane // (down * right)
             row, row_part = np.divmod(rows + top, down)
             column, column_part = np.divmod(columns + left, right)
             parts = np.add.outer(row_part * right, column_part)
-            found = parts * (size[0] * size[1]) + np.add.outer(row * pitch, column)
+            found = parts * part + np.add.outer(row * pitch, column)
         return found.reshape(-1).astype(np.int32)
 
     def _tensors(self) -> str:
@@ -121,18 +132,55 @@ class Calls:
     @cached_property
     def statements(self) -> list[str]:
         """What happens after the image is loaded."""
-        return [line for _, lines in self.steps for line in lines]
+        return [*self._before_bands, *(line for _, lines in self.steps for line in lines)]
+
+    @property
+    def body(self) -> list[str]:
+        """The same as C runs it: bands in a loop, and after each step what measures it."""
+        ended = [
+            [*lines, f"END_STEP({number});"] for number, (_, lines) in enumerate(self.steps, 1)
+        ]
+        count = len(self._banded)
+        looped = [f"    {line}" for lines in ended[:count] for line in lines]
+        rest = [line for lines in ended[count:] for line in lines]
+        if not looped:
+            return rest
+        bands = len(self.plan.bands[self._banded[0].gives])
+        start = f"for (int band = 0; band < {bands}; ++band) {{"
+        return [*self._before_bands, start, "    Rows rows;", *looped, "}", *rest]
+
+    @cached_property
+    def _banded(self) -> list[Step]:
+        return [step for step in self.program.steps if step.gives in self.plan.bands]
+
+    @property
+    def _before_bands(self) -> list[str]:
+        return [line for step in self._banded for line in self.clearing(step)]
 
     @cached_property
     def steps(self) -> list[tuple[str, list[str]]]:
         """The statements of each step that has any, under a name for readers."""
         found = []
         for step in self.program.steps[1:]:
-            lines = self.clearing(step)
-            if not is_in_place(step, self.plan):
-                lines += [f"{call};" for call in self._calls(step)]
+            calls = [] if is_in_place(step, self.plan) else [f"{c};" for c in self._calls(step)]
+            if step.gives in self.plan.bands:
+                lines = [f"if ({self._opened(step)})", *(f"    {call}" for call in calls)]
+            else:
+                lines = [*self.clearing(step), *calls]
             found.append((f"{step.action} {step.node.name}".strip(), lines))
         return [(name, lines) for name, lines in [*found, ("logits", self._final())] if lines]
+
+    def _opened(self, step: Step) -> str:
+        """What finds the rows of a band."""
+        read, *others = (self._tensor(value) for value in step.reads)
+        added = others[0] if others else NOTHING
+        held = self.plan.held.get(step.gives, 0)
+        places = f"{read}, {added}, {self._tensor(step.gives)}, {held}, {self._zero(step.gives)}"
+        return f"open_band(&{step.name}_bands[band], {places}, &rows)"
+
+    def _zero(self, value: int) -> str:
+        """What stands for 0 in a value."""
+        return "0.0f"
 
     def _final(self) -> list[str]:
         """What gives the logits after all steps."""
@@ -181,7 +229,11 @@ class Calls:
         node = step.node
         read, *others = (self._tensor(value) for value in step.reads)
         ways = self.plan.tensors[step.reads[0]].ways
-        return {
+        banded = step.gives in self.plan.bands
+        top = "rows.above" if banded else node.padding[0]
+        sides = (*node.kernel, *node.stride, top, node.padding[1])
+        margin = (0 if banded else step.cut.margin[0], step.cut.margin[1]) if step.cut else ()
+        terms = {
             "name": step.name,
             "held": self._holders.get(node.name, ""),
             "read": read,
@@ -191,13 +243,17 @@ class Calls:
             "limit": step.limit,
             "groups": node.groups,
             "stride": _numbers(*node.stride),
-            "cut": _numbers(*step.cut.stride, *step.cut.margin) if step.cut else "",
-            "window": f"&(const Window){{{_numbers(*node.kernel, *node.stride, *node.padding)}}}",
+            "cut": _numbers(*step.cut.stride, *margin) if step.cut else "",
+            "window": f"&(const Window){{{_numbers(*sides)}}}",
             "counted": int(node.count_padding),
             "axis": node.axis,
             "ways": _numbers(*(ways[axis] for axis in node.order)),
             **{term: literal(getattr(node, term)) for term in NUMBERS},
         }
+        if banded:
+            added = "&rows.added" if others else NOTHING
+            terms |= {"read": "&rows.read", "other": added, "out": "&rows.given"}
+        return terms
 
     def _tensor(self, value: int) -> str:
         return f"&{self.plan.tensors[value].name}"
@@ -206,17 +262,18 @@ class Calls:
 LAYERS = ("convolve", "convolve_groups", "convolve_planes", "connect")
 NORMS = ("normalise", "group_norm", "layer_norm")
 WORTH_CODE = 1 << 14  # weights
+BYTES_OF_ROWS = 2
 NUMBERS = ("epsilon", "slope", "factor", "offset")
 
 
 def functions(statements: Iterable[str]) -> set[str]:
     """The functions that statements call.
 
-    >>> functions(["clear(&tensor0, 12);", "silu(&tensor1, &tensor1);"]) == {"clear", "silu"}
+    >>> functions(["if (open_band(&rows))", "    silu(&tensor1, 12);"]) == {"open_band", "silu"}
     True
     """
-    return {line.partition("(")[0] for line in statements}
+    return {re.split(r"\W", line.strip().removeprefix("if ("))[0] for line in statements}
 
 
-def _numbers(*numbers: int) -> str:
+def _numbers(*numbers: int | str) -> str:
     return ", ".join(map(str, numbers))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fedtiny.export import c_int8_runtime, c_runtime
+from fedtiny.export.c_band_search import schedule
 from fedtiny.export.c_calls import functions
 from fedtiny.export.c_int8_calls import Int8Calls, zero_points
 from fedtiny.export.c_int8_runtime import WIDTHS, Target
@@ -32,18 +33,21 @@ def int8_flash_bytes(model: TinyModel) -> int:
 class Int8Source(Source):
     """The text of a model whose activations are int8."""
 
-    def __init__(self, model: TinyModel, target: Target, prefix: str) -> None:
+    def __init__(
+        self, model: TinyModel, target: Target, prefix: str, *, bands: bool = True
+    ) -> None:
         check_kinds(model.net.graph)
         self.target = target
         self.arithmetic = Arithmetic(model)
-        super().__init__(model, "int8", prefix)
+        super().__init__(model, "int8", prefix, bands=bands)
 
     def _prepare(self) -> None:
         """Tables, places in memory and calls."""
         net = self.tiny.net
         tables = {name: table(weights, "int8") for name, weights in net.weights.items()}
         zeros = zero_points(self.program, self.arithmetic)
-        self.plan = plan(self.program, zeros)
+        bands = schedule(self.program, zeros, net.weights) if self.bands else None
+        self.plan = plan(self.program, zeros, bands)
         calls = Int8Calls(
             self.program, self.plan, tables, net, arithmetic=self.arithmetic, zeros=zeros
         )
@@ -56,11 +60,7 @@ class Int8Source(Source):
         kept, sums = 0, 0
         for step in self.program.steps:
             if step.convolves:
-                read, (_, rows, columns) = (
-                    self.plan.tensors[step.gathered],
-                    self.program.shapes[step.gives],
-                )
-                sums = max(sums, (rows - 1) * read.pitch + columns + WIDTHS[self.target].wide)
+                sums = max(sums, self.plan.sums(step) + WIDTHS[self.target].wide)
                 if calls.function(step) != "convolve_all":
                     kept = max(kept, calls.tables[step.node.name].max_kept + 1)
         return kept, sums
