@@ -10,6 +10,9 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedtiny.export.c_steps import PIXEL_BY_PIXEL, Program, Step
 
 OF_WHOLE_PLANES = ("group_norm", "layer_norm", "softmax", "multiply_planes")
@@ -19,6 +22,8 @@ BANDED = (
 )
 """What makes a row of a few rows."""
 NEVER = 1 << 30
+Counts = NDArray[np.int64]
+"""A number of rows after each band, and before the first."""
 
 
 class Reach(NamedTuple):
@@ -28,17 +33,15 @@ class Reach(NamedTuple):
     stride: int
     padding: int
 
-    def first(self, row: int) -> int:
-        """The first row that is read for one; those below 0 are padding."""
-        return row * self.stride - self.padding
-
     def end(self, rows: int) -> int:
         """Behind the last row that is read for the first `rows`."""
-        return self.first(rows - 1) + self.span
+        return (rows - 1) * self.stride - self.padding + self.span
 
-    def given(self, rows: int) -> int:
+    def given(self, rows: Counts) -> Counts:
         """How many rows are made of the first `rows`."""
-        return max(0, (rows + self.padding - self.span) // self.stride + 1)
+        found: Counts = np.maximum(0, (rows + self.padding - self.span) // self.stride + 1)
+        found[0] = 0
+        return found
 
 
 def reach(step: Step, place: int) -> Reach:
@@ -46,13 +49,12 @@ def reach(step: Step, place: int) -> Reach:
     node = step.node
     if place or step.action in PIXEL_BY_PIXEL:
         return Reach(1, 1, 0)
-    if step.action == "split":
-        assert step.cut is not None
-        return Reach(step.cut.stride[0], step.cut.stride[0], step.cut.margin[0])
     if step.cut is None or step.scratch is not None:
         return Reach(node.span[0], node.stride[0], node.padding[0])
-    last = node.span[0] - 1 - node.padding[0] + step.cut.margin[0]
-    return Reach(last // step.cut.stride[0] + 1, 1, 0)
+    down, margin = step.cut.stride[0], step.cut.margin[0]
+    if step.action == "split":
+        return Reach(down, down, margin)
+    return Reach((node.span[0] - 1 - node.padding[0] + margin) // down + 1, 1, 0)
 
 
 class Band(NamedTuple):
@@ -69,58 +71,54 @@ class Band(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The rows that are held of values in one place: how many, and the first, by band."""
+    """The rows that are held of values in one place: how many, and by band the first."""
 
     rows: int
-    first: list[int]
-    ends: list[int]
+    first: Counts
+    ends: Counts
     """Behind the last, with the rows of padding below."""
 
-    def change(self, band: int, rows: int) -> tuple[int, int]:
-        """How many rows are dropped in a band, and how many come that lie behind the last."""
-        before, after = (max(rows, self.ends[b]) for b in (band - 1, band))
-        return self.first[band] - self.first[band - 1], after - before
+    @property
+    def moved(self) -> int:
+        """Rows that move up when others are dropped, of all bands together."""
+        dropped = np.diff(self.first)
+        return int((self.rows - dropped[dropped > 0]).sum())
 
 
 class Schedule:
-    """How many rows each step has given after each band; before the first, none.
+    """How many rows each step has given after each band of `height` rows of the image.
 
     Rows of padding below a value count, so that its last rows come as slowly as the others.
     """
 
     def __init__(self, program: Program, steps: int, height: int) -> None:
-        self.program = program
+        self.program, self.height = program, height
         self.steps = program.steps[1 : 1 + steps]
         self.image = program.steps[0].gives
-        image_rows = program.shapes[self.image][1]
-        self.rows = {self.image: image_rows, **{s.gives: _rows(s, program) for s in self.steps}}
-        self.given: dict[int, list[int]] = {value: [0] for value in self.rows}
-        while any(self.given[value][-1] < rows for value, rows in self.rows.items()):
-            self.given[self.image].append(self.given[self.image][-1] + height)
-            for step in self.steps:
-                self.given[step.gives].append(self._given(step))
+        whole = program.shapes[self.image][1]
+        self.rows = {self.image: whole, **{s.gives: _rows(s, program) for s in self.steps}}
+        self.count = -(-self._wanted()[self.image] // height)
+        self.given: dict[int, Counts] = {self.image: height * np.arange(self.count + 1)}
+        for step in self.steps:
+            made = [reach(step, i).given(self.given[v]) for i, v in enumerate(step.reads)]
+            self.given[step.gives] = np.min(made, axis=0)
 
-    def _given(self, step: Step) -> int:
-        held = enumerate(self.given[value][-1] for value in step.reads)
-        return min(reach(step, place).given(rows) for place, rows in held)
-
-    @property
-    def count(self) -> int:
-        """The number of bands."""
-        return len(self.given[self.image]) - 1
-
-    def spans(self, step: Step) -> list[tuple[int, int]]:
-        """The first row that a step gives in each band, and the one behind its last."""
-        rows = self.rows[step.gives]
-        return list(pairwise(min(rows, given) for given in self.given[step.gives]))
+    def _wanted(self) -> dict[int, int]:
+        """How many rows of each value give all rows of the others."""
+        found = dict(self.rows)
+        for step in reversed(self.steps):
+            for place, value in enumerate(step.reads):
+                end = reach(step, place).end(found[step.gives])
+                found[value] = max(found[value], end)
+        return found
 
     @cached_property
-    def readers(self) -> dict[int, list[tuple[Step, Reach]]]:
-        """The steps of bands that read each value."""
-        found: dict[int, list[tuple[Step, Reach]]] = {value: [] for value in self.rows}
+    def readers(self) -> dict[int, list[tuple[int, Reach]]]:
+        """By value, what steps of bands give that read it."""
+        found: dict[int, list[tuple[int, Reach]]] = {value: [] for value in self.rows}
         for step in self.steps:
             for place, value in enumerate(step.reads):
-                found[value].append((step, reach(step, place)))
+                found[value].append((step.gives, reach(step, place)))
         return found
 
     @cached_property
@@ -129,80 +127,77 @@ class Schedule:
         behind = self.program.steps[1 + len(self.steps) :]
         return {self.image, self.program.steps[-1].gives, *(v for s in behind for v in s.reads)}
 
-    def needed(self, value: int, band: int) -> int:
-        """The first row that is read after a band."""
-        left = (
-            reach.first(self.given[step.gives][band])
-            for step, reach in self.readers[value]
-            if self.given[step.gives][band] < self.rows[step.gives]
-        )
-        return min(left, default=NEVER)
+    def ends(self, value: int) -> Counts:
+        """How many rows of a value there are, without padding."""
+        found: Counts = np.minimum(self.rows[value], self.given[value])
+        return found
+
+    def needed(self, value: int) -> Counts:
+        """The first row that is read after each band."""
+        found: Counts = np.full(self.count + 1, NEVER)
+        for reader, (_, stride, padding) in self.readers[value]:
+            given = self.given[reader]
+            first = np.where(given < self.rows[reader], given * stride - padding, NEVER)
+            found = np.minimum(found, first)
+        return found
 
     def may_replace(self, step: Step, value: int) -> bool:
         """Whether nothing that a step writes over is read in a later band."""
-        ends = (end for _, end in self.spans(step))
-        return all(max(0, self.needed(value, b)) >= end for b, end in enumerate(ends, 1))
+        return bool((np.maximum(0, self.needed(value)) >= self.ends(step.gives)).all())
 
     def padding(self, value: int) -> int:
         """Rows of zeros that are read below a value."""
-        ends = (reach.end(self.rows[step.gives]) for step, reach in self.readers[value])
+        ends = (reach.end(self.rows[reader]) for reader, reach in self.readers[value])
         return max(0, max(ends, default=0) - self.rows[value])
 
     def margin(self, value: int) -> int:
         """Rows of zeros that are read above or below it."""
-        above = (reach.padding for _, reach in self.readers[value])
-        return max(0, self.padding(value), *above)
+        return max(self.padding(value), *(reach.padding for _, reach in self.readers[value]), 0)
 
     def window(self, values: Collection[int]) -> Window:
         """What is held of values that take each other's place."""
-        zeros = max(self.padding(value) for value in values)
-        end = max(self.rows[value] for value in values) + zeros
-        given = [[min(end, rows) for rows in self.given[value]] for value in values]
-        ends = [max(rows) for rows in zip(*given, strict=True)]
-        needed = ([self.needed(v, band) for band in range(self.count)] for v in values)
-        starts = [min(rows) for rows in zip(*given, *needed, strict=False)]
-        most = max(end - start for start, end in zip(starts, ends[1:], strict=True))
-        first = [starts[0]]
-        for end in ends[1:]:
-            first.append(max(first[-1], end - most))
+        last = max(self.rows[value] + self.padding(value) for value in values)
+        given = np.minimum(last, [self.given[value] for value in values])
+        starts = np.minimum(given, [self.needed(value) for value in values]).min(axis=0)
+        ends = given.max(axis=0)
+        most = int((ends[1:] - starts[:-1]).max())
+        first = np.maximum(starts[0], np.maximum.accumulate(ends) - most)
+        first[0] = starts[0]
         return Window(most, first, ends)
 
-    def most(self, step: Step) -> int:
-        """The most rows that a step gives in a band."""
-        return max(end - start for start, end in self.spans(step))
-
-    def calls(self, step: Step) -> int:
-        """The number of bands in which a step gives rows."""
-        return sum(end > start for start, end in self.spans(step))
+    def given_by_band(self, step: Step) -> list[int]:
+        """How many rows a step gives in each band."""
+        found: list[int] = np.diff(self.ends(step.gives)).tolist()
+        return found
 
     def scratch_rows(self, step: Step) -> int:
         """Of the parts of a plane that a step cuts for itself."""
         assert step.cut is not None
-        rows = self.most(step) + (step.node.span[0] - 1) // step.cut.stride[0]
+        rows = max(self.given_by_band(step)) + (step.node.span[0] - 1) // step.cut.stride[0]
         return rows * prod(step.cut.stride)
 
     def bands(self, step: Step, windows: Mapping[int, Window], leads: bool) -> Iterator[Band]:
         """What a step does; the first step of a window `leads`: it drops rows, and pads them."""
-        own = windows.get(step.gives)
-        for band, (start, end) in enumerate(self.spans(step), 1):
-            dropped, zeros = own.change(band, self.rows[step.gives]) if own and leads else (0, 0)
+        value, rows = step.gives, self.rows[step.gives]
+        own = windows.get(value)
+        for band, (start, end) in enumerate(pairwise(self.ends(value).tolist()), 1):
             read, rows_read, above = self._read(step, start, end)
-            held = [windows[v].first[band] if v in windows else 0 for v in step.reads]
+            held = [int(windows[v].first[band]) if v in windows else 0 for v in step.reads]
+            given, dropped, zeros = start, 0, 0
+            if own is not None:
+                given = int(self.given[value][band - 1] - own.first[band])
+            if own is not None and leads:
+                dropped = int(own.first[band] - own.first[band - 1])
+                zeros = int(max(rows, own.ends[band]) - max(rows, own.ends[band - 1]))
             yield Band(
-                rows=end - start,
-                given=self.given[step.gives][band - 1] - (own.first[band] if own else 0),
-                read=read - held[0],
-                rows_read=rows_read,
-                above=above,
-                added=start - held[-1],
-                dropped=dropped,
-                zeros=zeros,
+                *(end - start, given, read - held[0], rows_read, above),
+                *(start - held[-1], dropped, zeros),
             )
 
     def _read(self, step: Step, start: int, end: int) -> tuple[int, int, int]:
         """From which row on, how many, and how many a first window has above them."""
         touched = reach(step, 0)
-        first, last = touched.first(start), touched.end(end)
+        first, last = start * touched.stride - touched.padding, touched.end(end)
         if step.action == "max_pool":
             inside = max(first, 0)
             return inside, min(last, self.rows[step.reads[0]]) - inside, inside - first
@@ -213,7 +208,6 @@ class Schedule:
 
 def _rows(step: Step, program: Program) -> int:
     """Of what a step gives; parts of planes have rows beside each other."""
-    if step.action == "split":
-        assert step.cut is not None
+    if step.action == "split" and step.cut is not None:
         return step.cut.size[0]
     return program.shapes[step.gives][1]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import prod
 
 from fedtiny.export.c_bands import Schedule, Window
@@ -63,11 +62,7 @@ class Buffer:
     @property
     def moved(self) -> int:
         """Values that move up when rows are dropped, of all bands together."""
-        if self.window is None:
-            return 0
-        rows, firsts = self.window.rows, self.window.first
-        kept = sum(rows - after + before for before, after in pairwise(firsts) if after > before)
-        return self.size // rows * kept
+        return self.size // self.window.rows * self.window.moved if self.window else 0
 
     def widen(self, margin: Pair, pitch: int) -> None:
         """Leave room for zeros around each plane."""

@@ -1,9 +1,10 @@
 """A model with int8 activations as C99: the integers of `integers.py`, in an arena of bytes."""
 
+from dataclasses import astuple
 from pathlib import Path
 
 from fedtiny.export import c_int8_runtime, c_runtime
-from fedtiny.export.c_band_search import schedule
+from fedtiny.export.c_band_search import Costs, schedule
 from fedtiny.export.c_calls import functions
 from fedtiny.export.c_int8_calls import Int8Calls, zero_points
 from fedtiny.export.c_int8_runtime import WIDTHS, Target
@@ -46,7 +47,9 @@ class Int8Source(Source):
         net = self.tiny.net
         tables = {name: table(weights, "int8") for name, weights in net.weights.items()}
         zeros = zero_points(self.program, self.arithmetic)
-        bands = schedule(self.program, zeros, net.weights) if self.bands else None
+        wide, middle, narrow, *_ = astuple(WIDTHS[self.target])
+        costs = Costs(wide, middle, narrow, listed=7, complete=3, filter=60, moved=0.8)
+        bands = schedule(self.program, zeros, net.weights, costs) if self.bands else None
         self.plan = plan(self.program, zeros, bands)
         calls = Int8Calls(
             self.program, self.plan, tables, net, arithmetic=self.arithmetic, zeros=zeros

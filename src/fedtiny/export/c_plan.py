@@ -46,9 +46,10 @@ def plan(
     tensors = {v: owner[v].tensor(v, placing.shapes) for v in owner}
     windows = {v: buffer.window for v, buffer in owner.items() if buffer.window}
     bands: dict[int, list[Band]] = {}
-    for step in schedule.steps if schedule is not None else ():
-        leads = owner[step.gives].leader == step.gives
-        bands[step.gives] = list(schedule.bands(step, windows, leads))
+    if schedule is not None:
+        for step in schedule.steps:
+            leads = owner[step.gives].leader == step.gives
+            bands[step.gives] = list(schedule.bands(step, windows, leads))
     held = {value: window.rows for value, window in windows.items()}
     return Plan(tensors, arena, dict(_cleared(program, buffers)), bands, held)
 

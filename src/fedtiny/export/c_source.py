@@ -8,7 +8,7 @@ from typing import Any
 
 from fedtiny.errors import ExportError
 from fedtiny.export import c_runtime
-from fedtiny.export.c_band_search import schedule
+from fedtiny.export.c_band_search import FLOATS, schedule
 from fedtiny.export.c_calls import Calls, functions
 from fedtiny.export.c_plan import OVERREAD, Plan, plan
 from fedtiny.export.c_program import program
@@ -106,7 +106,7 @@ class Source:
         """Lay out tables, memory and calls."""
         tables = layer_tables(self.tiny.net, self.values)
         weights = self.tiny.net.weights
-        bands = schedule(self.program, {}, weights) if self.bands else None
+        bands = schedule(self.program, {}, weights, FLOATS) if self.bands else None
         self.plan = plan(self.program, schedule=bands)
         self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
         self.calls = Calls(self.program, self.plan, tables, self.tiny.net)
