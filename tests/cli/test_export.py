@@ -386,6 +386,7 @@ def test_a_packed_model_is_calibrated_on_images_that_are_named(fedtiny, shipped,
         (["--target", "x86", "--format", "c"], "--target is for C code with --activations int8"),
         (["--format", "c", "--prefix", "a-b"], "--prefix is a word of small letters"),
         (["--prefix", "mine"], "--prefix is for C code"),
+        (["--bands", "off"], "--bands is for C code"),
     ],
 )
 def test_settings_of_int8_that_do_not_fit(fedtiny, shipped, tmp_path, flags, sentence):

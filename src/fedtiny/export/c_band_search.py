@@ -11,8 +11,9 @@ from fedtiny.graph.arrays import Weights
 
 MOST_EXTRA = 0.1
 """What bands may add to the work of an image."""
-LEAST_SAVED = 0.05
-"""What bands must save, of the arena. Where several save the same but for so much, work decides."""
+LEAST_SHARE, LEAST_VALUES = 0.05, 4096
+"""What bands must save, of the arena: they take some flash. Where several save the same but for
+this share, work decides."""
 HEIGHTS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Rows of the image that a band may have."""
 
@@ -44,7 +45,7 @@ class Costs:
         return done + -(-max(0, length - done) // width) * width
 
 
-FLOATS = Costs(64, 32, 16, listed=6, complete=6, filter=45, moved=0.3)
+FLOATS = Costs(64, 32, 16, listed=4, complete=5, filter=30, moved=0.3)
 
 
 def schedule(
@@ -52,14 +53,14 @@ def schedule(
 ) -> Schedule | None:
     """The bands that lower the peak of memory the most, or nothing where none do."""
     held = Placing(program, zeros, None).held_at_a_time
-    allowed = (1 - LEAST_SAVED) * max(held)
+    allowed = min((1 - LEAST_SHARE) * max(held), max(held) - LEAST_VALUES)
     last = max(number for number, values in enumerate(held) if values > allowed)
     search = _Search(program, zeros, weights, costs)
     found = [each for each in search.tried(max(1, last)) if each[0] <= allowed]
     if not found:
         return None
     least = min(peak for peak, _, _ in found)
-    close = (each for each in found if each[0] <= (1 + LEAST_SAVED) * least)
+    close = (each for each in found if each[0] <= (1 + LEAST_SHARE) * least)
     return min(close, key=lambda each: each[1])[2]
 
 

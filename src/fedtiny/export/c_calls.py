@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.export import c_band_text
 from fedtiny.export.c_plan import Plan, copied, is_in_place
 from fedtiny.export.c_steps import Program, Step
 from fedtiny.export.c_tables import Table
@@ -76,11 +77,7 @@ class Calls:
         """The tensors, and which rows of them the steps of bands read and give."""
         made.lines.append(self._tensors())
         for step in self._banded:
-            rows = self.plan.bands[step.gives]
-            lines = "".join(f"    {{{_numbers(*band)}}},\n" for band in rows)
-            name = f"{step.name}_bands[{len(rows)}]"
-            made.lines.append(f"static const Band {name} = {{\n{lines}}};\n")
-            made.size += sum(BYTES_OF_ROWS * len(band) for band in rows)
+            c_band_text.declare(step, self.plan, made)
 
     def _layer(self, step: Step, made: Declarations) -> None:
         holder, table = self._holders[step.node.name], self.tables[step.node.name]
@@ -141,13 +138,8 @@ class Calls:
             [*lines, f"END_STEP({number});"] for number, (_, lines) in enumerate(self.steps, 1)
         ]
         count = len(self._banded)
-        looped = [f"    {line}" for lines in ended[:count] for line in lines]
-        rest = [line for lines in ended[count:] for line in lines]
-        if not looped:
-            return rest
-        bands = len(self.plan.bands[self._banded[0].gives])
-        start = f"for (int band = 0; band < {bands}; ++band) {{"
-        return [*self._before_bands, start, "    Rows rows;", *looped, "}", *rest]
+        looped = c_band_text.loop(ended[:count], self.plan.count)
+        return [*self._before_bands, *looped, *(line for lines in ended[count:] for line in lines)]
 
     @cached_property
     def _banded(self) -> list[Step]:
@@ -164,19 +156,12 @@ class Calls:
         for step in self.program.steps[1:]:
             calls = [] if is_in_place(step, self.plan) else [f"{c};" for c in self._calls(step)]
             if step.gives in self.plan.bands:
-                lines = [f"if ({self._opened(step)})", *(f"    {call}" for call in calls)]
+                opened = c_band_text.opened(step, self.plan, self._zero(step.gives))
+                lines = [f"if ({opened})", *(f"    {call}" for call in calls)]
             else:
                 lines = [*self.clearing(step), *calls]
             found.append((f"{step.action} {step.node.name}".strip(), lines))
         return [(name, lines) for name, lines in [*found, ("logits", self._final())] if lines]
-
-    def _opened(self, step: Step) -> str:
-        """What finds the rows of a band."""
-        read, *others = (self._tensor(value) for value in step.reads)
-        added = others[0] if others else NOTHING
-        held = self.plan.held.get(step.gives, 0)
-        places = f"{read}, {added}, {self._tensor(step.gives)}, {held}, {self._zero(step.gives)}"
-        return f"open_band(&{step.name}_bands[band], {places}, &rows)"
 
     def _zero(self, value: int) -> str:
         """What stands for 0 in a value."""
@@ -250,10 +235,7 @@ class Calls:
             "ways": _numbers(*(ways[axis] for axis in node.order)),
             **{term: literal(getattr(node, term)) for term in NUMBERS},
         }
-        if banded:
-            added = "&rows.added" if others else NOTHING
-            terms |= {"read": "&rows.read", "other": added, "out": "&rows.given"}
-        return terms
+        return {**terms, **c_band_text.views(step)} if banded else terms
 
     def _tensor(self, value: int) -> str:
         return f"&{self.plan.tensors[value].name}"
@@ -262,7 +244,6 @@ class Calls:
 LAYERS = ("convolve", "convolve_groups", "convolve_planes", "connect")
 NORMS = ("normalise", "group_norm", "layer_norm")
 WORTH_CODE = 1 << 14  # weights
-BYTES_OF_ROWS = 2
 NUMBERS = ("epsilon", "slope", "factor", "offset")
 
 

@@ -24,6 +24,11 @@ class Plan:
     held: Mapping[int, int] = field(default_factory=dict)
     """How many rows are held of a value, if not all are."""
 
+    @property
+    def count(self) -> int:
+        """The number of bands."""
+        return max(map(len, self.bands.values()), default=0)
+
     def sums(self, step: Step) -> int:
         """How many sums a convolution works out at a time, with the gaps between rows."""
         _, rows, columns = self.tensors[step.gives].shape
