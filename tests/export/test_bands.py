@@ -18,7 +18,7 @@ from fedtiny.export.quantize import quantize
 
 from ..graph.building import Builder
 from .c_operations import FORMS, Branches
-from .c_program import SANITIZED, compiled, needs_compiler, run
+from .c_program import FAST, SANITIZED, compiled, needs_compiler, run
 from .nets import sparse, tiny_model
 from .test_int8 import TARGETS, samples
 from .test_trained import FILES
@@ -66,7 +66,7 @@ def assert_floats_agree(model, folder, images):
         source = Source(model, "int8", bands=bands)
         assert bool(source.plan.bands) == bands
         write_source(source, folder / str(bands))
-        found.append(run(compiled(folder / str(bands), *SANITIZED), images)[2])
+        found.append(run(compiled(folder / str(bands), *(SANITIZED if bands else FAST)), images)[2])
     np.testing.assert_array_equal(*found)
 
 
@@ -84,7 +84,7 @@ def built(name, shape, density=0.3, **options):
 
 
 @needs_compiler
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_networks_have_the_same_bits(seed, monkeypatch, tmp_path):
     forced(monkeypatch, seed)
     model = chain(seed)
@@ -134,7 +134,6 @@ def test_whole_planes_where_bands_save_little(name, shape):
     """Few values, one row, or a pool over whole planes before the peak."""
     model = built(name, shape)
     assert not Source(model, "int8").plan.bands
-    assert not Int8Source(quantize(model, samples(model, 8)), "generic", "model").plan.bands
 
 
 def test_bands_are_left_out_where_they_cost_too_much(monkeypatch):
