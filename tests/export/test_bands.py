@@ -84,7 +84,7 @@ def built(name, shape, density=0.3, **options):
 
 
 @needs_compiler
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [2, 5])
 def test_random_networks_have_the_same_bits(seed, monkeypatch, tmp_path):
     forced(monkeypatch, seed)
     model = chain(seed)

@@ -45,7 +45,7 @@ class Costs:
         return done + -(-max(0, length - done) // width) * width
 
 
-FLOATS = Costs(64, 32, 16, listed=4, complete=5, filter=30, moved=0.3)
+FLOATS = Costs(64, 32, 16, listed=4, complete=4, filter=30, moved=0.3)
 
 
 def schedule(
