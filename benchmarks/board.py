@@ -5,7 +5,7 @@ those of int8 activations bit for bit. Flash and RAM are those of the model's ob
 are counted by QEMU's -icount; they are no cycles. What takes more than it may fails.
 
     python benchmarks/board.py [--run DIR] [--data ROOT] [--images 4] [--only NAME]
-                               [--json benchmarks/results/board.json]
+                               [--bands off] [--json benchmarks/results/board.json]
 
 The digits are those of a run folder; without one, `fedtiny run --width 64 --density 0.01` makes it
 under build/board. The others are the packed files of benchmarks/models, trained on CIFAR-10, whose
@@ -180,13 +180,23 @@ def classify(place: Path, board: str, images: np.ndarray) -> Classified:
 
 
 def measure(
-    name: str, model: TinyModel, images: np.ndarray, folder: Path, few: int | None = None
+    name: str,
+    model: TinyModel,
+    images: np.ndarray,
+    folder: Path,
+    few: int | None = None,
+    *,
+    bands: bool = True,
 ) -> Iterator[Row]:
     """Export a model and run it on every board; all firmwares but the first on `few` images."""
     is_int8 = model.activations is not None
     activations = "int8" if is_int8 else "float32"
     project = folder / f"{name}_{activations}"
-    source = Int8Source(model, "cortex-m", "model") if is_int8 else Source(model, "int8")
+    source = (
+        Int8Source(model, "cortex-m", "model", bands=bands)
+        if is_int8
+        else Source(model, "int8", bands=bands)
+    )
     write_project(source, project, "cmake")
     wanted = expected(model, images)
     for board in BOARDS:
@@ -282,13 +292,14 @@ def tell(rows: Iterable[Row]) -> list[Row]:
     return found
 
 
-def rows_of(subject: Subject, count: int) -> Iterator[Row]:
+def rows_of(subject: Subject, count: int, *, bands: bool) -> Iterator[Row]:
     """Both forms of a model on every board."""
     measured = accuracy(subject, PLACE / f"{subject.name}_host")
-    images = subject.test.images
-    for row in measure(subject.name, subject.integers, images[: max(MANY, count)], PLACE, count):
+    name, images = subject.name, subject.test.images
+    many = images[: max(MANY, count)]
+    for row in measure(name, subject.integers, many, PLACE, count, bands=bands):
         yield replace(row, accuracy=measured, float_accuracy=subject.integers.card["run_accuracy"])
-    yield from measure(subject.name, subject.floats, images[:count], PLACE)
+    yield from measure(name, subject.floats, images[:count], PLACE, bands=bands)
 
 
 def names() -> list[str]:
@@ -302,6 +313,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the folder of data sets")
     parser.add_argument("--images", type=int, default=4)
     parser.add_argument("--only", choices=names())
+    parser.add_argument("--bands", choices=("auto", "off"), default="auto")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     if lacks := missing():
@@ -310,7 +322,7 @@ def main() -> None:
     rows = []
     for name in [asked.only] if asked.only else names():
         subject = digits(asked.run) if name == "digits" else trained(name, asked.data)
-        rows += tell(rows_of(subject, asked.images))
+        rows += tell(rows_of(subject, asked.images, bands=asked.bands == "auto"))
     if asked.json:
         asked.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     if wrong := [row for row in rows if not row.agrees]:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from fedtiny.data.transforms import ArrayTransform, Preparation
-from fedtiny.export.c_source import write_c
+from fedtiny.export.c_source import Source, write_source
 from fedtiny.export.network import TinyModel, lower
 from fedtiny.export.onnx_file import onnx_bytes
 from fedtiny.export.packed import packed
@@ -170,7 +170,7 @@ def measure(
     found: dict[str, Any] = {"model": name, "density": density, "width": width}
     found["load"] = os.getloadavg()[0]
     for values in ("fp32", "int8"):
-        report = write_c(model, folder / values, values=values)
+        report = write_source(Source(model, values, bands=False), folder / values)
         compiled = compile_c(folder / values)
         flash, ram = section_bytes(compiled["object"])
         found[f"c_{values}"] = {

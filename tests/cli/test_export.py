@@ -404,6 +404,7 @@ def test_int8_of_a_small_transformer(fedtiny, tmp_path):
         (["--target", "x86", "--format", "c"], "--target is for C code with --activations int8"),
         (["--format", "c", "--prefix", "a-b"], "--prefix is a word of small letters"),
         (["--prefix", "mine"], "--prefix is for C code"),
+        (["--bands", "off"], "--bands is for C code"),
     ],
 )
 def test_settings_of_int8_that_do_not_fit(fedtiny, shipped, tmp_path, flags, sentence):

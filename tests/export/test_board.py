@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedtiny import data
+from fedtiny import data, models
 from fedtiny.export.c_int8 import Int8Source, write_int8
 from fedtiny.export.c_project import write_project
 from fedtiny.export.c_source import Source, write_c
@@ -17,7 +17,7 @@ from fedtiny.export.quantize import quantize
 
 from .c_operations import FORMS, Branches
 from .c_program import STRICT, run
-from .nets import shipped, tiny_model
+from .nets import shipped, sparse, tiny_model
 from .test_int8 import branches, samples
 
 pytestmark = pytest.mark.slow
@@ -71,6 +71,12 @@ int classify_all(void)
 """
 
 
+def banded():
+    """Residual blocks and a stride, whose first layers are computed by bands of rows."""
+    shape = (3, 32, 32)
+    return tiny_model(sparse(models.build("resnet8", shape, 10), shape, 0.3))
+
+
 @pytest.fixture(scope="module")
 def images():
     return data.load("digits").test.images
@@ -96,13 +102,20 @@ def test_a_model_of_digits_on_two_boards(images, tmp_path, capsys):
 
 
 @needs_board
-@pytest.mark.parametrize("kind", ["operations", "dense"])
+@pytest.mark.parametrize("kind", ["operations", "dense", "bands"])
 def test_the_integers_of_numpy_on_a_board(kind, tmp_path):
-    """Every operation, and 3 x 3 kernels that keep all weights, by the core's own instructions."""
-    model = branches(0) if kind == "operations" else tiny_model(shipped("small", 1.0))
+    """Every operation, complete 3 x 3 kernels by the core's own instructions, bands."""
+    models_of = {
+        "operations": lambda: branches(0),
+        "dense": lambda: tiny_model(shipped("small", 1.0)),
+        "bands": banded,
+    }
+    model = models_of[kind]()
     images = samples(model, 12)
     made = quantize(model, images)
-    write_project(Int8Source(made, "cortex-m", "model"), tmp_path, "cmake")
+    source = Int8Source(made, "cortex-m", "model")
+    assert bool(source.plan.bands) == (kind == "bands")
+    write_project(source, tmp_path, "cmake")
     found = board.classify(board.build(tmp_path, "mps2-an386"), "mps2-an386", images)
     np.testing.assert_array_equal(found.logits, IntegerModel(made)(images))
 
@@ -137,9 +150,13 @@ def test_two_models_in_one_firmware(images, tmp_path):
 
 
 @needs_board
-def test_a_profile_adds_up_to_the_run(images, tmp_path):
-    made = quantize(tiny_model(shipped("small", 0.3)), images[:64])
-    write_project(Int8Source(made, "cortex-m", "digits"), tmp_path, "cmake")
+@pytest.mark.parametrize("bands", [False, True])
+def test_a_profile_adds_up_to_the_run(bands, tmp_path):
+    model = banded() if bands else tiny_model(shipped("small", 0.3))
+    images = samples(model, 8)
+    source = Int8Source(quantize(model, images), "cortex-m", "digits")
+    assert bool(source.plan.bands) == bands
+    write_project(source, tmp_path, "cmake")
     place = board.build(tmp_path, "mps2-an386", "-O2", "-DPROFILE=ON")
     out, errors = board.emulated(place / "firmware.elf", "mps2-an386", images[:1].tobytes())
     ticks = {line[11:]: int(line[:10]) for line in out.splitlines()[1:]}
@@ -171,6 +188,9 @@ def sources(tmp_path_factory):
     for values in ("int8", "fp32"):
         write_c(everything.model(), folder / values, values=values)
     write_project(Source(model, "int8"), folder / "cmake", "cmake")
+    by_rows = banded()
+    write_c(by_rows, folder / "bands")
+    write_int8(quantize(by_rows, samples(by_rows, 8)), folder / "int8_bands", target="cortex-m")
     return folder
 
 
@@ -179,8 +199,9 @@ def test_no_warning_for_a_core(core, sources, tmp_path):
     (compiler, packages), flags = CORES[core]
     if not shutil.which(compiler):
         pytest.skip(f"needs Debian's {packages}")
-    files = [sources / name / "model.c" for name in ("generic", "cortex-m", "dense")]
-    files += [sources / name / "model.c" for name in ("int8", "fp32")]
+    names = ("generic", "cortex-m", "dense", "int8", "fp32", "bands", "int8_bands")
+    files = [sources / name / "model.c" for name in names]
+    assert all("open_band" in file.read_text() for file in files[-2:])
     files += [sources / "cmake" / "classify.c"]
     files += [sources / "cmake" / "cortex_m.c"] if compiler == ARM[0] else []
     order = [compiler, *flags.split(), "-include", "math.h", "-E", "-x", "c", "/dev/null"]

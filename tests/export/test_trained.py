@@ -38,6 +38,7 @@ def test_resnet18_keeps_within_its_limits_on_a_board(monkeypatch, tmp_path):
     rows = [*board.measure(SPARSE, subject.integers, subject.test.images[:2], tmp_path)]
     assert [row.level for row in rows] == ["-O2", "-O3"]
     assert [(row.agrees, row.excess) for row in rows] == [(True, [])] * 2
+    assert rows[0].ram < 50_000
     assert replace(rows[0], instructions=30_000_001).excess == ["instructions"]
 
 

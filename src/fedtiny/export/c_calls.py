@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.export import c_band_text
 from fedtiny.export.c_plan import Plan, copied, is_in_place
 from fedtiny.export.c_steps import Program, Step
 from fedtiny.export.c_tables import Table
@@ -69,8 +70,14 @@ class Calls:
             elif step.action == "constant":
                 values = self.net.parameters[step.node.name]
                 made.array(f"{self._holders[step.node.name]}_values", values.astype(np.float32))
-        made.lines.append(self._tensors())
+        self._places(made)
         return made
+
+    def _places(self, made: Declarations) -> None:
+        """The tensors, and which rows of them the steps of bands read and give."""
+        made.lines.append(self._tensors())
+        for step in self._banded:
+            c_band_text.declare(step, self.plan, made)
 
     def _layer(self, step: Step, made: Declarations) -> None:
         holder, table = self._holders[step.node.name], self.tables[step.node.name]
@@ -100,11 +107,12 @@ class Calls:
         if step.cut is None:
             found = np.add.outer(rows * pitch, columns)
         else:
-            (down, right), (top, left), size = step.cut.stride, step.cut.margin, step.cut.size
+            (down, right), (top, left) = step.cut.stride, step.cut.margin
+            part = self.plan.tensors[step.gathered].plane // (down * right)
             row, row_part = np.divmod(rows + top, down)
             column, column_part = np.divmod(columns + left, right)
             parts = np.add.outer(row_part * right, column_part)
-            found = parts * (size[0] * size[1]) + np.add.outer(row * pitch, column)
+            found = parts * part + np.add.outer(row * pitch, column)
         return found.reshape(-1).astype(np.int32)
 
     def _tensors(self) -> str:
@@ -121,18 +129,43 @@ class Calls:
     @cached_property
     def statements(self) -> list[str]:
         """What happens after the image is loaded."""
-        return [line for _, lines in self.steps for line in lines]
+        return [*self._before_bands, *(line for _, lines in self.steps for line in lines)]
+
+    @property
+    def body(self) -> list[str]:
+        """The same as C runs it: bands in a loop, and after each step what measures it."""
+        ended = [
+            [*lines, f"END_STEP({number});"] for number, (_, lines) in enumerate(self.steps, 1)
+        ]
+        count = len(self._banded)
+        looped = c_band_text.loop(ended[:count], self.plan.count)
+        return [*self._before_bands, *looped, *(line for lines in ended[count:] for line in lines)]
+
+    @cached_property
+    def _banded(self) -> list[Step]:
+        return [step for step in self.program.steps if step.gives in self.plan.bands]
+
+    @property
+    def _before_bands(self) -> list[str]:
+        return [line for step in self._banded for line in self.clearing(step)]
 
     @cached_property
     def steps(self) -> list[tuple[str, list[str]]]:
         """The statements of each step that has any, under a name for readers."""
         found = []
         for step in self.program.steps[1:]:
-            lines = self.clearing(step)
-            if not is_in_place(step, self.plan):
-                lines += [f"{call};" for call in self._calls(step)]
+            calls = [] if is_in_place(step, self.plan) else [f"{c};" for c in self._calls(step)]
+            if step.gives in self.plan.bands:
+                opened = c_band_text.opened(step, self.plan, self._zero(step.gives))
+                lines = [f"if ({opened})", *(f"    {call}" for call in calls)]
+            else:
+                lines = [*self.clearing(step), *calls]
             found.append((f"{step.action} {step.node.name}".strip(), lines))
         return [(name, lines) for name, lines in [*found, ("logits", self._final())] if lines]
+
+    def _zero(self, value: int) -> str:
+        """What stands for 0 in a value."""
+        return "0.0f"
 
     def _final(self) -> list[str]:
         """What gives the logits after all steps."""
@@ -181,7 +214,11 @@ class Calls:
         node = step.node
         read, *others = (self._tensor(value) for value in step.reads)
         ways = self.plan.tensors[step.reads[0]].ways
-        return {
+        banded = step.gives in self.plan.bands
+        top = "rows.above" if banded else node.padding[0]
+        sides = (*node.kernel, *node.stride, top, node.padding[1])
+        margin = (0 if banded else step.cut.margin[0], step.cut.margin[1]) if step.cut else ()
+        terms = {
             "name": step.name,
             "held": self._holders.get(node.name, ""),
             "read": read,
@@ -191,13 +228,14 @@ class Calls:
             "limit": step.limit,
             "groups": node.groups,
             "stride": _numbers(*node.stride),
-            "cut": _numbers(*step.cut.stride, *step.cut.margin) if step.cut else "",
-            "window": f"&(const Window){{{_numbers(*node.kernel, *node.stride, *node.padding)}}}",
+            "cut": _numbers(*step.cut.stride, *margin) if step.cut else "",
+            "window": f"&(const Window){{{_numbers(*sides)}}}",
             "counted": int(node.count_padding),
             "axis": node.axis,
             "ways": _numbers(*(ways[axis] for axis in node.order)),
             **{term: literal(getattr(node, term)) for term in NUMBERS},
         }
+        return {**terms, **c_band_text.views(step)} if banded else terms
 
     def _tensor(self, value: int) -> str:
         return f"&{self.plan.tensors[value].name}"
@@ -212,11 +250,11 @@ NUMBERS = ("epsilon", "slope", "factor", "offset")
 def functions(statements: Iterable[str]) -> set[str]:
     """The functions that statements call.
 
-    >>> functions(["clear(&tensor0, 12);", "silu(&tensor1, &tensor1);"]) == {"clear", "silu"}
+    >>> functions(["if (open_band(&rows))", "    silu(&tensor1, 12);"]) == {"open_band", "silu"}
     True
     """
-    return {line.partition("(")[0] for line in statements}
+    return {re.split(r"\W", line.strip().removeprefix("if ("))[0] for line in statements}
 
 
-def _numbers(*numbers: int) -> str:
+def _numbers(*numbers: int | str) -> str:
     return ", ".join(map(str, numbers))

@@ -1,8 +1,10 @@
 """A model with int8 activations as C99: the integers of `integers.py`, in an arena of bytes."""
 
+from dataclasses import astuple
 from pathlib import Path
 
 from fedtiny.export import c_int8_runtime, c_runtime
+from fedtiny.export.c_band_search import Costs, schedule
 from fedtiny.export.c_calls import functions
 from fedtiny.export.c_int8_calls import Int8Calls, zero_points
 from fedtiny.export.c_int8_runtime import WIDTHS, Target
@@ -31,17 +33,22 @@ def int8_flash_bytes(model: TinyModel) -> int:
 class Int8Source(Source):
     """The text of a model whose activations are int8."""
 
-    def __init__(self, model: TinyModel, target: Target, prefix: str) -> None:
+    def __init__(
+        self, model: TinyModel, target: Target, prefix: str, *, bands: bool = True
+    ) -> None:
         self.target = target
         self.arithmetic = Arithmetic(model)
-        super().__init__(model, "int8", prefix)
+        super().__init__(model, "int8", prefix, bands=bands)
 
     def _prepare(self) -> None:
         """Tables, places in memory and calls."""
         net = self.tiny.net
         tables = layer_tables(net, "int8")
         zeros = zero_points(self.program, self.arithmetic)
-        self.plan = plan(self.program, zeros)
+        wide, middle, narrow, *_ = astuple(WIDTHS[self.target])
+        costs = Costs(wide, middle, narrow, listed=7, complete=3, filter=60, moved=0.8)
+        bands = schedule(self.program, zeros, net.weights, costs) if self.bands else None
+        self.plan = plan(self.program, zeros, bands)
         calls = Int8Calls(
             self.program, self.plan, tables, net, arithmetic=self.arithmetic, zeros=zeros
         )
@@ -54,11 +61,7 @@ class Int8Source(Source):
         kept, sums = 0, 0
         for step in self.program.steps:
             if step.convolves:
-                read, (_, rows, columns) = (
-                    self.plan.tensors[step.gathered],
-                    self.program.shapes[step.gives],
-                )
-                sums = max(sums, (rows - 1) * read.pitch + columns + WIDTHS[self.target].wide)
+                sums = max(sums, self.plan.sums(step) + WIDTHS[self.target].wide)
                 if calls.function(step) != "convolve_all":
                     kept = max(kept, calls.tables[step.node.name].max_kept + 1)
         return kept, sums

@@ -78,7 +78,7 @@ class Int8Calls(Calls):
                 made.array(f"{step.name}_table", self.arithmetic.table(step))
             elif step.action == "constant":
                 made.array(f"{step.name}_values", self.arithmetic.constant(step))
-        made.lines.append(self._tensors())
+        self._places(made)
         return made
 
     def _layer(self, step: Step, made: Declarations) -> None:
@@ -134,6 +134,9 @@ class Int8Calls(Calls):
         held = self.arithmetic.qparams[last.gives]
         out = self._tensor(last.gives)
         return [f"to_logits({out}, logits, {held.zero_point}, {literal(held.scale)});"]
+
+    def _zero(self, value: int) -> str:
+        return str(self.zeros[value])
 
     def clearing(self, step: Step) -> list[str]:
         """What must be done before a step whose planes are surrounded by zeros."""

@@ -13,6 +13,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "limited": (),
     "scaled": (),
     "clear": (),
+    "open_band": (),
     "load_pixels": (),
     "load_raw": ("limited",),
     "load_values": (),
@@ -56,7 +57,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 """As those of the runtime for floats."""
 MOVING = (
     *("tensor", "load_values", "span", "window", "upsample", "copy", "reshape"),
-    *("permute", "flatten", "spread"),
+    *("permute", "flatten", "spread", "open_band"),
 )
 """Parts that move values and compute nothing: those for floats, with another type."""
 SHARED = ("result", "profile", "model.h")

@@ -9,6 +9,7 @@ PARTS = {
     "relu": (),
     "relu6": (),
     "clear": (),
+    "open_band": (),
     "load_pixels": (),
     "load_values": (),
     "load_raw": (),

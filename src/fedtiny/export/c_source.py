@@ -8,6 +8,7 @@ from typing import Any
 
 from fedtiny.errors import ExportError
 from fedtiny.export import c_runtime
+from fedtiny.export.c_band_search import FLOATS, schedule
 from fedtiny.export.c_calls import Calls, functions
 from fedtiny.export.c_plan import OVERREAD, Plan, plan
 from fedtiny.export.c_program import program
@@ -77,10 +78,17 @@ def flash_bytes(model: TinyModel, values: Values) -> int:
 class Source:
     """All of the text is made before any file is written."""
 
-    def __init__(self, model: TinyModel, values: Values, prefix: str = c_runtime.PREFIX) -> None:
+    def __init__(
+        self,
+        model: TinyModel,
+        values: Values,
+        prefix: str = c_runtime.PREFIX,
+        *,
+        bands: bool = True,
+    ) -> None:
         if values == "fp16":
             raise ExportError("C code holds weights as int8 or fp32, not as fp16")
-        self.tiny, self.values, self.prefix = model, values, prefix
+        self.tiny, self.values, self.prefix, self.bands = model, values, prefix, bands
         self.program = program(model.net.graph)
         outputs = self.program.shapes[self.program.steps[-1].gives]
         if outputs != (len(model.classes), 1, 1):
@@ -97,7 +105,9 @@ class Source:
     def _prepare(self) -> None:
         """Lay out tables, memory and calls."""
         tables = layer_tables(self.tiny.net, self.values)
-        self.plan = plan(self.program)
+        weights = self.tiny.net.weights
+        bands = schedule(self.program, {}, weights, FLOATS) if self.bands else None
+        self.plan = plan(self.program, schedule=bands)
         self.max_kept, self.max_sums = _scratch(self.program, self.plan, tables)
         self.calls = Calls(self.program, self.plan, tables, self.tiny.net)
         self.pixels = pixel_tables(self.tiny.normalisation, raw=self.is_signal)
@@ -224,10 +234,7 @@ class Source:
     def _functions(self, file: str, **more: int) -> str:
         load = self.program.steps[0]
         names = "\n".join(f"    {string(name)}," for name in self.tiny.classes)
-        steps = enumerate((lines for _, lines in self.calls.steps), 1)
-        body = "\n".join(
-            f"    {line}" for number, lines in steps for line in [*lines, f"END_STEP({number});"]
-        )
+        body = "\n".join(f"    {line}" for line in self.calls.body)
         clear = "".join(f"    {line}\n" for line in self.calls.clearing(load))
         image = self.plan.tensors[load.gives].name
         return Template(self._text(file)).substitute(
@@ -246,7 +253,6 @@ def _scratch(program: Program, plan: Plan, tables: Mapping[str, Table]) -> tuple
     kept, sums = 0, 0
     for step in program.steps:
         if step.convolves:
-            read, (_, rows, columns) = plan.tensors[step.gathered], program.shapes[step.gives]
             kept = max(kept, tables[step.node.name].max_kept + 1)
-            sums = max(sums, (rows - 1) * read.pitch + columns + OVERREAD)
+            sums = max(sums, plan.sums(step) + OVERREAD)
     return kept, sums

@@ -25,6 +25,7 @@ from fedtiny.paths import user_path
 from fedtiny.runs.formatting import size
 
 Format = Literal["packed", "onnx", "torch", "c", "cmake", "platformio", "zephyr"]
+Bands = Literal["auto", "off"]
 PROJECTS: tuple[Project, ...] = get_args(Project)
 IN_C = ("c", *PROJECTS)
 
@@ -62,6 +63,9 @@ class Order:
     extension; default: cortex-m in a project for a board, else generic."""
     prefix: str = c_runtime.PREFIX
     """What names in C begin with, so that a firmware may hold two models."""
+    bands: Bands = "auto"
+    """C code computes the first layers by bands of rows where that lowers the RAM for at most a
+    tenth more work; off: whole planes."""
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -95,6 +99,8 @@ class Order:
             )
         if self.prefix != c_runtime.PREFIX and self.format not in IN_C:
             raise ExportError(f"--prefix is for C code: {', '.join(IN_C)}")
+        if self.bands != "auto" and self.format not in IN_C:
+            raise ExportError(f"--bands is for C code: {', '.join(IN_C)}")
 
     def _check_names(self) -> None:
         """Refuse a format or values that there are not; the command line has checked them."""
@@ -103,6 +109,7 @@ class Order:
             "values": (None, *get_args(Values)),
             "activations": (None, *get_args(Activations)),
             "target": (None, *get_args(Target)),
+            "bands": get_args(Bands),
         }
         for name, known in choices_of.items():
             value = getattr(self, name)
@@ -203,13 +210,14 @@ def _written(
 
 def _written_c(order: Order, model: TinyModel, place: Path) -> CReport:
     """Write the C code of a model, alone or in a project for a board."""
+    bands = order.bands == "auto"
     if model.activations is not None:
         target = order.target or ("cortex-m" if order.format in PROJECTS else "generic")
-        source: Source = Int8Source(model, target, order.prefix)
+        source: Source = Int8Source(model, target, order.prefix, bands=bands)
     elif order.target not in (None, "generic"):
         raise ExportError("--target is for C code with --activations int8")
     else:
-        source = Source(model, order.stored, order.prefix)
+        source = Source(model, order.stored, order.prefix, bands=bands)
     match order.format:
         case "cmake" | "platformio" | "zephyr":
             return write_project(source, place, order.format)

@@ -9,12 +9,13 @@ static uint32_t step_start;
 
 static void start_profile(void)
 {
+    memset(model_profile, 0, sizeof model_profile);
     step_start = model_ticks();
 }
 
 static void end_step(int step)
 {
-    model_profile[step] = model_ticks() - step_start;
+    model_profile[step] += model_ticks() - step_start;
     step_start = model_ticks();
 }
 

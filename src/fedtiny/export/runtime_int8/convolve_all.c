@@ -25,10 +25,9 @@ DEFINE_GATHER_ALL($narrow)
 /* Whether the taps are three rows of three neighbors. */
 static int is_square(const Layer *layer, int pitch)
 {
-    for (int tap = 0; tap < 9; ++tap)
-        if (layer->taps != 9 || layer->offsets[tap] - layer->offsets[0] != tap / 3 * pitch + tap % 3)
-            return 0;
-    return 1;
+    const int32_t *at = layer->offsets;
+    return layer->taps == 9 && at[2] - at[0] == 2 && at[8] - at[0] == 2 * pitch + 2 &&
+           at[3] - at[0] == pitch;
 }
 #endif
 
