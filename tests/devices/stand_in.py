@@ -38,7 +38,7 @@ class Device:
             **{"device": self.data.device, "samples": len(self.data)},
             **{"development": len(self.data.development), "shape": self.data.data.shape},
             **{"classes": len(self.data.data.classes), "instructions": "python"},
-            **{"lanes": 4, "memory": 0},
+            **{"digest": self.data.digest, "lanes": 4, "memory": 0},
         }
         told |= json.loads(self.lie) if self.lie.startswith("{") else {}
         return HELLO + json.dumps(told).encode()

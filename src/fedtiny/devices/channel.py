@@ -33,6 +33,8 @@ class Channel:
     to `noise` bytes before a mark are passed over. What is held of a frame is what has come of it.
     """
 
+    certificate = ""  # digest of the one that the other side has shown, under TLS
+
     def __init__(
         self, reader: Stream, writer: Stream, *, timeout: float | None = None, noise: int = 0
     ) -> None:

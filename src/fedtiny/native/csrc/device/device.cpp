@@ -66,6 +66,7 @@ Bytes Device::hello() noexcept {
     text += ",\"development\":" + number(static_cast<std::int64_t>(data_.development.size()));
     text += ",\"shape\":[" + number(data_.channels) + "," + number(data_.height) + "," +
             number(data_.width) + "],\"classes\":" + number(data_.classes);
+    text += ",\"digest\":" + quoted(hex(__builtin_bswap64(data_.digest), 16));
     text += ",\"instructions\":" + quoted(fedtiny_instructions());
     text += ",\"lanes\":" + number(fedtiny_lanes());
     text += ",\"memory\":" + std::to_string(memory::limit()) + "}";
