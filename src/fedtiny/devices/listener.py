@@ -106,7 +106,7 @@ class Listener:
     def _take_in(self) -> None:
         """Let those wait who were heard; the newest connection of a device is the one that counts.
 
-        Those who may wait are few as well.
+        Those who may wait are few as well, and who is gone again waits no longer.
         """
         while self._greeted:
             guest = self._greeted.popleft()
@@ -116,6 +116,8 @@ class Listener:
             if old is not None:
                 old.channel.close()
             self._waiting[guest.identity] = guest
+        for who in [who for who, guest in self._waiting.items() if guest.channel.has_ended]:
+            self._waiting.pop(who).channel.close()
         self._refuse_strangers()
 
     def _guest_for(self, device: int | None) -> Guest | None:

@@ -6,6 +6,7 @@ An address at which devices connect is in `listener.py`.
 import contextlib
 import logging
 import os
+import secrets
 import socket
 import ssl
 import subprocess
@@ -23,12 +24,13 @@ LOG = logging.getLogger("fedtiny.devices")
 LAST_OUTPUT = 300  # bytes of what a program printed before it died
 BOOT_MESSAGES = 1 << 16  # bytes on a serial line before a device says hello
 HELLO_SECONDS = 20.0  # that a device may take to say hello once it is there
-QUIET = 0.3  # seconds without a byte after which a serial line has no more to say
+SILENCE = 3.0  # seconds after which a device on a serial line is asked again who it is
 RETURN_SECONDS = 60.0  # that a device may take to come back
 RETRY = 0.2  # seconds before a line that is gone is looked for again
 PATIENCE = 2.0  # seconds that a program may take to end
 BAUD = 115200
-ASK_WHO = b""  # an empty frame: say hello
+ASK_WHO = b"?"  # say hello, and repeat what follows
+QUESTION_BYTES = 8
 
 
 class Place(Protocol):
@@ -51,7 +53,7 @@ def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, He
     """The channel once the device at its other end has said hello; it is closed if it does not."""
     patience, channel.timeout = channel.timeout, seconds or HELLO_SECONDS
     try:
-        said = _last_hello(channel) if channel.noise else channel.recv_bytes(HELLO_BYTES)
+        said = _hello_on_a_line(channel) if channel.noise else channel.recv_bytes(HELLO_BYTES)
         hello = Hello.read(said)
     except (EOFError, OSError) as error:
         channel.close()
@@ -65,14 +67,26 @@ def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, He
     return channel, hello
 
 
-def _last_hello(channel: Channel) -> bytes:
-    """A device's hello on a line that may still bring answers to others, or a hello before it."""
-    until, said = time.monotonic() + (channel.timeout or HELLO_SECONDS), b""
-    while said[:1] != HELLO or not (channel.is_quiet(QUIET) or time.monotonic() > until):
-        channel.timeout = max(0.0, until - time.monotonic())
-        frame = channel.recv_short(HELLO_BYTES)
-        said = frame if frame[:1] == HELLO else said
-    return said
+def _hello_on_a_line(channel: Channel) -> bytes:
+    """A device's answer to the question who it is; all else on the line came before it.
+
+    A device that has just started may have missed the question, and one that was cut off inside a
+    frame takes it for the rest: both are asked anew.
+    """
+    until = time.monotonic() + (channel.timeout or HELLO_SECONDS)
+    while True:
+        question = secrets.token_hex(QUESTION_BYTES).encode()
+        channel.send_bytes(ASK_WHO + question)
+        try:
+            said = b""
+            while said[:1] != HELLO:
+                channel.timeout = max(0.0, min(SILENCE, until - time.monotonic()))
+                said = channel.recv_short(HELLO_BYTES)
+            if question in said:
+                return said
+        except TimeoutError:
+            if time.monotonic() >= until:
+                raise
 
 
 class Program:
@@ -202,13 +216,7 @@ class SerialLine:
             line = os.fdopen(_raw_line(self.path, self.baud), "r+b", buffering=0)
         except OSError as error:
             raise FedTinyError(f"cannot open {self.path}: {error.strerror}") from error
-        channel = Channel(line, line, timeout=timeout, noise=BOOT_MESSAGES)
-        try:
-            channel.send_bytes(ASK_WHO)
-        except (EOFError, OSError) as error:
-            channel.close()
-            raise FedTinyError(f"cannot write to {self.path}") from error
-        return greeted(channel)
+        return greeted(Channel(line, line, timeout=timeout, noise=BOOT_MESSAGES))
 
     def last_words(self) -> str:
         return ""
