@@ -101,7 +101,8 @@ def test_a_gateway_stands_for_a_program(fedtiny):
         address = second.partition('gateway="')[2].partition('"')[0]
         for _ in range(2):  # one after the other
             channel, hello = place_of(f"gateway://{address}").open(None, 5.0, 5.0)
-            assert hello.data == (*_sizes(read("devices/device2.ftd")), (1, 8, 8), 10)
+            own = read("devices/device2.ftd")
+            assert hello.data == (2, *_sizes(own), (1, 8, 8), 10, own.digest)
             channel.close()
         gateway.send_signal(signal.SIGINT)
         assert gateway.wait(20) == 130

@@ -136,6 +136,9 @@ def test_what_a_device_holds_is_not_sent_twice(met):
     outcome, hello = link.tell(b"")
     assert outcome == HELLO
     assert b'"device":1' in hello
+    assert link.tell(b"?who") == (HELLO, hello.replace(b'"question":""', b'"question":"who"'))
+    assert link.tell(b"?" + 17 * b"x")[0] == FAILED
+    assert link.hello["digest"] == bench.shards[FAR].digest
     assert link.ask(order, FAR) == (FAILED, b"this device was given no spec yet")
     link.equip(bench.spec)
     assert link.ask(order, FAR, Known.of(theta))[0] == MISSING

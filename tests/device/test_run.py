@@ -22,23 +22,44 @@ def at_home(tmp_path_factory):
 
 
 class Killer(Watcher):
-    """Kills the program of device 0 after every round."""
+    """Kills the programs of some devices while they are at work, in every round."""
+
+    def __init__(self, *victims):
+        super().__init__()
+        self.victims, self.failed = victims, {}
+
+    def started(self, assembly, folder, records):
+        super().started(assembly, folder, records)
+        executor = assembly.server.transport.executor
+        answers = executor.answers
+
+        def killing(tasks):
+            found = answers(tasks)
+            for victim in self.victims:
+                executor.remote[victim].place.process.kill()
+            return found
+
+        executor.answers = killing
 
     def round_done(self, record):
         super().round_done(record)
-        self.assembly.server.transport.executor.remote[0].place.process.kill()
+        self.failed |= record["failed"]
 
 
 def test_programs_that_are_killed_come_to_the_same_model_as_python(program, at_home, tmp_path):
     config = quick(**SETTINGS, device={"program": f"0-1={program} {{data}}"})
-    played = play(config, tmp_path / "run", Killer())
+    killer = Killer(0)
+    played = play(config, tmp_path / "run", killer)
+    assert not killer.failed
     assert [theta.version for theta in played.thetas] == [t.version for t in at_home.thetas]
 
 
 def test_a_program_for_arm_among_them(program, foreign_program, at_home, tmp_path):
     programs = f"0-1={program} {{data}}; 2={foreign_program} {{data}}"
     config = quick(**SETTINGS, device={"program": programs})
-    both = Twins(at_home, play(config, tmp_path / "run"))
+    killer = Killer(0, 2)
+    both = Twins(at_home, play(config, tmp_path / "run", killer))
+    assert not killer.failed
     assert_the_same_candidate(both)
     assert_near_until_then(both)
     assert_the_same_first_adjustment(both)

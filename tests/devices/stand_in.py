@@ -31,22 +31,22 @@ class Device:
         self.data, self.lie = data, lie
         self.replies = []
 
-    def hello(self):
+    def hello(self, question=""):
         """What it says of itself."""
         told = {
             **{"fedtiny": "any", "wire": wire.FORMAT_VERSION, "link": 1, "name": "stand-in"},
             **{"device": self.data.device, "samples": len(self.data)},
             **{"development": len(self.data.development), "shape": self.data.data.shape},
             **{"classes": len(self.data.data.classes), "instructions": "python"},
-            **{"lanes": 4, "memory": 0},
+            **{"digest": self.data.digest, "lanes": 4, "memory": 0, "question": question},
         }
         told |= json.loads(self.lie) if self.lie.startswith("{") else {}
         return HELLO + json.dumps(told).encode()
 
     def outcome(self, frame):
         """What it answers to a frame."""
-        if not frame:
-            return self.hello()
+        if not frame or frame[:1] == b"?":
+            return self.hello(frame[1:].decode())
         try:
             if frame[4:8] != b"FTNY":
                 spec = DeviceSpec.from_plain(json.loads(frame))

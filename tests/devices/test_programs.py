@@ -16,9 +16,11 @@ import pytest
 from fedtiny.devices import places, visitors
 from fedtiny.devices.channel import Channel, TooLongError
 from fedtiny.devices.device_data import DeviceData
+from fedtiny.devices.gateway import DeviceGateway
 from fedtiny.devices.hello import Hello
+from fedtiny.devices.listener import Listener
 from fedtiny.devices.place_names import place_of, places_by_device
-from fedtiny.devices.places import Listener, SerialLine
+from fedtiny.devices.places import SerialLine
 from fedtiny.devices.remote_devices import MixedExecutor, RemoteDevice, RemoteDevices
 from fedtiny.devices.workers import Task
 from fedtiny.errors import ConfigError, DataError, FedTinyError, ReplyError
@@ -202,7 +204,7 @@ def test_nobody_connects():
 def test_strangers_at_the_address_are_let_go(caplog, monkeypatch):
     monkeypatch.setattr(places, "HELLO_SECONDS", 0.2)
     listener = Listener("127.0.0.1", 0)
-    listener.expected = {0}
+    listener.expected = {0: lab().shards[0].digest}
     host, port = listener.address.split(":")
     silent, loud, other = (socket.create_connection((host, int(port))) for _ in range(3))
     loud.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -233,6 +235,89 @@ def test_silent_strangers_keep_no_device_away(monkeypatch):
     listener.close()
     for connection in (channel, device, *silent):
         connection.close()
+
+
+def test_who_was_there_and_is_gone_again_is_not_taken_for_a_device():
+    bench = lab()
+    with contextlib.closing(Listener("127.0.0.1", 0)) as listener:
+        host, port = listener.address.split(":")
+        with socket.create_connection((host, int(port))) as gone:
+            Channel(gone, gone).send_bytes(Device(bench.shards[FAR]).hello())
+        timer = threading.Timer(0.5, connected, [listener, bench.shards[FAR]])
+        timer.start()
+        device = RemoteDevice(FAR, listener, 5.0)
+        device.equip(spec_of(bench))
+        timer.join()
+        device.close()
+
+
+# Strangers in the place of a device
+
+
+OTHER_DATA = '{"digest": "0123456789abcdef"}'
+NOT_EXPECTED = "its number and data are not those of a device that is expected here"
+
+
+def connected(listener, shard, lie=""):
+    """The connection of a stand-in that lives in a thread."""
+    host, port = listener.address.split(":")
+    connection = socket.create_connection((host, int(port)))
+    data = DeviceData.from_bytes(shard.to_bytes())
+    threading.Thread(target=_life, args=(Device(data, lie), connection), daemon=True).start()
+    return connection
+
+
+@pytest.mark.parametrize(("stranger", "lie"), [(0, ""), (FAR, OTHER_DATA)])
+def test_a_gateway_takes_its_own_device_back_and_no_stranger(caplog, stranger, lie):
+    bench = lab()
+    with contextlib.closing(Listener("127.0.0.1", 0)) as listener:
+        connected(listener, bench.shards[FAR])
+        with contextlib.closing(DeviceGateway(listener, 5.0)) as gateway:
+            gateway.device.close()
+            connected(listener, bench.shards[stranger], lie)
+            timer = threading.Timer(0.3, connected, [listener, bench.shards[FAR]])
+            timer.start()
+            gateway._require_device()
+            timer.join()
+            own = bench.shards[FAR]
+            assert (gateway.hello.device, gateway.hello.digest) == (FAR, own.digest)
+    assert f"a connection from 127.0.0.1 was refused: {NOT_EXPECTED}" in caplog.text
+
+
+def test_who_came_second_to_a_gateway_is_not_kept_for_later(caplog):
+    with contextlib.closing(Listener("127.0.0.1", 0)) as listener:
+        for shard in lab().shards[:2]:
+            connected(listener, shard)
+        time.sleep(0.3)
+        with contextlib.closing(DeviceGateway(listener, 5.0)) as gateway:
+            gateway.device.close()
+            with pytest.raises(FedTinyError, match="nobody has connected"):
+                gateway.place.open(None, 5.0, 0.5)
+    assert NOT_EXPECTED in caplog.text
+
+
+def test_a_gateway_refuses_another_board_on_its_line():
+    gateway = DeviceGateway(InThread(lab().shards[FAR], "", OTHER_DATA, ""), 5.0)
+    gateway.device.close()
+    with pytest.raises(FedTinyError, match="another device is where the gateway's was"):
+        gateway._require_device()
+    gateway._require_device()
+    assert gateway.place.met == 3, "the device itself is taken back"
+    gateway.close()
+
+
+def test_a_run_lets_in_the_data_that_it_gave_and_no_others(caplog):
+    bench = lab()
+    with contextlib.closing(Listener("127.0.0.1", 0)) as listener:
+        listener.expected = {FAR: bench.shards[FAR].digest}
+        connected(listener, bench.shards[FAR], OTHER_DATA)
+        timer = threading.Timer(0.3, connected, [listener, bench.shards[FAR]])
+        timer.start()
+        device = RemoteDevice(FAR, listener, 5.0)
+        device.check((1, 8, 8), 3, bench.shards[FAR])
+        timer.join()
+        device.close()
+    assert NOT_EXPECTED in caplog.text
 
 
 def test_a_connection_that_cannot_be_accepted_is_no_end(caplog, monkeypatch):
@@ -317,6 +402,8 @@ def test_an_answer_to_another_round_is_refused(met):
         ('{"samples": 1e9}', "no usable number for 'samples'"),
         ('{"lanes": 3}', "computes 3 images at once"),
         ('{"memory": -1}', "no usable number for 'memory'"),
+        ('{"digest": "0123"}', "no digest of its data; build its program from the same fedtiny"),
+        ('{"digest": "0123456789abcdef"}', "other samples than the run gives it; write its data"),
         ('{"name": "' + 5000 * "x" + '"}', "did not introduce itself"),
     ],
 )
@@ -431,7 +518,10 @@ def test_a_port_that_is_taken():
 
 
 def test_a_board_on_a_serial_line_is_asked_who_it_is(monkeypatch):
-    """A pair of terminals: the other end prints boot messages first, an old answer, and hellos."""
+    """A pair of terminals: the other end prints boot messages first, and an old answer.
+
+    It says hello when it has booted, and again when it is asked.
+    """
     bench = lab()
     board, line = os.openpty()
     tty.setraw(board)
@@ -441,11 +531,11 @@ def test_a_board_on_a_serial_line_is_asked_who_it_is(monkeypatch):
     def boot():
         channel = Channel(stream, stream)
         with contextlib.suppress(EOFError, OSError):
-            assert channel.recv_bytes() == b""
+            assert channel.recv_bytes()[:1] == b"?"  # the question is lost
             channel._write(b"booting FT ... \r\n", None)
             channel.send_bytes(b"\0" + bytes(9000))  # of a request that was given up
             channel.send_bytes(b"\1it was too much")
-            channel.send_bytes(Device(data, '{"device": 7}').hello())  # it is said twice
+            time.sleep(0.1)
             serve(Device(data), channel)
 
     thread = threading.Thread(target=boot)
@@ -461,6 +551,33 @@ def test_a_board_on_a_serial_line_is_asked_who_it_is(monkeypatch):
     os.close(line)
     thread.join(5)
     stream.close()
+
+
+def test_a_serial_line_that_went_away_is_waited_for(tmp_path):
+    """A board that loses its power at work, and whose line comes back as another terminal."""
+    bench, path, lines = lab(), tmp_path / "ttyACM0", []
+
+    def plug_in(story):
+        board, line = os.openpty()
+        lines.append(line)
+        tty.setraw(board)
+        data = DeviceData.from_bytes(bench.shards[FAR].to_bytes())
+        stream = os.fdopen(board, "r+b", buffering=0)
+        threading.Thread(target=_life, args=(Device(data, story), stream), daemon=True).start()
+        path.symlink_to(os.ttyname(line))
+
+    plug_in("dies")
+    device = RemoteDevice(FAR, SerialLine(path), 5.0)
+    device.equip(spec_of(bench))
+    path.unlink()
+    timer = threading.Timer(0.5, plug_in, [""])
+    timer.start()
+    task = tasks(bench, train(1))[FAR]
+    assert everything(asked(device, task)) == expected(bench, task)
+    timer.join()
+    device.close()
+    for line in lines:
+        os.close(line)
 
 
 def test_no_serial_line():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -410,6 +411,11 @@ def test_a_device_takes_part_from_an_environment_without_torch(hire, bare_python
 
 
 OLDEST_NUMPY = "1.24.4"  # of the first series that a device may have
+
+
+def test_the_package_asks_for_no_newer_numpy_than_a_device_needs():
+    project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
+    assert f"numpy>={OLDEST_NUMPY.rpartition('.')[0]}" in project["project"]["dependencies"]
 
 
 @pytest.mark.slow

@@ -126,6 +126,20 @@ def test_a_gateway_with_the_certificate_of_another_host(listener, trusted, caplo
     assert "its certificate is refused: Hostname mismatch" in thread.told
 
 
+def test_a_device_that_comes_back_with_another_certificate(listener, trusted, caplog):
+    here, other = listener(trusted.ca), trusted.sign("other")
+    Connecting(here, tls.connecting(trusted.ca, **trusted.device))
+    channel, _ = here.open(FAR, 5.0, 5.0)
+    channel.close()
+    Connecting(here, tls.connecting(trusted.ca, **other))
+    why = "it shows another certificate than the device that was here before"
+    assert f"was refused: {why}" in refused(here, caplog)
+    Connecting(here, tls.connecting(trusted.ca, **trusted.device))
+    channel, hello = here.open(FAR, 5.0, 5.0)
+    assert hello.device == FAR
+    channel.close()
+
+
 def test_a_device_that_the_gateway_does_not_trust(listener, trusted, stranger, caplog):
     here = listener(trusted.ca)
     thread = Connecting(here, tls.connecting(trusted.ca, **stranger.device))

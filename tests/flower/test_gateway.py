@@ -11,8 +11,8 @@ from flwr.app import RecordDict
 from fedtiny import config as configs
 from fedtiny.devices import visitors
 from fedtiny.devices.gateway import DeviceGateway
+from fedtiny.devices.listener import Listener
 from fedtiny.devices.place_names import place_of
-from fedtiny.devices.places import Listener
 from fedtiny.devices.remote_devices import RemoteDevice
 from fedtiny.devices.workers import Task
 from fedtiny.errors import FedTinyError

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -32,6 +33,13 @@ def test_no_allocation_that_fails_gets_past_the_interface(tmp_path):
     program = linked("out_of_memory", library.path(), tmp_path)
     for threads in (1, 2):
         assert int(output([program, threads]).split()[0]) > 100
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is watched by Linux's calls")
+@pytest.mark.skipif(compiler() is None or not library.available(), reason="needs a C++ compiler")
+def test_a_batch_smaller_than_planned_stays_within_its_memory(tmp_path):
+    program = linked("small_batch", library.path(), tmp_path)
+    assert output([program]) == "29 batches in 1 block\n"
 
 
 @pytest.mark.slow

@@ -35,8 +35,8 @@ def command(arguments: list[str]) -> int:
     if not 0 < asked.timeout <= DAY:
         raise ConfigError(f"--timeout must be above 0 and at most {DAY}, got {asked.timeout:g}")
     from fedtiny.devices.gateway import DeviceGateway
+    from fedtiny.devices.listener import Listener
     from fedtiny.devices.place_names import place_of
-    from fedtiny.devices.places import Listener
 
     with (
         closing(place_of(f"{'tls' if '?' in asked.listen else 'tcp'}://{asked.listen}")) as door,

@@ -9,6 +9,7 @@ from typing import Protocol
 MARK = b"FTch"
 LENGTH_BYTES = 8
 CHUNK = 1 << 16
+ENDED = getattr(select, "POLLRDHUP", select.POLLHUP)
 STALL = 20.0  # seconds that one to whom a frame is handed on may take for a piece of it
 
 
@@ -32,6 +33,8 @@ class Channel:
     A frame takes at most `timeout` seconds each way. On a line that others write into as well, up
     to `noise` bytes before a mark are passed over. What is held of a frame is what has come of it.
     """
+
+    certificate = ""  # digest of the one that the other side has shown, under TLS
 
     def __init__(
         self, reader: Stream, writer: Stream, *, timeout: float | None = None, noise: int = 0
@@ -64,13 +67,12 @@ class Channel:
             left -= len(self._read(min(left, CHUNK), until))
         return b""
 
-    def is_quiet(self, seconds: float) -> bool:
-        """Whether nothing comes for so long."""
-        try:
-            self._ready(self.reader, select.POLLIN, time.monotonic() + seconds)
-        except TimeoutError:
-            return True
-        return False
+    @property
+    def has_ended(self) -> bool:
+        """Whether the other side is known to be gone, though what it sent may still be read."""
+        poll = select.poll()
+        poll.register(self.reader.fileno(), ENDED)
+        return bool(poll.poll(0))
 
     def relay(self, to: "Channel") -> bytes:
         """Hand the next frame on piece by piece, so that none is held; gives its first byte."""

@@ -1,5 +1,6 @@
 """The data of one device."""
 
+import hashlib
 import zlib
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from fedtiny.randomness import generator
 
 MARK, VERSION = b"FTdd", 1
 HEAD = 12  # numbers at the start, the mark among them
+NUMBERED = 12  # bytes at the start: mark, version, number of the device
 KINDS = (np.dtype(np.uint8), np.dtype(np.float32))
 WRITTEN = ("<u1", "<f4")
 NO_DEVICE = 2**32 - 1  # of data that any device may have
@@ -49,6 +51,11 @@ class DeviceData:
         content = b"".join([MARK, numbers.tobytes(), data.images.astype(WRITTEN[kind]).tobytes()])
         content += bytes(-len(content) % 4)
         return content + zlib.crc32(content).to_bytes(4, "little")
+
+    @property
+    def digest(self) -> str:
+        """What tells these samples from others, whichever number the device has."""
+        return hashlib.blake2b(self.to_bytes()[NUMBERED:-4], digest_size=8).hexdigest()
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> "DeviceData":

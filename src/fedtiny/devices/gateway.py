@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 from fedtiny.devices.channel import Channel
 from fedtiny.devices.hello import HELLO, SENTENCE_BYTES, Hello
-from fedtiny.devices.places import HELLO_SECONDS, RETURN_SECONDS, Listener, Place, over
+from fedtiny.devices.listener import Listener
+from fedtiny.devices.places import HELLO_SECONDS, RETURN_SECONDS, Place, over
 from fedtiny.devices.visitors import Visitors
 from fedtiny.devices.workers import DONE, FAILED
 from fedtiny.errors import FedTinyError
@@ -44,6 +45,16 @@ class DeviceGateway:
             return self.place.open(None, self.timeout, wait)
         except FedTinyError as error:
             raise FedTinyError(f"the device cannot be reached: {error}") from error
+
+    def _met_again(self) -> tuple[Channel, Hello]:
+        device, hello = self._met(RETURN_SECONDS)
+        if hello.data != self.hello.data:
+            device.close()
+            raise FedTinyError(
+                "another device is where the gateway's was, with other data; "
+                "start the gateway anew to take it"
+            )
+        return device, hello
 
     def serve(self, door: Listener) -> None:
         """Answer who connects, until this process is stopped."""
@@ -93,7 +104,7 @@ class DeviceGateway:
         with self._turn:
             if not self.device.is_open:
                 self._spec = b""
-                self.device, self.hello = self._met(RETURN_SECONDS)
+                self.device, self.hello = self._met_again()
 
     def _told(self, spec: bytes) -> bytes:
         """What the device says to a spec, unless it has it already."""

@@ -1,6 +1,7 @@
 """What a device without Python says of itself when it is met."""
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ LINK_VERSION = 1
 MOST = 2**40
 MAX_TEXT = 60
 LANES = (4, 8, 16)
+DIGEST = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Hello:
     development: int
     shape: Shape
     classes: int
+    digest: str
+    """Of its data, as `DeviceData.digest` has it."""
     lanes: int
     """Images that it computes at once."""
     memory: int
@@ -66,6 +70,7 @@ class Hello:
             _integer(told, "development"),
             tuple(_integer({"shape": side}, "shape") for side in shape),
             _integer(told, "classes"),
+            _digest(told),
             _lanes(told),
             _integer(told, "memory", least=0),
         )
@@ -76,9 +81,10 @@ class Hello:
         return HELLO + json.dumps(told).encode()
 
     @property
-    def data(self) -> tuple[int, int, Shape, int]:
-        """What its data are like: they never change in a run."""
-        return self.samples, self.development, self.shape, self.classes
+    def data(self) -> tuple[int | None, int, int, Shape, int, str]:
+        """Which data it has: they never change in a run."""
+        sizes = (self.samples, self.development, self.shape, self.classes)
+        return (self.device, *sizes, self.digest)
 
     def check(self, device: int, shape: Shape, classes: int) -> None:
         """Refuse a device whose data are another's or do not fit the run."""
@@ -104,6 +110,15 @@ def _integer(told: dict[str, Any], name: str, least: int = 1) -> int:
     if type(value) is not int or not least <= value < MOST:
         raise WireError(f"its hello has no usable number for '{name}'")
     return value
+
+
+def _digest(told: dict[str, Any]) -> str:
+    digest = str(told.get("digest"))
+    if not DIGEST.fullmatch(digest):
+        raise WireError(
+            "its hello has no digest of its data; build its program from the same fedtiny"
+        )
+    return digest
 
 
 def _lanes(told: dict[str, Any]) -> int:

@@ -15,7 +15,8 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from fedtiny.devices import tls
-from fedtiny.devices.places import BAUD, Gateway, Listener, Place, Program, SerialLine
+from fedtiny.devices.listener import Listener
+from fedtiny.devices.places import BAUD, Gateway, Place, Program, SerialLine
 from fedtiny.errors import ConfigError
 
 APART = re.compile(r""";(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")  # not within quotes

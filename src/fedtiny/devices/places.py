@@ -1,36 +1,36 @@
-"""Where a device without Python is: a program to start, an address, a serial line."""
+"""Where a device without Python is: a program to start, a gateway, a serial line.
+
+An address at which devices connect is in `listener.py`.
+"""
 
 import contextlib
 import logging
 import os
-import select
+import secrets
 import socket
 import ssl
 import subprocess
 import tempfile
 import time
-from collections import deque
 from pathlib import Path
 from typing import Protocol
 
 from fedtiny.devices.channel import Channel
 from fedtiny.devices.hello import HELLO, HELLO_BYTES, NO_DEVICE, Hello
 from fedtiny.devices.tls import SecureChannel, refusal, secured
-from fedtiny.devices.visitors import MAX_UNKNOWN, Visitors
-from fedtiny.devices.workers import PARENT_ENDS
 from fedtiny.errors import ConfigError, FedTinyError, printable
 
 LOG = logging.getLogger("fedtiny.devices")
 LAST_OUTPUT = 300  # bytes of what a program printed before it died
 BOOT_MESSAGES = 1 << 16  # bytes on a serial line before a device says hello
 HELLO_SECONDS = 20.0  # that a device may take to say hello once it is there
-MOMENT = 1.0  # seconds that one who has just connected is waited for, at least
-TICK = 0.02  # seconds between looks at who has said hello
-QUIET = 0.3  # seconds without a byte after which a serial line has no more to say
+SILENCE = 3.0  # seconds after which a device on a serial line is asked again who it is
 RETURN_SECONDS = 60.0  # that a device may take to come back
+RETRY = 0.2  # seconds before a line that is gone is looked for again
 PATIENCE = 2.0  # seconds that a program may take to end
 BAUD = 115200
-ASK_WHO = b""  # an empty frame: say hello
+ASK_WHO = b"?"  # say hello, and repeat what follows
+QUESTION_BYTES = 8
 
 
 class Place(Protocol):
@@ -53,7 +53,7 @@ def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, He
     """The channel once the device at its other end has said hello; it is closed if it does not."""
     patience, channel.timeout = channel.timeout, seconds or HELLO_SECONDS
     try:
-        said = _last_hello(channel) if channel.noise else channel.recv_bytes(HELLO_BYTES)
+        said = _hello_on_a_line(channel) if channel.noise else channel.recv_bytes(HELLO_BYTES)
         hello = Hello.read(said)
     except (EOFError, OSError) as error:
         channel.close()
@@ -67,14 +67,26 @@ def greeted(channel: Channel, seconds: float | None = None) -> tuple[Channel, He
     return channel, hello
 
 
-def _last_hello(channel: Channel) -> bytes:
-    """A device's hello on a line that may still bring answers to others, or a hello before it."""
-    until, said = time.monotonic() + (channel.timeout or HELLO_SECONDS), b""
-    while said[:1] != HELLO or not (channel.is_quiet(QUIET) or time.monotonic() > until):
-        channel.timeout = max(0.0, until - time.monotonic())
-        frame = channel.recv_short(HELLO_BYTES)
-        said = frame if frame[:1] == HELLO else said
-    return said
+def _hello_on_a_line(channel: Channel) -> bytes:
+    """A device's answer to the question who it is; all else on the line came before it.
+
+    A device that has just started may have missed the question, and one that was cut off inside a
+    frame takes it for the rest: both are asked anew.
+    """
+    until = time.monotonic() + (channel.timeout or HELLO_SECONDS)
+    while True:
+        question = secrets.token_hex(QUESTION_BYTES).encode()
+        channel.send_bytes(ASK_WHO + question)
+        try:
+            said = b""
+            while said[:1] != HELLO:
+                channel.timeout = max(0.0, min(SILENCE, until - time.monotonic()))
+                said = channel.recv_short(HELLO_BYTES)
+            if question in said:
+                return said
+        except TimeoutError:
+            if time.monotonic() >= until:
+                raise
 
 
 class Program:
@@ -132,98 +144,6 @@ class Program:
         self._printed.close()
 
 
-class Listener:
-    """An address at which devices connect, one or several; their hello says who they are."""
-
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self.tls = tls
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self.socket = socket.create_server((host, port), family=family)
-        except OSError as error:
-            raise FedTinyError(f"cannot listen at {host}:{port}: {error.strerror}") from error
-        self.expected: set[int] | None = None  # numbers of devices; any if it is not known
-        self._waiting: dict[int | None, tuple[Channel, Hello]] = {}
-        self._greeted: deque[tuple[Channel, Hello]] = deque()
-        self._visitors = Visitors(self._greet)
-        PARENT_ENDS.add(self)
-
-    @property
-    def address(self) -> str:
-        """Where devices connect."""
-        host, port = self.socket.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
-        began, told = time.monotonic(), False
-        while True:
-            while _is_ready(self.socket, 0.0):
-                self._visitors.let_in(self.socket)
-            greeting = len(self._visitors)
-            self._take_in()
-            for claim in (device, None) if device is not None else (*self._waiting,):
-                if claim in self._waiting:
-                    channel, hello = self._waiting.pop(claim)
-                    channel.timeout = timeout
-                    return channel, hello
-            left = began + (max(wait, MOMENT) if greeting else wait) - time.monotonic()
-            if left <= 0:
-                raise FedTinyError(f"nobody has connected to {self.address}")
-            if not told and left > 1:
-                who = "a device" if device is None else f"device {device}"
-                LOG.warning("waiting for %s at %s", who, self.address)
-                told = True
-            _is_ready(self.socket, min(left, TICK) if greeting else left)
-
-    def _greet(self, connected: socket.socket, origin: str, number: int) -> None:
-        """Hear who it is that has connected, in a thread of its own."""
-        try:
-            channel, hello = greeted(over(connected, HELLO_SECONDS, self.tls))
-            if self.expected is not None and hello.device not in (None, *self.expected):
-                channel.close()
-                raise FedTinyError(f"device {hello.device} is not expected here")
-        except (FedTinyError, OSError) as error:
-            connected.close()
-            LOG.warning("a connection from %s was refused: %s", origin, error)
-            return
-        self._greeted.append((channel, hello))
-        if self.socket.fileno() < 0:  # closed in the meantime
-            channel.close()
-
-    def _take_in(self) -> None:
-        """Let those wait who were heard; the newest connection of a device is the one that counts.
-
-        Those who may wait are few as well.
-        """
-        while self._greeted:
-            channel, hello = self._greeted.popleft()
-            old = self._waiting.pop(hello.device, None)
-            if old is None and self.expected is None and len(self._waiting) >= MAX_UNKNOWN:
-                old = self._waiting.pop(next(iter(self._waiting)))
-            if old is not None:
-                old[0].close()
-            self._waiting[hello.device] = (channel, hello)
-
-    def last_words(self) -> str:
-        return "it may connect again"
-
-    def close(self) -> None:
-        PARENT_ENDS.discard(self)
-        self.socket.close()
-        self._visitors.close()
-        self._take_in()
-        for channel, _ in self._waiting.values():
-            channel.close()
-        self._waiting.clear()
-
-
-def _is_ready(listening: socket.socket, seconds: float) -> bool:
-    """Whether somebody has connected, or does so in time."""
-    poll = select.poll()
-    poll.register(listening, select.POLLIN)
-    return bool(poll.poll(1000 * seconds))
-
-
 def over(
     connected: socket.socket,
     timeout: float,
@@ -268,24 +188,35 @@ class Gateway:
 
 
 class SerialLine:
-    """A line to a board, which may have been up for long: it is asked who it is."""
+    """A line to a board, which may have been up for long: it is asked who it is.
+
+    A line that was there before is waited for: a board without power takes its line with it.
+    """
 
     def __init__(self, path: Path, baud: int = BAUD) -> None:
         self.path = path
         self.baud = baud
+        self._was_there = False
 
     def open(self, device: int | None, timeout: float, wait: float) -> tuple[Channel, Hello]:
+        until = time.monotonic() + (wait if self._was_there else 0.0)
+        while True:
+            try:
+                found = self._asked(timeout)
+                self._was_there = True
+                return found
+            except FedTinyError as error:
+                if isinstance(error, ConfigError) or time.monotonic() > until:
+                    raise
+            time.sleep(RETRY)
+
+    def _asked(self, timeout: float) -> tuple[Channel, Hello]:
+        """The line, opened anew, once its board has said who it is."""
         try:
             line = os.fdopen(_raw_line(self.path, self.baud), "r+b", buffering=0)
         except OSError as error:
             raise FedTinyError(f"cannot open {self.path}: {error.strerror}") from error
-        channel = Channel(line, line, timeout=timeout, noise=BOOT_MESSAGES)
-        try:
-            channel.send_bytes(ASK_WHO)
-        except (EOFError, OSError) as error:
-            channel.close()
-            raise FedTinyError(f"cannot write to {self.path}") from error
-        return greeted(channel)
+        return greeted(Channel(line, line, timeout=timeout, noise=BOOT_MESSAGES))
 
     def last_words(self) -> str:
         return ""

@@ -14,8 +14,9 @@ from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.device_spec import DeviceSpec
 from fedtiny.devices.executors import Executor
 from fedtiny.devices.hello import HELLO, SENTENCE_BYTES, Hello, sentence
+from fedtiny.devices.listener import Listener
 from fedtiny.devices.place_names import place_of, places_by_device
-from fedtiny.devices.places import RETURN_SECONDS, Listener, Place
+from fedtiny.devices.places import RETURN_SECONDS, Place
 from fedtiny.devices.workers import DONE, FAILED, PARENT_ENDS, Task, Worker, reply_in
 from fedtiny.errors import FedTinyError, ReplyError
 from fedtiny.federation import wire
@@ -71,6 +72,10 @@ class RemoteDevice(Worker):
                 raise FedTinyError(
                     f"device {self.device} has {own[0]} samples, {own[1]} of them to measure with, "
                     f"and the run gives it {len(shard)} and {len(shard.development)}; {REWRITE}"
+                )
+            if self.hello.digest != shard.digest:
+                raise FedTinyError(
+                    f"device {self.device} has other samples than the run gives it; {REWRITE}"
                 )
 
     def equip(self, spec: DeviceSpec) -> None:
@@ -188,7 +193,7 @@ class RemoteDevices:
             self._places[key] = place_of(text.replace("{device}", str(shard.device)))
         place = self._places[key]
         if isinstance(place, Listener):
-            place.expected = {*(place.expected or ()), shard.device}
+            place.expected = {**(place.expected or {}), shard.device: shard.digest}
         return place
 
     def __contains__(self, device: object) -> bool:

@@ -1,6 +1,7 @@
 """TLS for the link to a device: who listens shows a certificate, and may ask for one."""
 
 import contextlib
+import hashlib
 import select
 import socket
 import ssl
@@ -23,6 +24,8 @@ class SecureChannel(Channel):
         super().__init__(connected, connected, timeout=timeout)
         connected.setblocking(False)
         self._socket = connected
+        if shown := connected.getpeercert(binary_form=True):
+            self.certificate = hashlib.sha256(shown).hexdigest()
 
     def _take(self, size: int, until: float | None) -> bytes:
         return self._done(lambda: self._socket.recv(size, 0), until)

@@ -29,6 +29,12 @@ std::uint64_t turned(std::uint64_t value, int right) {
 
 }  // namespace
 
+std::string hex(std::uint64_t value, int digits) {
+  std::string found;
+  for (int i = digits - 1; i >= 0; --i) found += "0123456789abcdef"[value >> (4 * i) & 15];
+  return found;
+}
+
 std::uint32_t crc32(const void* data, std::size_t size, std::uint32_t before) {
   // by half bytes, so that the table is small
   static constexpr std::uint32_t TABLE[16] = {

@@ -80,6 +80,8 @@ class Writer {
   Bytes bytes;
 };
 
+std::string hex(std::uint64_t value, int digits);
+
 // That of zlib.
 std::uint32_t crc32(const void* data, std::size_t size, std::uint32_t before = 0);
 

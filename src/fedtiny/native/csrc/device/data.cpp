@@ -7,6 +7,7 @@ namespace {
 
 constexpr std::uint32_t MARK = 0x64645446;  // "FTdd"
 constexpr std::uint32_t VERSION = 1, NO_DEVICE = 0xffffffff;
+constexpr std::size_t NUMBERED = 12;  // bytes of mark, version and number
 constexpr std::int64_t MOST = std::int64_t{1} << 26;  // values of an image
 
 std::vector<std::int64_t> read_places(Reader& in, std::int64_t count, std::int64_t below) {
@@ -32,6 +33,9 @@ Data::Data(const void* bytes, std::size_t size) {
   if (crc32(start, size - 4) != Reader(start + size - 4, 4).number<std::uint32_t>("a checksum"))
     refuse("the data file was damaged: its checksum does not fit");
   const std::uint32_t number = next();
+  Blake2b digested(sizeof digest);
+  digested.update(start + NUMBERED, size - NUMBERED - 4);
+  digest = digested.digest();
   device = number == NO_DEVICE ? -1 : static_cast<std::int64_t>(number);
   count = next();
   const std::int64_t samples = next(), measured = next();

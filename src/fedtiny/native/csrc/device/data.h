@@ -15,6 +15,7 @@ class Data {
   std::int64_t device = -1;  // -1 if it has no number
   std::int64_t count = 0, channels = 0, height = 0, width = 0, classes = 0;
   bool is_float = false;
+  std::uint64_t digest = 0;  // of what follows the number
   std::vector<std::int64_t> indices, development;
   const std::uint32_t* labels = nullptr;
   const std::uint8_t* images = nullptr;

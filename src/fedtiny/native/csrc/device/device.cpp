@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view FRAME = "FTch", MESSAGE = "FTNY";
 constexpr std::uint64_t MAX_FRAME = std::uint64_t{1} << 30;
 constexpr std::size_t NUMBER_BYTES = 4, STEP = 1u << 16;
+constexpr std::size_t MAX_QUESTION = 17;  // bytes, shorter than any request
 
 Bytes outcome(Outcome kind, std::string_view text) noexcept {
   try {
@@ -56,7 +57,7 @@ bool starts_with(const Bytes& bytes, std::size_t at, std::string_view mark) {
 
 }  // namespace
 
-Bytes Device::hello() noexcept {
+Bytes Device::hello(std::string_view question) noexcept {
   return guarded([&] {
     const auto number = [](std::int64_t value) { return std::to_string(value); };
     std::string text = "{\"fedtiny\":" + quoted(FEDTINY_VERSION);
@@ -66,9 +67,11 @@ Bytes Device::hello() noexcept {
     text += ",\"development\":" + number(static_cast<std::int64_t>(data_.development.size()));
     text += ",\"shape\":[" + number(data_.channels) + "," + number(data_.height) + "," +
             number(data_.width) + "],\"classes\":" + number(data_.classes);
+    text += ",\"digest\":" + quoted(hex(__builtin_bswap64(data_.digest), 16));
     text += ",\"instructions\":" + quoted(fedtiny_instructions());
     text += ",\"lanes\":" + number(fedtiny_lanes());
-    text += ",\"memory\":" + std::to_string(memory::limit()) + "}";
+    text += ",\"memory\":" + std::to_string(memory::limit());
+    text += ",\"question\":" + quoted(question) + "}";
     return outcome(Outcome::hello, text);
   });
 }
@@ -80,9 +83,10 @@ void Device::forget() {
 }
 
 Bytes Device::answer(Bytes message) noexcept {
-  if (message.empty()) {
+  if (message.empty() || (message[0] == '?' && message.size() <= MAX_QUESTION)) {
     forget();
-    return hello();
+    const std::string_view asked(reinterpret_cast<const char*>(message.data()), message.size());
+    return hello(asked.empty() ? asked : asked.substr(1));
   }
   return guarded([&] {
     if (starts_with(message, NUMBER_BYTES, MESSAGE)) return do_task(std::move(message));

@@ -30,7 +30,8 @@ class Device {
 
   // What to answer to a message; it never throws, whatever the message.
   Bytes answer(Bytes message) noexcept;
-  Bytes hello() noexcept;
+  // Who it is; it repeats what it was asked with.
+  Bytes hello(std::string_view question = {}) noexcept;
   void forget();
   // Bytes that the last request was planned to take at most.
   std::int64_t plan() const { return plan_; }

@@ -13,12 +13,6 @@ constexpr int MAX_DIMENSIONS = 8;
 constexpr std::int64_t MAX_ELEMENTS = std::int64_t{1} << 40;
 constexpr std::size_t ITEM_BYTES[] = {4, 8, 4, 8, 1};
 
-std::string hex(std::uint64_t value, int digits) {
-  std::string found;
-  for (int i = digits - 1; i >= 0; --i) found += "0123456789abcdef"[value >> (4 * i) & 15];
-  return found;
-}
-
 // Names can be shown to people as they are.
 std::string checked_name(std::string_view name) {
   const auto shown = [](char sign) { return sign >= ' ' && sign < 127; };
