@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test slow docs screenshots federation dist package lint format bench board fuzz clean
+.PHONY: help setup run test slow check docs screenshots federation dist package lint format bench board fuzz clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,11 +29,16 @@ run: $(READY)  ## Train a 1%-density ResNet18 over ten native devices on the dig
 	$(BIN)/fedtiny run --width 64 --density 0.01
 	@echo "to have the command fedtiny at hand: source $(BIN)/activate"
 
+TESTED := $(BIN)/pytest --numprocesses 2 --dist worksteal
+
 test: lint  ## Check style, layers and types, and run the quick tests (4 minutes)
-	$(BIN)/pytest --numprocesses 2
+	$(TESTED)
 
 slow: $(READY)  ## Run the tests that make test leaves out (several minutes)
-	$(BIN)/pytest -m slow --numprocesses 2
+	$(TESTED) -m slow
+
+check: $(READY)  ## Run the quick and the slow tests together, which is less than both one by one
+	$(TESTED) -m 'not federation and not package'
 
 docs: $(READY)  ## Check spelling and style of the pages, and build the site into build/docs
 	$(BIN)/codespell README.md CONTRIBUTING.md SECURITY.md docs examples/*/README.md
