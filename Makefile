@@ -29,11 +29,13 @@ run: $(READY)  ## Train a 1%-density ResNet18 over ten native devices on the dig
 	$(BIN)/fedtiny run --width 64 --density 0.01
 	@echo "to have the command fedtiny at hand: source $(BIN)/activate"
 
+TESTED := $(BIN)/pytest --numprocesses 2 --dist worksteal
+
 test: lint  ## Check style, layers and types, and run the quick tests (4 minutes)
-	$(BIN)/pytest --numprocesses 2
+	$(TESTED)
 
 slow: $(READY)  ## Run the tests that make test leaves out (several minutes)
-	$(BIN)/pytest -m slow --numprocesses 2
+	$(TESTED) -m slow
 
 docs: $(READY)  ## Check spelling and style of the pages, and build the site into build/docs
 	$(BIN)/codespell README.md CONTRIBUTING.md SECURITY.md docs examples/*/README.md

@@ -8,7 +8,8 @@ from fedtiny.native import device_program
 from fedtiny.native.compile import compiler
 from fedtiny.native.library import available
 
-from .building import once
+from .. import building
+from ..building import once
 
 CROSS = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64"
@@ -19,11 +20,7 @@ def parts(tmp_path_factory):
     """What the programs for this machine have in common."""
     if compiler() is None or not available():
         pytest.skip("needs a C++ compiler and the native library")
-
-    def make(target):
-        device_program.build_parts(target, strict=True)
-
-    return once(tmp_path_factory, "parts", make)
+    return building.parts(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
@@ -53,10 +50,11 @@ def foreign_program(tmp_path_factory):
     """The command of fedtiny-device for 64-bit ARM, under QEMU."""
     if not shutil.which(CROSS) or not shutil.which(EMULATOR):
         pytest.skip(f"needs {CROSS} and {EMULATOR}")
+    common = building.parts(tmp_path_factory, CROSS)
 
     def make(target):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CXX", CROSS)
-            device_program.build(target, strict=True)
+            device_program.build(target, parts=common, strict=True)
 
     return f"{EMULATOR} {once(tmp_path_factory, 'fedtiny-device-aarch64', make)}"

@@ -9,8 +9,9 @@ from tests.devices.tiny import lab
 
 from fedtiny.devices.channel import Channel
 from fedtiny.native.compile import CannotCompileError
-from fedtiny.native.device_program import build, build_firmware
+from fedtiny.native.device_program import CORTEX_M7, LIBRARY, build, build_firmware
 
+from .. import building
 from .link import HELLO
 
 CROSS, EMULATOR = "arm-none-eabi-g++", "qemu-system-arm"
@@ -24,11 +25,27 @@ def data(tmp_path):
     return path
 
 
+@pytest.fixture(scope="session")
+def parts(tmp_path_factory):
+    if not shutil.which(CROSS):
+        pytest.skip(f"needs {CROSS}")
+    return building.parts(tmp_path_factory, CROSS, CORTEX_M7)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which(CROSS), reason=f"needs {CROSS}")
-def test_the_firmware_builds_strictly_and_wakes_after_half_a_frame(data, monkeypatch):
+def test_the_library_of_a_board_needs_no_threads(parts):
+    order = ["arm-none-eabi-nm", parts / LIBRARY]
+    names = subprocess.run(order, capture_output=True, text=True, check=True)
+    assert "T fedtiny_run" in names.stdout
+    for threads in ("pthread", "emutls", "__aeabi_read_tp", "St6thread", "St5mutex"):
+        assert threads not in names.stdout
+
+
+@pytest.mark.slow
+def test_the_firmware_builds_strictly_and_wakes_after_half_a_frame(data, parts, monkeypatch):
     monkeypatch.setenv("CXX", f"{CROSS} -Wl,--defsym=ARENA_SIZE=8M")
-    firmware = build_firmware(data.with_name("firmware.elf"), data, name="board", strict=True)
+    firmware = data.with_name("firmware.elf")
+    build_firmware(firmware, data, name="board", parts=parts, strict=True)
     assert firmware.read_bytes()[:4] == b"\x7fELF"
     if not shutil.which(EMULATOR):
         return

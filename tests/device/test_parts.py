@@ -15,7 +15,7 @@ from fedtiny.native.compile import STRICT, compiler
 from fedtiny.native.device_program import EXACT, SOURCES
 from fedtiny.randomness import generator
 
-from .building import once
+from ..building import once
 
 pytestmark = [
     pytest.mark.slow,

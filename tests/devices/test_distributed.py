@@ -1,5 +1,6 @@
 """A run over several ranks: the bytes of one process, one writer, one end for all."""
 
+import contextlib
 import json
 import os
 import socket
@@ -8,7 +9,6 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -288,16 +288,23 @@ ORDERS = [
 ]
 
 
+def one_process(folder, *orders):
+    with contextlib.chdir(folder):
+        assert [dispatch(order) for order in orders] == [0] * len(orders)
+    return folder
+
+
 @pytest.fixture(scope="module")
-def played(tmp_path_factory):
+def alone(tmp_path_factory):
+    """The folder of one process that has carried out the first order."""
+    return one_process(tmp_path_factory.mktemp("alone"), ORDERS[0])
+
+
+@pytest.fixture(scope="module")
+def played(alone, tmp_path_factory):
     """The folder of one process, that of two, and what the two said."""
-    alone, together = (tmp_path_factory.mktemp(name) for name in ("alone", "together"))
-    before = Path.cwd()
-    os.chdir(alone)
-    try:
-        assert [dispatch(order) for order in ORDERS] == [0] * len(ORDERS)
-    finally:
-        os.chdir(before)
+    one_process(alone, *ORDERS[1:])
+    together = tmp_path_factory.mktemp("together")
     apart = ([*FLAGS, "--seed", "1"], [*FLAGS, "--seed", "2"])
     refused = tuple(["run", *flags, "--out", "run-apart"] for flags in apart)
     return alone, together, play(together, *ORDERS, refused)
@@ -332,8 +339,8 @@ def test_ranks_that_are_not_alike_are_refused_in_one_sentence(played):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_killed_rank_ends_the_others_and_the_run_resumes(played, tmp_path, killed):
-    alone, order = played[0], ORDERS[0]
+def test_a_killed_rank_ends_the_others_and_the_run_resumes(alone, tmp_path, killed):
+    order = ORDERS[0]
     scripts = [DYING if rank == killed else PLAY for rank in range(2)]
     found = play(tmp_path, order, scripts=scripts)
     assert found[killed].code == KILLED
@@ -382,11 +389,11 @@ def test_a_rank_that_fails_says_why(tmp_path, told):
 
 
 @pytest.mark.slow
-def test_torchrun_plays_a_run(played, tmp_path):
+def test_torchrun_plays_a_run(alone, tmp_path):
     order = ORDERS[0]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*launcher, "-m", "fedtiny", *order[:-1], str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("round 3/3") == 1
-    assert same(played[0] / order[-1], tmp_path / "run") == []
+    assert same(alone / order[-1], tmp_path / "run") == []

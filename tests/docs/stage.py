@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -170,9 +171,8 @@ class Stage:
         flags = {word.partition("=")[0] for word in arguments if word.startswith("--")}
         if flags and (found := shutil.which(program, path=Path(sys.executable).parent)):
             names = [word for word in arguments if re.fullmatch("[a-z]+", word)][:1]
-            asked = [found, *(names if program == "flwr" else []), "--help"]
-            told = subprocess.run(asked, capture_output=True, text=True, env=PLAIN, check=True)
-            assert [flag for flag in flags if flag not in told.stdout] == []
+            told = _help(found, *(names if program == "flwr" else []))
+            assert [flag for flag in flags if flag not in told] == []
 
     def _meant(self, word: str) -> str:
         """What stands for a path of the reader's."""
@@ -201,6 +201,12 @@ def make_photos(root: Path) -> None:
         path = root / ("cat", "dog")[number % 2] / f"{number:04}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(tiny_parquet.png(image))
+
+
+@cache
+def _help(*command: str) -> str:
+    order = [*command, "--help"]
+    return subprocess.run(order, capture_output=True, text=True, env=PLAIN, check=True).stdout
 
 
 def _joined_by_and(command: list[str]) -> Iterator[list[str]]:

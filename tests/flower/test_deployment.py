@@ -149,7 +149,7 @@ def wait_for_work(node):
 
 def test_a_run_completes_without_a_node_that_dies_in_mid_round(federation, start, tmp_path):
     path, node = tmp_path / "bereft", federation.processes.named("supernode-1")
-    run = start(path, 'rounds=1 method="feddst" train.local_epochs=2000')
+    run = start(path, 'rounds=1 method="feddst" train.local_epochs=300')
     run.until("2 devices, Dirichlet")
     wait_for_work(node)
     node.kill()

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from fedtiny.native import library, model
-from fedtiny.native.compile import SINGLE_THREAD, SOURCES, build, compiler
+from fedtiny.native.compile import SOURCES, compiler
+from fedtiny.native.device_program import LIBRARY
 from fedtiny.native.library import Library, NativeError, Options, Rates
 from fedtiny.native.model import NativeModel
 
+from .. import building
 from ..graph.building import Builder
 from .programs import linked, output
 from .twins import batch, random_mask
-
-BARE = "arm-none-eabi-g++ -mcpu=cortex-m7 -mfpu=fpv5-d16 -mfloat-abi=hard"
 
 
 def test_the_header_is_c(tmp_path):
@@ -42,17 +42,6 @@ def test_a_batch_smaller_than_planned_stays_within_its_memory(tmp_path):
     assert output([program]) == "29 batches in 1 block\n"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("arm-none-eabi-g++"), reason="needs gcc-arm-none-eabi")
-def test_it_compiles_for_a_board_without_a_system(tmp_path, monkeypatch):
-    monkeypatch.setenv("CXX", BARE)
-    made = build(tmp_path / "libfedtiny.a", ["-Os"], strict=True)
-    names = subprocess.run(["arm-none-eabi-nm", made], capture_output=True, text=True, check=True)
-    assert "T fedtiny_run" in names.stdout
-    for threads in ("pthread", "emutls", "__aeabi_read_tp", "St6thread", "St5mutex"):
-        assert threads not in names.stdout
-
-
 def trained(native, monkeypatch):
     """The tensors of a small network after a few steps, in this library."""
     monkeypatch.setattr(model, "library", lambda: native)
@@ -76,8 +65,11 @@ def trained(native, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(compiler() is None or not library.available(), reason="needs a C++ compiler")
-def test_one_thread_gives_the_same_bits(tmp_path, monkeypatch):
-    single = Library(build(tmp_path / "single.so", SINGLE_THREAD))
+def test_one_thread_gives_the_same_bits(tmp_path_factory, tmp_path, monkeypatch):
+    static = building.parts(tmp_path_factory) / LIBRARY
+    whole = ("-shared", "-Wl,--whole-archive", static, "-Wl,--no-whole-archive")
+    subprocess.run([*compiler(), *whole, "-o", tmp_path / "single.so"], check=True)
+    single = Library(tmp_path / "single.so")
     expected = trained(library.library(), monkeypatch)
     found = trained(single, monkeypatch)
     assert found.keys() == expected.keys()

@@ -12,7 +12,9 @@ once, computes nothing itself, and forks a child for each order, a JSON line on 
 It answers each with a JSON line: the exit code (-9 for killed), the seconds, the output.
 """
 
+import contextlib
 import importlib
+import io
 import json
 import os
 import signal
@@ -32,14 +34,20 @@ OPERATIONS = (
     *("open", "read", "write", "fsync", "close", "replace", "mkdir", "unlink", "rmdir"),
     *("listdir", "scandir", "fstat"),
 )
+USED_LATE = (  # what commands import when they need it
+    *(f"fedtiny.devices.{name}" for name in ("torch_engine", "torch_layers", "torch_public")),
+    *("fedtiny.finish", "fedtiny.graph.trace", "fedtiny.models.analysis"),
+    *("fedtiny.models.networks", "importlib.readers", "numpy.ctypeslib", "numpy.ma"),
+    *("rich._emoji_codes", "safetensors.torch"),
+)
 TORN = 20  # bytes that a kill in the middle of writing leaves out
 
 
 def main() -> None:
-    for module in ("safetensors.torch", "fedtiny.devices.torch_layers"):
+    for module in (*USED_LATE, *(f"fedtiny.cli.{command}" for command in COMMANDS)):
         importlib.import_module(module)
-    for command in COMMANDS:
-        importlib.import_module(f"fedtiny.cli.{command}")
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+        dispatch(["run", "--rounds", "none"])  # so tyro is ready, and knows the types of settings
     for line in sys.stdin:
         print(json.dumps(carry_out(json.loads(line))), flush=True)
 

@@ -257,10 +257,10 @@ def test_a_network_of_sensors_comes_to_the_same_on_both_backends(tmp_path):
 @pytest.mark.slow
 def test_over_three_seeds_native_devices_learn_as_much(tmp_path):
     config = quick(
-        rounds=12,
+        rounds=8,
         data={"limit_train": 900, "limit_test": 500},
-        train={"local_epochs": 3},
-        pruning={"r_stop": 6},
+        train={"local_epochs": 2},
+        pruning={"r_stop": 4},
     )
     found = [both(replace(config, seed=seed), tmp_path / str(seed)) for seed in range(3)]
     means = [

@@ -19,7 +19,7 @@ SINGLE_THREAD = ("-DFEDTINY_SINGLE_THREAD",)
 FAST = ("-O3", "-DNDEBUG", "-ffp-contract=fast")
 STRICT = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
 SANITIZED = (
-    *("-O1", "-g", "-fno-omit-frame-pointer"),
+    *("-Og", "-g1", "-fno-omit-frame-pointer"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 )
 

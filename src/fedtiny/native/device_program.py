@@ -27,7 +27,11 @@ SECTIONS = ("-ffunction-sections", "-fdata-sections")
 SMALL = ("-Os", "-DNDEBUG")
 EXACT = ("-ffp-contract=off", f'-DFEDTINY_VERSION="{__version__}"')
 """What a device works out beside the network is NumPy's to the bit: no fused multiply-adds."""
-CORTEX_M7 = ("-mcpu=cortex-m7", "-mfpu=fpv5-d16", "-mfloat-abi=hard", "-mthumb")
+CORTEX_M7 = (
+    *("-mcpu=cortex-m7", "-mfpu=fpv5-d16", "-mfloat-abi=hard", "-mthumb"),
+    *SMALL,
+    *SECTIONS,
+)
 INCLUDED = """
 .section .rodata.device_data, "a"
 .balign 4
@@ -145,9 +149,17 @@ def build_with_tls(target: Path, *, parts: Path | None = None, strict: bool = Fa
 
 
 def build_firmware(
-    target: Path, data: Path, *, name: str = "cortex-m7", strict: bool = False
+    target: Path,
+    data: Path,
+    *,
+    name: str = "cortex-m7",
+    parts: Path | None = None,
+    strict: bool = False,
 ) -> Path:
-    """Compile the program of a bare Cortex-M7 to `target`, with a data file in its flash."""
+    """Compile the program of a bare Cortex-M7 to `target`, with a data file in its flash.
+
+    `parts` are made by `build_parts` with the flags `CORTEX_M7`.
+    """
     if not data.is_file():
         raise native.CannotCompileError(
             f"there is no data file {data}; write one with 'fedtiny data devices'"
@@ -163,11 +175,12 @@ def build_firmware(
         return build(
             target,
             main=(SOURCES / "cortex_m7.cpp", included),
-            flags=(*CORTEX_M7, *SMALL, *SECTIONS, f'-DFEDTINY_DEVICE_NAME="{name}"'),
+            flags=(*CORTEX_M7, f'-DFEDTINY_DEVICE_NAME="{name}"'),
             linking=(
                 *("-nostartfiles", f"-T{SOURCES / 'cortex_m7.ld'}", "-Wl,--gc-sections"),
                 "-Wl,--no-warn-rwx-segments",
             ),
+            parts=parts,
             strict=strict,
         )
 

@@ -20,7 +20,7 @@ NO_COMPILER = (
     "sparse kernels on a CPU need a C++ compiler, and there is none; set CXX to use one by name"
 )
 OPTIONS = (
-    *("-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing"),
+    *("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"),
     *("-fPIC", "-shared", "-fvisibility=hidden", "-w"),
 )
 
