@@ -1,4 +1,4 @@
-"""The program as users build it, compiled once for all of pytest's processes."""
+"""The program as users build it but for -fPIC, compiled once for all of pytest's processes."""
 
 import shutil
 

@@ -10,7 +10,6 @@ from torch import nn
 
 from fedtiny.native import library
 from fedtiny.native.compile import build, compiler
-from fedtiny.native.device_program import LIBRARY
 
 from .. import building
 from . import replay
@@ -22,9 +21,11 @@ from .twins import Twins, agree, batch, random_mask, wake_norms
 
 @dataclass(frozen=True)
 class Machine:
-    """A compiler for it, and what runs it here."""
+    """A compiler for it, what to make, and what runs it here."""
 
     compiler: str
+    library: str
+    flags: tuple[str, ...]
     emulator: str
     root: str
     packages: str
@@ -37,26 +38,21 @@ class Machine:
 MACHINES = {
     "aarch64": Machine(
         "aarch64-linux-gnu-g++",
+        "libfedtiny-aarch64.so",
+        (),
         "qemu-aarch64",
         "/usr/aarch64-linux-gnu",
         "g++-aarch64-linux-gnu and qemu-user",
     ),
-    "armv7": Machine(
+    "armv7": Machine(  # and of one thread
         "arm-linux-gnueabihf-g++ -mfpu=neon-vfpv4 -mfp16-format=ieee",
+        "libfedtiny-armv7.a",
+        ("-O1",),
         "qemu-arm",
         "/usr/arm-linux-gnueabihf",
         "g++-arm-linux-gnueabihf and qemu-user",
     ),
 }
-
-
-def library_for(machine, tmp_path_factory):
-    """Of one thread at full speed, as devices have it; of several, as Python has it, for ARMv7."""
-    if machine is MACHINES["aarch64"]:
-        return building.parts(tmp_path_factory, machine.compiler) / LIBRARY
-    return building.once(
-        tmp_path_factory, "libfedtiny-armv7.so", lambda to: build(to, ["-O1"], strict=True)
-    )
 
 
 @pytest.fixture(scope="module", params=MACHINES)
@@ -68,7 +64,9 @@ def programs(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", machine.compiler)
-        made = library_for(machine, tmp_path_factory)
+        made = building.once(
+            tmp_path_factory, machine.library, lambda to: build(to, machine.flags, strict=True)
+        )
         names = {name: linked(name, made, folder) for name in ("fuzz", "replay")}
     emulator = [machine.emulator, "-L", machine.root]
     return lambda name, *order: output([*emulator, names[name], *order])
