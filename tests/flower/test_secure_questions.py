@@ -125,6 +125,25 @@ def test_a_question_without_the_noise_of_its_run_is_refused(changes, tmp_path):
     assert [(answer.text, answer.reply) for _, answer in answers] == [(said, b"")] * 5
 
 
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_bounds_that_are_not_those_of_the_clip_are_refused(factor, tmp_path):
+    """Narrower ones make every value as large as the clip, and the noise stays as it is."""
+    pytest.importorskip("dp_accounting")
+
+    def change(question, kind):
+        if kind != "train":
+            return question
+        told = Message.from_bytes(question.secure.terms, TERMS)
+        bounds = factor * np.frombuffer(told.body, "<f8", offset=12)
+        terms = replace(told, body=bytes(told.body[:12]) + bounds.tobytes()).to_bytes()
+        return replace(question, secure=replace(question.secure, terms=terms))
+
+    grid, answers = changed_grid(tmp_path, change, [VICTIM, *OTHERS])
+    nobody_answers(grid, secure_tiny(privacy=NOISE, **ONE_ROUND), tmp_path / "run")
+    said = "the scales of an exchange are not those of its request"
+    assert [(answer.text, answer.reply) for _, answer in answers] == [(said, b"")] * 5
+
+
 def test_nothing_is_asked_beside_noise_on_devices(tmp_path):
     """A table of gradients has no noise: a run of noise on devices has none."""
     pytest.importorskip("dp_accounting")
