@@ -54,6 +54,23 @@ def test_a_key_handed_on_under_another_name_is_refused(fleet):
     assert said == "the key of device 3 is not signed by its node"
 
 
+def test_a_copied_key_gives_no_mask_of_another_pair(fleet):
+    """Device 2, in league with the server, shows the key of device 8 as its own.
+
+    Else device 5 would add and take away one mask, and telling the seed of 2 would tell that of 8.
+    """
+    copied = fleet.devices[8].key().entries[8][: ciphers.KEY_BYTES]
+    entry = copied + fleet.devices[2]._signer.signed(statement(RUN, 2, copied))
+    fleet.devices[5].meet(Message(KEYS, 0, 5, {2: entry}))
+    opened(fleet)
+    (told,) = fleet.devices[5].seeds(1, [2]).entries.values()
+    (other,) = fleet.devices[8].seeds(1, [5]).entries.values()
+    assert told != other
+    _, _, sent = opened(fleet, 2)
+    misled = relayed(sent, 8, [0, 1, 2, 3, 4, 6, 7, 9]) | {5: sent[5].entries[2]}
+    assert refusal(lambda: fleet.devices[8].shares(2, misled)) == "a share was changed on its way"
+
+
 def test_an_invented_device_is_refused(fleet):
     key = fleet.devices[5].key().entries[5]
     said = refusal(lambda: fleet.devices[0].meet(Message(KEYS, 0, 0, {77: key})))
