@@ -11,10 +11,10 @@ from fedtiny.config import from_dict
 from fedtiny.devices import secure
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.federation import private
-from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.messages import Reply, Request, pool_arrays
 from fedtiny.federation.secure import Bounds
 from fedtiny.federation.secure_exchange import Encoding
-from fedtiny.federation.verbs import Train
+from fedtiny.federation.verbs import Losses, Train
 from fedtiny.privacy.mechanism import Mechanism
 from fedtiny.privacy.secagg.graph import fewest_summed
 from fedtiny.privacy.secagg.quantize import Scales
@@ -185,6 +185,25 @@ def test_what_it_needs_is_said(privacy, sentence):
 def test_a_noise_that_does_not_fit_is_refused_before_anybody_trains(tmp_path, dp):
     with pytest.raises(FedTinyError, match="too many to be rounded within the clip"):
         train(noisy_tiny({"noise_multiplier": 1e6}), tmp_path / "run")
+
+
+@pytest.mark.parametrize("clip", [1e-30, 0.5, 1e30])
+def test_whatever_the_clip_no_vector_is_longer(clip):
+    """Losses count as multiples of it, whose squares must not vanish."""
+    mechanism = Mechanism(clip, 2.0, 6, 0, 0, 0, shared_by=(40, 0.66))
+    pool = pool_arrays(np.ones((50, 1), np.int32))
+    request = Request("select", "m", 0, (Losses(),), one_round()[0].sent, pool, mechanism=mechanism)
+    encoding = Encoding.planned(request, 6, 1, Bounds())
+    told = np.random.default_rng(0).uniform(0, 5, 50).astype(np.float32)
+    steps = encoding.numbers(Reply(0, 5, arrays={"losses": told}), 0)[:-1].astype(float)
+    middle = encoding.scales.levels / 2
+    assert 0.9 * middle < np.linalg.norm(steps - middle) <= middle
+
+
+@pytest.mark.parametrize("clip", [1e-200, 1e200, 0.0, -1.0, float("nan")])
+def test_a_clip_whose_square_vanishes_is_refused(clip):
+    with pytest.raises(ConfigError, match="is not in 1e-30 to 1e"):
+        Mechanism(clip, 2.0, 6, 0, 0, 0)
 
 
 def test_noise_follows_from_its_seed_alone(dp):
