@@ -11,6 +11,7 @@ import pytest
 from flwr.app import RecordDict
 
 from fedtiny.errors import FedTinyError, SecureAggregationError
+from fedtiny.flower import question_account
 from fedtiny.flower.node_log import NodeError, told_to_server
 from fedtiny.flower.question_account import QuestionAccount
 from fedtiny.flower.question_journal import QuestionJournal
@@ -106,7 +107,7 @@ def summed(owners, terms, devices, draw):
 
 def test_sums_of_all_sessions_are_made_of_large_parts(tmp_path, monkeypatch):
     """Seven devices, of whose six neighbors four are needed: no part has fewer than three."""
-    monkeypatch.setattr(sqlite3, "connect", partial(unsynced, sqlite3.connect))
+    monkeypatch.setattr(question_account, "SYNCHRONOUS", "OFF")  # it need not outlast a power cut
     draw, found = np.random.default_rng(0), []
     first = replace(TERMS, participants=tuple(range(7)))
     second = replace(first, run=AGAIN.run)
@@ -125,11 +126,55 @@ def test_sums_of_all_sessions_are_made_of_large_parts(tmp_path, monkeypatch):
         assert all(len(part) == 0 or len(part) >= 3 for part in (one - other, other - one))
 
 
-def unsynced(connect, *told, **options):
-    """A data base that need not outlast a power cut."""
-    found = connect(*told, **options)
-    found.execute("PRAGMA synchronous = OFF")
-    return found
+def test_what_is_entered_outlasts_a_power_cut(tmp_path):
+    """Also that the journal of the data base is gone, which would take the entry back."""
+    with account(tmp_path)._open() as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert db.execute("PRAGMA synchronous").fetchone() == (3,)
+
+
+def test_a_second_process_waits_for_the_first_or_tells_nothing(tmp_path, monkeypatch):
+    own, connect = account(tmp_path), sqlite3.connect
+    own.answer(TERMS, 0.5, b"numbers")
+    monkeypatch.setattr(sqlite3, "connect", partial(connect, timeout=0.05))
+    with own._open(), pytest.raises(NodeError, match="cannot keep its account"):
+        account(tmp_path).tell(TERMS, [3], SEEDS)
+    own.tell(TERMS, [3], SHARES)
+
+
+def test_on_a_full_disk_nothing_is_told(tmp_path, monkeypatch):
+    own, connect = account(tmp_path), sqlite3.connect
+    own.answer(TERMS, 0.5, b"numbers")
+
+    def full(*told, **options):
+        found = connect(*told, **options)
+        (pages,) = found.execute("PRAGMA page_count").fetchone()
+        found.execute(f"PRAGMA max_page_count = {pages}")
+        return found
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    rounds = (own.answer(replace(TERMS, round=k), 0.5, b"numbers") for k in range(1, 1000))
+    assert "cannot keep its account" in refusal(list, rounds)
+    noises = own.counts()[TERMS.run.hex()]
+    assert 1 <= len(noises) < 1000
+    assert own.answer(AGAIN, 0.5, b"numbers"), "what is there already takes no room"
+
+
+def test_an_account_that_was_lost_within_an_exchange_tells_nothing(tmp_path):
+    """The noise in the masked numbers is that of the secret before."""
+    own = account(tmp_path)
+    own.answer(TERMS, 0.5, b"numbers")
+    (tmp_path / "account").unlink()
+    for kind in (SEEDS, SHARES):
+        assert "has lost the question" in refusal(own.tell, TERMS, [3], kind)
+
+
+def test_two_processes_do_not_pass_the_limit_together(tmp_path):
+    one, other = account(tmp_path, most=1), account(tmp_path, most=1)
+    one.check(TERMS, 0.0)
+    other.check(AGAIN, 0.0)
+    one.answer(TERMS, 0.0, b"numbers")
+    assert "as its owner allows" in refusal(other.answer, AGAIN, 0.0, b"numbers")
 
 
 def test_questions_without_noise_are_counted_each_time(tmp_path):
