@@ -227,6 +227,7 @@ def test_a_torn_line_of_the_journal_is_left_out(tmp_path):
     for journal in (again, QuestionJournal(path)):
         assert journal.left_out(b"one") == {3: "too late", 4: "gone"}
         assert (journal.sums(0), journal.sums(1), journal.sums(2)) == (2, 1, 0)
+        assert [journal.has_another(k, b"one") for k in range(3)] == [False, True, False]
 
 
 def accounts(grid):
@@ -330,6 +331,24 @@ def test_a_sum_of_other_devices_in_its_place_is_charged(tmp_path):
     whole = federate(secure_grid(tmp_path), noisy_config(rounds=5, seed=8), tmp_path / "whole")
     ours, theirs = ([line["epsilon"] for line in lines(path)] for path in (tmp_path / "run", whole))
     assert ours == [theirs[0], theirs[2], theirs[3]]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("dies_before_the_checkpoint")
+def test_a_sum_of_other_devices_never_exceeds_a_budget(tmp_path, capsys):
+    """The last round that it allows has shown its sum: another one is not asked for."""
+    pytest.importorskip("dp_accounting")
+    budget = {name: own for name, own in NOISE.items() if name != "noise_multiplier"}
+    config = noisy_config(rounds=2, privacy=budget | {"epsilon": 20.0, "delta": 0.1})
+    with pytest.raises(KilledError):
+        federate(secure_grid(tmp_path), config, tmp_path / "run")
+    again = secure_grid(tmp_path)
+    del again.contexts[1021]
+    path = federate(again, config, tmp_path / "run", resume=True)
+    assert lines(path)[1]["epsilon"] <= 20.0
+    assert lines(path)[1]["answered"] == []
+    assert "'train' counts for nothing: the budget has no room" in capsys.readouterr().out
+    assert [len(own) for own in accounts(again)] == [2] * 4
 
 
 def test_two_sums_of_a_question_never_differ_by_a_device(tmp_path, monkeypatch, capsys):
