@@ -1,5 +1,7 @@
 """What an honest device refuses, and what a server can do with all that it sees."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -120,6 +122,32 @@ def test_the_same_request_is_answered_once(fleet):
     again = Terms(RUN, 2, 1, terms.request, tuple(range(9)), 40, terms.threshold, b"x")
     said = refusal(lambda: fleet.devices[0].masked(again, vectors[0], 1, terms.request))
     assert said == "this device has answered the same request before"
+
+
+def test_no_mask_serves_twice_for_the_same_question(fleet):
+    terms = fleet.terms(1)
+    again = [terms, replace(terms, number=2), replace(terms, run=b"another run 1234")]
+    assert len({own.question for own in again}) == 1
+    assert len({own.digest for own in again}) == 3
+
+
+def test_a_peer_with_a_new_key_ends_the_exchange_and_is_in_the_next(fleet):
+    """Else seeds and shares of an exchange would be of other keys than its masks."""
+    opened(fleet)
+    anew = fleet.devices[4] = SecureDevice(
+        *(4, RUN, fleet.devices[4]._signer, fleet.directory, fleet.ciphers),
+        neighbors=40,
+        threshold=fleet.threshold,
+    )
+    keys = {k: own.key().entries[k] for k, own in fleet.devices.items()}
+    for own in fleet.devices.values():
+        own.meet(Message(KEYS, 0, own.device, keys))
+    said = refusal(lambda: fleet.devices[0].seeds(1, [4]))
+    assert said == "this device is not in exchange 1, or is done"
+    vectors = drawn_vectors(10)
+    total, survivors = fleet.sum(2, vectors)
+    assert anew.device in survivors
+    assert np.array_equal(total, true_sum(vectors, survivors))
 
 
 def test_a_wrong_round_is_refused(fleet):
