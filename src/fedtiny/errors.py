@@ -71,6 +71,10 @@ class ReplyError(FedTinyError):
         super().__init__(f"reply refused: {why}")
 
 
+class DivergedError(FedTinyError):
+    """A training whose loss, weights or gradients are no longer finite."""
+
+
 class SecureAggregationError(FedTinyError):
     """A step of secure aggregation that an honest party does not take, or a sum it cannot give."""
 

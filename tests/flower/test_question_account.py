@@ -11,6 +11,7 @@ import pytest
 from flwr.app import RecordDict
 
 from fedtiny.errors import FedTinyError, SecureAggregationError
+from fedtiny.flower import question_account
 from fedtiny.flower.node_log import NodeError, told_to_server
 from fedtiny.flower.question_account import QuestionAccount
 from fedtiny.flower.question_journal import QuestionJournal
@@ -106,7 +107,7 @@ def summed(owners, terms, devices, draw):
 
 def test_sums_of_all_sessions_are_made_of_large_parts(tmp_path, monkeypatch):
     """Seven devices, of whose six neighbors four are needed: no part has fewer than three."""
-    monkeypatch.setattr(sqlite3, "connect", partial(unsynced, sqlite3.connect))
+    monkeypatch.setattr(question_account, "SYNCHRONOUS", "OFF")  # it need not outlast a power cut
     draw, found = np.random.default_rng(0), []
     first = replace(TERMS, participants=tuple(range(7)))
     second = replace(first, run=AGAIN.run)
@@ -125,11 +126,55 @@ def test_sums_of_all_sessions_are_made_of_large_parts(tmp_path, monkeypatch):
         assert all(len(part) == 0 or len(part) >= 3 for part in (one - other, other - one))
 
 
-def unsynced(connect, *told, **options):
-    """A data base that need not outlast a power cut."""
-    found = connect(*told, **options)
-    found.execute("PRAGMA synchronous = OFF")
-    return found
+def test_what_is_entered_outlasts_a_power_cut(tmp_path):
+    """Also that the journal of the data base is gone, which would take the entry back."""
+    with account(tmp_path)._open() as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert db.execute("PRAGMA synchronous").fetchone() == (3,)
+
+
+def test_a_second_process_waits_for_the_first_or_tells_nothing(tmp_path, monkeypatch):
+    own, connect = account(tmp_path), sqlite3.connect
+    own.answer(TERMS, 0.5, b"numbers")
+    monkeypatch.setattr(sqlite3, "connect", partial(connect, timeout=0.05))
+    with own._open(), pytest.raises(NodeError, match="cannot keep its account"):
+        account(tmp_path).tell(TERMS, [3], SEEDS)
+    own.tell(TERMS, [3], SHARES)
+
+
+def test_on_a_full_disk_nothing_is_told(tmp_path, monkeypatch):
+    own, connect = account(tmp_path), sqlite3.connect
+    own.answer(TERMS, 0.5, b"numbers")
+
+    def full(*told, **options):
+        found = connect(*told, **options)
+        (pages,) = found.execute("PRAGMA page_count").fetchone()
+        found.execute(f"PRAGMA max_page_count = {pages}")
+        return found
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    rounds = (own.answer(replace(TERMS, round=k), 0.5, b"numbers") for k in range(1, 1000))
+    assert "cannot keep its account" in refusal(list, rounds)
+    noises = own.counts()[TERMS.run.hex()]
+    assert 1 <= len(noises) < 1000
+    assert own.answer(AGAIN, 0.5, b"numbers"), "what is there already takes no room"
+
+
+def test_an_account_that_was_lost_within_an_exchange_tells_nothing(tmp_path):
+    """The noise in the masked numbers is that of the secret before."""
+    own = account(tmp_path)
+    own.answer(TERMS, 0.5, b"numbers")
+    (tmp_path / "account").unlink()
+    for kind in (SEEDS, SHARES):
+        assert "has lost the question" in refusal(own.tell, TERMS, [3], kind)
+
+
+def test_two_processes_do_not_pass_the_limit_together(tmp_path):
+    one, other = account(tmp_path, most=1), account(tmp_path, most=1)
+    one.check(TERMS, 0.0)
+    other.check(AGAIN, 0.0)
+    one.answer(TERMS, 0.0, b"numbers")
+    assert "as its owner allows" in refusal(other.answer, AGAIN, 0.0, b"numbers")
 
 
 def test_questions_without_noise_are_counted_each_time(tmp_path):
@@ -182,6 +227,7 @@ def test_a_torn_line_of_the_journal_is_left_out(tmp_path):
     for journal in (again, QuestionJournal(path)):
         assert journal.left_out(b"one") == {3: "too late", 4: "gone"}
         assert (journal.sums(0), journal.sums(1), journal.sums(2)) == (2, 1, 0)
+        assert [journal.has_another(k, b"one") for k in range(3)] == [False, True, False]
 
 
 def accounts(grid):
@@ -285,6 +331,24 @@ def test_a_sum_of_other_devices_in_its_place_is_charged(tmp_path):
     whole = federate(secure_grid(tmp_path), noisy_config(rounds=5, seed=8), tmp_path / "whole")
     ours, theirs = ([line["epsilon"] for line in lines(path)] for path in (tmp_path / "run", whole))
     assert ours == [theirs[0], theirs[2], theirs[3]]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("dies_before_the_checkpoint")
+def test_a_sum_of_other_devices_never_exceeds_a_budget(tmp_path, capsys):
+    """The last round that it allows has shown its sum: another one is not asked for."""
+    pytest.importorskip("dp_accounting")
+    budget = {name: own for name, own in NOISE.items() if name != "noise_multiplier"}
+    config = noisy_config(rounds=2, privacy=budget | {"epsilon": 20.0, "delta": 0.1})
+    with pytest.raises(KilledError):
+        federate(secure_grid(tmp_path), config, tmp_path / "run")
+    again = secure_grid(tmp_path)
+    del again.contexts[1021]
+    path = federate(again, config, tmp_path / "run", resume=True)
+    assert lines(path)[1]["epsilon"] <= 20.0
+    assert lines(path)[1]["answered"] == []
+    assert "'train' counts for nothing: the budget has no room" in capsys.readouterr().out
+    assert [len(own) for own in accounts(again)] == [2] * 4
 
 
 def test_two_sums_of_a_question_never_differ_by_a_device(tmp_path, monkeypatch, capsys):

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from fedtiny.devices.device_data import development_count
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import DivergedError, FedTinyError
 from fedtiny.federation import wire
 from fedtiny.federation.messages import Request
 from fedtiny.federation.verbs import TopGradients
+from fedtiny.flower import secure_client
 from fedtiny.flower.messages import Answer, Question
 from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.privacy.secagg.server import SecureSum
@@ -123,6 +124,42 @@ def test_a_question_without_the_noise_of_its_run_is_refused(changes, tmp_path):
     nobody_answers(grid, secure_tiny(privacy=NOISE, **ONE_ROUND), tmp_path / "run")
     said = "the question has less noise on devices than its run promises"
     assert [(answer.text, answer.reply) for _, answer in answers] == [(said, b"")] * 5
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_bounds_that_are_not_those_of_the_clip_are_refused(factor, tmp_path):
+    """Narrower ones make every value as large as the clip, and the noise stays as it is."""
+    pytest.importorskip("dp_accounting")
+
+    def change(question, kind):
+        if kind != "train":
+            return question
+        told = Message.from_bytes(question.secure.terms, TERMS)
+        bounds = factor * np.frombuffer(told.body, "<f8", offset=12)
+        terms = replace(told, body=bytes(told.body[:12]) + bounds.tobytes()).to_bytes()
+        return replace(question, secure=replace(question.secure, terms=terms))
+
+    grid, answers = changed_grid(tmp_path, change, [VICTIM, *OTHERS])
+    nobody_answers(grid, secure_tiny(privacy=NOISE, **ONE_ROUND), tmp_path / "run")
+    said = "the scales of an exchange are not those of its request"
+    assert [(answer.text, answer.reply) for _, answer in answers] == [(said, b"")] * 5
+
+
+@pytest.mark.parametrize("privacy", [NOISE, {}])
+def test_under_noise_nobody_sees_who_diverged(privacy, tmp_path, monkeypatch):
+    """Else a server could choose a model that diverges on some data, and learn who has such."""
+    pytest.importorskip("dp_accounting")
+    done = secure_client.answer
+
+    def diverges(engine, request, own, seed):
+        if own.device == 3:
+            raise DivergedError("training diverged")
+        return done(engine, request, own, seed)
+
+    monkeypatch.setattr(secure_client, "answer", diverges)
+    config = secure_tiny(privacy=privacy, **ONE_ROUND)
+    path = federate(secure_grid(tmp_path), config, tmp_path / "run")
+    assert lines(path)[0]["answered"] == ([0, 1, 2, 3, 4] if privacy else [0, 1, 2, 4])
 
 
 def test_nothing_is_asked_beside_noise_on_devices(tmp_path):

@@ -11,10 +11,10 @@ from fedtiny.config import from_dict
 from fedtiny.devices import secure
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.federation import private
-from fedtiny.federation.messages import Reply, Request
+from fedtiny.federation.messages import Reply, Request, pool_arrays
 from fedtiny.federation.secure import Bounds
-from fedtiny.federation.secure_exchange import Encoding
-from fedtiny.federation.verbs import Train
+from fedtiny.federation.secure_exchange import Encoding, context_of
+from fedtiny.federation.verbs import Losses, Train
 from fedtiny.privacy.mechanism import Mechanism
 from fedtiny.privacy.secagg.graph import fewest_summed
 from fedtiny.privacy.secagg.quantize import Scales
@@ -22,6 +22,8 @@ from fedtiny.privacy.secagg.server import SecureSum
 from fedtiny.privacy.secagg.terms import Terms
 from fedtiny.runs.assembly import assemble
 from fedtiny.runs.reporter import Silent
+from fedtiny.sparse.mask import Mask
+from fedtiny.sparse.theta import Theta
 
 from .tiny import differences, lines, stop, tiny, train
 
@@ -187,6 +189,25 @@ def test_a_noise_that_does_not_fit_is_refused_before_anybody_trains(tmp_path, dp
         train(noisy_tiny({"noise_multiplier": 1e6}), tmp_path / "run")
 
 
+@pytest.mark.parametrize("clip", [1e-30, 0.5, 1e30])
+def test_whatever_the_clip_no_vector_is_longer(clip):
+    """Losses count as multiples of it, whose squares must not vanish."""
+    mechanism = Mechanism(clip, 2.0, 6, 0, 0, 0, shared_by=(40, 0.66))
+    pool = pool_arrays(np.ones((50, 1), np.int32))
+    request = Request("select", "m", 0, (Losses(),), one_round()[0].sent, pool, mechanism=mechanism)
+    encoding = Encoding.planned(request, 6, 1, Bounds())
+    told = np.random.default_rng(0).uniform(0, 5, 50).astype(np.float32)
+    steps = encoding.numbers(Reply(0, 5, arrays={"losses": told}), 0)[:-1].astype(float)
+    middle = encoding.scales.levels / 2
+    assert 0.9 * middle < np.linalg.norm(steps - middle) <= middle
+
+
+@pytest.mark.parametrize("clip", [1e-200, 1e200, 0.0, -1.0, float("nan")])
+def test_a_clip_whose_square_vanishes_is_refused(clip):
+    with pytest.raises(ConfigError, match="is not in 1e-30 to 1e"):
+        Mechanism(clip, 2.0, 6, 0, 0, 0)
+
+
 def test_noise_follows_from_its_seed_alone(dp):
     theta = one_round()[0].sent
     mechanism = Mechanism(0.5, 2.0, 6, 0, 0, 0, shared_by=(40, 0.66))
@@ -199,6 +220,37 @@ def test_noise_follows_from_its_seed_alone(dp):
     assert np.mean(one[:-1] == other[:-1]) < 0.01
     assert one[-1] == other[-1] == numbers[-1]
     assert encoding.noise_multiplier == 2.0
+
+
+def test_all_that_a_device_is_told_is_in_the_question(dp, monkeypatch):
+    """Its noise, and whether masks cancel, follow from the hash of it.
+
+    Also if somebody finds two masks of one version, which has 64 bits.
+    """
+    monkeypatch.setattr(Mask, "version", 7)
+    theta, mechanism = one_round()[0].sent, Mechanism(0.5, 2.0, 6, 0, 0, 0, shared_by=(40, 0.66))
+    request = Request("train", "fedtiny", 0, (Train(1),), theta, mechanism=mechanism)
+    layer, *_ = theta.mask
+    moved = {k: theta.mask.indices(k) for k in theta.mask}
+    kept = set(moved[layer].tolist())
+    other = next(k for k in range(theta.param_spec.sizes[layer]) if k not in kept)
+    moved[layer] = np.array(sorted({*list(kept)[1:], other}), np.int32)
+    asked = [
+        replace(request, theta=Theta(theta.mask, theta.vector + np.float32(1e-3))),
+        replace(request, theta=Theta(Mask(theta.param_spec, moved), theta.vector)),
+        replace(request, arrays={"array": np.zeros(1, np.float32)}),
+        *(replace(request, **one) for one in ({"round": 1}, {"program": (Train(2),)}, {"id": 5})),
+        *(
+            replace(request, mechanism=replace(mechanism, **one))
+            for one in (
+                *({"clip": 0.6}, {"noise_multiplier": 2.5}, {"asked": 7}, {"round": 1}),
+                *({"number": 1}, {"counts_bits": True}, {"frozen": True}),
+                *({"shared_by": (40, 0.7)}, {"shared_by": None}),
+            )
+        ),
+    ]
+    found = {context_of("spec", request), context_of("other", request)}
+    assert len(found | {context_of("spec", one) for one in asked}) == 2 + len(asked)
 
 
 def test_terms_that_noise_is_not_scaled_for_are_refused(dp):

@@ -12,7 +12,7 @@ from fedtiny.aliases import old_names
 from fedtiny.config import TrainConfig
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.lr_schedule import lr_factor
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import DivergedError
 from fedtiny.federation.bn_statistics import freezes_bn
 from fedtiny.federation.verbs import BnStatistics
 from fedtiny.models.param_spec import Shape
@@ -123,12 +123,12 @@ def finite(loss: float, rng_key: RngKey) -> float:
     """The mean loss of a local training, which must be a number."""
     if not np.isfinite(loss):
         if rng_key.device == SERVER:
-            raise FedTinyError(
+            raise DivergedError(
                 f"training diverged on the server's public set: its loss is {loss}; start anew "
                 "with a lower --train.lr",
                 retryable=False,
             )
-        raise FedTinyError(
+        raise DivergedError(
             f"training diverged on device {rng_key.device} in round {rng_key.round + 1}: its loss "
             f"is {loss}; lower --train.lr"
         )

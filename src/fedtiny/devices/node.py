@@ -12,7 +12,7 @@ from fedtiny import methods
 from fedtiny.aliases import old_attributes
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import Arrays, Engine, RngKey
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import DivergedError, FedTinyError
 from fedtiny.federation import verbs
 from fedtiny.federation.messages import (
     HOPELESS_LOSS,
@@ -127,7 +127,7 @@ def _train(verb: verbs.Train, work: Work) -> None:
 def _check_finite(what: str, arrays: Iterable[NDArray[np.float32]], rng_key: RngKey) -> None:
     """A device that diverged says so, with advice; its reply would be refused without any."""
     if not all(np.isfinite(array).all() for array in arrays):
-        raise FedTinyError(
+        raise DivergedError(
             f"training diverged on device {rng_key.device} in round {rng_key.round + 1}: its "
             f"{what} are no longer finite; lower --train.lr"
         )

@@ -45,6 +45,15 @@ def expected(request: Request) -> ReplySpec:
     return found
 
 
+def unmoved(request: Request, device: int, samples: int) -> Reply:
+    """The reply of a device that has learned nothing: no step, and zeros for all else."""
+    spec = expected(request)
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in spec.arrays.items()}
+    theta, metrics = request.theta if spec.theta else None, dict.fromkeys(spec.metrics, 0.0)
+    told = (request.round, request.id)
+    return Reply(device, samples, theta, {}, arrays, metrics, *told)
+
+
 def reply_bytes(
     spec: ReplySpec,
     param_spec: ParamSpec,

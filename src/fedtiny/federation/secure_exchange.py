@@ -52,7 +52,7 @@ class Encoding:
 
     @classmethod
     def told(cls, request: Request, terms: Terms) -> "Encoding":
-        """As a device reads it in the terms of an exchange."""
+        """As a device reads it in the terms of an exchange; a clip leaves no choice of bounds."""
         shared_by = request.mechanism and request.mechanism.shared_by
         if shared_by and shared_by != (terms.neighbors, terms.threshold):
             raise SecureAggregationError("noise is scaled for other terms than the exchange has")
@@ -60,7 +60,8 @@ class Encoding:
         scales = plan.scales.told(terms.scales)
         gradients = plan.gradients and plan.gradients.told(terms.scales, scales.heaviest)
         found = replace(plan, scales=scales, gradients=gradients)
-        if found.to_bytes() != terms.scales or scales.devices != len(terms.participants):
+        settled = plan.scales if request.mechanism else replace(scales, devices=plan.scales.devices)
+        if found.to_bytes() != terms.scales or scales != settled:
             raise SecureAggregationError("the scales of an exchange are not those of its request")
         return found
 

@@ -26,6 +26,7 @@ from fedtiny.paths import user_path
 from fedtiny.privacy.secagg.terms import SEEDS, Terms
 
 PATH, LIMIT = "secagg-account", "secagg-questions"
+SYNCHRONOUS = "EXTRA"  # with less, a power cut may undo what was entered last
 TABLES = """
 CREATE TABLE IF NOT EXISTS secret (one INTEGER PRIMARY KEY CHECK (one = 1), bytes BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS questions (
@@ -52,13 +53,8 @@ class QuestionAccount:
     def check(self, terms: Terms, noise: float) -> None:
         """Refuse a question beyond the owner's limit; one that is asked again tells nothing new."""
         with self._open() as db:
-            if noise and _answer(db, terms):
-                return
-            (count,) = db.execute("SELECT COUNT(*) FROM questions").fetchone()
-        if self._most is not None and count >= self._most:
-            raise NodeError(
-                f"this node has answered as many questions as its owner allows ({LIMIT})"
-            )
+            if not (noise and _answer(db, terms)):
+                self._check_limit(db)
 
     def answer(self, terms: Terms, noise: float, numbers: bytes) -> bytes:
         """Enter an answer before it is sent, and give the seed of its noise.
@@ -75,15 +71,25 @@ class QuestionAccount:
                     "this node has answered the same question before, and finds another answer now"
                 )
             if before is None:
+                self._check_limit(db)
                 row = (terms.question, terms.run.hex(), terms.round, noise, answer)
                 columns = "question, run, round, noise, answer"
                 db.execute(f"INSERT INTO questions ({columns}) VALUES (?, ?, ?, ?, ?)", row)
         return seed
 
     def tell(self, terms: Terms, peers: Collection[int], kind: int) -> None:
-        """Enter seeds or shares before they are told; of one peer never both, in any session."""
+        """Enter seeds or shares before they are told; of one peer never both, in any session.
+
+        Without noise a session binds itself alone. An account that lost the question tells nothing.
+        """
         with self._open() as db:
-            if _answer(db, terms) is None:
+            asked = "SELECT MAX(noise) FROM questions WHERE question = ?"
+            (noise,) = db.execute(asked, (terms.question,)).fetchone()
+            if noise is None:
+                raise SecureAggregationError(
+                    "this node's account has lost the question: nothing more is told of it"
+                )
+            if not noise:
                 return
             found = db.execute("SELECT peer, kind FROM told WHERE question = ?", (terms.question,))
             before: dict[int, int] = dict(found.fetchall())
@@ -110,12 +116,20 @@ class QuestionAccount:
                 found.setdefault(run, []).append(noise)
         return found
 
+    def _check_limit(self, db: sqlite3.Connection) -> None:
+        (count,) = db.execute("SELECT COUNT(*) FROM questions").fetchone()
+        if self._most is not None and count >= self._most:
+            raise NodeError(
+                f"this node has answered as many questions as its owner allows ({LIMIT})"
+            )
+
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """The account, locked; what is entered is on disk when this ends."""
         try:
             os.close(os.open(self._path, os.O_RDWR | WRITING, 0o600))
             with closing(sqlite3.connect(self._path, isolation_level=None)) as db:
+                db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
                 db.execute("BEGIN IMMEDIATE")
                 _set_up(db)
                 yield db

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedtiny.files import MAX_LINES, append_line, read_file, write_atomically
+from fedtiny.files import MAX_LINES, append_line, read_file, sync_folder, write_atomically
 
 
 class QuestionJournal:
@@ -32,6 +32,7 @@ class QuestionJournal:
         line = {"release": release, "question": question.hex(), "left_out": named, "shows": shows}
         if line not in self._lines:
             append_line(self._path, json.dumps(line))
+            sync_folder(self._path.parent)
             self._lines.append(line)
 
     def left_out(self, question: bytes) -> dict[int, str]:
@@ -43,5 +44,13 @@ class QuestionJournal:
 
     def sums(self, release: int) -> int:
         """How many sums were shown in the place of one release."""
+        return len(self._shown(release))
+
+    def has_another(self, release: int, question: bytes) -> bool:
+        """Whether sums were shown in the place of one release, and none to this question."""
+        shown = self._shown(release)
+        return bool(shown) and question.hex() not in shown
+
+    def _shown(self, release: int) -> set[str]:
         lines = (line for line in self._lines if line["release"] == release and line["shows"])
-        return len({line["question"] for line in lines})
+        return {line["question"] for line in lines}

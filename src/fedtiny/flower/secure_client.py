@@ -15,15 +15,16 @@ from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import Engine
 from fedtiny.devices.node import answer
 from fedtiny.devices.secure import heaviest
-from fedtiny.errors import SecureAggregationError
-from fedtiny.federation.messages import Request
+from fedtiny.errors import DivergedError, ReplyError, SecureAggregationError
+from fedtiny.federation.messages import Reply, Request
 from fedtiny.federation.private import refuse_open_verbs
+from fedtiny.federation.reply_spec import unmoved
 from fedtiny.federation.reply_validator import Arrived, ReplyValidator
 from fedtiny.federation.secure_exchange import RUN_BYTES, Encoding, terms_of
 from fedtiny.federation.transport import MEAN
 from fedtiny.flower import messages, signing_keys
 from fedtiny.flower.messages import DONE, LACKS, Answer, Question
-from fedtiny.flower.node_log import NodeError
+from fedtiny.flower.node_log import LOG, NodeError
 from fedtiny.flower.node_memory import Memory
 from fedtiny.flower.node_spec import NodeSpec
 from fedtiny.flower.question_account import QuestionAccount
@@ -150,12 +151,27 @@ def masked(
     _check_heaviest(encoding, spec, len(own))
     account, noise = account_of(node), encoding.noise_multiplier
     account.check(terms, noise)
-    reply = answer(engine, request, own, config.seed)
-    validator = ReplyValidator(request, MEAN, config)
-    reply = validator.accepted(Arrived(own.device, len(own), reply, size=0))
-    numbers = encoding.numbers(reply, config.seed)
+    numbers = encoding.numbers(_reply(request, config, engine, own, noise), config.seed)
     numbers = encoding.noisy(numbers, account.answer(terms, noise, numbers.tobytes()))
     return party.masked(terms, numbers, request.round, request.id)
+
+
+def _reply(
+    request: Request, config: RunConfig, engine: Engine, own: DeviceData, noise: float
+) -> Reply:
+    """What comes of the work. Under noise it must not be seen whether that went well.
+
+    Else a server could choose a model that diverges on some data, and learn who has such.
+    """
+    try:
+        reply = answer(engine, request, own, config.seed)
+        arrived = Arrived(own.device, len(own), reply, size=0)
+        return ReplyValidator(request, MEAN, config).accepted(arrived)
+    except (DivergedError, ReplyError) as error:
+        if not noise:
+            raise
+        LOG.warning("%s; this node takes part with no step", error)
+        return unmoved(request, own.device, len(own))
 
 
 def account_of(node: NodeConfig) -> QuestionAccount:

@@ -107,12 +107,17 @@ class FlowerTransport:
         """The mean of replies that nobody sees, or none if too few devices are left."""
         request, devices = asking.request, tuple(asking.nodes)
         if not is_enough(devices):
-            nothing = no_sum(request, devices, asking.failed)
-            return replace(nothing, releases=self._releases(request))
+            return self._nothing(asking)
         config, assigned = self.spec.config, self.registry.assigned.values()
         samples = self.registry.shares or [node.samples for node in assigned]
         most = heaviest(request, samples, config.selection.development_ratio)
         exchange = asking.secure = secure.opened(request, devices, most)
+        if self._exceeds_budget(request, exchange):
+            self.registry.say(
+                f"'{request.action}' counts for nothing: the budget has no room for a second sum "
+                "in the place of one that was seen before the run was resumed"
+            )
+            return self._nothing(asking)
         asking.keys = dict(self.registry.keys)
         asking.traffic += key_traffic(secure.newly_registered(devices))
         self._send(asking, list(devices))
@@ -130,6 +135,18 @@ class FlowerTransport:
         self.registry.note()
         traffic, releases = asking.traffic + peers.traffic, self._releases(request)
         return replace(outcome, traffic=traffic, releases=releases)
+
+    def _nothing(self, asking: Asking) -> Outcome:
+        """Nobody is asked; sums that were shown in the place of this one still count."""
+        nothing = no_sum(asking.request, tuple(asking.nodes), asking.failed)
+        return replace(nothing, releases=self._releases(asking.request))
+
+    def _exceeds_budget(self, request: Request, exchange: SecureExchange) -> bool:
+        """Whether a run with a budget has shown another sum in the place of this one."""
+        mechanism, budget = request.mechanism, self.spec.config.privacy.epsilon
+        if mechanism is None or budget is None:
+            return False
+        return self._journal.has_another(mechanism.number, exchange.terms.question)
 
     def _note(self, asking: Asking, exchange: SecureExchange, shows: bool) -> None:
         """Write down what is unmasked next, if the noise in it is the devices'."""

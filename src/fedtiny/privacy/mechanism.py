@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtiny.errors import ConfigError
 from fedtiny.randomness import generator
 
 Doubles = NDArray[np.float64]
+CLIPS = 1e-30, 1e30
+"""Of a clip below these the square is zero at last, and then vectors of any norm are within it."""
 BIT_NOISE = 10.0
 """Noise multiplier of the bits, as a multiple of a round's: they take a hundredth of 1/noise^2."""
 
@@ -44,6 +47,13 @@ class Mechanism:
     shared_by: tuple[int, float] | None = None
     """If devices add the noise in shares: the neighbors and the threshold of their secure sum, from
     which it follows how many are in it at least."""
+
+    def __post_init__(self) -> None:
+        if self.clip != inf and not CLIPS[0] <= self.clip <= CLIPS[1]:
+            raise ConfigError(
+                f"a clip of {self.clip:g} is not in {CLIPS[0]:g} to {CLIPS[1]:g}; "
+                "give another --privacy.clip"
+            )
 
     @property
     def is_shared(self) -> bool:

@@ -1,5 +1,7 @@
 """What an honest device refuses, and what a server can do with all that it sees."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,23 @@ def test_a_key_handed_on_under_another_name_is_refused(fleet):
     assert said == "the key of device 3 is not signed by its node"
 
 
+def test_a_copied_key_gives_no_mask_of_another_pair(fleet):
+    """Device 2, in league with the server, shows the key of device 8 as its own.
+
+    Else device 5 would add and take away one mask, and telling the seed of 2 would tell that of 8.
+    """
+    copied = fleet.devices[8].key().entries[8][: ciphers.KEY_BYTES]
+    entry = copied + fleet.devices[2]._signer.signed(statement(RUN, 2, copied))
+    fleet.devices[5].meet(Message(KEYS, 0, 5, {2: entry}))
+    opened(fleet)
+    (told,) = fleet.devices[5].seeds(1, [2]).entries.values()
+    (other,) = fleet.devices[8].seeds(1, [5]).entries.values()
+    assert told != other
+    _, _, sent = opened(fleet, 2)
+    misled = relayed(sent, 8, [0, 1, 2, 3, 4, 6, 7, 9]) | {5: sent[5].entries[2]}
+    assert refusal(lambda: fleet.devices[8].shares(2, misled)) == "a share was changed on its way"
+
+
 def test_an_invented_device_is_refused(fleet):
     key = fleet.devices[5].key().entries[5]
     said = refusal(lambda: fleet.devices[0].meet(Message(KEYS, 0, 0, {77: key})))
@@ -103,6 +122,32 @@ def test_the_same_request_is_answered_once(fleet):
     again = Terms(RUN, 2, 1, terms.request, tuple(range(9)), 40, terms.threshold, b"x")
     said = refusal(lambda: fleet.devices[0].masked(again, vectors[0], 1, terms.request))
     assert said == "this device has answered the same request before"
+
+
+def test_no_mask_serves_twice_for_the_same_question(fleet):
+    terms = fleet.terms(1)
+    again = [terms, replace(terms, number=2), replace(terms, run=b"another run 1234")]
+    assert len({own.question for own in again}) == 1
+    assert len({own.digest for own in again}) == 3
+
+
+def test_a_peer_with_a_new_key_ends_the_exchange_and_is_in_the_next(fleet):
+    """Else seeds and shares of an exchange would be of other keys than its masks."""
+    opened(fleet)
+    anew = fleet.devices[4] = SecureDevice(
+        *(4, RUN, fleet.devices[4]._signer, fleet.directory, fleet.ciphers),
+        neighbors=40,
+        threshold=fleet.threshold,
+    )
+    keys = {k: own.key().entries[k] for k, own in fleet.devices.items()}
+    for own in fleet.devices.values():
+        own.meet(Message(KEYS, 0, own.device, keys))
+    said = refusal(lambda: fleet.devices[0].seeds(1, [4]))
+    assert said == "this device is not in exchange 1, or is done"
+    vectors = drawn_vectors(10)
+    total, survivors = fleet.sum(2, vectors)
+    assert anew.device in survivors
+    assert np.array_equal(total, true_sum(vectors, survivors))
 
 
 def test_a_wrong_round_is_refused(fleet):

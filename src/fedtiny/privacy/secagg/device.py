@@ -1,6 +1,7 @@
 """A device's end of secure aggregation: what it tells, and all that it refuses to tell."""
 
 import hashlib
+import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -215,10 +216,12 @@ class SecureDevice:
     def _keys(self, exchange: _Exchange, peer: int) -> tuple[bytes, bytes]:
         """What this device has in common with a peer in one exchange.
 
-        The seed of their mask, and the key of the shares that they send each other.
+        The seed of their mask, and the key of the shares that they send each other. They are this
+        pair's alone, even if a peer shows the key of another as its own.
         """
         if peer not in exchange.keys:
-            about = b"mask and shares" + exchange.terms.digest
+            pair = struct.pack("<2Q", *sorted((self.device, peer)))
+            about = b"mask and shares" + exchange.terms.digest + pair
             exchange.keys[peer] = self._ciphers.derived(self._secret(peer), about)
         return exchange.keys[peer]
 
