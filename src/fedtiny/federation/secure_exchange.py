@@ -60,8 +60,8 @@ class Encoding:
         scales = plan.scales.told(terms.scales)
         gradients = plan.gradients and plan.gradients.told(terms.scales, scales.heaviest)
         found = replace(plan, scales=scales, gradients=gradients)
-        settled = plan.scales if request.mechanism else replace(scales, devices=plan.scales.devices)
-        if found.to_bytes() != terms.scales or scales != settled:
+        planned = plan.scales if request.mechanism else replace(scales, devices=plan.scales.devices)
+        if found.to_bytes() != terms.scales or scales != planned:
             raise SecureAggregationError("the scales of an exchange are not those of its request")
         return found
 
