@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from fedtiny.errors import FedTinyError, SecureAggregationError
+from fedtiny.cli.flower import command
+from fedtiny.errors import FedTinyError, RunError, SecureAggregationError
 from fedtiny.flower import question_account
 from fedtiny.flower.node_log import NodeError, told_to_server
 from fedtiny.flower.question_account import QuestionAccount
@@ -228,6 +229,32 @@ def test_a_torn_line_of_the_journal_is_left_out(tmp_path):
         assert journal.left_out(b"one") == {3: "too late", 4: "gone"}
         assert (journal.sums(0), journal.sums(1), journal.sums(2)) == (2, 1, 0)
         assert [journal.has_another(k, b"one") for k in range(3)] == [False, True, False]
+
+
+@pytest.mark.parametrize("line", [b"not json", b"[]", b'{"release": 1}', b"null"])
+def test_a_damaged_journal_is_refused_in_a_sentence(tmp_path, line):
+    path = tmp_path / "questions.jsonl"
+    QuestionJournal(path).note(0, b"one", {}, shows=True)
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    with pytest.raises(RunError, match=r"questions\.jsonl is damaged"):
+        QuestionJournal(path)
+
+
+def test_an_owner_reads_the_account(tmp_path, capsys):
+    path = tmp_path / "secagg0.account"
+    own = QuestionAccount(path)
+    for number, noise in enumerate((0.7, 0.5)):
+        own.answer(replace(TERMS, round=number), noise, b"numbers")
+    own.answer(AGAIN, 0.0, b"numbers")
+    assert command(["account", str(path)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == f"session {TERMS.run.hex()[:8]}: 2 questions, least noise multiplier 0.5"
+    assert shown[1:] == [
+        f"session {AGAIN.run.hex()[:8]}: 1 question, without noise",
+        "3 questions in all",
+    ]
+    with pytest.raises(FedTinyError, match=r"give the \.account"):
+        command(["account", str(tmp_path / "none")])
 
 
 def accounts(grid):

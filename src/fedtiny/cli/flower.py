@@ -16,7 +16,7 @@ from fedtiny import config as configs
 from fedtiny import methods, models
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat
-from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.errors import ConfigError, FedTinyError, plural
 from fedtiny.extras import require
 from fedtiny.flower import settings as apps
 from fedtiny.paths import user_path
@@ -176,6 +176,27 @@ class Up:
                 time.sleep(1)
 
 
+@dataclass(frozen=True)
+class Account:
+    """Show how many questions a node has answered under secure aggregation, with which noise."""
+
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="FILE")]
+    """The node's account: the path of its secagg-key with .account after it, if not set."""
+
+    def carry_out(self) -> int:
+        """Print a line for each session of a run, and the sum."""
+        from fedtiny.flower.question_account import QuestionAccount
+
+        if not self.file.is_file():
+            raise FedTinyError(f"{self.file} is no file; give the .account beside the node's key")
+        counts = QuestionAccount(self.file).counts()
+        for session, noises in counts.items():
+            least = f"least noise multiplier {min(noises):g}" if min(noises) else "without noise"
+            print(f"session {session[:8]}: {plural(len(noises), 'question')}, {least}")
+        print(f"{plural(sum(map(len, counts.values())), 'question')} in all")
+        return 0
+
+
 def _check_nodes(nodes: int) -> None:
     if nodes < 1:
         raise FedTinyError(f"--nodes must be at least 1, got {nodes}")
@@ -183,8 +204,8 @@ def _check_nodes(nodes: int) -> None:
 
 def command(arguments: list[str]) -> int:
     """Parse and carry out."""
-    asked: Init | Keys | Up = tyro.extras.subcommand_cli_from_dict(
-        {"init": Init, "up": Up, "keys": Keys},
+    asked: Init | Keys | Up | Account = tyro.extras.subcommand_cli_from_dict(
+        {"init": Init, "up": Up, "keys": Keys, "account": Account},
         prog="fedtiny flower",
         description="Real devices over Flower.",
         args=arguments,

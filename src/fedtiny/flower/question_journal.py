@@ -11,7 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedtiny.files import MAX_LINES, append_line, read_file, sync_folder, write_atomically
+from fedtiny.errors import RunError
+from fedtiny.files import (
+    MAX_LINES,
+    append_line,
+    parse_json,
+    read_file,
+    sync_folder,
+    write_atomically,
+)
+
+FIELDS: dict[str, type] = {"release": int, "question": str, "left_out": dict, "shows": bool}
 
 
 class QuestionJournal:
@@ -24,7 +34,13 @@ class QuestionJournal:
         complete, _, torn = data.rpartition(b"\n")
         if torn:
             write_atomically(path, complete and complete + b"\n")
-        self._lines: list[dict[str, Any]] = [json.loads(line) for line in complete.splitlines()]
+        try:
+            self._lines = [_parsed(line) for line in complete.splitlines()]
+        except ValueError as error:
+            raise RunError(
+                f"{path} is damaged, which says what devices have told: put back a copy of it, "
+                "or begin another run"
+            ) from error
 
     def note(self, release: int, question: bytes, left_out: Mapping[int, str], shows: bool) -> None:
         """Write down that seeds of who is left out are asked for, or shares, which show a sum."""
@@ -54,3 +70,11 @@ class QuestionJournal:
     def _shown(self, release: int) -> set[str]:
         lines = (line for line in self._lines if line["release"] == release and line["shows"])
         return {line["question"] for line in lines}
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    """A line as it was written."""
+    line = parse_json(data)
+    if not isinstance(line, dict) or {name: type(own) for name, own in line.items()} != FIELDS:
+        raise ValueError("this is no line of the journal")
+    return line
