@@ -80,7 +80,7 @@ class Results:
 
     def notes(self) -> list[str]:
         """What a reader must know beside the figures."""
-        missing = f"{MISSING} is not run yet." if self.missing else ""
+        missing = f"Cells with {MISSING} are not run yet." if self.missing else ""
         scale = f"Scale {self.scale.name}: {self.scale.title}. {self._seeds()}"
         whose = f"{self._whose()} {missing}".strip()
         return [
