@@ -65,7 +65,7 @@ def test_what_is_missing_is_shown_as_missing(table1):
     assert row(text, "VGG11", "0.001", "FedTiny")[3:] == [
         *("-", "0.5944", "-", "0.008x", "-", "4.71"),
     ]
-    assert "- is not run yet" in text
+    assert "Cells with - are not run yet" in text
     assert "5 of 44 cells are finished, with 1 to 2 seeds each" in text
 
 

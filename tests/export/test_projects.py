@@ -79,7 +79,7 @@ def test_a_project_has_the_model_and_its_files(project, model, tmp_path):
     }
     told = (tmp_path / "README.md").read_text()
     assert "`digits.c`" in told or "`src/digits.c`" in told
-    assert "1 planes of 8 x 8 bytes" in told
+    assert "1 plane of 8 x 8 bytes" in told
     assert ("This is a template" in told) == (project != "cmake")
     assert not any("$prefix" in path.read_text() for path in report.files)
 

@@ -263,6 +263,13 @@ def test_terms_that_noise_is_not_scaled_for_are_refused(dp):
 
 
 def test_a_run_says_what_its_noise_follows_from():
-    (told,) = private.remarks(noisy_tiny())
+    (told,) = private.remarks(noisy_tiny(), norms=())
     assert told.startswith("simulated devices draw their noise by --seed")
-    assert private.remarks(noisy_tiny({"secret_noise": True})) == ()
+    assert private.remarks(noisy_tiny({"secret_noise": True}), norms=()) == ()
+
+
+def test_a_run_says_that_batch_norm_does_not_stand_noise():
+    secret = {"secret_noise": True}
+    (told,) = private.remarks(noisy_tiny(secret), norms=("bn1",))
+    assert "--model lenet5 or resnet18_gn" in told
+    assert private.remarks(noisy_tiny({**secret, "noise_multiplier": 0.0}), norms=("bn1",)) == ()

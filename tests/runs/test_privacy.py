@@ -202,5 +202,5 @@ def test_secret_noise_is_not_the_seeds_and_resumes_from_the_checkpoint(dp, tmp_p
 @pytest.mark.parametrize("secret", [False, True])
 def test_a_run_says_what_its_noise_follows_from(secret):
     config = tiny(privacy={"epsilon": 8.0, "secret_noise": secret})
-    told = " ".join(private.remarks(config))
+    told = " ".join(private.remarks(config, norms=()))
     assert ("use --privacy.secret-noise" in told) is not secret

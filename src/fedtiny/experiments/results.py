@@ -80,16 +80,23 @@ class Results:
 
     def notes(self) -> list[str]:
         """What a reader must know beside the figures."""
-        where = "in brackets" if self.experiment.table.columns else "beside"
-        missing = f" {MISSING} is not run yet." if self.missing else ""
+        missing = f"Cells with {MISSING} are not run yet." if self.missing else ""
         scale = f"Scale {self.scale.name}: {self.scale.title}. {self._seeds()}"
+        whose = f"{self._whose()} {missing}".strip()
         return [
-            f"Ours, and the paper's {where}.{missing}",
+            *([whose] if whose else []),
             scale.strip(),
             *self.experiment.notes,
             *self._stand_ins(),
             *self._elsewhere(),
         ]
+
+    def _whose(self) -> str:
+        """Where the paper's values stand, if it has any."""
+        if not self._sources():
+            return ""
+        where = "in parentheses" if self.experiment.table.columns else "to the right"
+        return f"Ours, with the paper's {where}."
 
     def _seeds(self) -> str:
         if not self.experiment.trains:
@@ -118,12 +125,16 @@ class Results:
 
     def _elsewhere(self) -> list[str]:
         """Which of the paper's values come from another table than this one."""
-        own, quantities = self.experiment.source, self.experiment.table.values
-        printed = [self.printed(place, q) for place in self.places for q in quantities]
-        sources = dict.fromkeys(value.source for value in printed if value is not None)
+        own, sources = self.experiment.source, self._sources()
         others = [source for source in sources if source != own]
         also = " also" if own in sources else ""
         return [f"The paper's values are{also} from {', '.join(others)}."] if others else []
+
+    def _sources(self) -> list[str]:
+        """The paper's tables that have values of this one."""
+        quantities = self.experiment.table.values
+        printed = [self.printed(place, q) for place in self.places for q in quantities]
+        return list(dict.fromkeys(value.source for value in printed if value is not None))
 
 
 def _named(config: Config, setting: str) -> str:

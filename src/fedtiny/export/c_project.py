@@ -5,6 +5,7 @@ from pathlib import Path
 from string import Template
 from typing import Literal
 
+from fedtiny.errors import plural
 from fedtiny.export import c_runtime
 from fedtiny.export.c_source import CReport, Source
 from fedtiny.files import make_own_folder, write_atomically
@@ -63,4 +64,4 @@ def _layout(source: Source) -> str:
             f"A sample is {channels} rows of {width} float32 values as they were measured,\n"
             "little-endian, as NumPy's `tofile` writes them."
         )
-    return f"A sample is {channels} planes of {height} x {width} bytes, row by row."
+    return f"A sample is {plural(channels, 'plane')} of {height} x {width} bytes, row by row."

@@ -205,7 +205,7 @@ def _written(
             run = trained(order.source, best=order.best, **own)
             return write_torch(run, place), "dense"
     made = _written_c(order, model, place)
-    return made.files, f"flash {size(made.flash_bytes)}, RAM {size(made.ram_bytes)}"
+    return made.files, f"flash {size(made.flash_bytes)} and the code, RAM {size(made.ram_bytes)}"
 
 
 def _written_c(order: Order, model: TinyModel, place: Path) -> CReport:

@@ -127,7 +127,7 @@ DEEP_AS_INTEGERS = ("PNG", "PPM")  # whose 16 bits some versions of Pillow hold 
 
 
 def read_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """The image of a file, of any size and colours, as [C, H, W] of this shape."""
+    """The image of a file, of any size and colors, as [C, H, W] of this shape."""
     channels, height, width = shape
     if channels not in MODES or height == 1:
         raise ExportError(
@@ -142,6 +142,8 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
             image = _in_bytes(file, path).convert(MODES[channels])
             if image.size != (width, height):
                 image = image.resize((width, height), pillow.Resampling.BILINEAR)
+    except pillow.UnidentifiedImageError as error:
+        raise DataError(f"{path} cannot be read as an image: its format is not known") from error
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         why = " ".join(str(getattr(error, "strerror", None) or error).split())
         raise DataError(f"{path} cannot be read as an image: {why}") from error

@@ -186,11 +186,11 @@ def _normalisation(record: Any, channels: int) -> Preparation:
     mean, std = (record[part] for part in INPUT)
     for numbers in (mean, std):
         if not isinstance(numbers, list) or len(numbers) != channels:
-            raise ModelError("its normalisation does not fit its input")
+            raise ModelError("its normalization does not fit its input")
         if not all(type(n) is float and abs(n) <= LARGEST for n in numbers):
-            raise ModelError("its normalisation is not made of numbers that can be used")
+            raise ModelError("its normalization is not made of numbers that can be used")
     if min(std) < 1 / LARGEST:
-        raise ModelError("its normalisation divides by nothing")
+        raise ModelError("its normalization divides by nothing")
     return Preparation(tuple(mean), tuple(std))
 
 

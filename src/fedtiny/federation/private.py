@@ -214,9 +214,25 @@ def refuse_open_verbs(method: str, program: Program) -> None:
             )
 
 
-def remarks(config: Config) -> tuple[str, ...]:
-    """What whoever starts a private run should know, in sentences."""
-    if not config.privacy.differential or config.privacy.secret_noise:
+def remarks(config: Config, norms: Sequence[str]) -> tuple[str, ...]:
+    """What whoever starts a private run should know, in sentences; `norms` names its batch norm."""
+    if not config.privacy.differential:
+        return ()
+    return (*_norm_remarks(config, norms), *_seed_remarks(config))
+
+
+def _norm_remarks(config: Config, norms: Sequence[str]) -> tuple[str, ...]:
+    noisy = config.privacy.noise_multiplier != 0 and not freezes_bn(config.train, 0, 1)
+    if not norms or not noisy:
+        return ()
+    return (
+        "privacy's noise on the statistics of batch norm may leave the model at chance level; use "
+        "a network without it, such as --model lenet5 or resnet18_gn",
+    )
+
+
+def _seed_remarks(config: Config) -> tuple[str, ...]:
+    if config.privacy.secret_noise:
         return ()
     if config.privacy.noise == "devices":
         return (

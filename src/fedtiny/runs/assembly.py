@@ -221,7 +221,7 @@ def assemble(
             *left_out(dataset, split, config),
             *method.remarks(param_spec),
             *models.remarks(graph),
-            *private.remarks(config),
+            *private.remarks(config, param_spec.norms),
             *notes,
         ),
         ranks=ranks,

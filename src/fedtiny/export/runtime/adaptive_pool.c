@@ -1,4 +1,4 @@
-/* Part `number` of an axis that is cut into `parts`; neighbours may overlap. */
+/* Part `number` of an axis that is cut into `parts`; neighbors may overlap. */
 static Span cut_of(int number, int parts, int side)
 {
     const Span span = {number * side / parts, ((number + 1) * side + parts - 1) / parts};

@@ -25,7 +25,7 @@ static void list_kept(const Layer *layer, Reader *reader, int plane)
     *reader = at;
 }
 
-/* WIDTH neighbouring sums at a time, which stay in registers. */
+/* WIDTH neighboring sums at a time, which stay in registers. */
 #define DEFINE_GATHER(WIDTH)                                                                       \
     static void gather_##WIDTH(const float *pixels, float *to)                                     \
     {                                                                                              \

@@ -1,4 +1,4 @@
-/* One place of every channel; neighbouring channels are a step apart. */
+/* One place of every channel; neighboring channels are a step apart. */
 static void norm_place(const float *scales, const float *shifts, float epsilon, const float *from,
                        int from_step, float *to, int to_step, int channels)
 {

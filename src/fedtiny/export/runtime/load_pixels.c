@@ -1,4 +1,4 @@
-/* The image, a channel after the other, as it comes or normalised. */
+/* The image, a channel after the other, as it comes or normalized. */
 static void load_pixels(const uint8_t *pixels, const Tensor *out)
 {
     for (int channel = 0; channel < out->channels; ++channel)

@@ -1,4 +1,4 @@
-/* Measured values, which are normalised. */
+/* Measured values, which are normalized. */
 static void load_raw(const float *values, const Tensor *out)
 {
     for (int channel = 0; channel < out->channels; ++channel)

@@ -1,6 +1,6 @@
 /* Classify $samples from the standard input, or from the file that is named, a line each: the class,
    its name, the logits. $layout
-   With --values they are floats that are normalised already. */
+   With --values they are floats that are normalized already. */
 #include "model.h"
 
 #include <stdio.h>

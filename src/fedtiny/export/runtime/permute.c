@@ -1,4 +1,4 @@
-/* Axes in another order: how far apart neighbours along the axes of `out` lie in `in`. */
+/* Axes in another order: how far apart neighbors along the axes of `out` lie in `in`. */
 static void permute(const Tensor *in, const Tensor *out, int channel_step, int row_step,
                     int column_step)
 {

@@ -1,7 +1,7 @@
 /* A tensor in the arena: the pixel at (channel, row, column) is
    values[origin + channel * plane + row * pitch + column].
    Convolutions read beyond the edges of a plane; the zeros that they find there are shared by
-   neighbouring rows and planes. */
+   neighboring rows and planes. */
 typedef struct {
     float *values;
     int channels, rows, columns;
