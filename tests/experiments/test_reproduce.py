@@ -211,6 +211,18 @@ def test_results_of_another_scale_are_refused(reproduce, made):
     assert_one_sentence(code, err, "not of scale rare")
 
 
+def test_results_of_another_experiment_are_refused(reproduce, made):
+    reproduce("first", "--scale", "tiny", "--out", made, "--table-only")
+    file = made / "tiny" / "first" / "results.json"
+    document = json.loads(file.read_text())
+    for cell in document["cells"]:
+        cell["name"] = f"other-{cell['name']}"
+    file.write_text(json.dumps(document))
+    code, _, err = reproduce("first", "--results", file, "--out", "elsewhere")
+    assert_one_sentence(code, err, "--results has no run of first at scale tiny")
+    assert not Path("elsewhere").exists()
+
+
 def test_no_path_of_this_machine_is_in_the_results(reproduce, made, tmp_path):
     flags = ["--scale", "tiny", "--out", made, "--seeds", "3", "--methods", "fedavg"]
     code, _, _ = reproduce("first", *flags, "--data.root", tmp_path / "data", "--workers", "1")

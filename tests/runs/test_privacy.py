@@ -161,6 +161,11 @@ def test_what_cannot_be_had_together_is_refused(settings, sentence):
         from_dict({**settings, "privacy": privacy})
 
 
+def test_a_secret_of_noise_that_there_is_none_of_is_refused():
+    with pytest.raises(ConfigError, match=r"secret-noise needs --privacy\.epsilon or"):
+        from_dict({"privacy": {"secret_noise": True}})
+
+
 METHODS = ("feddst", "fedsgc", "fedrts", "fedfit", "fedmef", "prunefl", "ssfl")
 
 

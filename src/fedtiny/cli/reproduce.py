@@ -75,6 +75,7 @@ def command(arguments: list[str]) -> int:
     if asked.list or not asked.names:
         _show_list(sweep, console)
         return 0
+    sweep.require_told()
     account = Account() if asked.runs_nothing else _run(asked, sweep, console)
     for experiment in sweep.experiments:
         account.failed |= _write(sweep, experiment, command_line(asked, sweep), console)

@@ -158,6 +158,8 @@ def _privacy_complaints(config: "Config") -> Iterator[str]:
     """What cannot be had together with differential privacy, and what to do."""
     privacy, robustness = config.privacy, config.robustness
     if not privacy.differential:
+        if privacy.secret_noise:
+            yield "--privacy.secret-noise needs --privacy.epsilon or --privacy.noise-multiplier"
         return
     if robustness.mean != "weighted":
         yield (

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedtiny.config import Config
+from fedtiny.errors import RunError
 from fedtiny.experiments import curves, figure, finished, pareto, table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Found
@@ -101,6 +102,14 @@ class Sweep:
         drawn, lacking = figure.write(results, folder)
         drawn += [*curves.write(results, folder), *pareto.write(results, folder)]
         return [*tables, path, *drawn], lacking
+
+    def require_told(self) -> None:
+        """Refuse result files of which no run is one of the experiments that were asked for."""
+        stems = {place.stem for e in self.experiments if e.trains for place in self.places(e)}
+        files = [read_file(path, ANOTHER).keys() for path in self.result_files]
+        if files and not stems & {stem for found in files for stem in found}:
+            names = " and ".join(experiment.name for experiment in self.experiments)
+            raise RunError(f"--results has no run of {names} at scale {self.scale.name}")
 
     def _told(self, experiment: Experiment) -> list[Found]:
         """What result files tell of an experiment."""

@@ -54,5 +54,8 @@ int classify_all(void)
         print_result(class, logits);
         print_profile();
     }
+    if (got > 0) {
+        board_write("the last sample is cut short\n");
+    }
     return got > 0;
 }
