@@ -81,7 +81,7 @@ def test_what_programs_cannot_do(changes, told):
 
 def hello(lanes, memory=0):
     """A device that computes so many images at once."""
-    return Hello("board", None, 10, 2, (1, 8, 8), 10, lanes, memory)
+    return Hello("board", None, 10, 2, (1, 8, 8), 10, "", lanes, memory)
 
 
 def test_budgets_are_those_of_the_devices():
