@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import shlex
 import socket
 import sys
@@ -538,6 +539,7 @@ def test_a_board_on_a_serial_line_is_asked_who_it_is(monkeypatch):
             time.sleep(0.1)
             serve(Device(data), channel)
 
+    monkeypatch.setattr(places, "SILENCE", 0.3)
     thread = threading.Thread(target=boot)
     thread.start()
     place = SerialLine(Path(os.ttyname(line)))
@@ -551,6 +553,25 @@ def test_a_board_on_a_serial_line_is_asked_who_it_is(monkeypatch):
     os.close(line)
     thread.join(5)
     stream.close()
+
+
+def test_a_hello_that_crosses_the_question_is_passed_over(monkeypatch):
+    """Else every answer would be taken for one to the question before."""
+    bench = lab()
+    board, line = os.openpty()
+    tty.setraw(board)
+    stream = os.fdopen(board, "r+b", buffering=0)
+
+    def boot():
+        select.select([stream], [], [])  # the question is there
+        _life(Device(DeviceData.from_bytes(bench.shards[FAR].to_bytes())), stream)
+
+    threading.Thread(target=boot, daemon=True).start()
+    monkeypatch.setattr(places, "HELLO_SECONDS", 2.0)
+    channel, hello = SerialLine(Path(os.ttyname(line))).open(FAR, 5.0, 0.0)
+    assert hello.device == FAR
+    channel.close()
+    os.close(line)
 
 
 def test_a_serial_line_that_went_away_is_waited_for(tmp_path):

@@ -71,19 +71,20 @@ def _hello_on_a_line(channel: Channel) -> bytes:
     """A device's answer to the question who it is; all else on the line came before it.
 
     A device that has just started may have missed the question, and one that was cut off inside a
-    frame takes it for the rest: both are asked anew.
+    frame takes it for the rest: both are asked anew, once they are silent. If they were asked with
+    every hello of before, each answer would be to the question before.
     """
     until = time.monotonic() + (channel.timeout or HELLO_SECONDS)
     while True:
         question = secrets.token_hex(QUESTION_BYTES).encode()
         channel.send_bytes(ASK_WHO + question)
         try:
-            said = b""
-            while said[:1] != HELLO:
-                channel.timeout = max(0.0, min(SILENCE, until - time.monotonic()))
+            while (left := until - time.monotonic()) > 0:
+                channel.timeout = min(SILENCE, left)
                 said = channel.recv_short(HELLO_BYTES)
-            if question in said:
-                return said
+                if said[:1] == HELLO and question in said:
+                    return said
+            raise TimeoutError
         except TimeoutError:
             if time.monotonic() >= until:
                 raise
