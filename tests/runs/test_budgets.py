@@ -146,10 +146,11 @@ def test_a_budget_that_nothing_fits_is_one_sentence_with_the_least():
 def test_the_peak_memory_of_a_native_device_is_its_budget_and_messages(budget, density):
     """Of a real process, beside Python, NumPy and its images: all that rounds make it take."""
     values, peak = peak_of_a_process(budget, density)
-    assert 0.5 * budget < peak <= budget + MESSAGES * values
+    assert 0.5 * budget < peak <= budget + MESSAGES * values + LIBRARIES
 
 
 MESSAGES = 64  # bytes of Python's for a value that travels: thetas, masks, requests and replies
+LIBRARIES = 1 << 19  # bytes of code that rounds are the first to touch, which the system shares
 
 
 def peak_of_a_process(budget, density):
