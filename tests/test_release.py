@@ -41,10 +41,11 @@ def test_the_changelog_keeps_its_form():
 def test_what_is_hosted_calls_targets_that_exist():
     targets = set(found(r"^([a-z]+):", "Makefile"))
     hosted = found(r"run: make (\w+)", ".github/workflows/ci.yml")
-    here = found(r"^make (\w+)", ".ci/run")
+    lines = " ".join(found(r"^make ([a-z0-9 -]+)", ".ci/run"))
+    here = {word for word in lines.split() if word.isalpha()}
     assert {"lint", "slow", "docs", "federation"} <= set(hosted) <= targets
     assert found(r"run: make (\w+)", ".github/workflows/wheels.yml") == ["package"]
-    assert set(here) == {"test", "slow", "docs", "federation"}
+    assert here == {"setup", "test", "slow", "docs", "federation"} <= targets
 
 
 def test_every_python_that_is_named_is_tried():
