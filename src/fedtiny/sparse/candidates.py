@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.sparse.theta import Theta
-from fedtiny.sparse.top import largest
+from fedtiny.sparse.top import highest, largest
 
 Scores = Mapping[str, NDArray[np.floating]]
 """By layer, one score for each kept weight, in order of position."""
@@ -54,9 +54,8 @@ class CandidatePool:
         """
         if scores is None:
             return cls(prune_by_magnitude(model, counts.max(axis=0)), counts)
-        order = {layer: np.argsort(-scores[layer], kind="stable") for layer in model.mask}
         most = dict(zip(model.mask, counts.max(axis=0).tolist(), strict=True))
-        chosen = {layer: np.sort(order[layer][: most[layer]]) for layer in model.mask}
+        chosen = {layer: highest(scores[layer], most[layer]) for layer in model.mask}
         ranks = [
             np.argsort(np.argsort(-scores[n][own], kind="stable")) for n, own in chosen.items()
         ]

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from fedtiny.errors import FedTinyError
 from fedtiny.sparse.candidates import Scores as Scores
 from fedtiny.sparse.densities import Counts, budget, on_the_way, uniform
-from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.top import highest
 
 Budgets = Literal["uniform", "global"] | Counts
 """The same density in every layer, one threshold for all, or so many weights of each layer."""
+Chosen = dict[str, NDArray[np.intp]]
+"""By layer, places among its kept weights, in order."""
 
 
 def prune_iteratively(
@@ -40,15 +41,15 @@ def _steps(
     density: float,
     iterations: int,
     budgets: Budgets,
-) -> Iterator[tuple[Theta, Scores, Theta]]:
-    """Every step: the model before it, its scores, and the model after it."""
+) -> Iterator[tuple[Scores, Chosen, Theta]]:
+    """Every step: the scores of the weights before it, which of these stay, and the model then."""
     for step in range(1, iterations + 1):
         share, now, scores = step / iterations, budgets, score(theta)
         if not isinstance(now, str):
             now = on_the_way(theta.param_spec, now, share)
-        after = prune_by_scores(theta, scores, density**share, now)
-        yield theta, scores, after
-        theta = after
+        chosen = choose_by_scores(theta, scores, density**share, now)
+        theta = theta.pruned_to(chosen)
+        yield scores, chosen, theta
 
 
 def pruning_order(
@@ -63,40 +64,42 @@ def pruning_order(
 
     Weights that go in one step, or stay to the end, are in the order of their last score.
     """
-    order = {layer: np.zeros(theta.mask.kept(layer)) for layer in theta.mask}
-    first = last = theta
-    for step, (before, scores, after) in enumerate(
-        _steps(theta, score, density, iterations, budgets)
-    ):
-        for layer in order:
-            gone = ~np.isin(before.mask.indices(layer), after.mask.indices(layer))
-            _note(order[layer], first.mask, before.mask, layer, scores, gone, step)
-        last = after
-    scores = score(last)
-    for layer in order:
-        every = np.ones(last.mask.kept(layer), dtype=np.bool_)
-        _note(order[layer], first.mask, last.mask, layer, scores, every, iterations)
+    order = {layer: np.zeros(count) for layer, count in theta.mask.counts.items()}
+    left = {layer: np.arange(len(own)) for layer, own in order.items()}
+    steps = _steps(theta, score, density, iterations, budgets)
+    for step, (scores, chosen, after) in enumerate(steps):
+        theta = after
+        for layer, own in order.items():
+            gone = np.ones(len(left[layer]), dtype=np.bool_)
+            gone[chosen[layer]] = False
+            values = np.asarray(scores[layer]).reshape(-1)[gone]
+            own[left[layer][gone]] = step + _ranks(values) / max(1, len(values))
+            left[layer] = left[layer][chosen[layer]]
+    scores = score(theta)
+    for layer, own in order.items():
+        values = np.asarray(scores[layer]).reshape(-1)
+        own[left[layer]] = iterations + _ranks(values) / max(1, len(values))
     return order
 
 
-def _note(
-    order: NDArray[np.floating],
-    first: Mask,
-    mask: Mask,
-    layer: str,
-    scores: Scores,
-    gone: NDArray[np.bool_],
-    step: int,
-) -> None:
-    """Put down the step in which some weights of a layer go, and their order in it."""
-    values = np.asarray(scores[layer]).reshape(-1)[gone]
-    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
-    places = np.searchsorted(first.indices(layer), mask.indices(layer)[gone])
-    order[places] = step + ranks / max(1, len(ranks))
+def _ranks(values: NDArray[np.floating]) -> NDArray[np.intp]:
+    """The place of each value in their order, equal ones in turn.
+
+    >>> _ranks(np.array([0.5, 0.1, 0.5]))
+    array([1, 0, 2])
+    """
+    ranks = np.empty(len(values), dtype=np.intp)
+    ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
+    return ranks
 
 
 def prune_by_scores(theta: Theta, scores: Scores, density: float, budgets: Budgets) -> Theta:
     """Keep the kept weights of highest score, within a density or to given layer counts."""
+    return theta.pruned_to(choose_by_scores(theta, scores, density, budgets))
+
+
+def choose_by_scores(theta: Theta, scores: Scores, density: float, budgets: Budgets) -> Chosen:
+    """Which of the kept weights of each layer have the highest scores."""
     held = {layer: np.asarray(scores[layer]).reshape(-1) for layer in theta.mask}
     for layer, count in theta.mask.counts.items():
         if len(held[layer]) != count:
@@ -111,11 +114,10 @@ def prune_by_scores(theta: Theta, scores: Scores, density: float, budgets: Budge
         counts = uniform(theta.param_spec, density)
     else:
         counts = _global_counts(held, budget(theta.param_spec, density))
-    chosen = {
+    return {
         layer: highest(held[layer], int(count))
         for layer, count in zip(theta.mask, counts, strict=True)
     }
-    return theta.pruned_to(chosen)
 
 
 def _global_counts(held: Scores, most: int) -> Counts:
