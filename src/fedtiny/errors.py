@@ -85,7 +85,7 @@ class RunError(FedTinyError):
     Example:
         >>> fedtiny.load_run("nowhere")
         Traceback (most recent call last):
-        fedtiny.errors.RunError: nowhere is not a run folder: it has no config.toml
+        fedtiny.errors.RunError: there is no nowhere; give the folder of a run
     """
 
 

@@ -129,9 +129,10 @@ def test_a_read_only_run_is_named(fedtiny, stopped, monkeypatch, error):
 
 @pytest.mark.parametrize("command", ["resume", "inspect"])
 def test_a_folder_that_is_no_run_is_named(fedtiny, tmp_path, command):
-    for path in (tmp_path, tmp_path / "nowhere"):
-        said = fedtiny(command, path)
-        assert_one_sentence(said, f"{path} is not a run folder", "config.toml")
+    said = fedtiny(command, tmp_path)
+    assert_one_sentence(said, f"{tmp_path} is not a run folder", "config.toml")
+    said = fedtiny(command, tmp_path / "nowhere")
+    assert_one_sentence(said, f"there is no {tmp_path / 'nowhere'}; give the folder of a run")
 
 
 def test_a_truncated_checkpoint_says_what_to_do(fedtiny, stopped):

@@ -150,7 +150,7 @@ def test_runs_that_have_no_model_yet(fedtiny, stopped, tmp_path):
     said = fedtiny("export", stopped)
     assert_one_sentence(said.code, said.err, "is not finished", f"fedtiny resume {stopped}")
     said = fedtiny("export", tmp_path / "nowhere")
-    assert_one_sentence(said.code, said.err, "is not a run folder")
+    assert_one_sentence(said.code, said.err, "there is no ", "give the folder of a run")
 
 
 @pytest.mark.parametrize("flags", [["--format", "torch"], ["--no-fold"]])

@@ -54,7 +54,7 @@ def test_without_matplotlib_only_the_pngs_are_missing(fedtiny, finished, monkeyp
 
 def test_what_is_no_run_is_told_in_a_sentence(fedtiny, tmp_path):
     said = fedtiny("report", tmp_path / "nowhere")
-    assert_one_sentence(said.code, said.err, "is not a run folder")
+    assert_one_sentence(said.code, said.err, "there is no ", "give the folder of a run")
 
 
 def test_a_run_ends_with_its_report_and_is_the_same_without(fedtiny, tmp_path):
@@ -79,7 +79,9 @@ def test_a_report_that_fails_leaves_the_run_finished(finished, monkeypatch, caps
     assert said in capsys.readouterr().out.splitlines()
 
 
-def test_runs_with_other_settings_stand_in_tables_of_their_own(fedtiny, several, tmp_path):
+def test_runs_with_other_settings_stand_in_tables_of_their_own_and_in_one_of_all(
+    fedtiny, several, tmp_path
+):
     other = train(tiny(rounds=1, fleet={"devices": 2}), tmp_path / "other").path
     paths = [*sorted(several.iterdir()), other]
     found = comparison.groups([read(RunFolder(path)) for path in paths])
@@ -89,6 +91,12 @@ def test_runs_with_other_settings_stand_in_tables_of_their_own(fedtiny, several,
     assert "Comparison: small on the digits, 3 devices, Dirichlet(0.5), 2 rounds" in page
     assert "Comparison: small on the digits, 2 devices, Dirichlet(0.5), 1 round" in page
     assert "Here: fleet.devices 2" in page
+    overall = page.partition("All runs on")[2].partition("Comparison:")[0]
+    listed = overall.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert listed.count("<tr>") == 1 + len(
+        {(r.config.method, r.config.density) for r in found[0].runs}
+    )
+    assert "fleet.devices 2" in listed
 
 
 def test_the_same_run_made_twice_counts_once(fedtiny, finished, tmp_path):

@@ -357,9 +357,10 @@ def test_a_checkpoint_of_another_model_is_refused(stopped, tmp_path):
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(RunError, match=r"is not a run folder: it has no config\.toml"):
-            resume(path)
+    with pytest.raises(RunError, match=r"is not a run folder: it has no config\.toml"):
+        resume(tmp_path)
+    with pytest.raises(RunError, match=r"there is no .*nowhere; give the folder of a run"):
+        resume(tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,7 +13,13 @@ from fedtiny.errors import plural
 from fedtiny.experiments import table as tables
 from fedtiny.experiments.table import BEST, Entry
 from fedtiny.report import devices
-from fedtiny.report.comparison import Group, accuracy_over_density, apart, table_results
+from fedtiny.report.comparison import (
+    Group,
+    accuracy_over_density,
+    apart,
+    table_results,
+    unusual,
+)
 from fedtiny.report.curves import accuracy_curves
 from fedtiny.report.facts import data_name, facts, task, title
 from fedtiny.report.figures import figures
@@ -22,6 +28,11 @@ from fedtiny.report.html import Html, element, joined, table
 from fedtiny.report.run import Run, commands
 from fedtiny.runs import formatting
 from fedtiny.runs.metrics import number
+
+COSTS = (
+    "FLOPs as a share of the dense network's and memory by the paper's count, both of the "
+    "costliest round; bytes of a device in a round, and in selection."
+)
 
 
 def one_run(run: Run) -> Html:
@@ -47,8 +58,12 @@ def several_runs(runs: Sequence[Run], groups: Sequence[Group]) -> Html:
         )
         for run in runs
     ]
+    drawn = overall_figures(groups)
     parts = [
-        *(_section(name, _figures(drawn)) for name, drawn in overall_figures(groups).items()),
+        *(
+            _section(name, _figures(drawn.get(name, [])), _all_runs(own))
+            for name, own in on_same_data(groups).items()
+        ),
         *(_group(group, groups) for group in groups),
         _section("Each run by itself", *each),
     ]
@@ -85,12 +100,8 @@ def _group(group: Group, groups: Sequence[Group]) -> Html:
     if results.places:
         made = tables.sheet(results)
         rows = [[_entry(entry) for entry in row] for section in made.sections for row in section]
-        told = (
-            "Mean over seeds; best in bold, second underlined. FLOPs as a share of the dense "
-            "network's and memory by the paper's count, both of the costliest round; bytes of a "
-            "device in a round, and in selection."
-        )
         listed = table("Runs side by side", made.headings, rows, made.left)
+        told = f"Mean over seeds; best in bold, second underlined. {COSTS}"
         parts += [listed, element("p", told, class_="caption")]
     if len(groups) == 1:
         return _section("Comparison", *parts)
@@ -100,16 +111,37 @@ def _group(group: Group, groups: Sequence[Group]) -> Html:
     return _section(f"Comparison: {task(run)}, {fleet}", own, *parts)
 
 
-def overall_figures(groups: Sequence[Group]) -> dict[str, list[Figure]]:
-    """What runs of different settings cost, and how they learned, on the same data, by section."""
-    same_data: dict[str, list[Group]] = {}
+def _all_runs(groups: Sequence[Group]) -> Html:
+    """Runs of different settings in one table, with what is unusual about each."""
+    found = [(unusual(group, groups), table_results(group)[0]) for group in groups]
+    made = [(name, tables.sheet(results)) for name, results in found if results.places]
+    if not made:
+        return joined()
+    rows = [
+        [*(entry.text for entry in row), name or "as usual"]
+        for name, sheet in made
+        for section in sheet.sections
+        for row in section
+    ]
+    first = made[0][1]
+    listed = table("All runs", (*first.headings, "settings"), rows, (*first.left, "settings"))
+    return joined(listed, element("p", f"Mean over seeds. {COSTS}", class_="caption"))
+
+
+def on_same_data(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """Groups of different settings on the same data, by section."""
+    found: dict[str, list[Group]] = {}
     for group in groups:
         data = {name: v for name, v in group.settings.items() if name.startswith("data.")}
-        same_data.setdefault(str(data), []).append(group)
-    several = [own for own in same_data.values() if len(own) > 1]
+        found.setdefault(str(data), []).append(group)
+    several = [own for own in found.values() if len(own) > 1]
+    return {f"All runs on {data_name(own[0].runs[0])}": own for own in several}
+
+
+def overall_figures(groups: Sequence[Group]) -> dict[str, list[Figure]]:
+    """What runs of different settings cost, and how they learned, on the same data, by section."""
     drawn = {
-        f"All runs on {data_name(own[0].runs[0])}": [*fronts(own), *accuracy_curves(own)]
-        for own in several
+        name: [*fronts(own), *accuracy_curves(own)] for name, own in on_same_data(groups).items()
     }
     return {name: figures for name, figures in drawn.items() if figures}
 

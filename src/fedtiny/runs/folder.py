@@ -88,7 +88,9 @@ class RunFolder:
         """An existing run folder."""
         path = user_path(path, "the run folder")
         folder = cls(path)
-        if path.exists() and not path.is_dir() and not path.is_file():
+        if not path.exists():
+            raise RunError(f"there is no {path}; give the folder of a run")
+        if not path.is_dir() and not path.is_file():
             raise RunError(f"{path} is neither a folder nor a regular file")
         if folder.config.exists() and not folder.config.is_file():
             raise RunError(f"cannot read {folder.config}: {NOT_REGULAR}")
