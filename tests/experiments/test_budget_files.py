@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fedtiny import methods
 from fedtiny.cost.network import IMAGES
 from fedtiny.experiments.runner import check_config
 from fedtiny.experiments.suite import Suite
@@ -32,16 +33,28 @@ def test_every_run_can_be_made(name, scale):
 
 
 @pytest.mark.parametrize(("name", "density"), [("permille", 0.001), ("percent", 0.01)])
-def test_every_baseline_has_both_layer_budgets_and_both_recipes(name, density):
+def test_every_baseline_has_both_layer_budgets_with_the_recipe(name, density):
     found = runs(name, "mini")
     for method in BASELINES:
         for budgets in ("uniform", "ERK"):
-            ours, published = (found["cifar10", f"{method}, {budgets}{x}"] for x in ("", ", Adam"))
-            assert recipe(ours) == ("sgd", 0.05, "cosine", "fedavgm")
-            assert recipe(published) == ("adam", 0.001, "constant", "fedavg")
-            assert ours.pruning == published.pruning
-            assert ours.pruning.budgets in (budgets.lower(), None)
-            assert ours.density == published.density == density
+            config = found["cifar10", f"{method}, {budgets}"]
+            assert recipe(config) == ("sgd", 0.05, "cosine", "fedavgm")
+            assert config.pruning.budgets in (budgets.lower(), None)
+            assert config.density == density
+
+
+@pytest.mark.parametrize("name", ["permille", "percent", "vgg11"])
+def test_the_paper_s_methods_stand_there_as_published_too(name):
+    found = runs(name, "mini")
+    for method in ("FedTiny", "FL-PQSU", "SynFlow", "FedDST"):
+        ours, published = (found["cifar10", f"{method}, uniform{x}"] for x in ("", ", Adam"))
+        assert recipe(published) == ("adam", 0.001, "constant", "fedavg")
+        assert (ours.pruning, ours.density) == (published.pruning, published.density)
+
+
+def test_every_other_method_that_prunes_has_a_row_at_a_thousandth():
+    rows = {config.method for config in runs("permille", "mini").values()}
+    assert set(methods.names()) - rows == {"fedavg", "small_model"}
 
 
 def test_other_networks_and_data_are_beside_the_same_baselines():
