@@ -372,7 +372,7 @@ def test_a_rank_that_hangs_ends_the_others(tmp_path):
 
 WITHOUT_DATA = ["run", *FLAGS, "--data.name", "cifar10", "--data.root", "nowhere"]
 FAILURES = {
-    "fedtiny: error: nowhere is not a run folder: it has no config.toml": ["resume", "nowhere"],
+    "fedtiny: error: there is no nowhere; give the folder of a run": ["resume", "nowhere"],
     "fedtiny: error: rank 1: ": (["run", *FLAGS], WITHOUT_DATA),
 }
 

@@ -10,6 +10,7 @@ NOT_RUN = {
     "fedtiny reproduce table1 --scale mini --data": "needs a GPU and the paper's data sets",
     "fedtiny reproduce table1 --scale mini --models": "needs a GPU and the paper's data sets",
     "fedtiny reproduce all": "needs a GPU, and hours",
+    "fedtiny reproduce permille percent": "a hundred runs: test_budget_files.py checks each",
     "fedtiny flower up": "starts servers: make federation does",
     "fedtiny inspect runs/flower": "shows the run that the servers made",
     "fedtiny flower init app --nodes 2": "the page has made its app before",
