@@ -59,10 +59,12 @@ def several_runs(runs: Sequence[Run], groups: Sequence[Group]) -> Html:
         for run in runs
     ]
     drawn = overall_figures(groups)
+    tabled = {name: _all_runs(own) for name, own in on_same_data(groups).items()}
     parts = [
         *(
-            _section(name, _figures(drawn.get(name, [])), _all_runs(own))
-            for name, own in on_same_data(groups).items()
+            _section(name, _figures(drawn.get(name, [])), listed)
+            for name, listed in tabled.items()
+            if name in drawn or listed
         ),
         *(_group(group, groups) for group in groups),
         _section("Each run by itself", *each),

@@ -47,7 +47,7 @@ def _steps(
         share, now, scores = step / iterations, budgets, score(theta)
         if not isinstance(now, str):
             now = on_the_way(theta.param_spec, now, share)
-        chosen = choose_by_scores(theta, scores, density**share, now)
+        chosen = _choose(theta, scores, density**share, now)
         theta = theta.pruned_to(chosen)
         yield scores, chosen, theta
 
@@ -73,32 +73,32 @@ def pruning_order(
             gone = np.ones(len(left[layer]), dtype=np.bool_)
             gone[chosen[layer]] = False
             values = np.asarray(scores[layer]).reshape(-1)[gone]
-            own[left[layer][gone]] = step + _ranks(values) / max(1, len(values))
+            own[left[layer][gone]] = step + _ranks(values)
             left[layer] = left[layer][chosen[layer]]
     scores = score(theta)
     for layer, own in order.items():
         values = np.asarray(scores[layer]).reshape(-1)
-        own[left[layer]] = iterations + _ranks(values) / max(1, len(values))
+        own[left[layer]] = iterations + _ranks(values)
     return order
 
 
-def _ranks(values: NDArray[np.floating]) -> NDArray[np.intp]:
-    """The place of each value in their order, equal ones in turn.
+def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The place of each value in their order as a share of their number, equal ones in turn.
 
-    >>> _ranks(np.array([0.5, 0.1, 0.5]))
-    array([1, 0, 2])
+    >>> _ranks(np.array([0.5, 0.1, 0.5, 0.7]))
+    array([0.25, 0.  , 0.5 , 0.75])
     """
-    ranks = np.empty(len(values), dtype=np.intp)
+    ranks = np.empty(len(values))
     ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
-    return ranks
+    return ranks / max(1, len(values))
 
 
 def prune_by_scores(theta: Theta, scores: Scores, density: float, budgets: Budgets) -> Theta:
     """Keep the kept weights of highest score, within a density or to given layer counts."""
-    return theta.pruned_to(choose_by_scores(theta, scores, density, budgets))
+    return theta.pruned_to(_choose(theta, scores, density, budgets))
 
 
-def choose_by_scores(theta: Theta, scores: Scores, density: float, budgets: Budgets) -> Chosen:
+def _choose(theta: Theta, scores: Scores, density: float, budgets: Budgets) -> Chosen:
     """Which of the kept weights of each layer have the highest scores."""
     held = {layer: np.asarray(scores[layer]).reshape(-1) for layer in theta.mask}
     for layer, count in theta.mask.counts.items():
