@@ -130,6 +130,8 @@ def configs():
             r_stop=maybe(COUNTS),
             budgets=st.sampled_from(["uniform", "erk", "flow", "global"]),
             flow_beta=st.floats(0, 2),
+            flow_floor=st.floats(0, 1),
+            flow_normalize=st.none() | st.sampled_from(["never", "auto", "always"]),
             iterations=COUNTS,
         ),
         robustness=st.builds(

@@ -1,5 +1,7 @@
 """Pools of several kinds: what each keeps, how they are asked about, the choice among equals."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -47,16 +49,18 @@ def test_erk_candidates_are_magnitude_cuts_around_erk():
         assert set(pool[0].mask.indices(layer)) == set(np.argsort(-magnitudes)[:count])
 
 
-def test_flow_candidates_keep_what_synflow_keeps():
-    """With the counts that they are drawn around they are SynFlow's own mask."""
+@pytest.mark.parametrize("normalized", [False, True])
+def test_flow_candidates_keep_what_synflow_keeps(normalized):
+    """With the counts that they are drawn around they are SynFlow's own mask, but for the norm."""
     bench = bench_of()
     method, server = bench.method, bench.server
+    method.flow.normalized = normalized
     pool = cut_pool(method, "flow", 10, server)
     base = method.flow.counts(0.1, 0.5, method.config.pruning.iterations)
     assert (np.abs(pool.counts - base) <= 0.5 * base + 1).all()
     pruned = prune_iteratively(
         server.theta,
-        server.public.synaptic_flow,
+        partial(server.public.synaptic_flow, normalized=normalized),
         0.1,
         iterations=method.config.pruning.iterations,
         budgets=base,

@@ -15,6 +15,7 @@ from fedtiny.sparse.densities import (
     operations,
     uniform,
     uniform_noise,
+    with_floor,
 )
 
 from .strategies import anatomies, anatomy_of, resnet18
@@ -272,3 +273,36 @@ def test_no_candidate_takes_more_operations_than_the_budgets_without_noise():
     assert len(np.unique(counts, axis=0)) == 30, "there is still choice"
     free = around_erk()[1]
     assert (free @ price > even @ price).any(), "or this shows nothing"
+
+
+@pytest.mark.parametrize(
+    ("floor", "counts"),
+    [
+        (0, [1, 5, 34]),
+        (0.1, [1, 5, 34]),
+        (0.3, [3, 5, 32]),  # of 5 and 34, 4.7 and 32.3 are left
+        (0.5, [5, 5, 30]),  # the second would fall below its floor, and is raised too
+        (1, [10, 10, 20]),
+    ],
+)
+def test_layers_below_the_floor_are_raised_by_the_others(floor, counts):
+    """Uniform are 10, 10 and 20."""
+    found = with_floor(flat(100, 100, 200), 0.1, np.array([1, 5, 34], dtype=np.int32), floor)
+    assert found.tolist() == counts
+
+
+@given(anatomies(), ANY_DENSITY, st.floats(0, 1), st.integers(0, 9))
+def test_a_floor_keeps_the_total_and_holds_for_every_layer(param_spec, density, floor, seed):
+    assume(feasible(param_spec, density))
+    sizes, most = np.array([*param_spec.sizes.values()]), budget(param_spec, density)
+    spare = np.repeat(np.arange(len(sizes)), sizes - 1)
+    drawn = np.random.default_rng(seed).permutation(spare)[: most - len(sizes)]
+    counts = (1 + np.bincount(drawn, minlength=len(sizes))).astype(np.int32)
+    found = with_floor(param_spec, density, counts, floor)
+    even = uniform(param_spec, density)
+    assert found.dtype == np.int32
+    assert found.sum() == counts.sum() == most
+    assert (found >= np.maximum(1, np.floor(floor * even))).all()
+    assert (found <= sizes).all()
+    above = counts >= even
+    assert (found[above] <= counts[above]).all(), "nobody above gains"

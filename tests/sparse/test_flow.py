@@ -8,6 +8,8 @@ from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 from torch import nn
 
+from fedtiny.config import Config, PruningConfig
+from fedtiny.cost.network import describe
 from fedtiny.cost.workload import layer_flow_of
 from fedtiny.errors import FedTinyError
 from fedtiny.models.synaptic_flow import SynapticFlow, prune_by
@@ -47,6 +49,15 @@ def by_hand(**uses):
 def test_flow_is_shared_by_what_a_weight_costs(beta, uses, counts):
     for steps in (1, 5):
         assert by_hand(a=uses, b=1).counts(0.5, beta, steps).tolist() == counts
+
+
+@pytest.mark.parametrize(("floor", "counts"), [(0, [3, 1]), (0.5, [3, 1]), (1, [2, 2])])
+def test_a_layer_keeps_its_floor(floor, counts):
+    """Uniform budgets leave two weights of each: at half of it one is enough."""
+    flow = by_hand(a=16, b=1)
+    raised = LayerFlow(flow.param_spec, flow.uses, lambda: flow._prune, floor=floor)
+    assert raised.counts(0.5, 0, 5).tolist() == counts
+    assert raised.with_counts(lambda counts: counts).counts(0.5, 0, 5).tolist() == counts
 
 
 def test_operations_of_layer_counts():
@@ -107,12 +118,15 @@ def test_flow_that_is_no_number_prunes_nothing():
         prune_by(lambda kept: torch.full((4,), torch.nan), [2, 2], [1.0, 1.0], [3])
 
 
-def test_the_measure_is_that_of_synflow():
+@pytest.mark.parametrize("normalized", [False, True])
+def test_the_measure_is_that_of_synflow(normalized):
     bench = lab()
-    flow = SynapticFlow(bench.model, bench.data.shape, tuple(bench.param_spec.prunable))
+    names = tuple(bench.param_spec.prunable)
+    flow = SynapticFlow(bench.model, bench.data.shape, names, normalized=normalized)
     starts = np.cumsum([0, *bench.param_spec.sizes.values()])
     for mask in (random_mask(bench.param_spec, seed=1), bench.start.mask):
-        expected = bench.server.public.synaptic_flow(bench.start.remasked(mask))
+        theta = bench.start.remasked(mask)
+        expected = bench.server.public.synaptic_flow(theta, normalized=normalized)
         kept = np.concatenate([mask.indices(n) + s for n, s in zip(mask, starts, strict=False)])
         np.testing.assert_allclose(
             flow.scores(torch.tensor(kept)), np.concatenate([*expected.values()]), rtol=1e-12
@@ -137,3 +151,35 @@ def test_the_total_is_exact_and_operations_fall_with_beta(beta):
     assert counts.sum() == budget(bench.param_spec, 0.1)
     assert (counts >= 1).all()
     assert flow.operations(counts) >= flow.operations(flow.counts(0.1, beta + 1, 10))
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "asked", "normalized", "floor"),
+    [
+        ("fedtiny_flow", "vgg11", {}, True, 0.0),
+        ("fedtiny_flow", "resnet18", {}, False, 0.0),
+        ("fedtiny_flow", "resnet18", {"flow_normalize": "always", "flow_floor": 0.5}, True, 0.5),
+        ("fedtiny_flow", "vgg11", {"flow_normalize": "never"}, False, 0.0),
+        ("synflow", "vgg11", {}, False, 0.0),
+        ("synflow", "vgg11", {"flow_normalize": "auto", "flow_floor": 0.25}, True, 0.25),
+    ],
+)
+def test_flow_is_normalized_in_networks_without_shortcuts(method, model, asked, normalized, floor):
+    pruning = PruningConfig(budgets="flow", **asked)
+    flow = layer_flow_of(Config(method=method, model=model, width=4, pruning=pruning))
+    assert (flow.normalized, flow.floor) == (normalized, floor)
+
+
+def test_a_network_that_cannot_be_traced_is_taken_to_have_shortcuts():
+    class Untraced(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(64, 8), nn.Linear(8, 8))
+            self.out = nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.out(self.layers(x.flatten(1)).sort(dim=1).values)
+
+    network = describe(Untraced(), (1, 8, 8), 3)
+    assert network.not_native, "it can be traced after all"
+    assert network.has_shortcuts

@@ -245,6 +245,12 @@ class PruningConfig(Settings):
     flow_beta: float = 0.5
     """Budgets `flow`: a weight's flow is divided by its operations to this power. 0 spends the most
     operations, 1 about those of uniform budgets."""
+    flow_floor: float = 0.0
+    """Budgets `flow`: every layer keeps at least this share of what uniform budgets leave it."""
+    flow_normalize: Literal["never", "auto", "always"] | None = None
+    """Budgets and candidates `flow`: divide what a unit lets through by its mean, so that a layer
+    keeps more of its units; auto: in networks without shortcuts. Default: never; of fedtiny_flow
+    auto."""
     iterations: int = 100
     """SNIP, SynFlow, budgets `flow`: steps of pruning at the start."""
     growth: Literal["gradient", "fisher", "votes", "random", "shared"] | None = None

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedtiny import models
-from fedtiny.config import Config
+from fedtiny.config import Config, ResolvedConfig
 from fedtiny.data.hub import KNOWN
 from fedtiny.extras import require
+from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
 from fedtiny.models.param_spec import ParamSpec, Shape
 from fedtiny.sparse.flow import LayerFlow, Prune
@@ -39,6 +40,8 @@ class Network:
     """Channels of its first layer, if it is one of fedtiny's own."""
     not_native: str = ""
     """Why native devices cannot train it, or nothing."""
+    has_shortcuts: bool = True
+    """Whether something passes by a layer; also where the network cannot be traced."""
 
     @property
     def statistics(self) -> int:
@@ -73,6 +76,7 @@ def describe(
         classes,
         own_width=False,
         not_native=models.not_native(graph),
+        has_shortcuts=not isinstance(graph, Graph) or graph.has_shortcuts,
     )
 
 
@@ -115,19 +119,25 @@ def _built(
     return replace(found, own_width=own_width, width=width)
 
 
-def layer_flow(network: Network, own: "nn.Module | None", seed: int) -> LayerFlow:
+def layer_flow(network: Network, own: "nn.Module | None", config: ResolvedConfig) -> LayerFlow:
     """What flows through a network before training, and how often an image uses each weight.
 
     A network that fedtiny knows is built with its first weights, once they are needed.
     """
-    prunable = network.param_spec.prunable
+    prunable, pruning = network.param_spec.prunable, config.pruning
+    normalized = {"never": False, "always": True}.get(
+        pruning.flow_normalize, not network.has_shortcuts
+    )
 
     def opened() -> Prune:
         from fedtiny.models.synaptic_flow import SynapticFlow
 
         first = {"shape": network.shape, "classes": network.classes, "width": network.width}
-        model = models.build(network.name, **first, seed=seed) if own is None else own  # type: ignore[arg-type]
-        return SynapticFlow(model, network.shape, tuple(prunable)).layer_counts
+        model = own or models.build(network.name, **first, seed=config.seed)  # type: ignore[arg-type]
+        flow = SynapticFlow(model, network.shape, tuple(prunable), normalized=normalized)
+        return flow.layer_counts
 
     uses = {layer.weight: layer.uses for layer in network.profile.layers}
-    return LayerFlow(network.param_spec, {layer: uses[layer] for layer in prunable}, opened)
+    own_uses = {layer: uses[layer] for layer in prunable}
+    how: dict[str, Any] = {"floor": pruning.flow_floor, "normalized": normalized}
+    return LayerFlow(network.param_spec, own_uses, opened, **how)

@@ -92,7 +92,7 @@ class Workload:
         """
         resolved = resolve(config)
         large = _large(resolved, **inputs)
-        flow = inputs.get("flow") or layer_flow(large, inputs.get("model"), config.seed)
+        flow = inputs.get("flow") or layer_flow(large, inputs.get("model"), resolved)
         return cls._with(resolved, large, inputs.get("samples", PAPER_SAMPLES), flow)
 
     @classmethod
@@ -254,7 +254,8 @@ class Workload:
 
 def layer_flow_of(config: Config, **inputs: Unpack[CostInputs]) -> LayerFlow:
     """What flows through the network that a config names, or through one's own."""
-    return layer_flow(_large(resolve(config), **inputs), inputs.get("model"), config.seed)
+    resolved = resolve(config)
+    return layer_flow(_large(resolved, **inputs), inputs.get("model"), resolved)
 
 
 def _large(config: Config, **inputs: Unpack[CostInputs]) -> Network:

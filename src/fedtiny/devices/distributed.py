@@ -167,8 +167,9 @@ class _PublicSetOfFirst:
     def gradients(self, theta: Theta) -> LayerArrays:
         return scores_of_first(self.ranks, self.own.gradients(theta))
 
-    def synaptic_flow(self, theta: Theta) -> LayerArrays:
-        return scores_of_first(self.ranks, self.own.synaptic_flow(theta))
+    def synaptic_flow(self, theta: Theta, *, normalized: bool = False) -> LayerArrays:
+        own = self.own.synaptic_flow(theta, normalized=normalized)
+        return scores_of_first(self.ranks, own)
 
     def hessian_gradient(self, theta: Theta) -> LayerArrays:
         return scores_of_first(self.ranks, self.own.hessian_gradient(theta))

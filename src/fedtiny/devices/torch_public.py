@@ -54,12 +54,12 @@ class TorchPublicSet:
             product = torch.stack([(g.detach() * g).sum() for g in first]).sum()
             return self._kept(weights, torch.autograd.grad(product, [*weights.values()]))
 
-    def synaptic_flow(self, theta: Theta) -> LayerArrays:
+    def synaptic_flow(self, theta: Theta, *, normalized: bool = False) -> LayerArrays:
         with self._scored(theta) as weights:
-            network = absolute_and_linear(self.engine.model)
+            network = absolute_and_linear(self.engine.model, biases=not normalized)
             parameters = dict(network.named_parameters())
             absolute = [parameters[name] for name in weights]
-            gradients = flow(network, self.shape, absolute)
+            gradients = flow(network, self.shape, absolute, normalized=normalized)
             return self._kept(weights, absolute, gradients)
 
     @contextmanager

@@ -289,7 +289,7 @@ def check_config(config: Config, shape: Shape, classes: int) -> None:
     try:
         large = named(config, shape, classes)
         method = methods.create(configs.resolve(config))
-        method.flow = layer_flow(large, None, config.seed)
+        method.flow = layer_flow(large, None, method.config)
         resolved = method.resolve(config, lambda: large.profile.parameters)
         if (resolved.model, resolved.parameters) != (config.model, config.parameters):
             models.check_reads(resolved.model, shape, config.method)

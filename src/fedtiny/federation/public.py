@@ -26,8 +26,11 @@ class PublicSet(Protocol):
     def gradients(self, theta: Theta) -> LayerArrays:
         """The gradient of the loss on all of D_s."""
 
-    def synaptic_flow(self, theta: Theta) -> LayerArrays:
-        """|w dR/dw|, where R is what flows through the network of absolute weights (SynFlow)."""
+    def synaptic_flow(self, theta: Theta, *, normalized: bool = False) -> LayerArrays:
+        """|w dR/dw|, where R is what flows through the network of absolute weights (SynFlow).
+
+        If it is normalized, all units of a layer let the same through.
+        """
 
     def hessian_gradient(self, theta: Theta) -> LayerArrays:
         """The Hessian times the gradient of the loss on all of D_s (GraSP)."""

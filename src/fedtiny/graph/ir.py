@@ -114,6 +114,11 @@ class Graph:
         """The convolutions and linear layers, by number."""
         return {i: node for i, node in enumerate(self.nodes) if node.kind in LAYERS}
 
+    @property
+    def has_shortcuts(self) -> bool:
+        """Whether some step joins what came by several ways."""
+        return any(len(node.inputs) > 1 for node in self.nodes)
+
     @cached_property
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """The shape of every parameter and statistic, by its name in a state dict."""

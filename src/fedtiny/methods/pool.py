@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -116,9 +117,10 @@ def _by_flow(method: Method, server: Server) -> Scores:
     public = server.public
     if public is None:
         raise FedTinyError("candidates of kind 'flow' need a public set on the server")
+    normalized = method.flow is not None and method.flow.normalized
     return pruning_order(
         server.theta,
-        public.synaptic_flow,
+        partial(public.synaptic_flow, normalized=normalized),
         method.config.density,
         iterations=method.config.pruning.iterations,
         budgets=plain_counts(method, "flow", server.param_spec),

@@ -27,16 +27,23 @@ Sigmoids are left: they are gates, and one that passed all on would square the f
 """
 
 
+LAYERS = {
+    *(F.conv1d, F.conv2d, F.conv3d, F.linear),
+    *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+}
+"""Functions whose outputs are units: channels or, of a linear layer, features."""
+
+
 @torch.no_grad()
-def absolute_and_linear(model: nn.Module) -> nn.Module:
+def absolute_and_linear(model: nn.Module, *, biases: bool = True) -> nn.Module:
     """A copy with absolute weights in float64, whose batch norm passes everything on.
 
     Identity batch norm keeps the flow positive, so that no score is zero behind a zero gamma and
     a shortcut counts like any layer; float64 keeps a deep product from overflowing.
     """
     network = copy.deepcopy(model).double().eval()
-    for parameter in network.parameters():
-        parameter.abs_()
+    for name, parameter in network.named_parameters():
+        parameter.mul_(biases or not name.endswith("bias")).abs_()
     for norm in (module for module in network.modules() if isinstance(module, _BatchNorm)):
         for name, value in PASSES_ON.items():
             if (tensor := getattr(norm, name)) is not None:
@@ -57,18 +64,43 @@ def _deterministic() -> Iterator[None]:
 
 
 class _PassingOn(TorchFunctionMode):
-    """However a network spells them, such functions give what they get."""
+    """However a network spells them, such functions give what they get.
+
+    If flow is `normalized`, every unit of a layer passes on a mean of one.
+    """
+
+    def __init__(self, *, normalized: bool) -> None:
+        super().__init__()
+        self.normalized = normalized
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        return args[0] if function in CHANGES_FLOW else function(*args, **(kwargs or {}))
+        if function in CHANGES_FLOW:
+            return args[0]
+        output = function(*args, **(kwargs or {}))
+        if self.normalized and function in LAYERS:
+            return _normalized(output, -1 if function is F.linear else 1)
+        return output
 
 
-def flow(network: nn.Module, shape: Shape, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _normalized(output: Tensor, units: int) -> Tensor:
+    """Each unit over its mean, which is taken as given; one that nothing reaches stays at zero."""
+    others = [axis for axis in range(output.ndim) if axis != units % output.ndim]
+    mean = output.detach().mean(dim=others, keepdim=True)
+    return output / torch.where(mean > 0, mean, 1)
+
+
+def flow(
+    network: nn.Module,
+    shape: Shape,
+    weights: Sequence[torch.Tensor],
+    *,
+    normalized: bool = False,
+) -> list[torch.Tensor]:
     """|dR/dw| of some weights, where R is what an image of ones gives."""
     ones = torch.ones(1, *shape, dtype=torch.float64, device=weights[0].device)
-    with _PassingOn():
+    with _PassingOn(normalized=normalized):
         output = network(ones).sum()
     return [gradient.abs() for gradient in torch.autograd.grad(output, weights)]
 
@@ -78,12 +110,24 @@ class SynapticFlow:
 
     A hundred passes of a large network are worth a GPU, if there is one; float64 leaves nothing to
     where they are computed. Positions are counted through the weights of all layers.
+
+    Flow through a chain of layers gathers in few units: the more one lets through, the more weights
+    behind it are kept. If it is `normalized`, all units of a layer let the same through. Biases are
+    zero then, for they would stand in for the weights of a unit.
     """
 
-    def __init__(self, model: nn.Module, shape: Shape, prunable: Sequence[str]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        shape: Shape,
+        prunable: Sequence[str],
+        *,
+        normalized: bool = False,
+    ) -> None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.shape = shape
-        self.network = absolute_and_linear(model).to(device)
+        self.normalized = normalized
+        self.network = absolute_and_linear(model, biases=not normalized).to(device)
         named = dict(self.network.named_parameters())
         self.weights = [named[name].requires_grad_() for name in prunable]
         self.sizes = [weight.numel() for weight in self.weights]
@@ -97,7 +141,7 @@ class SynapticFlow:
             for weight, own in zip(self.weights, values.split(self.sizes), strict=True):
                 weight.copy_(own.view_as(weight))
         with _deterministic():
-            gradients = flow(self.network, self.shape, self.weights)
+            gradients = flow(self.network, self.shape, self.weights, normalized=self.normalized)
         return self.first[kept] * torch.cat([g.reshape(-1) for g in gradients])[kept]
 
     def layer_counts(self, prices: Sequence[float], totals: Sequence[int]) -> list[int]:

@@ -52,6 +52,29 @@ def erdos_renyi_kernel(param_spec: ParamSpec, density: float) -> Counts:
         full |= overflowing
 
 
+def with_floor(param_spec: ParamSpec, density: float, counts: Counts, floor: float) -> Counts:
+    """The same number of weights, of which no layer has less than a share of its uniform count.
+
+    Layers above that give what others lack, in proportion to what they keep. The share is rounded
+    down to whole weights.
+    """
+    least = np.floor(floor * uniform(param_spec, density) + 1e-9)
+    low = np.zeros(len(counts), dtype=bool)
+    while (lacking := ~low & (_scaled(counts, least, low) < least)).any():
+        low |= lacking
+    if not low.any():
+        return counts
+    return _within_budget(param_spec, density, _scaled(counts, least, low) / _sizes(param_spec))
+
+
+def _scaled(
+    counts: Counts, least: NDArray[np.float64], low: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Low layers at the least, the others scaled so that the total stays."""
+    others = counts[~low].sum()
+    return np.where(low, least, counts * (counts.sum() - least[low].sum()) / max(1, others))
+
+
 def uniform_noise(
     param_spec: ParamSpec,
     density: float,

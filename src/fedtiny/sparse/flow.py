@@ -1,17 +1,19 @@
 """Layer budgets by synaptic flow: weights go where most passes through, for the operations spent.
 
 Layer counts are those of pruning the untrained network by SynFlow's score with one threshold, the
-score of a weight being divided by (its operations)^beta. They need no data and no training, so that
-what a run costs is known before it starts.
+score of a weight being divided by (its operations)^beta. Layers that would keep too little to carry
+anything are filled up to a floor. They need no data and no training, so that what a run costs is
+known before it starts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.sparse.densities import Counts, budget, operations
+from fedtiny.sparse.densities import Counts, budget, operations, with_floor
 
 Prune = Callable[[Sequence[float], Sequence[int]], Sequence[int]]
 """Layer counts, given the price of a weight of each layer and the totals to prune to in turn."""
@@ -21,14 +23,23 @@ class LayerFlow:
     """How much flows through the layers of an untrained network, and what their weights cost.
 
     `uses` is how often an image uses each weight of a layer: its operations. The network is opened
-    if it is needed at all. Counts are worked out once.
+    if it is needed at all. Counts are worked out once. No layer keeps less than the `floor`, a
+    share of its uniform count. Whether flow is `normalized` is told to whoever scores by it.
     """
 
     def __init__(
-        self, param_spec: ParamSpec, uses: Mapping[str, int], prune: Callable[[], Prune]
+        self,
+        param_spec: ParamSpec,
+        uses: Mapping[str, int],
+        prune: Callable[[], Prune],
+        *,
+        floor: float = 0.0,
+        normalized: bool = False,
     ) -> None:
         self.param_spec = param_spec
         self.uses = uses
+        self.floor = floor
+        self.normalized = normalized
         self._open = prune
         self._known: dict[tuple[float, float, int], Counts] = {}
 
@@ -38,7 +49,8 @@ class LayerFlow:
         def opened() -> Prune:
             return lambda *asked: adopted(np.array(self._prune(*asked), dtype=np.int32)).tolist()
 
-        return LayerFlow(self.param_spec, self.uses, opened)
+        how: dict[str, Any] = {"floor": self.floor, "normalized": self.normalized}
+        return LayerFlow(self.param_spec, self.uses, opened, **how)
 
     @cached_property
     def _prune(self) -> Prune:
@@ -68,7 +80,8 @@ class LayerFlow:
         prices = [float(self.uses[layer]) ** beta for layer in self.param_spec.sizes]
         shares = (step / iterations for step in range(1, iterations + 1))
         totals = [budget(self.param_spec, density**share) for share in shares]
-        return np.array(self._prune(prices, totals), dtype=np.int32)
+        counts = np.array(self._prune(prices, totals), dtype=np.int32)
+        return with_floor(self.param_spec, density, counts, self.floor)
 
     def operations(self, counts: Counts) -> int:
         """Multiply-adds of so many kept weights, for an image."""
