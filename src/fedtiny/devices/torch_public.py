@@ -60,7 +60,7 @@ class TorchPublicSet:
             parameters = dict(network.named_parameters())
             absolute = [parameters[name] for name in weights]
             gradients = flow(network, self.shape, absolute, normalized=normalized)
-            return self._kept(weights, absolute, gradients)
+            return self._kept(weights, absolute, [gradient.abs_() for gradient in gradients])
 
     @contextmanager
     def _scored(self, theta: Theta) -> Iterator[dict[str, Tensor]]:

@@ -98,11 +98,11 @@ def flow(
     *,
     normalized: bool = False,
 ) -> list[torch.Tensor]:
-    """|dR/dw| of some weights, where R is what an image of ones gives."""
+    """dR/dw of some weights, where R is what an image of ones gives."""
     ones = torch.ones(1, *shape, dtype=torch.float64, device=weights[0].device)
     with _PassingOn(normalized=normalized):
         output = network(ones).sum()
-    return [gradient.abs() for gradient in torch.autograd.grad(output, weights)]
+    return [*torch.autograd.grad(output, weights)]
 
 
 class SynapticFlow:
@@ -131,22 +131,29 @@ class SynapticFlow:
         named = dict(self.network.named_parameters())
         self.weights = [named[name].requires_grad_() for name in prunable]
         self.sizes = [weight.numel() for weight in self.weights]
-        self.first = torch.cat([weight.detach().reshape(-1) for weight in self.weights])
+        self.first = [weight.detach().reshape(-1).clone() for weight in self.weights]
+
+    @property
+    def device(self) -> torch.device:
+        return self.first[0].device
 
     def scores(self, kept: Tensor) -> Tensor:
-        """|w dR/dw| of the weights at some positions, the others being zero."""
-        values = torch.zeros_like(self.first)
-        values[kept] = self.first[kept]
+        """|w dR/dw| of the weights at some positions, in their order, the others being zero."""
+        ends = torch.tensor([0, *self.sizes], device=self.device).cumsum(0)
+        counts = torch.searchsorted(kept, ends).diff().tolist()
+        places = [own - start for own, start in zip(kept.split(counts), ends[:-1], strict=True)]
+        values = [first[own] for first, own in zip(self.first, places, strict=True)]
         with torch.no_grad():
-            for weight, own in zip(self.weights, values.split(self.sizes), strict=True):
-                weight.copy_(own.view_as(weight))
+            for weight, own, value in zip(self.weights, places, values, strict=True):
+                weight.zero_().view(-1)[own] = value
         with _deterministic():
             gradients = flow(self.network, self.shape, self.weights, normalized=self.normalized)
-        return self.first[kept] * torch.cat([g.reshape(-1) for g in gradients])[kept]
+        found = [gradient.reshape(-1)[own] for gradient, own in zip(gradients, places, strict=True)]
+        return torch.cat(values).mul_(torch.cat(found).abs_())
 
     def layer_counts(self, prices: Sequence[float], totals: Sequence[int]) -> list[int]:
         """Kept weights of each layer, once all are pruned to one total after the other."""
-        return prune_by(self.scores, self.sizes, prices, totals, self.first.device)
+        return prune_by(self.scores, self.sizes, prices, totals, self.device)
 
 
 def prune_by(
