@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -55,10 +56,11 @@ def test_the_best_two_of_each_density_are_ranked_and_the_dense_one_is_not():
     assert marked(table.SECOND) == [("0.05", "fedtiny"), ("0.01", "fl_pqsu")]
 
 
-def test_a_single_method_is_best_and_there_is_no_second():
-    assert table.ranks([0.7]) == [table.BEST]
-    assert table.ranks([None, 0.0]) == [None, table.BEST]
+def test_a_single_method_is_not_the_best_of_anything():
+    assert table.ranks([0.7]) == [None]
+    assert table.ranks([None, 0.0]) == [None, None]
     assert table.ranks([]) == []
+    assert table.ranks([None, 0.0, 0.0]) == [None, table.BEST, table.SECOND]
 
 
 def shown(form, rows=ROWS):
@@ -140,6 +142,15 @@ def test_one_seed_shows_no_spread():
     for text in (shown(table.markdown, single), shown(table.latex, single)):
         assert "±" not in text
         assert "pm" not in text
+
+
+def test_one_seed_is_ranked_and_not_marked():
+    assert "*" not in shown(table.markdown, results(seeds=1))
+    mixed = results()
+    found = {stem: runs[:1] if stem == "snip-d0.05" else runs for stem, runs in mixed.found.items()}
+    text = shown(table.markdown, replace(mixed, found=found))
+    assert "| snip | 0.8993 |" in text
+    assert "| fedtiny | *0.8000 ± 0.001* |" in text, "it is second all the same"
 
 
 def test_csv_has_every_figure_in_full():

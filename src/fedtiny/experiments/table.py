@@ -122,7 +122,10 @@ def _ours(results: Results, place: Place, quantity: str, ranks: Ranks) -> Entry:
 
 
 def _ranks(results: Results) -> Ranks:
-    """The best and second best accuracy among those that differ on one axis only."""
+    """The best and second best accuracy among those that differ on one axis only.
+
+    A run with one seed is ranked, but not marked: another seed may turn the order around.
+    """
     best_of = results.experiment.table.best_of
     if best_of is None:
         return {}
@@ -135,18 +138,22 @@ def _ranks(results: Results) -> Ranks:
     for group in groups.values():
         values = [results.ours(place, "accuracy") for place in group]
         own = ranks(value.mean if value else None for value in values)
-        found |= {place.stem: rank for place, rank in zip(group, own, strict=True)}
+        for place, value, rank in zip(group, values, own, strict=True):
+            if value and value.seeds > 1:
+                found[place.stem] = rank
     return found
 
 
 def ranks(values: Iterable[float | None]) -> list[int | None]:
-    """Which values are the best and the second best, as the paper marks them.
+    """Which values are the best and the second best of several, as the paper marks them.
 
     >>> ranks([0.1, None, 0.5, 0.3])
     [None, None, 0, 1]
     """
     listed = list(values)
     present = [place for place, value in enumerate(listed) if value is not None]
+    if len(present) < 2:
+        return [None] * len(listed)
     ordered = sorted(present, key=lambda place: -(listed[place] or 0.0))[:2]
     return [ordered.index(place) if place in ordered else None for place in range(len(listed))]
 
