@@ -167,22 +167,22 @@ def prune_by(
 
     One threshold for all layers, of which each keeps its best weight; ties to the lower position.
     """
-    layers = torch.arange(len(sizes), device=device)
-    owner = layers.repeat_interleave(torch.tensor(sizes, device=device))
-    kept = torch.arange(len(owner), device=device)
+    kept = torch.arange(sum(sizes), device=device)
     price = torch.tensor(prices, dtype=torch.float64, device=device)
     counts = list(sizes)
     for total in totals:
-        values = scores(kept) / price[owner]
-        if not values.isfinite().all():
-            raise FedTinyError(
-                "a score of some weight is not finite, so nothing can be pruned by it"
-            )
-        for own in values.split(counts):
-            own[own.argmax()] = torch.inf
+        values = scores(kept)
+        for own, each in zip(values.split(counts), price, strict=True):
+            own.div_(each)
+            best = own.argmax()  # the place of what is no number, if there is any
+            if not own[best].isfinite():
+                raise FedTinyError(
+                    "a score of some weight is not finite, so nothing can be pruned by it"
+                )
+            own[best] = torch.inf
         chosen = _highest(values, total)
-        kept, owner = kept[chosen], owner[chosen]
-        counts = torch.bincount(owner, minlength=len(sizes)).tolist()
+        kept = kept[chosen]
+        counts = [int(own.sum()) for own in chosen.split(counts)]
     return counts
 
 
