@@ -22,8 +22,8 @@ class Live(Lines):
         super().__init__(console, bar=True)
 
 
-def console(**named):
-    return Console(file=io.StringIO(), width=120, highlight=False, soft_wrap=True, **named)
+def console(width=120, **named):
+    return Console(file=io.StringIO(), width=width, highlight=False, soft_wrap=True, **named)
 
 
 def shown(config, out, reporter_of=Lines, **given):
@@ -264,3 +264,14 @@ def test_many_classes_are_summed_up():
     text = screen.file.getvalue()
     assert "largest class" in text
     assert ["1", "100", "100", "1"] in [re.findall(r"\w+", line) for line in text.splitlines()]
+
+
+def test_no_number_of_samples_is_cut_on_a_usual_terminal():
+    """Of CIFAR-10: thousands of samples of ten classes."""
+    table = np.random.default_rng(0).integers(1000, 3000, size=(3, 10))
+    screen = console(width=80)
+    screen.print(formatting.partition_table(table))
+    text = screen.file.getvalue()
+    assert "…" not in text
+    found = [[*map(int, line.split())] for line in text.splitlines()[4:] if line.strip()]
+    assert found == [[number, sum(row), *row] for number, row in enumerate(table.tolist())]

@@ -112,7 +112,7 @@ def _state(folder: RunFolder, config: Config, records: list[Record]) -> str:
 
 
 def _rounds(records: list[Record]) -> Table:
-    table = formatting.titled("Rounds")
+    table = formatting.titled("Rounds", close=True)
     for name in formatting.ROUND_HEADINGS:
         table.add_column(name, justify="right", no_wrap=name != "missing")
     for record in records:

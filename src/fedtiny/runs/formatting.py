@@ -234,22 +234,36 @@ def _suspected(record: Record) -> str:
     return told
 
 
-def titled(title: str, *columns: str, left: Sequence[str] = (), no_wrap: bool = False) -> Table:
-    """An empty table in the house style; columns in `left` are words, the others numbers."""
+def titled(
+    title: str,
+    *columns: str,
+    left: Sequence[str] = (),
+    no_wrap: bool = False,
+    close: bool = False,
+) -> Table:
+    """An empty table in the house style; columns in `left` are words, the others numbers.
+
+    Many columns stand `close`, so that a terminal has room for them.
+    """
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    if close:
+        table.pad_edge, table.padding = False, (0, 1, 0, 0)
     for name in columns:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=no_wrap)
     return table
 
 
 def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> Table:
-    """Samples by device and class; of many classes only how uneven they are."""
-    shown = titled("Training samples by device and class", "device")
-    shown.add_column("all", justify="right", style="bold")
+    """Samples by device and class; of many classes only how uneven they are.
+
+    What has no room is broken rather than cut.
+    """
+    shown = titled("Training samples by device and class", "device", close=True)
+    shown.add_column("all", justify="right", style="bold", overflow="fold")
     many = table.shape[1] > MAX_COLUMNS
     names = [escape(name) for name in classes or map(str, range(table.shape[1]))]
     for name in ("classes", "largest class") if many else names:
-        shown.add_column(name, justify="right")
+        shown.add_column(name, justify="right", overflow="fold")
     for device, row in enumerate(table):
         cells = [(row > 0).sum(), row.max()] if many else [n or "[dim]·[/dim]" for n in row]
         shown.add_row(*map(str, (device, row.sum(), *cells)))
