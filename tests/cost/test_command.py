@@ -1,6 +1,7 @@
 """fedtiny cost."""
 
 import json
+import re
 
 import pytest
 
@@ -232,6 +233,20 @@ def test_without_noise_there_is_no_epsilon(capsys):
     assert command(flags) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "epsilon inf at delta 0.037 after 4 questions to devices, noise multiplier 0" in said
+
+
+def test_methods_that_ask_equally_often_share_a_sentence_on_epsilon(capsys):
+    pytest.importorskip("dp_accounting")
+
+    def said(*methods):
+        assert command([*SMALL, *PRIVATE, "--noise-multiplier", "2", "--methods", *methods]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        return re.findall(
+            r"of a device([^:]*): epsilon \S+ at delta \S+ after (\d) questions", text
+        )
+
+    assert said("snip", "fedtiny", "fedavg") == [(" by snip, fedavg", "4"), (" by fedtiny", "5")]
+    assert said("snip", "fedavg") == [("", "4")]
 
 
 def test_secure_aggregation_says_what_it_adds(capsys):

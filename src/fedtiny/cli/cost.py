@@ -269,15 +269,26 @@ def _selections(rows: list[Row]) -> list[str]:
 
 def _private(rows: list[Row]) -> list[str]:
     """What privacy takes, each sentence once for all rows that it is true of."""
-    told = [_epsilon_line(row["privacy"]) for row in rows if "privacy" in row]
+    told = _epsilon_lines([row for row in rows if "privacy" in row])
     for row in (row for row in rows if "secure_aggregation" in row):
         told += _mask_lines(row["secure_aggregation"], row)
     return list(dict.fromkeys(told))
 
 
+def _epsilon_lines(rows: list[Row]) -> list[str]:
+    """Methods that ask devices equally often share a sentence; if all do, it names none."""
+    methods: dict[str, dict[str, None]] = {}
+    for row in rows:
+        methods.setdefault(_epsilon_line(row["privacy"]), {})[row["method"]] = None
+    by = {
+        line: f" by {', '.join(own)}" if len(methods) > 1 else "" for line, own in methods.items()
+    }
+    return [f"differential privacy of a device{by[line]}: {line}" for line in methods]
+
+
 def _epsilon_line(told: Row) -> str:
     return (
-        f"differential privacy of a device: epsilon {formatting.epsilon(told)} at delta "
+        f"epsilon {formatting.epsilon(told)} at delta "
         f"{told['delta']:.2g} after {told['releases']} questions to devices, noise multiplier "
         f"{told['noise_multiplier']:.3g}, sampling {told['sampling']}, noise by the {told['noise']}"
     )
