@@ -300,7 +300,8 @@ def test_synflow_stays_finite_over_a_hundred_steps():
     bench = lab(config, model=seeded(Tower))
     seen, plain = [], bench.server.public.synaptic_flow
 
-    def spy(theta):
+    def spy(theta, *, normalized):
+        assert not normalized
         scores = plain(theta)
         seen.append((theta.mask.count, [values.max() for values in scores.values()]))
         assert all(np.isfinite(values).all() for values in scores.values())

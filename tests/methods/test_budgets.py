@@ -194,3 +194,33 @@ def test_settings_that_a_method_goes_by_are_not_remarked_on():
         assert unused_settings(fedtiny.Config(method=method, pruning=PruningConfig(**own))) == []
     flow = SelectionConfig(pool="flow,erk", tolerance=0.1)
     assert unused_settings(fedtiny.Config(method="fedtiny_flow", selection=flow)) == []
+
+
+@pytest.mark.parametrize(("budgets", "normalized"), [("uniform", False), ("flow", True)])
+def test_synflow_scores_by_the_flow_of_its_budgets(budgets, normalized):
+    bench = lab(config_of("synflow", budgets))
+    bench.method.flow.normalized = True
+    seen, plain = set(), bench.server.public.synaptic_flow
+    bench.server.public.synaptic_flow = lambda theta, **how: (
+        seen.add(how["normalized"]) or plain(theta, **how)
+    )
+    prepare(bench.server, bench.method)
+    assert seen == {normalized}
+
+
+@pytest.mark.parametrize(
+    ("method", "budgets", "pool", "used"),
+    [
+        ("synflow", "uniform", None, False),
+        ("synflow", "flow", None, True),
+        ("fedtiny", "uniform", None, False),
+        ("fedtiny", "uniform", "flow", True),
+        ("fedavg", "uniform", None, False),
+    ],
+)
+def test_settings_of_flow_without_flow_are_named(method, budgets, pool, used):
+    pruning = PruningConfig(budgets=budgets, flow_floor=0.5, flow_normalize="always")
+    config = fedtiny.Config(method=method, pruning=pruning, selection=SelectionConfig(pool=pool))
+    named = "--pruning.flow-floor, --pruning.flow-normalize"
+    expected = f"without effect: {named} (nothing is chosen by synaptic flow)"
+    assert unused_settings(config) == ([] if used else [expected])

@@ -11,7 +11,7 @@ from fedtiny.federation.rounds import federate, prepare
 from fedtiny.methods.pool import Candidates, candidate_counts, cut_pool, shared_out
 from fedtiny.methods.selection import choose
 from fedtiny.sparse.candidates import CandidatePool
-from fedtiny.sparse.densities import budget, erdos_renyi_kernel
+from fedtiny.sparse.densities import budget, erdos_renyi_kernel, uniform
 from fedtiny.sparse.iterative import prune_iteratively
 
 from ..devices.tiny import PlainNet, lab, seeded, settings
@@ -70,6 +70,17 @@ def test_flow_candidates_keep_what_synflow_keeps(normalized):
             own, whole = candidate.mask.indices(layer), pruned.mask.indices(layer)
             fewer, more = sorted((own.tolist(), whole.tolist()), key=len)
             assert set(fewer) <= set(more)
+
+
+@pytest.mark.parametrize("floor", [0.5, 1])
+def test_flow_candidates_keep_the_floor_of_every_layer(floor):
+    bench = bench_of()
+    bench.method.flow.floor = floor
+    pool = cut_pool(bench.method, "flow", 20, bench.server)
+    assert (pool.counts >= np.floor(floor * uniform(bench.param_spec, 0.1))).all()
+    assert (pool.counts.sum(axis=1) <= budget(bench.param_spec, 0.1)).all()
+    if floor < 1:
+        assert len(np.unique(pool.counts, axis=0)) > 5
 
 
 def test_random_candidates_are_not_those_of_magnitude_and_repeat():

@@ -44,7 +44,7 @@ def test_normalized_flow_by_hand():
     network = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
     with torch.no_grad():
         network[0].weight.copy_(torch.tensor([[-6.0, 4.0], [0.25, 0.75]]))
-        network[0].bias.fill_(9.0)  # counts for nothing
+        network[0].bias.fill_(torch.inf)  # counts for nothing
         network[2].weight.copy_(torch.tensor([[1.0, -3.0]]))
     names = ("0.weight", "2.weight")
     flow = SynapticFlow(network, (2,), names, normalized=True)
@@ -84,3 +84,12 @@ def test_normalized_flow_leaves_more_units_of_a_chain_alive():
         return len(np.intersect1d(rows, columns))
 
     assert live(normalized=True) > 3 * live(normalized=False) > 0
+
+
+def test_weights_in_another_memory_format_have_the_same_flow():
+    shape = (1, 16, 16)
+    network = models.build("lenet5", shape, 4)
+    prunable = tuple(models.analyze(network, shape).prunable)
+    plain = everywhere(SynapticFlow(network, shape, prunable))
+    turned = network.to(memory_format=torch.channels_last)
+    np.testing.assert_array_equal(everywhere(SynapticFlow(turned, shape, prunable)), plain)

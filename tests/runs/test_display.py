@@ -266,12 +266,32 @@ def test_many_classes_are_summed_up():
     assert ["1", "100", "100", "1"] in [re.findall(r"\w+", line) for line in text.splitlines()]
 
 
-def test_no_number_of_samples_is_cut_on_a_usual_terminal():
-    """Of CIFAR-10: thousands of samples of ten classes."""
-    table = np.random.default_rng(0).integers(1000, 3000, size=(3, 10))
-    screen = console(width=80)
-    screen.print(formatting.partition_table(table))
+NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def samples_shown(table, width, classes=()):
+    screen = console(width=width)
+    screen.print(formatting.partition_table(table, classes, width), soft_wrap=False)
     text = screen.file.getvalue()
     assert "…" not in text
-    found = [[*map(int, line.split())] for line in text.splitlines()[4:] if line.strip()]
-    assert found == [[number, sum(row), *row] for number, row in enumerate(table.tolist())]
+    assert max(map(len, text.splitlines())) <= width
+    rows = text.split("─")[-1].splitlines()
+    return [[int(n) for n in line.replace("·", "0").split()] for line in rows if line.strip()]
+
+
+@pytest.mark.parametrize("classes", [(), NAMES])
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_number_of_samples_is_cut_or_broken(width, classes):
+    """Of CIFAR-10: thousands of samples of ten classes."""
+    table = np.random.default_rng(0).integers(0, 3000, size=(3, 10))
+    expected = [[number, sum(row), *row] for number, row in enumerate(table.tolist())]
+    assert samples_shown(table, width, classes) == expected
+
+
+@pytest.mark.parametrize(
+    ("width", "classes", "most"), [(60, 10, 3000), (80, 10, 10**6), (80, 19, 3000)]
+)
+def test_where_there_is_no_room_for_all_classes_they_are_summed_up(width, classes, most):
+    table = np.random.default_rng(0).integers(1, most, size=(3, classes))
+    found = samples_shown(table, width)
+    assert found == [[n, sum(row), classes, max(row)] for n, row in enumerate(table.tolist())]

@@ -291,13 +291,21 @@ def test_layers_below_the_floor_are_raised_by_the_others(floor, counts):
     assert found.tolist() == counts
 
 
+def test_a_floor_holds_beside_layers_of_one_weight():
+    sizes = (4, 1, 1, 27, 3, 1, 244)
+    counts = np.array([1, 1, 1, 5, 1, 1, 2], dtype=np.int32)
+    found = with_floor(flat(*sizes), 0.0431422, counts, 0.99)
+    assert found.sum() == 12
+    assert found[-1] >= 5
+
+
 @given(anatomies(), ANY_DENSITY, st.floats(0, 1), st.integers(0, 9))
 def test_a_floor_keeps_the_total_and_holds_for_every_layer(param_spec, density, floor, seed):
     assume(feasible(param_spec, density))
     sizes, most = np.array([*param_spec.sizes.values()]), budget(param_spec, density)
-    spare = np.repeat(np.arange(len(sizes)), sizes - 1)
-    drawn = np.random.default_rng(seed).permutation(spare)[: most - len(sizes)]
-    counts = (1 + np.bincount(drawn, minlength=len(sizes))).astype(np.int32)
+    counts = np.ones(len(sizes), dtype=np.int32)
+    for layer in np.random.default_rng(seed).permutation(len(sizes)):  # all into a few layers
+        counts[layer] += min(sizes[layer] - 1, most - counts.sum())
     found = with_floor(param_spec, density, counts, floor)
     even = uniform(param_spec, density)
     assert found.dtype == np.int32

@@ -160,17 +160,17 @@ def test_the_total_is_exact_and_operations_fall_with_beta(beta):
         ("fedtiny_flow", "resnet18", {}, False, 0.0),
         ("fedtiny_flow", "resnet18", {"flow_normalize": "always", "flow_floor": 0.5}, True, 0.5),
         ("fedtiny_flow", "vgg11", {"flow_normalize": "never"}, False, 0.0),
-        ("synflow", "vgg11", {}, False, 0.0),
-        ("synflow", "vgg11", {"flow_normalize": "auto", "flow_floor": 0.25}, True, 0.25),
+        ("synflow", "vgg11", {}, True, 0.0),
+        ("synflow", "squeezenet", {"flow_floor": 0.25}, False, 0.25),
     ],
 )
-def test_flow_is_normalized_in_networks_without_shortcuts(method, model, asked, normalized, floor):
+def test_flow_is_normalized_in_networks_that_are_one_chain(method, model, asked, normalized, floor):
     pruning = PruningConfig(budgets="flow", **asked)
     flow = layer_flow_of(Config(method=method, model=model, width=4, pruning=pruning))
     assert (flow.normalized, flow.floor) == (normalized, floor)
 
 
-def test_a_network_that_cannot_be_traced_is_taken_to_have_shortcuts():
+def test_a_network_that_cannot_be_traced_is_not_taken_for_a_chain():
     class Untraced(nn.Module):
         def __init__(self):
             super().__init__()
@@ -182,4 +182,4 @@ def test_a_network_that_cannot_be_traced_is_taken_to_have_shortcuts():
 
     network = describe(Untraced(), (1, 8, 8), 3)
     assert network.not_native, "it can be traced after all"
-    assert network.has_shortcuts
+    assert not network.is_chain

@@ -52,6 +52,10 @@ class Arguments:
     """How kept weights are spread over layers."""
     flow_beta: float | None = None
     """The point on the curve of budgets `flow`, if no budget of FLOPs chooses it."""
+    flow_floor: float | None = None
+    """Budgets `flow`: the least share of its uniform count that a layer keeps."""
+    flow_normalize: Literal["never", "auto", "always"] | None = None
+    """Budgets `flow`: divide what a unit lets through by its mean."""
     data: str | None = None
     """Data set whose images and classes are meant."""
     shape: tuple[int, ...] | None = None
@@ -140,7 +144,7 @@ def _config(arguments: Arguments, base: Config) -> Config:
         data=replace(base.data, name=arguments.data or base.data.name),
         train=replace(base.train, **train),
         selection=replace(base.selection, **_said(arguments, "pool_size")),
-        pruning=replace(base.pruning, **_said(arguments, "budgets", "flow_beta", "growth")),
+        pruning=replace(base.pruning, **_said(arguments, *BY_FLOW, "budgets", "growth")),
         fleet=replace(base.fleet, **_said(arguments, "devices", "fraction")),
         privacy=replace(
             base.privacy,
@@ -149,6 +153,9 @@ def _config(arguments: Arguments, base: Config) -> Config:
         ),
     )
     return configs.resolve(config)
+
+
+BY_FLOW = ("flow_beta", "flow_floor", "flow_normalize")
 
 
 def _said(arguments: Arguments, *names: str) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _show_partition(folder: RunFolder, console: Console) -> None:
     if folder.partition.exists():
         table = load_split(folder).table
         if table.any():
-            console.print(formatting.partition_table(table))
+            console.print(formatting.partition_table(table, width=console.width))
 
 
 def _show_selection(folder: RunFolder, console: Console) -> None:

@@ -36,14 +36,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 RECIPE: dict[str, Any] = {
     "train": {"optimizer": "adam", "lr_schedule": "constant"},
     "server": {"optimizer": "fedavg", "beta1": 0.9},
-    "pruning": {"budgets": "uniform", "flow_normalize": "never"},
+    "pruning": {"budgets": "uniform"},
 }
 """What the paper trains with, whatever the data."""
 RECIPES: dict[str, dict[str, Any]] = {
     "fedtiny_flow": {
         "train": {"optimizer": "sgd", "lr_schedule": "cosine"},
         "server": {"optimizer": "fedavgm", "beta1": 0.7},
-        "pruning": {"budgets": "flow", "flow_normalize": "auto"},
+        "pruning": {"budgets": "flow"},
     },
 }
 """Methods that train with another; the other settings of RECIPE are as there."""
@@ -85,7 +85,6 @@ class ResolvedPruning(PruningConfig):
     delta_r: int
     r_stop: int
     budgets: Literal["uniform", "erk", "flow", "global"]
-    flow_normalize: Literal["never", "auto", "always"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

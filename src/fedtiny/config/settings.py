@@ -247,10 +247,9 @@ class PruningConfig(Settings):
     operations, 1 about those of uniform budgets."""
     flow_floor: float = 0.0
     """Budgets `flow`: every layer keeps at least this share of what uniform budgets leave it."""
-    flow_normalize: Literal["never", "auto", "always"] | None = None
+    flow_normalize: Literal["never", "auto", "always"] = "auto"
     """Budgets and candidates `flow`: divide what a unit lets through by its mean, so that a layer
-    keeps more of its units; auto: in networks without shortcuts. Default: never; of fedtiny_flow
-    auto."""
+    keeps more of its units; auto: in networks that are one chain of layers."""
     iterations: int = 100
     """SNIP, SynFlow, budgets `flow`: steps of pruning at the start."""
     growth: Literal["gradient", "fisher", "votes", "random", "shared"] | None = None

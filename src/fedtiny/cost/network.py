@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedtiny import models
 from fedtiny.config import Config, ResolvedConfig
@@ -40,8 +40,8 @@ class Network:
     """Channels of its first layer, if it is one of fedtiny's own."""
     not_native: str = ""
     """Why native devices cannot train it, or nothing."""
-    has_shortcuts: bool = True
-    """Whether something passes by a layer; also where the network cannot be traced."""
+    is_chain: bool = False
+    """Whether it is one chain of layers; not known of a network that cannot be traced."""
 
     @property
     def statistics(self) -> int:
@@ -76,7 +76,7 @@ def describe(
         classes,
         own_width=False,
         not_native=models.not_native(graph),
-        has_shortcuts=not isinstance(graph, Graph) or graph.has_shortcuts,
+        is_chain=isinstance(graph, Graph) and graph.is_chain,
     )
 
 
@@ -125,19 +125,22 @@ def layer_flow(network: Network, own: "nn.Module | None", config: ResolvedConfig
     A network that fedtiny knows is built with its first weights, once they are needed.
     """
     prunable, pruning = network.param_spec.prunable, config.pruning
-    normalized = {"never": False, "always": True}.get(
-        pruning.flow_normalize, not network.has_shortcuts
-    )
+    asked = pruning.flow_normalize
+    normalized = asked == "always" or (asked == "auto" and network.is_chain)
 
     def opened() -> Prune:
         from fedtiny.models.synaptic_flow import SynapticFlow
 
         first = {"shape": network.shape, "classes": network.classes, "width": network.width}
-        model = own or models.build(network.name, **first, seed=config.seed)  # type: ignore[arg-type]
+        model = models.build(network.name, **first, seed=config.seed) if own is None else own  # type: ignore[arg-type]
         flow = SynapticFlow(model, network.shape, tuple(prunable), normalized=normalized)
         return flow.layer_counts
 
     uses = {layer.weight: layer.uses for layer in network.profile.layers}
-    own_uses = {layer: uses[layer] for layer in prunable}
-    how: dict[str, Any] = {"floor": pruning.flow_floor, "normalized": normalized}
-    return LayerFlow(network.param_spec, own_uses, opened, **how)
+    return LayerFlow(
+        network.param_spec,
+        {layer: uses[layer] for layer in prunable},
+        opened,
+        floor=pruning.flow_floor,
+        normalized=normalized,
+    )

@@ -115,9 +115,9 @@ class Graph:
         return {i: node for i, node in enumerate(self.nodes) if node.kind in LAYERS}
 
     @property
-    def has_shortcuts(self) -> bool:
-        """Whether some step joins what came by several ways."""
-        return any(len(node.inputs) > 1 for node in self.nodes)
+    def is_chain(self) -> bool:
+        """Whether no step joins what came by several ways, as shortcuts, branches and gates do."""
+        return all(len(node.inputs) < 2 for node in self.nodes)
 
     @cached_property
     def tensors(self) -> dict[str, tuple[int, ...]]:

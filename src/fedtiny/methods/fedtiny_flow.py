@@ -9,7 +9,7 @@ class FedTinyFlow(FedTiny):
     From FedTiny: candidates with noisy layer densities, compared on the devices by adaptive
     batch-norm selection, within the memory of a sparse model. From SynFlow: the flow that says how
     many weights of a layer, and which, a candidate keeps, divided by operations so that it fits two
-    budgets (`--pruning.flow-beta`, `--flops-budget`). In a network without shortcuts that flow
+    budgets (`--pruning.flow-beta`, `--flops-budget`). In a network that is one chain that flow
     would gather in few units; there each unit is divided by its mean (`--pruning.flow-normalize`),
     which is ours. The mask is not adjusted: that would cost accuracy. From federated optimization:
     SGD with a rate that falls as a cosine, and FedAvgM. Where losses cannot tell candidates apart,

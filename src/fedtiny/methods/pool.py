@@ -99,6 +99,7 @@ def candidate_counts(
         size,
         draw,
         around=None if even else plain(method, kind, param_spec),
+        at_least=method.flow.least(config.density) if kind == "flow" and method.flow else 1,
         uses=method.flow.uses if config.flops_budget and method.flow else None,
     )
 

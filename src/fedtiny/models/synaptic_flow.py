@@ -31,7 +31,10 @@ LAYERS = {
     *(F.conv1d, F.conv2d, F.conv3d, F.linear),
     *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
 }
-"""Functions whose outputs are units: channels or, of a linear layer, features."""
+"""Functions whose outputs are units: channels or, of a linear layer, features.
+
+What torch computes within a function of its own, as attention its projections, is not among them.
+"""
 
 
 @torch.no_grad()
@@ -43,7 +46,9 @@ def absolute_and_linear(model: nn.Module, *, biases: bool = True) -> nn.Module:
     """
     network = copy.deepcopy(model).double().eval()
     for name, parameter in network.named_parameters():
-        parameter.mul_(biases or not name.endswith("bias")).abs_()
+        parameter.data = parameter.abs().contiguous()
+        if not biases and "bias" in name.rpartition(".")[2]:
+            parameter.zero_()
     for norm in (module for module in network.modules() if isinstance(module, _BatchNorm)):
         for name, value in PASSES_ON.items():
             if (tensor := getattr(norm, name)) is not None:

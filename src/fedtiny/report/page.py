@@ -103,7 +103,8 @@ def _group(group: Group, groups: Sequence[Group]) -> Html:
         made = tables.sheet(results)
         rows = [[_entry(entry) for entry in row] for section in made.sections for row in section]
         listed = table("Runs side by side", made.headings, rows, made.left)
-        told = f"Mean over seeds; best in bold, second underlined if run with two or more. {COSTS}"
+        marks = "best in bold, second underlined, both only if run with two seeds or more"
+        told = f"Mean over seeds; {marks}. {COSTS}"
         parts += [listed, element("p", told, class_="caption")]
     if len(groups) == 1:
         return _section("Comparison", *parts)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedtiny import methods
-from fedtiny.config import Config, FleetConfig, RunConfig
+from fedtiny.config import Config, FleetConfig, RunConfig, resolve
 from fedtiny.config.flat import flat
 from fedtiny.cost import Workload
 from fedtiny.cost.flops import dense_round, plain
@@ -253,21 +253,35 @@ def titled(
     return table
 
 
-def partition_table(table: NDArray[np.int64], classes: tuple[str, ...] = ()) -> Table:
-    """Samples by device and class; of many classes only how uneven they are.
+def partition_table(
+    table: NDArray[np.int64], classes: tuple[str, ...] = (), width: int = 80
+) -> Table:
+    """Samples by device and class; of more classes than `width` has room for, how uneven they are.
 
-    What has no room is broken rather than cut.
+    Names of classes may be broken, numbers are not.
     """
-    shown = titled("Training samples by device and class", "device", close=True)
-    shown.add_column("all", justify="right", style="bold", overflow="fold")
-    many = table.shape[1] > MAX_COLUMNS
+    shown = titled("Training samples by device and class", close=True)
+    sums = table.sum(axis=1, keepdims=True)
     names = [escape(name) for name in classes or map(str, range(table.shape[1]))]
-    for name in ("classes", "largest class") if many else names:
-        shown.add_column(name, justify="right", overflow="fold")
-    for device, row in enumerate(table):
-        cells = [(row > 0).sum(), row.max()] if many else [n or "[dim]·[/dim]" for n in row]
-        shown.add_row(*map(str, (device, row.sum(), *cells)))
+    if table.shape[1] > MAX_COLUMNS or _needed(np.hstack([sums, table])) > width:
+        names = ["classes", "largest class"]
+        table = np.hstack(
+            [(table > 0).sum(axis=1, keepdims=True), table.max(axis=1, keepdims=True)]
+        )
+    widest = [len(str(column.max())) for column in table.T]
+    shown.add_column("device", justify="right", min_width=len("device"))
+    shown.add_column("all", justify="right", style="bold", min_width=len(str(sums.max())))
+    for name, least in zip(names, widest, strict=True):
+        shown.add_column(name, justify="right", min_width=least, overflow="fold")
+    for device, (all_of_it, row) in enumerate(zip(sums[:, 0], table, strict=True)):
+        cells = [n or "[dim]·[/dim]" for n in row]
+        shown.add_row(*map(str, (device, all_of_it, *cells)))
     return shown
+
+
+def _needed(numbers: NDArray[np.int64]) -> int:
+    """Columns of a terminal for the numbers of devices, each beside the device's own."""
+    return sum(2 + len(str(column.max())) for column in numbers.T) + len("device") + 2
 
 
 def layer_table(record: Record) -> Table:
@@ -337,6 +351,9 @@ def _unused(config: Config) -> Iterator[str]:
     if own and config.method in methods.OURS:
         it = "it" if len(own) == 1 else "them"
         yield f"without effect: {_flags(own)} ({config.method} does not go by {it})"
+    flow = [name for name in changed if name.startswith("pruning.flow_")]
+    if flow and config.method in methods.OURS and not methods.create(resolve(config)).needs_flow:
+        yield f"without effect: {_flags(flow)} (nothing is chosen by synaptic flow)"
     if not gpu and (config.workers or 1) > config.fleet.devices:
         most = config.fleet.devices
         yield f"without effect: --workers above {most} (there is no more to do for a process each)"

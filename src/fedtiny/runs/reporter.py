@@ -75,7 +75,8 @@ class Lines:
         headline = formatting.headline(config, table, server.param_spec, assembly.backend)
         self.console.print(named(headline), style="bold", markup=False)
         if table.any():
-            shown = formatting.partition_table(table, assembly.data.classes)
+            width = self.console.width
+            shown = formatting.partition_table(table, assembly.data.classes, width)
             self.console.print(shown, soft_wrap=False)
         if config.memory_budget or config.flops_budget:
             work = assembly.workload

@@ -55,16 +55,21 @@ def erdos_renyi_kernel(param_spec: ParamSpec, density: float) -> Counts:
 def with_floor(param_spec: ParamSpec, density: float, counts: Counts, floor: float) -> Counts:
     """The same number of weights, of which no layer has less than a share of its uniform count.
 
-    Layers above that give what others lack, in proportion to what they keep. The share is rounded
-    down to whole weights.
+    Layers above that give what others lack, in proportion to what they keep.
     """
-    least = np.floor(floor * uniform(param_spec, density) + 1e-9)
+    least = floor_of(param_spec, density, floor).astype(np.float64)
     low = np.zeros(len(counts), dtype=bool)
     while (lacking := ~low & (_scaled(counts, least, low) < least)).any():
         low |= lacking
     if not low.any():
         return counts
     return _within_budget(param_spec, density, _scaled(counts, least, low) / _sizes(param_spec))
+
+
+def floor_of(param_spec: ParamSpec, density: float, floor: float) -> Counts:
+    """A share of every layer's uniform count, rounded down to whole weights, at least one."""
+    share: Counts = np.floor(floor * uniform(param_spec, density) + 1e-9).astype(np.int32)
+    return np.maximum(share, 1)
 
 
 def _scaled(
@@ -82,6 +87,7 @@ def uniform_noise(
     generator: np.random.Generator,
     *,
     around: Counts | None = None,
+    at_least: Counts | int = 1,
     uses: Mapping[str, int] | None = None,
 ) -> Counts:
     """Layer counts of a pool of candidates: d^l = d_target + e^l (Sec. 4.1.2).
@@ -89,8 +95,8 @@ def uniform_noise(
     One row a candidate. Draws whose total lies outside (0.98 d, d] are thrown away, tested on
     whole weights; where no draw fits (a model of a few weights, a density near one) the noise is
     halved, and in the end left out. With layer counts to draw `around`, each layer's noise is in
-    proportion to its own density. With the `uses` of a weight no candidate takes more operations
-    than the counts without noise.
+    proportion to its own density. No layer has fewer weights than `at_least`. With the `uses` of a
+    weight no candidate takes more operations than the counts without noise.
     """
     most = budget(param_spec, density)
     least = min(NEAR_TARGET * density * param_spec.prunable_count, most - 1)
@@ -102,7 +108,7 @@ def uniform_noise(
     while len(found) < candidates and fruitless < TRIES * HALVINGS:
         noise = NOISE * middle * 0.5 ** (fruitless // TRIES)
         drawn = generator.uniform(-noise, noise, size=(DRAWS_AT_ONCE, len(sizes))) + middle
-        counts = np.maximum(np.rint(np.clip(drawn, 0, 1) * sizes), 1).astype(np.int32)
+        counts = np.maximum(np.rint(np.clip(drawn, 0, 1) * sizes), at_least).astype(np.int32)
         total = counts.sum(axis=1)
         affordable = counts @ price <= center @ price
         fitting = counts[(least < total) & (total <= most) & affordable]

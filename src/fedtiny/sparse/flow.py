@@ -8,12 +8,11 @@ known before it starts.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from fedtiny.models.param_spec import ParamSpec
-from fedtiny.sparse.densities import Counts, budget, operations, with_floor
+from fedtiny.sparse.densities import Counts, budget, floor_of, operations, with_floor
 
 Prune = Callable[[Sequence[float], Sequence[int]], Sequence[int]]
 """Layer counts, given the price of a weight of each layer and the totals to prune to in turn."""
@@ -49,8 +48,9 @@ class LayerFlow:
         def opened() -> Prune:
             return lambda *asked: adopted(np.array(self._prune(*asked), dtype=np.int32)).tolist()
 
-        how: dict[str, Any] = {"floor": self.floor, "normalized": self.normalized}
-        return LayerFlow(self.param_spec, self.uses, opened, **how)
+        return LayerFlow(
+            *(self.param_spec, self.uses, opened), floor=self.floor, normalized=self.normalized
+        )
 
     @cached_property
     def _prune(self) -> Prune:
@@ -82,6 +82,10 @@ class LayerFlow:
         totals = [budget(self.param_spec, density**share) for share in shares]
         counts = np.array(self._prune(prices, totals), dtype=np.int32)
         return with_floor(self.param_spec, density, counts, self.floor)
+
+    def least(self, density: float) -> Counts:
+        """The fewest weights that each layer keeps at a density."""
+        return floor_of(self.param_spec, density, self.floor)
 
     def operations(self, counts: Counts) -> int:
         """Multiply-adds of so many kept weights, for an image."""
