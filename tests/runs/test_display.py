@@ -295,3 +295,13 @@ def test_where_there_is_no_room_for_all_classes_they_are_summed_up(width, classe
     table = np.random.default_rng(0).integers(1, most, size=(3, classes))
     found = samples_shown(table, width)
     assert found == [[n, sum(row), classes, max(row)] for n, row in enumerate(table.tolist())]
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "told"),
+    [("lenet5", "auto", True), ("lenet5", "never", False), ("resnet8", "auto", False)],
+)
+def test_a_run_says_that_its_flow_is_normalized(tmp_path, model, asked, told):
+    pruning = {"budgets": "flow", "flow_normalize": asked, "iterations": 2}
+    config = tiny(method="fl_pqsu", model=model, width=None, rounds=1, pruning=pruning)
+    assert ("flow is normalized" in shown(config, tmp_path / "run")) == told
