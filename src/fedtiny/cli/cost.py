@@ -134,6 +134,7 @@ def command(arguments: list[str]) -> int:
 
 def _config(arguments: Arguments, base: Config) -> Config:
     train = _said(arguments, "local_epochs", "batch_size", "optimizer")
+    pruning = _said(arguments, "budgets", "flow_beta", "flow_floor", "flow_normalize", "growth")
     own = _said(
         arguments, "model", "width", "memory_budget", "memory_model", "flops_budget", "rounds"
     )
@@ -144,7 +145,7 @@ def _config(arguments: Arguments, base: Config) -> Config:
         data=replace(base.data, name=arguments.data or base.data.name),
         train=replace(base.train, **train),
         selection=replace(base.selection, **_said(arguments, "pool_size")),
-        pruning=replace(base.pruning, **_said(arguments, *BY_FLOW, "budgets", "growth")),
+        pruning=replace(base.pruning, **pruning),
         fleet=replace(base.fleet, **_said(arguments, "devices", "fraction")),
         privacy=replace(
             base.privacy,
@@ -153,9 +154,6 @@ def _config(arguments: Arguments, base: Config) -> Config:
         ),
     )
     return configs.resolve(config)
-
-
-BY_FLOW = ("flow_beta", "flow_floor", "flow_normalize")
 
 
 def _said(arguments: Arguments, *names: str) -> dict[str, Any]:
@@ -284,13 +282,13 @@ def _private(rows: list[Row]) -> list[str]:
 
 def _epsilon_lines(rows: list[Row]) -> list[str]:
     """Methods that ask devices equally often share a sentence; if all do, it names none."""
-    methods: dict[str, dict[str, None]] = {}
+    told: dict[str, list[str]] = {}
     for row in rows:
-        methods.setdefault(_epsilon_line(row["privacy"]), {})[row["method"]] = None
-    by = {
-        line: f" by {', '.join(own)}" if len(methods) > 1 else "" for line, own in methods.items()
-    }
-    return [f"differential privacy of a device{by[line]}: {line}" for line in methods]
+        told.setdefault(_epsilon_line(row["privacy"]), []).append(row["method"])
+    by = [f" by {', '.join(dict.fromkeys(own))}" * (len(told) > 1) for own in told.values()]
+    return [
+        f"differential privacy of a device{who}: {line}" for who, line in zip(by, told, strict=True)
+    ]
 
 
 def _epsilon_line(told: Row) -> str:

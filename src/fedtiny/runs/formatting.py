@@ -273,14 +273,14 @@ def partition_table(
     shown.add_column("all", justify="right", style="bold", min_width=len(str(sums.max())))
     for name, least in zip(names, widest, strict=True):
         shown.add_column(name, justify="right", min_width=least, overflow="fold")
-    for device, (all_of_it, row) in enumerate(zip(sums[:, 0], table, strict=True)):
+    for device, (samples, row) in enumerate(zip(sums[:, 0], table, strict=True)):
         cells = [n or "[dim]·[/dim]" for n in row]
-        shown.add_row(*map(str, (device, all_of_it, *cells)))
+        shown.add_row(*map(str, (device, samples, *cells)))
     return shown
 
 
 def _needed(numbers: NDArray[np.int64]) -> int:
-    """Columns of a terminal for the numbers of devices, each beside the device's own."""
+    """The width of a table of these numbers, beside those of the devices."""
     return sum(2 + len(str(column.max())) for column in numbers.T) + len("device") + 2
 
 

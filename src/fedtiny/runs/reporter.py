@@ -82,7 +82,8 @@ class Lines:
             work = assembly.workload
             for line in formatting.budget_lines(config, work, assembly.arena(work.mask)):
                 self._say(line)
-        if assembly.method.needs_flow and assembly.method.flow and assembly.method.flow.normalized:
+        method = assembly.method
+        if method.needs_flow and method.flow and method.flow.normalized:
             self._say("synaptic flow is normalized unit by unit (--pruning.flow-normalize)")
         if config.data.validation:
             self._say(formatting.VALIDATING)

@@ -1,9 +1,8 @@
 """Layer budgets by synaptic flow: weights go where most passes through, for the operations spent.
 
 Layer counts are those of pruning the untrained network by SynFlow's score with one threshold, the
-score of a weight being divided by (its operations)^beta. Layers that would keep too little to carry
-anything are filled up to a floor. They need no data and no training, so that what a run costs is
-known before it starts.
+score of a weight being divided by (its operations)^beta; layers below a floor are filled up to it.
+They need no data and no training, so that what a run costs is known before it starts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
