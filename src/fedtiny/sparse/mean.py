@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedtiny.process import cores
 from fedtiny.sparse.vector import SparseVector
 
-CHUNK = 1 << 15  # values that stay in a core's cache
+CHUNK = 1 << 17  # values that stay in a core's cache, and are worth handing to a thread
 LARGE = 1 << 20  # values that are worth several threads
 THREADS = min(8, cores())
 

@@ -48,13 +48,19 @@ def torch_s_own(rule, vector, given):
     return parameter.detach()
 
 
+def take(update, vector, given):
+    """A step for each of the given gradients."""
+    for gradient in given:
+        update.advance()
+        update(vector, gradient)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_twenty_steps_are_those_of_pytorch(name):
     rule, vector = RULES[name], start()
     expected = torch_s_own(rule, vector, gradients(20))
     update = Update(rule, vector)
-    for gradient in gradients(20):
-        update(vector, gradient)
+    take(update, vector, gradients(20))
     torch.testing.assert_close(vector, expected, rtol=1e-6, atol=2e-6)
 
 
@@ -64,8 +70,7 @@ def test_the_way_moved_is_pytorch_s_to_a_millionth(name, steps):
     rule, vector = RULES[name], torch.zeros(200)
     expected = torch_s_own(rule, vector, gradients(steps))
     update = Update(rule, vector)
-    for gradient in gradients(steps):
-        update(vector, gradient)
+    take(update, vector, gradients(steps))
     assert (vector - expected).norm() < 1e-6 * expected.norm()
 
 
@@ -73,13 +78,11 @@ def test_the_way_moved_is_pytorch_s_to_a_millionth(name, steps):
 def test_after_a_reset_it_starts_afresh_where_it_is(name):
     rule, vector = RULES[name], start()
     update = Update(rule, vector)
-    for gradient in gradients(20, seed=1):
-        update(vector, gradient)
+    take(update, vector, gradients(20, seed=1))
     state = [tensor.data_ptr() for tensor in (update.first, update.second, update.steps)]
     update.reset()
     expected = torch_s_own(rule, vector, gradients(20))
-    for gradient in gradients(20):
-        update(vector, gradient)
+    take(update, vector, gradients(20))
     torch.testing.assert_close(vector, expected, rtol=1e-6, atol=2e-6)
     assert [t.data_ptr() for t in (update.first, update.second, update.steps)] == state
 
@@ -89,9 +92,10 @@ def test_a_zero_without_gradient_never_moves(name):
     vector = start()
     vector[::2] = 0
     update = Update(RULES[name], vector)
-    for gradient in gradients(20):
+    given = gradients(20)
+    for gradient in given:
         gradient[::2] = 0
-        update(vector, gradient)
+    take(update, vector, given)
     assert not vector[::2].any()
     assert vector[1::2].all()
 
@@ -99,7 +103,7 @@ def test_a_zero_without_gradient_never_moves(name):
 def test_the_vector_stays_where_it_is():
     vector = start()
     place, update = vector.data_ptr(), Update(Adam(1e-3), vector)
-    update(vector, gradients(1)[0])
+    take(update, vector, gradients(1))
     assert vector.data_ptr() == place
     assert update.steps.item() == 1
 

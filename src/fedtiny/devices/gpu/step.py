@@ -28,7 +28,8 @@ class Update:
 
     The number of steps is a tensor too, so that a captured step counts on, and so are the learning
     rate and the values that FedProx holds to, which change from one training to the next. `decayed`
-    has 1 for values that weight decay takes part in, where it does not in all.
+    has 1 for values that weight decay takes part in, where it does not in all. `advance` comes
+    before every step.
     """
 
     def __init__(self, rule: Rule, vector: Tensor, decayed: Tensor | None = None) -> None:
@@ -40,6 +41,8 @@ class Update:
         self.first = torch.zeros_like(vector)
         self.second = torch.zeros_like(vector) if isinstance(rule, Adam) else torch.empty(0)
         self.steps = torch.zeros(1, dtype=torch.float64, device=vector.device)
+        self.size = torch.zeros_like(self.lr)
+        self.scale = torch.zeros(1, device=vector.device)
 
     def reset(self, lr: float | None = None, anchor: Tensor | None = None) -> None:
         """Begin a local training at this rate; FedProx holds to the anchor, if there is one."""
@@ -50,12 +53,22 @@ class Update:
         if self.anchor is not None and anchor is not None:
             self.anchor.copy_(anchor)
 
+    def advance(self) -> None:
+        """Count a step, and correct Adam's bias for it.
+
+        Compiled with the step, torch would raise to this power anew for every value.
+        """
+        self.steps += 1
+        if isinstance(self.rule, Adam):
+            first, second = self.rule.betas
+            self.size.copy_(self.lr / (1 - first**self.steps))
+            self.scale.copy_(torch.sqrt(1 - second**self.steps))
+
     def __call__(self, vector: Tensor, gradient: Tensor, rate: Tensor | float = 1.0) -> None:
         """One step, at a multiple of the learning rate."""
         gradient = gradient + self.decay * vector
         if self.anchor is not None:
             gradient = gradient + self.mu * (vector - self.anchor)
-        self.steps += 1
         if isinstance(self.rule, Sgd):
             self.first.mul_(self.rule.momentum).add_(gradient)
             vector.sub_((self.lr * rate).float() * self.first)
@@ -63,9 +76,8 @@ class Update:
         first, second = self.rule.betas
         self.first.lerp_(gradient, 1 - first)
         self.second.mul_(second).add_((1 - second) * gradient * gradient)
-        scale = torch.sqrt(1 - second**self.steps).float()
-        size = (self.lr * rate / (1 - first**self.steps)).float()
-        vector.sub_(size * self.first / (self.second.sqrt() / scale + self.rule.eps))
+        size = (self.size * rate).float()
+        vector.sub_(size * self.first / (self.second.sqrt() / self.scale + self.rule.eps))
 
 
 class CompiledLoss:
@@ -185,6 +197,7 @@ class Step:
         self.idle = self._idle()
         self.moving = network.marked(self.idle) if self.idle else None
         self._cut = fused(self._batch) if compiled_loss else None
+        self._advance = fused(self.update.advance) if compiled_loss else None
         self._apply = fused(self._updated) if compiled_loss else None
         self._captured: CapturedGraph[None] | None = None
 
@@ -228,6 +241,7 @@ class Step:
             gradients = torch.autograd.grad(loss, list(leaves.values()))
             named = {**self.idle, **dict(zip(leaves, gradients, strict=True))}
             with torch.no_grad():
+                (self._advance or self.update.advance)()
                 (self._apply or self._updated)(named, loss.detach())
 
     def _batch(self) -> tuple[Tensor, Tensor]:
@@ -240,7 +254,7 @@ class Step:
         gradient = self._gradient(gradients)
         rate: Tensor | float = 1.0
         if self.extruded is not None:
-            gradient, rate = self.extruded(network.vector, gradient, self.update.steps)
+            gradient, rate = self.extruded(network.vector, gradient, self.update.steps - 1)
         self.update(network.vector, gradient, rate)
         if self.moving is not None and before is not None:
             moving = network.at_vector(self.moving)
