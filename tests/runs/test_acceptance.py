@@ -16,7 +16,7 @@ from fedtiny.files import digest_of, with_text
 from fedtiny.report.page import one_run
 from fedtiny.report.run import read
 from fedtiny.runs import acceptance
-from fedtiny.runs.acceptance import suspected
+from fedtiny.runs.acceptance import lost_half, suspected
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.formatting import round_line
 from fedtiny.runs.recorder import BEGINS_AGAIN
@@ -114,6 +114,36 @@ def test_suspects_are_those_out_of_bounds_or_else_the_one_of_the_largest_norm():
     assert suspected(Outcome((0, 1), bounded={1: "far"}, largest_norms={0: 9.0})) == (1,)
     assert suspected(Outcome((0, 1), largest_norms={0: 1.0, 1: 2.0})) == (1,)
     assert suspected(Outcome((0, 1))) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "accuracy", "lost"),
+    [
+        (0.5, 0.29, True),  # of 0.4 above chance 0.19 is left
+        (0.5, 0.31, False),
+        (0.12, 0.05, True),
+        (0.0975, 0.0975, False),  # there was nothing to lose
+        (0.08, 0.085, False),
+        (0.1, 0.02, False),
+        (0.0, 0.04, False),  # nothing was measured before
+    ],
+)
+def test_half_is_lost_only_of_what_was_above_chance(before, accuracy, lost):
+    assert lost_half(accuracy, before, chance=0.1) is lost
+
+
+def test_rounds_at_chance_are_accepted(tmp_path, monkeypatch):
+    """A run that has learned nothing yet repeats no round."""
+    config = replace(CONFIG, train=replace(CONFIG.train, lr=1e-9))
+    told = iter([0.09, 0.09, 0.08, 0.085, 0.09])
+    plain = acceptance.round_record
+
+    def record(*given):
+        return plain(*given) | {"accuracy": next(told)}
+
+    monkeypatch.setattr(acceptance, "round_record", record)
+    train(config, tmp_path / "run")
+    assert all("rejected" not in one for one in lines(tmp_path / "run"))
 
 
 # A checkpoint that was poisoned before

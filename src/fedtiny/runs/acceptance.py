@@ -68,9 +68,14 @@ def _far_worse(
     if loss > limit * least:
         return f"the loss is {loss:.3g}, more than {limit:g} times {least:.3g}"
     accuracy, before = record["accuracy"], number(last, "accuracy") or 0.0
-    if not result.changes and accuracy - chance < (before - chance) / 2:
+    if not result.changes and lost_half(accuracy, before, chance):
         return f"the accuracy fell from {before:.3g} to {accuracy:.3g}"
     return ""
+
+
+def lost_half(accuracy: float, before: float, chance: float) -> bool:
+    """Whether more than half is lost of what the accuracy was above chance's, if it was above."""
+    return before > chance and accuracy - chance < (before - chance) / 2
 
 
 def suspected(outcome: Outcome) -> tuple[int, ...]:
