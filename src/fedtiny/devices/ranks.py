@@ -32,7 +32,7 @@ LOOK = 0.5  # seconds between two looks at the others while waiting
 PAUSE = 0.01  # seconds at most between two looks at a message under way
 ENDED = "another rank of this run has ended or cannot be reached"
 TERMINATED = "this rank was terminated, as torchrun does with all if one ends"
-ADVICE = "; the run can be resumed with any number of ranks"
+ADVICE = "; continue with fedtiny resume and the run's folder, with any number of ranks"
 _NUMBERS = itertools.count()
 
 

@@ -334,7 +334,7 @@ def _unused(config: Config) -> Iterator[str]:
     reasons = {
         "workers": (gpu, "the GPU simulator has no processes to share work with"),
         "device.": (gpu or config.device_backend == "torch", "the devices are not native"),
-        "gpu.": (config.simulator == "reference", "the devices are not played on a GPU"),
+        "gpu.": (config.simulator == "reference", "the devices are not simulated on a GPU"),
         "gpu.cards": (gpu, f"a process takes one GPU; take more with {SEVERAL} N -m fedtiny"),
     }
     usual = flat(Config(workers=1))

@@ -242,7 +242,9 @@ def choose_kernels(
         plan_for(model, param_spec, graph, card(), batch=batch, precision=precision)
     except FedTinyError as error:
         if asked == "sparse":
-            raise ConfigError(f"--gpu.kernels sparse: {error}; use --gpu.kernels dense") from error
+            raise ConfigError(
+                f"--gpu.kernels sparse cannot train {config.model}: {error}; use --gpu.kernels dense"
+            ) from error
         return "dense", f"dense kernels train the devices: {error}"
     return asked, ""
 

@@ -324,7 +324,7 @@ REASONS = {
     Between: r"it has a dropout between its convolutions",
     Branching: r"the network cannot be traced",
 }
-USE_DENSE = r"^--gpu\.kernels sparse: .*{}.*; use --gpu\.kernels dense$"
+USE_DENSE = r"^--gpu\.kernels sparse cannot train .*{}.*; use --gpu\.kernels dense$"
 
 
 def chosen(monkeypatch, network, **gpu):
@@ -368,7 +368,7 @@ def test_an_odd_batch_of_pairs_is_refused(monkeypatch):
     bench = lab(odd)
     config = replace(odd, simulator="gpu", gpu=replace(odd.gpu, kernels="sparse"))
     graph = fedtiny.models.traced(bench.model, (1, 8, 8))
-    with pytest.raises(ConfigError, match=USE_DENSE.format("batches of 5 images are odd")):
+    with pytest.raises(ConfigError, match=USE_DENSE.format("batch-size 5 is odd")):
         resolve.choose_kernels(config, bench.model, bench.param_spec, graph)
 
 

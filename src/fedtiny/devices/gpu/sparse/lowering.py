@@ -9,11 +9,17 @@ from fedtiny.graph.operations import beyond_plain
 
 TAIL = (Kind.FLATTEN, Kind.LINEAR, Kind.RELU, Kind.DROPOUT)
 POOLS = (Kind.MAX_POOL, Kind.MEAN_POOL, Kind.ADAPTIVE_POOL)
+KINDS = (Kind.CONVOLUTION, Kind.BATCH_NORM, Kind.RELU, Kind.ADD, *POOLS)
 NORMS = 2  # whose sums a kernel computes beside a gradient
 
 
 class UnsupportedNetworkError(ModelError):
     """A network that the sparse kernels cannot compute; says what stands in the way."""
+
+
+def _named(kind: Kind) -> str:
+    """An operation in words."""
+    return kind.name.lower().replace("_", " ")
 
 
 @dataclass(eq=False)
@@ -135,20 +141,17 @@ class _Lowering:
         return value
 
     def _value(self, number: int, node: Node) -> Value:
+        if node.kind not in KINDS:
+            raise UnsupportedNetworkError(f"it has a {_named(node.kind)} between its convolutions")
         if more := beyond_plain(node):
-            kind = node.kind.name.lower().replace("_", " ")
-            raise UnsupportedNetworkError(f"it has a {kind} with {more}")
+            raise UnsupportedNetworkError(f"it has a {_named(node.kind)} with {more}")
         if node.kind == Kind.CONVOLUTION:
             return self._convolution(number)
         if node.kind == Kind.BATCH_NORM:
             return self._norm(node)
         if node.kind == Kind.RELU:
             return self._relu(node)
-        if node.kind in (Kind.ADD, *POOLS):
-            return self._elementwise(node, self.graph.shapes[number])
-        raise UnsupportedNetworkError(
-            f"it has a {node.kind.name.lower().replace('_', ' ')} between its convolutions"
-        )
+        return self._elementwise(node, self.graph.shapes[number])
 
     def _alone(self, number: int) -> bool:
         """Whether one node at most reads this one."""

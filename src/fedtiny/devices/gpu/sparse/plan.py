@@ -31,14 +31,16 @@ class Plan:
         self.limit = limit
         self.word, width = WORDS[word]
         if batch % width:
-            raise UnsupportedNetworkError(f"batches of {batch} images are odd; choose an even one")
+            raise UnsupportedNetworkError(f"--train.batch-size {batch} is odd")
         self.images = batch // width
         self.forward = lower(graph, self._merges)
         self.backward = gradients(self.forward)
         self.tiles = {s: self._fitting(s) for s in self.convolutions}
         linear = sum(size for name, size in param_spec.sizes.items() if name not in self._convolved)
         if linear > MAX_LINEAR:
-            raise UnsupportedNetworkError(f"its pruned linear layers have {linear} weights")
+            raise UnsupportedNetworkError(
+                f"its pruned linear layers have {linear:,} weights, more than {MAX_LINEAR:,}"
+            )
 
     @property
     def convolutions(self) -> list[Convolution]:
