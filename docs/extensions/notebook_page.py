@@ -18,8 +18,7 @@ def executed(folder: Path) -> Any:
 
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     place = {"metadata": {"path": str(folder)}}
-    whole = {"coalesce_streams": True}  # a slow kernel prints a line in parts
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=place, **whole).execute()
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=place).execute()
     return notebook
 
 

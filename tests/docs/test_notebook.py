@@ -33,9 +33,19 @@ def cells(tmp_path_factory):
 
 
 def shown(cells, start):
-    """What is shown below the cell that has this in it: by kind, or plain text."""
+    """What is shown below the cell that has this in it: by kind, or plain text.
+
+    A slow kernel may print a line in parts.
+    """
     (outputs,) = [cell.outputs for cell in cells if start in cell.source]
-    return [output.get("data", {"text/plain": output.get("text")}) for output in outputs]
+    found = []
+    for output in outputs:
+        kind, data = output.output_type, output.get("data", {"text/plain": output.get("text")})
+        if found and found[-1][0] == kind == "stream":
+            found[-1][1]["text/plain"] += data["text/plain"]
+        else:
+            found.append((kind, data))
+    return [data for _, data in found]
 
 
 @pytest.mark.filterwarnings(*OF_JUPYTER)

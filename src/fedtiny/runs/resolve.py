@@ -242,9 +242,8 @@ def choose_kernels(
         plan_for(model, param_spec, graph, card(), batch=batch, precision=precision)
     except FedTinyError as error:
         if asked == "sparse":
-            raise ConfigError(
-                f"--gpu.kernels sparse cannot train {config.model}: {error}; use --gpu.kernels dense"
-            ) from error
+            why = f"--gpu.kernels sparse cannot train {config.model}: {error}"
+            raise ConfigError(f"{why}; use --gpu.kernels dense") from error
         return "dense", f"dense kernels train the devices: {error}"
     return asked, ""
 

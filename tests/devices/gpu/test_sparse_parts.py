@@ -189,7 +189,7 @@ def conv2():
 
 def test_pairs_of_images_need_an_even_batch():
     model = seeded(TinyNet)
-    with pytest.raises(UnsupportedNetworkError, match="--train.batch-size 5 is odd"):
+    with pytest.raises(UnsupportedNetworkError, match=r"--train\.batch-size 5 is odd"):
         Plan(trace(model, SHAPE), analyze(model, SHAPE), 5, "bf16", EMULATED_SHARED)
 
 

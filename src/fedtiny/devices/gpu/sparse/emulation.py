@@ -60,7 +60,9 @@ def _compile(source: str, command: list[str], target: Path) -> None:
             check=False,
         )
     except OSError as error:
-        raise KernelError(f"the C++ compiler {command[0]} cannot be run ({error}); set CXX to one that can") from error
+        raise KernelError(
+            f"the C++ compiler {command[0]} cannot be run ({error}); set CXX to one that can"
+        ) from error
     if done.returncode:
         raise compile_error(done.stderr)
 
