@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 import fedtiny
+from fedtiny import models
 from fedtiny.errors import ModelError
 from fedtiny.export import c_program, onnx_forms, torch_model
 from fedtiny.graph import arithmetic
 from fedtiny.graph.ir import LIMITS, UNTRUSTED, Graph, Kind, Limits, Node
 from fedtiny.graph.operations import NATIVE, OPERATIONS, lacking, native_lacks
+from fedtiny.graph.trace import trace
 
 from .building import Builder
 
@@ -42,6 +44,48 @@ def test_a_graph_knows_the_shape_of_everything():
     }
     assert graph.largest_read == 2 * 9 * 24
     assert list(graph.layers) == [1, 9]
+
+
+def joined(*ways):
+    """A sum of what convolutions make of a stem, each way a list of their names."""
+    net = Builder((2, 8, 6))
+    stem, ends = net.relu(net.convolution("stem", 0, 4, kernel=(1, 1))), []
+    for names in ways:
+        end = stem
+        for name in names:
+            end = net.batch_norm(f"{name}_bn", net.convolution(name, end, 4, kernel=(1, 1)))
+        ends.append(end)
+    net.linear("fc", net.flatten(net.relu(net.add(*ends))), 3)
+    return net.graph
+
+
+@pytest.mark.parametrize(
+    ("ways", "projections"),
+    [
+        ((["a", "b"], ["short"]), {"short"}),
+        ((["short"], ["a", "b", "c"]), {"short"}),
+        ((["a", "b"], []), set()),  # the shortcut has no layer
+        ((["a"], ["b"]), set()),  # as long as each other
+        ((["a", "b"], ["c", "d"]), set()),
+    ],
+)
+def test_a_projection_is_a_layer_beside_a_longer_way(ways, projections):
+    assert joined(*ways).projections == projections
+
+
+@pytest.mark.parametrize(
+    ("model", "projections"),
+    [
+        ("resnet18", {f"layer{stage}.0.shortcut.0" for stage in (2, 3, 4)}),
+        ("mobilenetv2", set()),
+        ("squeezenet", set()),
+        ("vgg11_small", set()),
+        ("vit_tiny", set()),
+    ],
+)
+def test_the_projections_of_known_networks(model, projections):
+    graph = trace(models.build(model, (3, 32, 32), 10, width=8), (3, 32, 32))
+    assert graph.projections == projections
 
 
 def test_a_graph_cannot_be_changed():

@@ -75,7 +75,7 @@ def test_flow_candidates_keep_what_synflow_keeps(normalized):
 @pytest.mark.parametrize("floor", [0.5, 1])
 def test_flow_candidates_keep_the_floor_of_every_layer(floor):
     bench = bench_of()
-    bench.method.flow.floor = floor
+    bench.method.flow.floors = dict.fromkeys(bench.param_spec.sizes, floor)
     pool = cut_pool(bench.method, "flow", 20, bench.server)
     assert (pool.counts >= np.floor(floor * uniform(bench.param_spec, 0.1))).all()
     assert (pool.counts.sum(axis=1) <= budget(bench.param_spec, 0.1)).all()

@@ -11,6 +11,7 @@ from fedtiny.errors import ConfigError
 from fedtiny.sparse.densities import (
     budget,
     erdos_renyi_kernel,
+    floor_of,
     on_the_way,
     operations,
     uniform,
@@ -275,6 +276,11 @@ def test_no_candidate_takes_more_operations_than_the_budgets_without_noise():
     assert (free @ price > even @ price).any(), "or this shows nothing"
 
 
+def every(param_spec, floor):
+    """The same floor for all layers."""
+    return dict.fromkeys(param_spec.sizes, floor)
+
+
 @pytest.mark.parametrize(
     ("floor", "counts"),
     [
@@ -287,14 +293,23 @@ def test_no_candidate_takes_more_operations_than_the_budgets_without_noise():
 )
 def test_layers_below_the_floor_are_raised_by_the_others(floor, counts):
     """Uniform are 10, 10 and 20."""
-    found = with_floor(flat(100, 100, 200), 0.1, np.array([1, 5, 34], dtype=np.int32), floor)
+    spec = flat(100, 100, 200)
+    found = with_floor(spec, 0.1, np.array([1, 5, 34], dtype=np.int32), every(spec, floor))
     assert found.tolist() == counts
+
+
+def test_layers_without_a_floor_are_not_raised():
+    spec = flat(100, 100, 200)
+    first, second, _ = spec.sizes
+    found = with_floor(spec, 0.1, np.array([1, 1, 38], dtype=np.int32), {first: 1.0})
+    assert found.tolist() == [10, 1, 29]
+    assert floor_of(spec, 0.1, {first: 1.0, second: 0.35}).tolist() == [10, 3, 1]
 
 
 def test_a_floor_holds_beside_layers_of_one_weight():
     sizes = (4, 1, 1, 27, 3, 1, 244)
     counts = np.array([1, 1, 1, 5, 1, 1, 2], dtype=np.int32)
-    found = with_floor(flat(*sizes), 0.0431422, counts, 0.99)
+    found = with_floor(flat(*sizes), 0.0431422, counts, every(flat(*sizes), 0.99))
     assert found.sum() == 12
     assert found[-1] >= 5
 
@@ -306,7 +321,7 @@ def test_a_floor_keeps_the_total_and_holds_for_every_layer(param_spec, density, 
     counts = np.ones(len(sizes), dtype=np.int32)
     for layer in np.random.default_rng(seed).permutation(len(sizes)):  # all into a few layers
         counts[layer] += min(sizes[layer] - 1, most - counts.sum())
-    found = with_floor(param_spec, density, counts, floor)
+    found = with_floor(param_spec, density, counts, every(param_spec, floor))
     even = uniform(param_spec, density)
     assert found.dtype == np.int32
     assert found.sum() == counts.sum() == most

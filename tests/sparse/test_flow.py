@@ -55,7 +55,8 @@ def test_flow_is_shared_by_what_a_weight_costs(beta, uses, counts):
 def test_a_layer_keeps_its_floor(floor, counts):
     """Uniform budgets leave two weights of each: at half of it one is enough."""
     flow = by_hand(a=16, b=1)
-    raised = LayerFlow(flow.param_spec, flow.uses, lambda: flow._prune, floor=floor)
+    floors = dict.fromkeys(flow.uses, floor)
+    raised = LayerFlow(flow.param_spec, flow.uses, lambda: flow._prune, floors=floors)
     assert raised.counts(0.5, 0, 5).tolist() == counts
     assert raised.with_counts(lambda counts: counts).counts(0.5, 0, 5).tolist() == counts
 
@@ -158,16 +159,24 @@ def test_the_total_is_exact_and_operations_fall_with_beta(beta):
     [
         ("fedtiny_flow", "vgg11", {}, True, 0.0),
         ("fedtiny_flow", "resnet18", {}, False, 0.0),
-        ("fedtiny_flow", "resnet18", {"flow_normalize": "always", "flow_floor": 0.5}, True, 0.5),
+        ("fedtiny_flow", "resnet18", {"flow_normalize": "always"}, True, 0.0),
+        ("fedtiny_flow", "resnet18", {"flow_floor": 0.5}, False, 0.5),
         ("fedtiny_flow", "vgg11", {"flow_normalize": "never"}, False, 0.0),
         ("synflow", "vgg11", {}, True, 0.0),
-        ("synflow", "squeezenet", {"flow_floor": 0.25}, False, 0.25),
+        ("fedtiny_flow", "vgg11", {"flow_floor": 0.5}, True, 0.0),
+        ("synflow", "squeezenet", {"flow_floor": 0.25}, False, 0.0),
     ],
 )
-def test_flow_is_normalized_in_networks_that_are_one_chain(method, model, asked, normalized, floor):
+def test_what_is_normalized_is_a_chain_and_what_has_a_floor_is_a_shortcut(
+    method, model, asked, normalized, floor
+):
     pruning = PruningConfig(budgets="flow", **asked)
     flow = layer_flow_of(Config(method=method, model=model, width=4, pruning=pruning))
-    assert (flow.normalized, flow.floor) == (normalized, floor)
+    shortcuts = [f"layer{stage}.0.shortcut.0.weight" for stage in (2, 3, 4)]
+    assert flow.normalized == normalized
+    assert {n: own for n, own in flow.floors.items() if own} == (
+        dict.fromkeys(shortcuts, floor) if floor else {}
+    )
 
 
 def test_a_network_that_cannot_be_traced_is_not_taken_for_a_chain():

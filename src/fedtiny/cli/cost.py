@@ -53,7 +53,7 @@ class Arguments:
     flow_beta: float | None = None
     """The point on the curve of budgets `flow`, if no budget of FLOPs chooses it."""
     flow_floor: float | None = None
-    """Budgets `flow`: the least share of its uniform count that a layer keeps."""
+    """Budgets `flow`: the least share of its uniform count that a projection shortcut keeps."""
     flow_normalize: Literal["never", "auto", "always"] | None = None
     """Budgets `flow`: divide what a unit lets through by its mean."""
     data: str | None = None

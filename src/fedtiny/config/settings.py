@@ -246,7 +246,8 @@ class PruningConfig(Settings):
     """Budgets `flow`: a weight's flow is divided by its operations to this power. 0 spends the most
     operations, 1 about those of uniform budgets."""
     flow_floor: float = 0.0
-    """Budgets `flow`: every layer keeps at least this share of what uniform budgets leave it."""
+    """Budgets `flow`: projection shortcuts, which flow leaves one weight, keep at least this share
+    of what uniform budgets leave them."""
     flow_normalize: Literal["never", "auto", "always"] = "auto"
     """Budgets and candidates `flow`: divide what a unit lets through by its mean, so that a layer
     keeps more of its units; auto: in networks that are one chain of layers."""

@@ -42,6 +42,8 @@ class Network:
     """Why native devices cannot train it, or nothing."""
     is_chain: bool = False
     """Whether it is one chain of layers; not known of a network that cannot be traced."""
+    projections: frozenset[str] = frozenset()
+    """The layers that shortcuts are made of, likewise."""
 
     @property
     def statistics(self) -> int:
@@ -77,6 +79,7 @@ def describe(
         own_width=False,
         not_native=models.not_native(graph),
         is_chain=isinstance(graph, Graph) and graph.is_chain,
+        projections=graph.projections if isinstance(graph, Graph) else frozenset(),
     )
 
 
@@ -141,6 +144,6 @@ def layer_flow(network: Network, own: "nn.Module | None", config: ResolvedConfig
         network.param_spec,
         {layer: uses[layer] for layer in prunable},
         opened,
-        floor=pruning.flow_floor,
+        floors={f"{layer}.weight": pruning.flow_floor for layer in network.projections},
         normalized=normalized,
     )

@@ -120,6 +120,35 @@ class Graph:
         return all(len(node.inputs) < 2 for node in self.nodes)
 
     @cached_property
+    def projections(self) -> frozenset[str]:
+        """The layers that a shortcut is made of: beside them a way of several leads to a sum."""
+        found = set()
+        for join in (node for node in self.nodes if node.kind == Kind.ADD):
+            last = {number for i in join.inputs if (number := self._layer_before(i)) is not None}
+            for layer in last:
+                (source,) = self.nodes[layer].inputs
+                if any(source in self._before(self.nodes[other].inputs[0]) for other in last):
+                    found.add(self.nodes[layer].name)
+        return frozenset(found)
+
+    def _layer_before(self, number: int) -> int | None:
+        """The layer that leads to a node, and nowhere else, by steps that read one thing each."""
+        while len(self.readers[number]) == len(self.nodes[number].inputs) == 1:
+            if number in self.layers:
+                return number
+            (number,) = self.nodes[number].inputs
+        return None
+
+    def _before(self, number: int) -> set[int]:
+        """The numbers of the nodes that lead to one, without itself."""
+        found, todo = set[int](), [*self.nodes[number].inputs]
+        while todo:
+            if (one := todo.pop()) not in found:
+                found.add(one)
+                todo += self.nodes[one].inputs
+        return found
+
+    @cached_property
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """The shape of every parameter and statistic, by its name in a state dict."""
         return {

@@ -52,12 +52,14 @@ def erdos_renyi_kernel(param_spec: ParamSpec, density: float) -> Counts:
         full |= overflowing
 
 
-def with_floor(param_spec: ParamSpec, density: float, counts: Counts, floor: float) -> Counts:
-    """The same number of weights, of which no layer has less than a share of its uniform count.
+def with_floor(
+    param_spec: ParamSpec, density: float, counts: Counts, floors: Mapping[str, float]
+) -> Counts:
+    """The same number of weights, of which no layer has less than its share of its uniform count.
 
     Layers above that give what others lack, in proportion to what they keep.
     """
-    least = floor_of(param_spec, density, floor).astype(np.float64)
+    least = floor_of(param_spec, density, floors).astype(np.float64)
     low = np.zeros(len(counts), dtype=bool)
     while (lacking := ~low & (_scaled(counts, least, low) < least)).any():
         low |= lacking
@@ -66,10 +68,11 @@ def with_floor(param_spec: ParamSpec, density: float, counts: Counts, floor: flo
     return _within_budget(param_spec, density, _scaled(counts, least, low) / _sizes(param_spec))
 
 
-def floor_of(param_spec: ParamSpec, density: float, floor: float) -> Counts:
-    """A share of every layer's uniform count, rounded down to whole weights, at least one."""
-    share: Counts = np.floor(floor * uniform(param_spec, density) + 1e-9).astype(np.int32)
-    return np.maximum(share, 1)
+def floor_of(param_spec: ParamSpec, density: float, floors: Mapping[str, float]) -> Counts:
+    """Its share of each layer's uniform count, rounded down to whole weights, at least one."""
+    shares = np.array([floors.get(layer, 0.0) for layer in param_spec.sizes])
+    least: Counts = np.floor(shares * uniform(param_spec, density) + 1e-9).astype(np.int32)
+    return np.maximum(least, 1)
 
 
 def _scaled(

@@ -1,7 +1,7 @@
 """Layer budgets by synaptic flow: weights go where most passes through, for the operations spent.
 
 Layer counts are those of pruning the untrained network by SynFlow's score with one threshold, the
-score of a weight being divided by (its operations)^beta; layers below a floor are filled up to it.
+score of a weight being divided by (its operations)^beta; layers below their floor are filled up.
 They need no data and no training, so that what a run costs is known before it starts.
 """
 
@@ -21,8 +21,8 @@ class LayerFlow:
     """How much flows through the layers of an untrained network, and what their weights cost.
 
     `uses` is how often an image uses each weight of a layer: its operations. The network is opened
-    if it is needed at all. Counts are worked out once. No layer keeps less than the `floor`, a
-    share of its uniform count. Whether flow is `normalized` is told to whoever scores by it.
+    if it is needed at all. Counts are worked out once. `floors` has the least share of its uniform
+    count that a layer keeps. Whether flow is `normalized` is told to whoever scores by it.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class LayerFlow:
         uses: Mapping[str, int],
         prune: Callable[[], Prune],
         *,
-        floor: float = 0.0,
+        floors: Mapping[str, float] | None = None,
         normalized: bool = False,
     ) -> None:
         self.param_spec = param_spec
         self.uses = uses
-        self.floor = floor
+        self.floors = floors or {}
         self.normalized = normalized
         self._open = prune
         self._known: dict[tuple[float, float, int], Counts] = {}
@@ -48,7 +48,7 @@ class LayerFlow:
             return lambda *asked: adopted(np.array(self._prune(*asked), dtype=np.int32)).tolist()
 
         return LayerFlow(
-            *(self.param_spec, self.uses, opened), floor=self.floor, normalized=self.normalized
+            *(self.param_spec, self.uses, opened), floors=self.floors, normalized=self.normalized
         )
 
     @cached_property
@@ -80,11 +80,11 @@ class LayerFlow:
         shares = (step / iterations for step in range(1, iterations + 1))
         totals = [budget(self.param_spec, density**share) for share in shares]
         counts = np.array(self._prune(prices, totals), dtype=np.int32)
-        return with_floor(self.param_spec, density, counts, self.floor)
+        return with_floor(self.param_spec, density, counts, self.floors)
 
     def least(self, density: float) -> Counts:
         """The fewest weights that each layer keeps at a density."""
-        return floor_of(self.param_spec, density, self.floor)
+        return floor_of(self.param_spec, density, self.floors)
 
     def operations(self, counts: Counts) -> int:
         """Multiply-adds of so many kept weights, for an image."""
