@@ -305,3 +305,14 @@ def test_a_run_says_that_its_flow_is_normalized(tmp_path, model, asked, told):
     pruning = {"budgets": "flow", "flow_normalize": asked, "iterations": 2}
     config = tiny(method="fl_pqsu", model=model, width=None, rounds=1, pruning=pruning)
     assert ("flow is normalized" in shown(config, tmp_path / "run")) == told
+
+
+@pytest.mark.parametrize(
+    ("model", "floor", "told"),
+    [("lenet5", 0.5, True), ("lenet5", 0.0, False), ("resnet8", 1, False)],
+)
+def test_a_run_says_that_there_is_no_shortcut_to_keep(tmp_path, model, floor, told):
+    pruning = {"budgets": "flow", "flow_floor": floor, "iterations": 2}
+    config = tiny(method="fl_pqsu", model=model, width=None, rounds=1, pruning=pruning)
+    text = shown(config, tmp_path / "run")
+    assert ("without effect: --pruning.flow-floor" in text) == told

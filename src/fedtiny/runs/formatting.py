@@ -20,6 +20,7 @@ from fedtiny.errors import plural
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.metrics import Record, number
 from fedtiny.runs.numbering import round_number
+from fedtiny.sparse.flow import LayerFlow
 
 MAX_COLUMNS = 20
 ROUND_HEADINGS = ("round", "accuracy", "loss", "density", "swapped", "down", "up", "s", "missing")
@@ -316,6 +317,14 @@ OWN_SETTINGS = {
     **dict.fromkeys(("selection.pool", "selection.tolerance"), ("fedtiny", "fedtiny_flow")),
 }
 """Settings that some of our methods go by, and which; others keep their masks or have one rule."""
+
+
+def flow_lines(config: Config, flow: LayerFlow) -> Iterator[str]:
+    """What the network makes of the settings of synaptic flow."""
+    if flow.normalized:
+        yield "synaptic flow is normalized unit by unit (--pruning.flow-normalize)"
+    if config.pruning.flow_floor and not flow.floors:
+        yield "without effect: --pruning.flow-floor (the network has no projection shortcuts)"
 
 
 def unused_settings(*configs: Config) -> list[str]:

@@ -82,9 +82,9 @@ class Lines:
             work = assembly.workload
             for line in formatting.budget_lines(config, work, assembly.arena(work.mask)):
                 self._say(line)
-        method = assembly.method
-        if method.needs_flow and method.flow and method.flow.normalized:
-            self._say("synaptic flow is normalized unit by unit (--pruning.flow-normalize)")
+        if assembly.method.needs_flow and assembly.method.flow:
+            for line in formatting.flow_lines(config, assembly.method.flow):
+                self._say(line)
         if config.data.validation:
             self._say(formatting.VALIDATING)
         if config.simulator == "gpu" and not has_gpu():
