@@ -141,11 +141,10 @@ class Graph:
 
     def _before(self, number: int) -> set[int]:
         """The numbers of the nodes that lead to one, without itself."""
-        found, todo = set[int](), [*self.nodes[number].inputs]
-        while todo:
-            if (one := todo.pop()) not in found:
-                found.add(one)
-                todo += self.nodes[one].inputs
+        found = {*self.nodes[number].inputs}
+        for earlier in reversed(range(number)):
+            if earlier in found:
+                found.update(self.nodes[earlier].inputs)
         return found
 
     @cached_property
@@ -180,11 +179,8 @@ class Graph:
     @cached_property
     def needed(self) -> frozenset[int]:
         """The numbers of the nodes that lead to the last, and of the image."""
-        found = {0, len(self.nodes) - 1}
-        for number in reversed(range(len(self.nodes))):
-            if number in found:
-                found.update(self.nodes[number].inputs)
-        return frozenset(found)
+        last = len(self.nodes) - 1
+        return frozenset({0, last} | self._before(last))
 
     @cached_property
     def readers(self) -> list[list[int]]:
