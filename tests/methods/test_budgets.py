@@ -62,6 +62,12 @@ def test_fedtiny_without_selection_has_exactly_the_layer_counts(budgets):
     assert counts == layer_counts(bench, budgets).tolist()
 
 
+def test_fedtiny_flow_without_selection_has_synflow_s_mask():
+    bench = prepared("fedtiny_flow", "flow", selection={"kind": "none"})
+    assert bench.server.theta.mask == prepared("synflow", "flow").server.theta.mask
+    assert "selection" not in bench.server.memory
+
+
 @pytest.mark.parametrize("budgets", ["erk", "flow"])
 def test_fedtiny_s_candidates_lie_around_the_layer_counts(budgets):
     bench = prepared("fedtiny", budgets, selection={"pool_size": 20})

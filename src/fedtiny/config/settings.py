@@ -192,7 +192,8 @@ class SelectionConfig(Settings):
     """
 
     kind: Literal["adaptive_bn", "vanilla", "none"] = "adaptive_bn"
-    """vanilla compares candidates without new batch-norm statistics; none prunes uniformly."""
+    """vanilla compares candidates without new batch-norm statistics; none takes one of the pool's
+    first kind, without noise."""
     pool_size: int | Literal["auto"] | None = None
     """Number of candidates C; auto is 0.1 / density; default: the preset's."""
     development_ratio: float = 0.1

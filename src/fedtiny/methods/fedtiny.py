@@ -11,7 +11,6 @@ from fedtiny.federation.method import CoarseRequest, Method
 from fedtiny.federation.server import Server
 from fedtiny.federation.transport import Outcome
 from fedtiny.federation.verbs import Losses, Program
-from fedtiny.methods.at_start import prune_to_budgets
 from fedtiny.methods.growth import GROWTH, PRIVATE_GROWTH, Growth
 from fedtiny.methods.pool import (
     Candidates,
@@ -19,6 +18,7 @@ from fedtiny.methods.pool import (
     costed_counts,
     cut_pool,
     is_by_magnitude,
+    plain_cut,
     shared_out,
 )
 from fedtiny.methods.progressive import (
@@ -61,8 +61,6 @@ class FedTiny(Method):
                 "own, which differential privacy cannot hide; use random or shared"
             )
         self._check_extrusion()
-        if self.config.selection.kind == "none":
-            return
         if "flow" in self.kinds and self.flow is None:
             raise ModelError(
                 "the network cannot be built anew to measure its synaptic flow; leave 'flow' out "
@@ -120,18 +118,21 @@ class FedTiny(Method):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of candidates that are compared."""
-        asked_for = self.config.selection.pool
-        if asked_for is None:  # the method's own, as many as there are candidates
-            return tuple(self.pool.split(",")[: self.config.pool_size])
-        return tuple(asked_for.split(","))
+        """The kinds of candidates that are compared, or the first if none are."""
+        selection = self.config.selection
+        asked_for = tuple((selection.pool or self.pool).split(","))
+        if selection.kind == "none":
+            return asked_for[:1]
+        if selection.pool is None:  # the method's own, as many as there are candidates
+            return asked_for[: self.config.pool_size]
+        return asked_for
 
     def coarse_prune(self, server: Server) -> None:
-        """Choose the least biased of a pool of candidates (Alg. 1)."""
+        """Choose the least biased of a pool of candidates (Alg. 1), or take one without noise."""
         if self._reclaims:
             graph_of(server)  # to fail before the rounds do
         if self.config.selection.kind == "none":
-            prune_to_budgets(self, server)
+            server.theta = plain_cut(self, self.kinds[0], server)
             return
         candidates = Candidates(
             {kind: cut_pool(self, kind, size, server) for kind, size in self._sizes.items()}
@@ -184,21 +185,17 @@ class FedTiny(Method):
 
     @property
     def needs_flow(self) -> bool:
-        return super().needs_flow or self._chooses_by_flow
-
-    @property
-    def _chooses_by_flow(self) -> bool:
-        return self.config.selection.kind != "none" and "flow" in self.kinds
+        return super().needs_flow or "flow" in self.kinds
 
     def first_counts(self, param_spec: ParamSpec) -> Counts:
         """Those of the kind that takes the most operations: it is not known which will be taken."""
-        if self.config.selection.kind == "none" or self.flow is None:
+        if self.flow is None:
             return super().first_counts(param_spec)
         counts = [costed_counts(self, kind, param_spec) for kind in self.kinds]
         return max(counts, key=self.flow.operations)
 
     def scored_images(self, public: int) -> int:
-        return self.config.pruning.iterations + 1 if self._chooses_by_flow else 0
+        return self.config.pruning.iterations + 1 if "flow" in self.kinds else 0
 
     @property
     def _growth(self) -> Growth:

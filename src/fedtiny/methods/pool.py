@@ -110,6 +110,12 @@ def cut_pool(method: Method, kind: str, size: int, server: Server) -> CandidateP
     return CandidatePool.cut(server.theta, counts, ORDERS[kind](method, server))
 
 
+def plain_cut(method: Method, kind: str, server: Server) -> Theta:
+    """The one candidate of a kind whose layer counts have no noise."""
+    counts = plain_counts(method, kind, server.param_spec)
+    return CandidatePool.cut(server.theta, counts[None], ORDERS[kind](method, server))[0]
+
+
 def _by_magnitude(method: Method, server: Server) -> None:
     return None
 
