@@ -71,8 +71,8 @@ def test_what_is_said_beats_the_preset(name):
         data=DataConfig(name=name),
         train=TrainConfig(local_epochs=2, batch_size=9, optimizer="sgd", lr_schedule="cosine"),
         server=ServerConfig(optimizer="fedadam", beta1=0.5),
-        selection=SelectionConfig(pool_size=4),
-        pruning=PruningConfig(delta_r=6, r_stop=11, budgets="erk"),
+        selection=SelectionConfig(kind="vanilla", pool_size=4),
+        pruning=PruningConfig(delta_r=6, r_stop=11, budgets="erk", flow_floor=0.5),
     )
     assert resolve(said) == said
     assert hash(resolve(said)) == hash(said)

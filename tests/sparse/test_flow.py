@@ -158,8 +158,9 @@ def test_the_total_is_exact_and_operations_fall_with_beta(beta):
     ("method", "model", "asked", "normalized", "floor"),
     [
         ("fedtiny_flow", "vgg11", {}, True, 0.0),
-        ("fedtiny_flow", "resnet18", {}, False, 0.0),
-        ("fedtiny_flow", "resnet18", {"flow_normalize": "always"}, True, 0.0),
+        ("fedtiny_flow", "resnet18", {}, False, 1.0),
+        ("synflow", "resnet18", {}, False, 0.0),
+        ("fedtiny_flow", "resnet18", {"flow_normalize": "always"}, True, 1.0),
         ("fedtiny_flow", "resnet18", {"flow_floor": 0.5}, False, 0.5),
         ("fedtiny_flow", "vgg11", {"flow_normalize": "never"}, False, 0.0),
         ("synflow", "vgg11", {}, True, 0.0),

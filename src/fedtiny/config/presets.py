@@ -36,14 +36,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 RECIPE: dict[str, Any] = {
     "train": {"optimizer": "adam", "lr_schedule": "constant"},
     "server": {"optimizer": "fedavg", "beta1": 0.9},
-    "pruning": {"budgets": "uniform"},
+    "selection": {"kind": "adaptive_bn"},
+    "pruning": {"budgets": "uniform", "flow_floor": 0.0},
 }
 """What the paper trains with, whatever the data."""
 RECIPES: dict[str, dict[str, Any]] = {
     "fedtiny_flow": {
         "train": {"optimizer": "sgd", "lr_schedule": "cosine"},
         "server": {"optimizer": "fedavgm", "beta1": 0.7},
-        "pruning": {"budgets": "flow"},
+        "selection": {"kind": "none"},
+        "pruning": {"budgets": "flow", "flow_floor": 1.0},
     },
 }
 """Methods that train with another; the other settings of RECIPE are as there."""
@@ -75,6 +77,7 @@ class ResolvedServer(ServerConfig):
 class ResolvedSelection(SelectionConfig):
     """Coarse pruning."""
 
+    kind: Literal["adaptive_bn", "vanilla", "none"]
     pool_size: int | Literal["auto"]
 
 
@@ -85,6 +88,7 @@ class ResolvedPruning(PruningConfig):
     delta_r: int
     r_stop: int
     budgets: Literal["uniform", "erk", "flow", "global"]
+    flow_floor: float
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -118,6 +122,11 @@ class RunConfig(ResolvedConfig):
         return parse_size(self.memory_budget) if self.memory_budget and self.plans_memory else 0
 
 
+def recipe_of(method: str) -> dict[str, Any]:
+    """What a method trains with where nothing else is asked for."""
+    return RECIPE | RECIPES.get(method, {})
+
+
 def resolve(config: Config) -> ResolvedConfig:
     """Fill in what was left open: the paper's setting, one for the digits, the method's own.
 
@@ -131,8 +140,8 @@ def resolve(config: Config) -> ResolvedConfig:
     if share is not None:
         r_stop = max(1, floor(share * rounds + 1e-9))
     preset = preset | {"pruning": preset["pruning"] | {"r_stop": r_stop}}
-    recipe = RECIPE | RECIPES.get(config.method, {})
-    sections = {name: preset.get(name, {}) | values for name, values in recipe.items()}
+    recipe = recipe_of(config.method).items()
+    sections = {name: preset.get(name, {}) | values for name, values in recipe}
     return _filled(ResolvedConfig, config, preset | sections)
 
 

@@ -191,9 +191,9 @@ class SelectionConfig(Settings):
         Config(selection=SelectionConfig(pool_size=20))
     """
 
-    kind: Literal["adaptive_bn", "vanilla", "none"] = "adaptive_bn"
+    kind: Literal["adaptive_bn", "vanilla", "none"] | None = None
     """vanilla compares candidates without new batch-norm statistics; none takes one of the pool's
-    first kind, without noise."""
+    first kind, without noise. Default: adaptive_bn; of fedtiny_flow none."""
     pool_size: int | Literal["auto"] | None = None
     """Number of candidates C; auto is 0.1 / density; default: the preset's."""
     development_ratio: float = 0.1
@@ -246,9 +246,9 @@ class PruningConfig(Settings):
     flow_beta: float = 0.5
     """Budgets `flow`: a weight's flow is divided by its operations to this power. 0 spends the most
     operations, 1 about those of uniform budgets."""
-    flow_floor: float = 0.0
+    flow_floor: float | None = None
     """Budgets `flow`: projection shortcuts, which flow leaves one weight, keep at least this share
-    of what uniform budgets leave them."""
+    of what uniform budgets leave them. Default: 0; of fedtiny_flow 1."""
     flow_normalize: Literal["never", "auto", "always"] = "auto"
     """Budgets and candidates `flow`: divide what a unit lets through by its mean, so that a layer
     keeps more of its units; auto: in networks that are one chain of layers."""

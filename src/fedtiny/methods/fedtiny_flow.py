@@ -4,17 +4,21 @@ from fedtiny.methods.fedtiny import FedTiny
 
 
 class FedTinyFlow(FedTiny):
-    """FedTiny over a pool of synaptic-flow cuts, with a falling rate and server momentum.
+    """FedTiny over a cut by synaptic flow, with a falling rate and server momentum.
 
-    From FedTiny: candidates with noisy layer densities, compared on the devices by adaptive
-    batch-norm selection, within the memory of a sparse model. From SynFlow: the flow that says how
-    many weights of a layer, and which, a candidate keeps, divided by operations so that it fits two
-    budgets (`--pruning.flow-beta`, `--flops-budget`). In a network that is one chain that flow
-    would gather in few units; there each unit is divided by its mean (`--pruning.flow-normalize`),
-    which is ours. The mask is not adjusted: that would cost accuracy. From federated optimization:
-    SGD with a rate that falls as a cosine, and FedAvgM. Where losses cannot tell candidates apart,
-    the one with the most weights that carry something from the image to the output is taken; that
-    rule is ours.
+    From FedTiny: a model pruned on the server after a short training on public data, and sparse
+    training within the memory of a sparse model. From SynFlow: the flow that says how many weights
+    of a layer, and which, are kept, divided by operations so that they fit two budgets
+    (`--pruning.flow-beta`, `--flops-budget`). Of projection shortcuts flow would leave one weight
+    each: they keep what uniform budgets leave them (`--pruning.flow-floor`). In a network that is
+    one chain flow would gather in few units; there each unit is divided by its mean
+    (`--pruning.flow-normalize`). Both are ours. The mask is neither selected nor adjusted: layer
+    densities with noise and adjustments cost accuracy. From federated optimization: SGD with a rate
+    that falls as a cosine, and FedAvgM.
+
+    With `--selection.kind adaptive_bn` candidates with noisy layer densities are compared as in
+    FedTiny; where losses cannot tell them apart, the one with the most weights that carry something
+    from the image to the output is taken.
     """
 
     name = "fedtiny_flow"

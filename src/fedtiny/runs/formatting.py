@@ -12,7 +12,8 @@ from rich.text import Text
 
 from fedtiny import methods
 from fedtiny.config import Config, FleetConfig, RunConfig, resolve
-from fedtiny.config.flat import flat
+from fedtiny.config.flat import flat, flattened
+from fedtiny.config.presets import recipe_of
 from fedtiny.cost import Workload
 from fedtiny.cost.flops import dense_round, plain
 from fedtiny.cost.memory import total
@@ -323,7 +324,8 @@ def flow_lines(config: Config, flow: LayerFlow) -> Iterator[str]:
     """What the network makes of the settings of synaptic flow."""
     if flow.normalized:
         yield "synaptic flow is normalized unit by unit (--pruning.flow-normalize)"
-    if config.pruning.flow_floor and not flow.floors:
+    own = recipe_of(config.method)["pruning"]["flow_floor"]
+    if config.pruning.flow_floor not in (0, own) and not flow.floors:
         yield "without effect: --pruning.flow-floor (the network has no projection shortcuts)"
 
 
@@ -346,7 +348,7 @@ def _unused(config: Config) -> Iterator[str]:
         "gpu.": (config.simulator == "reference", "the devices are not simulated on a GPU"),
         "gpu.cards": (gpu, f"a process takes one GPU; take more with {SEVERAL} N -m fedtiny"),
     }
-    usual = flat(Config(workers=1))
+    usual = flat(Config(workers=1)) | flattened(recipe_of(config.method))
     changed = [name for name, value in flat(config).items() if value != usual.get(name)]
     budgets = config.pruning.budgets
     if budgets not in (None, "uniform", *methods.find(config.method).budgets):
