@@ -68,6 +68,19 @@ def test_fedtiny_flow_without_selection_has_synflow_s_mask():
     assert "selection" not in bench.server.memory
 
 
+@pytest.mark.parametrize("method", ["synflow", "fedtiny", "fedtiny_flow", "set"])
+def test_what_is_left_of_a_layer_can_keep_the_layer_s_norm(method):
+    plain, scaled = (prepared(method, "uniform", pruning={"rescale": on}) for on in (False, True))
+    theta, other = scaled.server.theta, plain.server.theta
+    assert theta.mask == other.mask
+    dense = lab(settings(method="fedavg", density=1.0)).server.theta
+    for layer in theta.mask:
+        norms = [np.linalg.norm(own.kept(layer)) for own in (theta, dense, other)]
+        assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+        assert norms[0] > norms[2]
+    assert np.array_equal(theta.vector[theta.mask.count :], other.vector[other.mask.count :])
+
+
 @pytest.mark.parametrize("budgets", ["erk", "flow"])
 def test_fedtiny_s_candidates_lie_around_the_layer_counts(budgets):
     bench = prepared("fedtiny", budgets, selection={"pool_size": 20})

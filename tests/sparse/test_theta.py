@@ -35,6 +35,20 @@ def test_a_new_mask_checked_by_hand():
     assert grown.vector.tolist() == [1, 0, 0.5, 0.25]
 
 
+def test_norms_of_another_checked_by_hand():
+    dense = Theta.from_tensors(TENSORS | {"w": np.array([3.0, 0.0, 4.0])}, Mask.full(THREE_WEIGHTS))
+    one = dense.remasked(Mask(THREE_WEIGHTS, {"w": [0]}))
+    assert one.with_norms_of(dense).vector.tolist() == [5, 0.5, 0.25]
+    empty = dense.remasked(Mask(THREE_WEIGHTS, {"w": [1]}))
+    assert empty.with_norms_of(dense).vector.tolist() == [0, 0.5, 0.25]
+    assert one.with_norms_of(empty).vector.tolist() == one.vector.tolist()
+
+
+@given(thetas())
+def test_a_model_has_its_own_norms(theta):
+    assert np.array_equal(theta.with_norms_of(theta).vector, theta.vector, equal_nan=True)
+
+
 @pytest.mark.parametrize(
     "vector",
     [

@@ -54,7 +54,10 @@ def prepare(server: Server, method: Method) -> None:
     with _contract(method):
         method.check(server.param_spec)
         private.begin(server, len(method.coarse_requests(server.param_spec)))
+        before = server.theta
         method.coarse_prune(server)
+        if server.config.pruning.rescale:
+            server.theta = server.theta.with_norms_of(before)
         _check_density(server, method, "before the first round")
     server.coarse_pruned = True
 

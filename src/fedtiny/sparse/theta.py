@@ -97,6 +97,15 @@ class Theta:
         layers = [self.kept(layer)[chosen[layer]] for layer in self.mask]
         return Theta(mask, np.concatenate([*layers, self.vector[self.mask.count :]]))
 
+    def with_norms_of(self, other: "Theta") -> "Theta":
+        """The same model, the kept weights of each layer scaled to the norm of another's layer."""
+        vector = self.vector.copy()
+        for layer in self.mask:
+            own, wanted = (_square_sum(theta.kept(layer)) for theta in (self, other))
+            if own > 0 and wanted > 0:
+                vector[self.places[layer]] *= np.float32(np.sqrt(wanted / own))
+        return Theta(self.mask, vector)
+
     def _at(self, layer: str, positions: Indices) -> Floats:
         """The layer's values at sorted positions, zero where a weight is pruned."""
         kept, held = self.kept(layer), self.mask.indices(layer)
@@ -113,6 +122,10 @@ class Theta:
                 raise ValueError(f"{name} is not a dense tensor of the model")
             vector[self.places[name]] = _flat(name, values, self.param_spec)
         return Theta(self.mask, vector)
+
+
+def _square_sum(values: Floats) -> float:
+    return float(np.square(values, dtype=np.float64).sum())
 
 
 def is_usable(vector: Floats) -> bool:
