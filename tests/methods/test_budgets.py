@@ -70,7 +70,7 @@ def test_fedtiny_flow_without_selection_has_synflow_s_mask():
 
 @pytest.mark.parametrize("method", ["synflow", "fedtiny", "fedtiny_flow", "set"])
 def test_what_is_left_of_a_layer_can_keep_the_layer_s_norm(method):
-    plain, scaled = (prepared(method, "uniform", pruning={"rescale": on}) for on in (False, True))
+    plain, scaled = (prepared(method, "uniform", pruning={"rescale": on}) for on in (0, 1))
     theta, other = scaled.server.theta, plain.server.theta
     assert theta.mask == other.mask
     dense = lab(settings(method="fedavg", density=1.0)).server.theta

@@ -39,6 +39,8 @@ def test_norms_of_another_checked_by_hand():
     dense = Theta.from_tensors(TENSORS | {"w": np.array([3.0, 0.0, 4.0])}, Mask.full(THREE_WEIGHTS))
     one = dense.remasked(Mask(THREE_WEIGHTS, {"w": [0]}))
     assert one.with_norms_of(dense).vector.tolist() == [5, 0.5, 0.25]
+    assert one.with_norms_of(dense, power=0).vector.tolist() == one.vector.tolist()
+    assert one.with_norms_of(dense, 0.5).vector[0] == pytest.approx(3 * (5 / 3) ** 0.5)
     empty = dense.remasked(Mask(THREE_WEIGHTS, {"w": [1]}))
     assert empty.with_norms_of(dense).vector.tolist() == [0, 0.5, 0.25]
     assert one.with_norms_of(empty).vector.tolist() == one.vector.tolist()

@@ -69,7 +69,11 @@ RANGES: tuple[Range, ...] = (
     ("must lie in (0, 1]", lambda value: 0 < value <= 1, SHARES),
     ("must lie in [0, 1)", lambda value: 0 <= value < 1, RATES),
     ("must be 0, or 1 or above", lambda value: value == 0 or 1 <= value < inf, FACTORS),
-    ("must lie in [0, 1]", lambda value: 0 <= value <= 1, ("pruning.flow_floor",)),
+    (
+        "must lie in [0, 1]",
+        lambda value: 0 <= value <= 1,
+        ("pruning.flow_floor", "pruning.rescale"),
+    ),
     ("must lie in (0, 1)", lambda value: 0 < value < 1, ("privacy.delta", "privacy.clip_quantile")),
     ("must lie in [0.5, 1)", lambda value: 0.5 <= value < 1, ("privacy.threshold",)),
     ("must lie in (0, 0.5)", lambda value: 0 < value < 0.5, ("robustness.trim",)),

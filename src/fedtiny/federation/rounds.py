@@ -56,8 +56,8 @@ def prepare(server: Server, method: Method) -> None:
         private.begin(server, len(method.coarse_requests(server.param_spec)))
         before = server.theta
         method.coarse_prune(server)
-        if server.config.pruning.rescale:
-            server.theta = server.theta.with_norms_of(before)
+        if power := server.config.pruning.rescale:
+            server.theta = server.theta.with_norms_of(before, power)
         _check_density(server, method, "before the first round")
     server.coarse_pruned = True
 

@@ -97,13 +97,16 @@ class Theta:
         layers = [self.kept(layer)[chosen[layer]] for layer in self.mask]
         return Theta(mask, np.concatenate([*layers, self.vector[self.mask.count :]]))
 
-    def with_norms_of(self, other: "Theta") -> "Theta":
-        """The same model, the kept weights of each layer scaled to the norm of another's layer."""
+    def with_norms_of(self, other: "Theta", power: float = 1.0) -> "Theta":
+        """The same model, the kept weights of each layer scaled to the norm of another's layer.
+
+        With a lower power they go a part of the way: to the square root of the ratio at 0.5.
+        """
         vector = self.vector.copy()
         for layer in self.mask:
             own, wanted = (_square_sum(theta.kept(layer)) for theta in (self, other))
             if own > 0 and wanted > 0:
-                vector[self.places[layer]] *= np.float32(np.sqrt(wanted / own))
+                vector[self.places[layer]] *= np.float32((wanted / own) ** (power / 2))
         return Theta(self.mask, vector)
 
     def _at(self, layer: str, positions: Indices) -> Floats:
