@@ -114,7 +114,7 @@ def configs():
         ),
         selection=st.builds(
             lambda **given: SelectionConfig(**given | one_pass(given)),
-            kind=st.sampled_from(["adaptive_bn", "vanilla", "none"]),
+            kind=maybe(st.sampled_from(["adaptive_bn", "vanilla", "none"])),
             pool_size=maybe(FEW | st.just("auto")),
             development_ratio=SHARES,
             batch_size=st.integers(2, 512),
@@ -130,7 +130,7 @@ def configs():
             r_stop=maybe(COUNTS),
             budgets=st.sampled_from(["uniform", "erk", "flow", "global"]),
             flow_beta=st.floats(0, 2),
-            flow_floor=st.floats(0, 1),
+            flow_floor=maybe(st.floats(0, 1)),
             flow_normalize=st.sampled_from(["never", "auto", "always"]),
             rescale=st.floats(0, 1),
             iterations=COUNTS,

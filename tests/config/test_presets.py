@@ -18,6 +18,7 @@ from fedtiny.config import (
     resolve_run,
     to_dict,
 )
+from fedtiny.config.presets import as_begun
 from fedtiny.errors import ConfigError
 
 
@@ -48,10 +49,20 @@ def test_a_method_has_a_recipe_of_its_own_and_what_is_said_beats_it():
     config = resolve(Config(method="fedtiny_flow"))
     assert (config.train.optimizer, config.train.lr_schedule) == ("sgd", "cosine")
     assert (config.server.optimizer, config.server.beta1) == ("fedavgm", 0.7)
-    assert config.pruning.budgets == "flow"
+    assert (config.pruning.budgets, config.pruning.flow_floor) == ("flow", 1)
+    assert config.selection.kind == "none"
+    assert resolve(Config()).selection.kind == "adaptive_bn"
+    assert resolve(Config()).pruning.flow_floor == 0
     assert config.train.local_epochs == resolve(Config()).train.local_epochs
     said = Config(method="fedtiny_flow", train=TrainConfig(optimizer="adam"))
     assert resolve(said).train.optimizer == "adam"
+
+
+def test_a_setting_that_a_run_was_begun_without_is_as_in_the_paper_s_recipe():
+    config = as_begun(Config(method="fedtiny_flow", train=TrainConfig(optimizer="sgd")))
+    assert (config.pruning.flow_floor, config.selection.kind) == (0, "adaptive_bn")
+    assert (config.train.optimizer, config.train.lr_schedule) == ("sgd", "constant")
+    assert config.rounds is None
 
 
 def test_the_digits_are_quick():

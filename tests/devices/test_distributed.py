@@ -281,7 +281,7 @@ ORDERS = [
     run_with("fedtiny"),
     run_with("feddst", "--density", "0.2", "--fleet.fail-rate", "0.3"),
     run_with("synflow", "--workers", "2"),
-    run_with("fedtiny_flow", *("--selection.pool-size", "3", "--pruning.budgets", "flow")),
+    run_with("fedtiny_flow", *("--selection.pool-size", "3", "--selection.kind", "adaptive_bn")),
     run_with("set", *("--pruning.budgets", "flow", "--flops-budget", "40%")),
     run_with("fedrts"),
     run_with("fedtiny", "--simulator", "gpu", "--gpu.precision", "fp32", "--gpu.lanes", "2"),

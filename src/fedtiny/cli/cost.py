@@ -14,6 +14,7 @@ from fedtiny import config as configs
 from fedtiny import cost, methods
 from fedtiny.cli.main import config_file_first
 from fedtiny.config import Config, DataConfig, SelectionConfig
+from fedtiny.config.presets import recipe_of
 from fedtiny.cost.memory import MemoryModel
 from fedtiny.cost.network import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
@@ -106,7 +107,7 @@ def command(arguments: list[str]) -> int:
     if parsed.samples < 2:
         raise ConfigError(f"--samples must be at least 2, got {parsed.samples}")
     config, inputs = _config(parsed, base), _inputs(parsed, base)
-    rows = _rows(parsed, config, parsed.density or densities, inputs)
+    rows = _rows(parsed, config, base, parsed.density or densities, inputs)
     layers: list[Row] = []
     if parsed.layers:
         shown = dict.fromkeys(row["density"] for row in rows if row["density"] is not None)
@@ -185,10 +186,14 @@ def _check_shape(model: str, shape: tuple[int, ...], arguments: Arguments) -> No
 
 
 def _rows(
-    arguments: Arguments, config: Config, densities: tuple[float, ...], inputs: CostInputs
+    arguments: Arguments,
+    config: Config,
+    base: Config,
+    densities: tuple[float, ...],
+    inputs: CostInputs,
 ) -> list[Row]:
     names = [methods.find(name).name for name in arguments.methods] or list(methods.OURS)
-    asked = [replace(config, method=name) for name in names]
+    asked = [_of_method(name, config, arguments, base) for name in names]
     if arguments.memory_budget and arguments.density:
         raise ConfigError("give either --density or --memory-budget, not both")
     if arguments.density:
@@ -199,6 +204,19 @@ def _rows(
     if all(row["density"] is None for row in rows):
         raise ConfigError(_why_nothing(rows))
     return rows
+
+
+def _of_method(name: str, config: Config, arguments: Arguments, base: Config) -> Config:
+    """The config of a row: all have one recipe, but whether a method selects is its own."""
+    own = recipe_of(name)
+    kind = base.selection.kind or own["selection"]["kind"]
+    said = (arguments.flow_floor, base.pruning.flow_floor, own["pruning"]["flow_floor"])
+    return replace(
+        config,
+        method=name,
+        selection=replace(config.selection, kind=kind),
+        pruning=replace(config.pruning, flow_floor=next(v for v in said if v is not None)),
+    )
 
 
 def _why_nothing(rows: list[Row]) -> str:

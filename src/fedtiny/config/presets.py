@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from math import floor
 from typing import Any, Literal, TypeVar
 
@@ -125,6 +125,16 @@ class RunConfig(ResolvedConfig):
 def recipe_of(method: str) -> dict[str, Any]:
     """What a method trains with where nothing else is asked for."""
     return RECIPE | RECIPES.get(method, {})
+
+
+def as_begun(config: Config) -> Config:
+    """A run's config, in which a setting is open if it was not there yet: it was as in RECIPE."""
+    sections = {}
+    for name, values in RECIPE.items():
+        section = getattr(config, name)
+        still_open = {key: value for key, value in values.items() if getattr(section, key) is None}
+        sections[name] = replace(section, **still_open)
+    return replace(config, **sections)
 
 
 def resolve(config: Config) -> ResolvedConfig:

@@ -178,7 +178,7 @@ def flags(config: Config) -> list[str]:
     """The flags of `fedtiny run` that ask for this config, without what presets say anyway."""
     asked = {name: value for name, value in flat(config).items() if name not in NO_MATTER}
     chosen: dict[str, Any] = {}
-    for names in (("data.name",), ("rounds",), tuple(asked)):  # presets follow from the first two
+    for names in (("data.name", "method"), ("rounds",), tuple(asked)):  # presets follow from these
         preset = flat(configs.resolve(configs.from_dict(nested(chosen))))
         chosen |= {k: asked[k] for k in names if k in asked and preset.get(k) != asked[k]}
     return [word for name, value in chosen.items() for word in _flag(name, value)]

@@ -6,6 +6,7 @@ from typing import Any
 from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat, nested
+from fedtiny.config.presets import as_begun
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.files import MAX_TENSORS, parse_toml, read_file
 from fedtiny.runs import reading
@@ -63,7 +64,7 @@ def require_unchanged(folder: RunFolder, split: Split, settings: Flat | None) ->
     """Refuse a config that was edited after the run was begun."""
     now = lasting(reading.config(folder))
     try:
-        begun = now if settings is None else lasting(configs.from_dict(nested(settings)))
+        begun = now if settings is None else lasting(as_begun(configs.from_dict(nested(settings))))
     except (ConfigError, *NOT_OURS) as error:
         raise RunError(f"{folder.partition} is damaged") from error
     if settings is None:

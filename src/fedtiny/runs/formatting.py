@@ -320,6 +320,13 @@ OWN_SETTINGS = {
 """Settings that some of our methods go by, and which; others keep their masks or have one rule."""
 
 
+OF_SELECTION = tuple(
+    f"selection.{name}"
+    for name in ("tolerance", "development_ratio", "batch_size", "passes", "variance")
+)
+"""What has no effect without selection."""
+
+
 def flow_lines(config: Config, flow: LayerFlow) -> Iterator[str]:
     """What the network makes of the settings of synaptic flow."""
     if flow.normalized:
@@ -365,12 +372,16 @@ def _unused(config: Config) -> Iterator[str]:
     flow = [name for name in changed if name.startswith("pruning.flow_")]
     if flow and config.method in methods.OURS and not methods.create(resolve(config)).needs_flow:
         yield f"without effect: {_flags(flow)} (nothing is chosen by synaptic flow)"
+    in_vain = [name for name in changed if name in OF_SELECTION]
+    selects = resolve(config).selection.kind != "none"
+    if in_vain and not selects and config.method in OWN_SETTINGS["selection.tolerance"]:
+        yield f"without effect: {_flags(in_vain)} (nothing is selected)"
     if not gpu and (config.workers or 1) > config.fleet.devices:
         most = config.fleet.devices
         yield f"without effect: --workers above {most} (there is no more to do for a process each)"
-    for start, (in_vain, why) in reasons.items():
+    for start, (is_in_vain, why) in reasons.items():
         named = [name for name in changed if name.startswith(start)]
-        if in_vain and named:
+        if is_in_vain and named:
             yield f"without effect: {_flags(named)} ({why})"
 
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from fedtiny import config as configs
 from fedtiny.config import Config
+from fedtiny.config.presets import as_begun
 from fedtiny.data.images import Layout
 from fedtiny.errors import RunError
 from fedtiny.files import read_json
@@ -217,7 +218,7 @@ TRACKED = table(fields({"key": is_text, "rounds": integer(MAX_ROUNDS)}))
 
 def config(folder: RunFolder) -> Config:
     """The config of a run, to read; what of it may be started is another question."""
-    return configs.load(folder.config, programs=True)
+    return as_begun(configs.load(folder.config, programs=True))
 
 
 def result(folder: RunFolder) -> Plain:

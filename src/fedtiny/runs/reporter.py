@@ -97,7 +97,9 @@ class Lines:
             self._say(line)
         if records:
             self._say(f"resumed after round {round_number(records[-1])} of {self.rounds}")
-        step = "training" if server.coarse_pruned else "choosing a candidate"
+        asks = assembly.method.coarse_requests(server.param_spec)
+        step = "choosing a candidate" if asks else "pruning"
+        step = "training" if server.coarse_pruned else step
         self.progress.reset(self.task, total=self.rounds, completed=server.round, description=step)
         self.progress.start()
 
