@@ -211,7 +211,7 @@ def test_settings_that_a_method_goes_by_are_not_remarked_on():
     assert unused_settings(fedtiny.Config(pruning=adjusting)) == []
     for method, own in (("set", {"extrude": True}), ("fedrts", {"draw": "all"})):
         assert unused_settings(fedtiny.Config(method=method, pruning=PruningConfig(**own))) == []
-    flow = SelectionConfig(pool="flow,erk", tolerance=0.1)
+    flow = SelectionConfig(kind="adaptive_bn", pool="flow,erk", tolerance=0.1)
     assert unused_settings(fedtiny.Config(method="fedtiny_flow", selection=flow)) == []
 
 

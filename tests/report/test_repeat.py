@@ -27,7 +27,7 @@ def parsed(words):
         tiny(pruning={"progressive": False, "reclaim": True}, fleet={"partition": "iid"}),
         tiny(memory_budget="3MB", eval_devices=True, selection={"pool_size": "auto"}),
         Config(method="fedtiny_flow"),
-        tiny(method="fedtiny_flow", selection={"kind": "adaptive_bn"}, pruning={"flow_floor": 0}),
+        tiny(method="fedtiny_flow", selection={"kind": "adaptive_bn"}, pruning={"flow_floor": 0.0}),
     ],
 )
 def test_flags_ask_for_the_same_run(config):
