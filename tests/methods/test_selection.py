@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedtiny.config import Config, FleetConfig, SelectionConfig, from_dict
+from fedtiny.config import Config, FleetConfig, SelectionConfig, from_dict, resolve
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.bn_statistics import pooled_variance
 from fedtiny.federation.messages import Reply, bn_statistics, losses
@@ -68,13 +68,12 @@ class Fleet:
 
 def selected(fleet=None, **selection):
     """A server after coarse pruning, and what it asked."""
-    config = from_dict(
-        {
-            "density": 0.3,
-            "fleet": {"devices": 3, "fraction": 0.4, "min_replies": 2},
-            "selection": {"pool_size": POOL, **selection},
-        }
-    )
+    settings = {
+        "density": 0.3,
+        "fleet": {"devices": 3, "fraction": 0.4, "min_replies": 2},
+        "selection": {"pool_size": POOL, **selection},
+    }
+    config = resolve(from_dict(settings))
     server = Server(config, FakeTransport(3, fleet or Fleet()), pretrained())
     prepare(server, FedTiny(config))
     return server, server.transport.asked
@@ -190,7 +189,7 @@ class Wide:
 
 def test_the_pool_is_fixed_by_the_seed():
     def pool(seed):
-        config = from_dict({"density": 0.3, "seed": seed, "selection": {"pool_size": 9}})
+        config = resolve(from_dict({"density": 0.3, "seed": seed, "selection": {"pool_size": 9}}))
         return FedTiny(config).candidates(Server(config, FakeTransport(), pretrained())).counts
 
     assert np.array_equal(pool(0), pool(0))
@@ -229,7 +228,7 @@ def test_the_way_out_is_one_that_helps(way_out):
     """Simulated failures come again; real devices come back."""
     fleet, answered = WAYS_OUT[way_out]
     selection = SelectionConfig(pool_size=POOL)
-    config = Config(density=0.3, fleet=replace(fleet, devices=3), selection=selection)
+    config = resolve(Config(density=0.3, fleet=replace(fleet, devices=3), selection=selection))
     server = Server(config, FakeTransport(3, Fleet(missing=range(answered, 3))), pretrained())
     with pytest.raises(FedTinyError) as told:
         prepare(server, FedTiny(config))
