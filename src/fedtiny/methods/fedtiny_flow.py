@@ -12,8 +12,8 @@ class FedTinyFlow(FedTiny):
     (`--pruning.flow-beta`, `--flops-budget`). Of projection shortcuts flow would leave one weight
     each: they keep what uniform budgets leave them (`--pruning.flow-floor`). In a network that is
     one chain flow would gather in few units; there each unit is divided by its mean
-    (`--pruning.flow-normalize`). Both are ours. The mask is neither selected nor adjusted: neither
-    noisy layer densities nor adjustments have gained anything on held-out images. From federated
+    (`--pruning.flow-normalize`). Both are ours. The mask is neither selected nor adjusted: on
+    held-out images neither has shown a gain beyond the differences of seeds. From federated
     optimization: SGD with a rate that falls as a cosine, and FedAvgM.
 
     With `--selection.kind adaptive_bn` candidates with noisy layer densities are compared as in
