@@ -50,6 +50,7 @@ def test_a_method_has_a_recipe_of_its_own_and_what_is_said_beats_it():
     assert (config.train.optimizer, config.train.lr_schedule) == ("sgd", "cosine")
     assert (config.server.optimizer, config.server.beta1) == ("fedavgm", 0.7)
     assert (config.pruning.budgets, config.pruning.flow_floor) == ("flow", 1)
+    assert (config.pruning.rescale, resolve(Config()).pruning.rescale) == (1, 0)
     assert config.selection.kind == "none"
     assert resolve(Config()).selection.kind == "adaptive_bn"
     assert resolve(Config()).pruning.flow_floor == 0
@@ -61,6 +62,7 @@ def test_a_method_has_a_recipe_of_its_own_and_what_is_said_beats_it():
 def test_a_setting_that_a_run_was_begun_without_is_as_in_the_paper_s_recipe():
     config = as_begun(Config(method="fedtiny_flow", train=TrainConfig(optimizer="sgd")))
     assert (config.pruning.flow_floor, config.selection.kind) == (0, "adaptive_bn")
+    assert config.pruning.rescale == 0
     assert (config.train.optimizer, config.train.lr_schedule) == ("sgd", "constant")
     assert config.rounds is None
 
@@ -83,7 +85,7 @@ def test_what_is_said_beats_the_preset(name):
         train=TrainConfig(local_epochs=2, batch_size=9, optimizer="sgd", lr_schedule="cosine"),
         server=ServerConfig(optimizer="fedadam", beta1=0.5),
         selection=SelectionConfig(kind="vanilla", pool_size=4),
-        pruning=PruningConfig(delta_r=6, r_stop=11, budgets="erk", flow_floor=0.5),
+        pruning=PruningConfig(delta_r=6, r_stop=11, budgets="erk", flow_floor=0.5, rescale=0.5),
     )
     assert resolve(said) == said
     assert hash(resolve(said)) == hash(said)

@@ -7,7 +7,7 @@ import fedtiny
 from fedtiny import methods
 from fedtiny.config import PruningConfig, SelectionConfig
 from fedtiny.cost.workload import layer_flow_of
-from fedtiny.errors import FedTinyError
+from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.federation.rounds import prepare
 from fedtiny.runs.formatting import unused_settings
 from fedtiny.runs.reporter import Silent
@@ -69,16 +69,31 @@ def test_fedtiny_flow_without_selection_has_synflow_s_mask():
 
 
 @pytest.mark.parametrize("method", ["synflow", "fedtiny", "fedtiny_flow", "set"])
-def test_what_is_left_of_a_layer_can_keep_the_layer_s_norm(method):
+def test_what_is_left_of_a_filter_can_keep_the_filter_s_norm(method):
     plain, scaled = (prepared(method, "uniform", pruning={"rescale": on}) for on in (0, 1))
     theta, other = scaled.server.theta, plain.server.theta
     assert theta.mask == other.mask
     dense = lab(settings(method="fedavg", density=1.0)).server.theta
     for layer in theta.mask:
-        norms = [np.linalg.norm(own.kept(layer)) for own in (theta, dense, other)]
-        assert norms[0] == pytest.approx(norms[1], rel=1e-5)
-        assert norms[0] > norms[2]
+        norms, wanted, less = (filter_norms(own, layer) for own in (theta, dense, other))
+        left = norms > 0
+        assert left.any()
+        assert norms[left] == pytest.approx(wanted[left], rel=1e-5)
+        assert np.all(norms[left] > 0.999 * less[left])
+        assert norms.sum() > less.sum()
     assert np.array_equal(theta.vector[theta.mask.count :], other.vector[other.mask.count :])
+
+
+def test_statistics_that_selection_measured_cannot_be_both_rescaled_and_frozen():
+    rescaled = {"pruning": {"rescale": 1}, "train": {"freeze_bn": 0.0}}
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        prepared("fedtiny", "uniform", **rescaled)
+    assert prepared("fedtiny_flow", "uniform", **rescaled).server.coarse_pruned
+
+
+def filter_norms(theta, layer):
+    weights = theta.tensor(layer)
+    return np.linalg.norm(weights.reshape(len(weights), -1), axis=1)
 
 
 @pytest.mark.parametrize("budgets", ["erk", "flow"])

@@ -36,14 +36,25 @@ def test_a_new_mask_checked_by_hand():
 
 
 def test_norms_of_another_checked_by_hand():
-    dense = Theta.from_tensors(TENSORS | {"w": np.array([3.0, 0.0, 4.0])}, Mask.full(THREE_WEIGHTS))
-    one = dense.remasked(Mask(THREE_WEIGHTS, {"w": [0]}))
-    assert one.with_norms_of(dense).vector.tolist() == [5, 0.5, 0.25]
-    assert one.with_norms_of(dense, power=0).vector.tolist() == one.vector.tolist()
-    assert one.with_norms_of(dense, 0.5).vector[0] == pytest.approx(3 * (5 / 3) ** 0.5)
-    empty = dense.remasked(Mask(THREE_WEIGHTS, {"w": [1]}))
-    assert empty.with_norms_of(dense).vector.tolist() == [0, 0.5, 0.25]
-    assert one.with_norms_of(empty).vector.tolist() == one.vector.tolist()
+    two_units = anatomy_of({"w": (2, 3)}, {"bias": (1,)})
+    tensors = {"w": np.array([[3.0, 0.0, 4.0], [0.0, 6.0, 8.0]]), "bias": np.array([0.5])}
+    dense = Theta.from_tensors(tensors, Mask.full(two_units))
+    one_each = dense.remasked(Mask(two_units, {"w": [0, 5]}))
+    assert one_each.with_norms_of(dense).vector.tolist() == [5, 10, 0.5]
+    assert one_each.with_norms_of(dense, power=0).vector.tolist() == [3, 8, 0.5]
+    halfway = one_each.with_norms_of(dense, 0.5).vector.tolist()
+    assert halfway == pytest.approx([3 * (5 / 3) ** 0.5, 8 * (10 / 8) ** 0.5, 0.5])
+
+
+def test_a_unit_of_zeros_and_one_without_weights_keep_their_norms():
+    two_units = anatomy_of({"w": (2, 2)}, {"bias": (1,)})
+    tensors = {"w": np.array([[0.0, 2.0], [3.0, 4.0]]), "bias": np.array([0.5])}
+    dense = Theta.from_tensors(tensors, Mask.full(two_units))
+    zero = dense.remasked(Mask(two_units, {"w": [0, 2]}))  # of the first unit only its zero
+    assert zero.with_norms_of(dense).vector.tolist() == [0, 5, 0.5]
+    second = dense.remasked(Mask(two_units, {"w": [2]}))
+    assert second.with_norms_of(dense).vector.tolist() == [5, 0.5]
+    assert dense.with_norms_of(zero).vector.tolist() == pytest.approx([0, 2, 1.8, 2.4, 0.5])
 
 
 @given(thetas())

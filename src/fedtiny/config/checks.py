@@ -113,11 +113,6 @@ def complaints(config: "Config") -> Iterator[str]:
     yield from _secure_complaints(config)
     yield from _privacy_complaints(config)
     yield from _share_complaints(config)
-    if config.pruning.rescale and config.train.freeze_bn == 0:
-        yield (
-            "--pruning.rescale changes what batch norm measures, and --train.freeze-bn 0 never "
-            "measures it; leave one of them out"
-        )
     if selection.variance != "mean" and selection.passes != 1:
         yield "--selection.variance pooled takes one pass; leave --selection.passes at 1"
     if selection.pool is not None and not _are_kinds(selection.pool.split(",")):

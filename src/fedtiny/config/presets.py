@@ -37,7 +37,7 @@ RECIPE: dict[str, Any] = {
     "train": {"optimizer": "adam", "lr_schedule": "constant"},
     "server": {"optimizer": "fedavg", "beta1": 0.9},
     "selection": {"kind": "adaptive_bn"},
-    "pruning": {"budgets": "uniform", "flow_floor": 0.0},
+    "pruning": {"budgets": "uniform", "flow_floor": 0.0, "rescale": 0.0},
 }
 """What the paper trains with, whatever the data."""
 RECIPES: dict[str, dict[str, Any]] = {
@@ -45,7 +45,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "train": {"optimizer": "sgd", "lr_schedule": "cosine"},
         "server": {"optimizer": "fedavgm", "beta1": 0.7},
         "selection": {"kind": "none"},
-        "pruning": {"budgets": "flow", "flow_floor": 1.0},
+        "pruning": {"budgets": "flow", "flow_floor": 1.0, "rescale": 1.0},
     },
 }
 """Methods that train with another; the other settings of RECIPE are as there."""
@@ -89,6 +89,7 @@ class ResolvedPruning(PruningConfig):
     r_stop: int
     budgets: Literal["uniform", "erk", "flow", "global"]
     flow_floor: float
+    rescale: float
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

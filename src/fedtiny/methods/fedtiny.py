@@ -61,6 +61,12 @@ class FedTiny(Method):
                 "own, which differential privacy cannot hide; use random or shared"
             )
         self._check_extrusion()
+        adapts = self._selection(param_spec) == "adaptive_bn"
+        if adapts and self.config.pruning.rescale and self.config.train.freeze_bn == 0:
+            raise ConfigError(
+                "--pruning.rescale changes what adaptive BN selection has measured, and "
+                "--train.freeze-bn 0 never measures it again; leave one of them out"
+            )
         if "flow" in self.kinds and self.flow is None:
             raise ModelError(
                 "the network cannot be built anew to measure its synaptic flow; leave 'flow' out "

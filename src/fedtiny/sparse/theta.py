@@ -98,16 +98,28 @@ class Theta:
         return Theta(mask, np.concatenate([*layers, self.vector[self.mask.count :]]))
 
     def with_norms_of(self, other: "Theta", power: float = 1.0) -> "Theta":
-        """The same model, the kept weights of each layer scaled to the norm of another's layer.
+        """The same model, the kept weights of each unit scaled to the norm of another's unit.
 
-        With a lower power they go a part of the way: to the square root of the ratio at 0.5.
+        A unit is a filter or an output: a place on the first axis of a layer's weights. With a
+        lower power they go a part of the way: to the square root of the ratio at 0.5.
         """
         vector = self.vector.copy()
         for layer in self.mask:
-            own, wanted = (_square_sum(theta.kept(layer)) for theta in (self, other))
-            if own > 0 and wanted > 0:
-                vector[self.places[layer]] *= np.float32((wanted / own) ** (power / 2))
+            own, wanted = self._unit_norms(layer), other._unit_norms(layer)
+            scales = np.ones_like(own)
+            both = (own > 0) & (wanted > 0)
+            scales[both] = (wanted[both] / own[both]) ** power
+            vector[self.places[layer]] = self.kept(layer) * scales[self._units(layer)]
         return Theta(self.mask, vector)
+
+    def _units(self, layer: str) -> Indices:
+        """The unit of each kept weight of a layer."""
+        shape = self.param_spec.prunable[layer]
+        return self.mask.indices(layer) // int(np.prod(shape[1:]))
+
+    def _unit_norms(self, layer: str) -> NDArray[np.float64]:
+        squares = np.square(self.kept(layer), dtype=np.float64)
+        return np.sqrt(np.bincount(self._units(layer), squares, self.param_spec.prunable[layer][0]))
 
     def _at(self, layer: str, positions: Indices) -> Floats:
         """The layer's values at sorted positions, zero where a weight is pruned."""
@@ -125,10 +137,6 @@ class Theta:
                 raise ValueError(f"{name} is not a dense tensor of the model")
             vector[self.places[name]] = _flat(name, values, self.param_spec)
         return Theta(self.mask, vector)
-
-
-def _square_sum(values: Floats) -> float:
-    return float(np.square(values, dtype=np.float64).sum())
 
 
 def is_usable(vector: Floats) -> bool:
