@@ -88,6 +88,28 @@ def test_the_projections_of_known_networks(model, projections):
     assert graph.projections == projections
 
 
+@pytest.mark.parametrize(
+    ("model", "left_out"),
+    [
+        ("resnet18", {"fc"}),
+        ("vgg11", {"head.2", "head.5", "head.8"}),
+        ("lenet5", {"conv1", "conv2", "fc1", "fc2", "fc3"}),
+    ],
+)
+def test_batch_norm_follows_convolutions_of_known_networks(model, left_out):
+    graph = trace(models.build(model, (3, 32, 32), 10), (3, 32, 32))
+    assert {*graph.weight_shapes} - graph.normalized == left_out
+
+
+def test_a_layer_that_another_step_reads_too_is_not_normalized():
+    net = Builder((2, 8, 6))
+    both = net.convolution("both", 0, 4, kernel=(1, 1))
+    alone = net.convolution("alone", 0, 4, kernel=(1, 1))
+    sums = net.add(net.batch_norm("b1", both), both)
+    net.linear("fc", net.flatten(net.add(sums, net.batch_norm("b2", alone))), 3)
+    assert net.graph.normalized == {"alone"}
+
+
 def test_a_graph_cannot_be_changed():
     graph = small().graph
     with pytest.raises(FrozenInstanceError):

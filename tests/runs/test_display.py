@@ -311,6 +311,21 @@ def test_a_run_says_that_its_flow_is_normalized(tmp_path, model, asked, told):
 
 
 @pytest.mark.parametrize(
+    ("method", "model", "power", "told"),
+    [
+        ("fl_pqsu", "lenet5", 1.0, True),
+        ("fl_pqsu", "lenet5", 0.0, False),
+        ("fl_pqsu", "resnet8", 1.0, False),
+        ("fedtiny_flow", "lenet5", None, False),
+    ],
+)
+def test_a_run_says_that_no_filter_is_rescaled(tmp_path, method, model, power, told):
+    pruning = {"rescale": power, "iterations": 2}
+    config = tiny(method=method, model=model, width=None, rounds=1, pruning=pruning)
+    assert ("without effect: --pruning.rescale" in shown(config, tmp_path / "run")) == told
+
+
+@pytest.mark.parametrize(
     ("model", "floor", "told"),
     [("lenet5", 0.5, True), ("lenet5", 0.0, False), ("resnet8", 1, False)],
 )

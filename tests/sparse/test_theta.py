@@ -40,9 +40,10 @@ def test_norms_of_another_checked_by_hand():
     tensors = {"w": np.array([[3.0, 0.0, 4.0], [0.0, 6.0, 8.0]]), "bias": np.array([0.5])}
     dense = Theta.from_tensors(tensors, Mask.full(two_units))
     one_each = dense.remasked(Mask(two_units, {"w": [0, 5]}))
-    assert one_each.with_norms_of(dense).vector.tolist() == [5, 10, 0.5]
-    assert one_each.with_norms_of(dense, power=0).vector.tolist() == [3, 8, 0.5]
-    halfway = one_each.with_norms_of(dense, 0.5).vector.tolist()
+    assert one_each.with_norms_of(dense, ["w"]).vector.tolist() == [5, 10, 0.5]
+    assert one_each.with_norms_of(dense, []).vector.tolist() == [3, 8, 0.5]
+    assert one_each.with_norms_of(dense, ["w"], power=0).vector.tolist() == [3, 8, 0.5]
+    halfway = one_each.with_norms_of(dense, ["w"], 0.5).vector.tolist()
     assert halfway == pytest.approx([3 * (5 / 3) ** 0.5, 8 * (10 / 8) ** 0.5, 0.5])
 
 
@@ -51,15 +52,17 @@ def test_a_unit_of_zeros_and_one_without_weights_keep_their_norms():
     tensors = {"w": np.array([[0.0, 2.0], [3.0, 4.0]]), "bias": np.array([0.5])}
     dense = Theta.from_tensors(tensors, Mask.full(two_units))
     zero = dense.remasked(Mask(two_units, {"w": [0, 2]}))  # of the first unit only its zero
-    assert zero.with_norms_of(dense).vector.tolist() == [0, 5, 0.5]
+    assert zero.with_norms_of(dense, ["w"]).vector.tolist() == [0, 5, 0.5]
     second = dense.remasked(Mask(two_units, {"w": [2]}))
-    assert second.with_norms_of(dense).vector.tolist() == [5, 0.5]
-    assert dense.with_norms_of(zero).vector.tolist() == pytest.approx([0, 2, 1.8, 2.4, 0.5])
+    assert second.with_norms_of(dense, ["w"]).vector.tolist() == [5, 0.5]
+    assert dense.with_norms_of(zero, ["w"]).vector.tolist() == pytest.approx([0, 2, 1.8, 2.4, 0.5])
 
 
 @given(thetas())
 def test_a_model_has_its_own_norms(theta):
-    assert np.array_equal(theta.with_norms_of(theta).vector, theta.vector, equal_nan=True)
+    assert np.array_equal(
+        theta.with_norms_of(theta, theta.mask).vector, theta.vector, equal_nan=True
+    )
 
 
 @pytest.mark.parametrize(

@@ -255,8 +255,9 @@ class PruningConfig(Settings):
     iterations: int = 100
     """SNIP, SynFlow, budgets `flow`: steps of pruning at the start."""
     rescale: float | None = None
-    """Scale what pruning at the start leaves of a filter by the ratio of the norm that it had to
-    its own, to this power: 1 restores the norm, 0 leaves it. Default: 0; of fedtiny_flow 1."""
+    """Scale what pruning at the start leaves of a filter before batch norm by the ratio of the norm
+    that it had to its own, to this power: 1 restores the norm, 0 leaves it. Default: 0; of
+    fedtiny_flow 1."""
     growth: Literal["gradient", "fisher", "votes", "random", "shared"] | None = None
     """FedTiny: what is grown: the largest averaged gradients, those over the root of their Fisher
     information, what most devices vote for, at random, or the largest of a few random positions

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny.graph.ir import Graph
+from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.theta import Theta
 
 LayerArrays = Mapping[str, NDArray[np.floating]]
@@ -34,3 +35,10 @@ class PublicSet(Protocol):
 
     def hessian_gradient(self, theta: Theta) -> LayerArrays:
         """The Hessian times the gradient of the loss on all of D_s (GraSP)."""
+
+
+def before_batch_norm(public: PublicSet | None, param_spec: ParamSpec) -> list[str]:
+    """The prunable layers that only batch norm reads; none if the network has no graph."""
+    graph = public.graph if public else None
+    found = {f"{layer}.weight" for layer in graph.normalized} if graph else set()
+    return [layer for layer in param_spec.prunable if layer in found]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fedtiny.errors import FedTinyError
 from fedtiny.federation import averaging, private, server_optimizer
 from fedtiny.federation.method import Method
+from fedtiny.federation.public import before_batch_norm
 from fedtiny.federation.server import FINAL, Server
 from fedtiny.federation.transport import REDUCERS, Outcome
 from fedtiny.sparse.adjust import Changes, mask_changes
@@ -57,7 +58,8 @@ def prepare(server: Server, method: Method) -> None:
         before = server.theta
         method.coarse_prune(server)
         if power := server.config.pruning.rescale:
-            server.theta = server.theta.with_norms_of(before, power)
+            layers = before_batch_norm(server.public, server.param_spec)
+            server.theta = server.theta.with_norms_of(before, layers, power)
         _check_density(server, method, "before the first round")
     server.coarse_pruned = True
 

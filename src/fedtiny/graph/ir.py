@@ -131,6 +131,20 @@ class Graph:
                     found.add(self.nodes[layer].name)
         return frozenset(found)
 
+    @cached_property
+    def normalized(self) -> frozenset[str]:
+        """The layers that only batch norm reads: it undoes the scale of each of their filters.
+
+        Not transposed ones, whose weights are in the order of what they read.
+        """
+        others = {
+            node.name
+            for number, node in self.layers.items()
+            if node.kind == Kind.TRANSPOSED_CONVOLUTION
+            or {self.nodes[reader].kind for reader in self.readers[number]} != {Kind.BATCH_NORM}
+        }
+        return frozenset(node.name for node in self.layers.values() if node.name not in others)
+
     def _layer_before(self, number: int) -> int | None:
         """The layer that leads to a node, and nowhere else, by steps that read one thing each."""
         while len(self.readers[number]) == len(self.nodes[number].inputs) == 1:

@@ -336,6 +336,18 @@ def flow_lines(config: Config, flow: LayerFlow) -> Iterator[str]:
         yield "without effect: --pruning.flow-floor (the network has no projection shortcuts)"
 
 
+NOT_RESCALED = (
+    "without effect: --pruning.rescale (batch norm follows no layer that is pruned, as far as the "
+    "network can be traced)"
+)
+
+
+def asks_to_rescale(config: Config) -> bool:
+    """Whether rescaling was asked for, which the method does not have of its own."""
+    own = recipe_of(config.method)["pruning"]["rescale"]
+    return config.pruning.rescale not in (0, own)
+
+
 def unused_settings(*configs: Config) -> list[str]:
     """What was set and changes nothing, each reason in a line; every line once.
 

@@ -7,6 +7,7 @@ from rich import progress
 from rich.console import Console
 
 from fedtiny.errors import can_retry, named
+from fedtiny.federation.public import before_batch_norm
 from fedtiny.process import Stopped
 from fedtiny.runs import formatting
 from fedtiny.runs.assembly import Assembly
@@ -85,6 +86,9 @@ class Lines:
         if assembly.method.needs_flow and assembly.method.flow:
             for line in formatting.flow_lines(config, assembly.method.flow):
                 self._say(line)
+        layers = before_batch_norm(server.public, server.param_spec)
+        if formatting.asks_to_rescale(config) and not layers:
+            self._say(formatting.NOT_RESCALED)
         if config.data.validation:
             self._say(formatting.VALIDATING)
         if config.simulator == "gpu" and not has_gpu():

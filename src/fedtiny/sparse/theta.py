@@ -1,7 +1,7 @@
 """The parameters of a sparse model."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -97,14 +97,14 @@ class Theta:
         layers = [self.kept(layer)[chosen[layer]] for layer in self.mask]
         return Theta(mask, np.concatenate([*layers, self.vector[self.mask.count :]]))
 
-    def with_norms_of(self, other: "Theta", power: float = 1.0) -> "Theta":
+    def with_norms_of(self, other: "Theta", layers: Iterable[str], power: float = 1.0) -> "Theta":
         """The same model, the kept weights of each unit scaled to the norm of another's unit.
 
         A unit is a filter or an output: a place on the first axis of a layer's weights. With a
         lower power they go a part of the way: to the square root of the ratio at 0.5.
         """
         vector = self.vector.copy()
-        for layer in self.mask:
+        for layer in layers:
             own, wanted = self._unit_norms(layer), other._unit_norms(layer)
             scales = np.ones_like(own)
             both = (own > 0) & (wanted > 0)
