@@ -110,6 +110,18 @@ def test_a_layer_that_another_step_reads_too_is_not_normalized():
     assert net.graph.normalized == {"alone"}
 
 
+def test_a_layer_that_runs_twice_is_normalized_if_each_run_is():
+    def twice(*, both):
+        net = Builder((2, 8, 6))
+        first = net.batch_norm("b1", net.convolution("again", 0, 2, kernel=(1, 1)))
+        second = net.convolution("again", first, 2, kernel=(1, 1))
+        net.linear("fc", net.flatten(net.batch_norm("b2", second) if both else second), 3)
+        return net.graph.normalized
+
+    assert twice(both=True) == {"again"}
+    assert twice(both=False) == set()
+
+
 def test_a_graph_cannot_be_changed():
     graph = small().graph
     with pytest.raises(FrozenInstanceError):

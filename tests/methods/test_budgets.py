@@ -1,5 +1,7 @@
 """Every method under every layer budget: exact counts, FLOPs, and the same bytes after resuming."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from fedtiny import methods
 from fedtiny.config import PruningConfig, SelectionConfig
 from fedtiny.cost.workload import layer_flow_of
 from fedtiny.errors import ConfigError, FedTinyError
+from fedtiny.federation.public import before_batch_norm
 from fedtiny.federation.rounds import prepare
 from fedtiny.runs.formatting import unused_settings
 from fedtiny.runs.reporter import Silent
@@ -86,10 +89,22 @@ def test_what_is_left_of_a_filter_can_keep_the_filter_s_norm(method):
 
 
 def test_statistics_that_selection_measured_cannot_be_both_rescaled_and_frozen():
-    rescaled = {"pruning": {"rescale": 1}, "train": {"freeze_bn": 0.0}}
-    with pytest.raises(ConfigError, match="leave one of them out"):
-        prepared("fedtiny", "uniform", **rescaled)
-    assert prepared("fedtiny_flow", "uniform", **rescaled).server.coarse_pruned
+    frozen = {"train": {"freeze_bn": 0.0}}
+    with pytest.raises(ConfigError, match="rescale 0"):
+        prepared("fedtiny", "uniform", pruning={"rescale": 1}, **frozen)
+    with pytest.raises(ConfigError, match="rescale 0"):
+        prepared("fedtiny_flow", "flow", selection={"kind": "adaptive_bn"}, **frozen)
+    selects_nothing = prepared("fedtiny_flow", "flow", selection={"kind": "none"}, **frozen)
+    assert selects_nothing.config.pruning.rescale == 1
+
+
+def test_what_batch_norm_reads_is_not_known_without_a_graph():
+    bench = prepared("synflow", "uniform")
+    public, param_spec = bench.server.public, bench.server.param_spec
+    assert before_batch_norm(public, param_spec) == ["conv1.weight", "conv2.weight"]
+    assert before_batch_norm(None, param_spec) == []
+    untraced = SimpleNamespace(graph=None)
+    assert before_batch_norm(untraced, param_spec) == []
 
 
 def filter_norms(theta, layer):

@@ -316,7 +316,8 @@ def test_a_run_says_that_its_flow_is_normalized(tmp_path, model, asked, told):
         ("fl_pqsu", "lenet5", 1.0, True),
         ("fl_pqsu", "lenet5", 0.0, False),
         ("fl_pqsu", "resnet8", 1.0, False),
-        ("fedtiny_flow", "lenet5", None, False),
+        ("fedtiny_flow", "lenet5", None, False),  # has no batch norm
+        ("fedavg", "resnet8", 1.0, True),  # prunes nothing
     ],
 )
 def test_a_run_says_that_no_filter_is_rescaled(tmp_path, method, model, power, told):

@@ -133,15 +133,11 @@ class Graph:
 
     @cached_property
     def normalized(self) -> frozenset[str]:
-        """The layers that only batch norm reads: it undoes the scale of each of their filters.
-
-        Not transposed ones, whose weights are in the order of what they read.
-        """
+        """The layers that only batch norm reads, which undoes the scale of their filters."""
         others = {
             node.name
             for number, node in self.layers.items()
-            if node.kind == Kind.TRANSPOSED_CONVOLUTION
-            or {self.nodes[reader].kind for reader in self.readers[number]} != {Kind.BATCH_NORM}
+            if {self.nodes[reader].kind for reader in self.readers[number]} != {Kind.BATCH_NORM}
         }
         return frozenset(node.name for node in self.layers.values() if node.name not in others)
 

@@ -64,8 +64,8 @@ class FedTiny(Method):
         adapts = self._selection(param_spec) == "adaptive_bn"
         if adapts and self.config.pruning.rescale and self.config.train.freeze_bn == 0:
             raise ConfigError(
-                "--pruning.rescale changes what adaptive BN selection has measured, and "
-                "--train.freeze-bn 0 never measures it again; leave one of them out"
+                "--train.freeze-bn 0 keeps what adaptive BN selection has measured, which "
+                "rescaling changes; set --pruning.rescale 0, or a higher --train.freeze-bn"
             )
         if "flow" in self.kinds and self.flow is None:
             raise ModelError(

@@ -1,6 +1,6 @@
 """How numbers and tables of a run are put for a reader; shared by the live display and inspect."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -315,6 +315,7 @@ OWN_SETTINGS = {
     **dict.fromkeys(("pruning.granularity", "pruning.order"), ("fedtiny",)),
     "pruning.extrude": ("fedtiny", "set"),
     "pruning.draw": ("fedrts",),
+    "pruning.rescale": tuple({*methods.OURS} - {"fedavg", "lotteryfl", "small_model"}),
     **dict.fromkeys(("selection.pool", "selection.tolerance"), ("fedtiny", "fedtiny_flow")),
 }
 """Settings that some of our methods go by, and which; others keep their masks or have one rule."""
@@ -331,21 +332,24 @@ def flow_lines(config: Config, flow: LayerFlow) -> Iterator[str]:
     """What the network makes of the settings of synaptic flow."""
     if flow.normalized:
         yield "synaptic flow is normalized unit by unit (--pruning.flow-normalize)"
-    own = recipe_of(config.method)["pruning"]["flow_floor"]
-    if config.pruning.flow_floor not in (0, own) and not flow.floors:
+    if _is_asked_for(config, "flow_floor") and not flow.floors:
         yield "without effect: --pruning.flow-floor (the network has no projection shortcuts)"
 
 
-NOT_RESCALED = (
-    "without effect: --pruning.rescale (batch norm follows no layer that is pruned, as far as the "
-    "network can be traced)"
-)
+def rescale_lines(config: Config, param_spec: ParamSpec, layers: Collection[str]) -> Iterator[str]:
+    """That nothing is rescaled, if it was to be, or might have been in a network with a graph."""
+    expected = param_spec.norms or _is_asked_for(config, "rescale")
+    if config.pruning.rescale and expected and not layers:
+        yield (
+            "without effect: --pruning.rescale (as far as the network can be traced, no pruned "
+            "layer is read by batch norm alone)"
+        )
 
 
-def asks_to_rescale(config: Config) -> bool:
-    """Whether rescaling was asked for, which the method does not have of its own."""
-    own = recipe_of(config.method)["pruning"]["rescale"]
-    return config.pruning.rescale not in (0, own)
+def _is_asked_for(config: Config, setting: str) -> bool:
+    """Whether a setting of pruning is neither off nor what the method has of its own."""
+    own = recipe_of(config.method)["pruning"][setting]
+    return getattr(config.pruning, setting) not in (0, own)
 
 
 def unused_settings(*configs: Config) -> list[str]:

@@ -86,9 +86,10 @@ class Lines:
         if assembly.method.needs_flow and assembly.method.flow:
             for line in formatting.flow_lines(config, assembly.method.flow):
                 self._say(line)
-        layers = before_batch_norm(server.public, server.param_spec)
-        if formatting.asks_to_rescale(config) and not layers:
-            self._say(formatting.NOT_RESCALED)
+        if config.pruning.rescale:
+            layers = before_batch_norm(server.public, server.param_spec)
+            for line in formatting.rescale_lines(config, server.param_spec, layers):
+                self._say(line)
         if config.data.validation:
             self._say(formatting.VALIDATING)
         if config.simulator == "gpu" and not has_gpu():
