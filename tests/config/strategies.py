@@ -132,7 +132,7 @@ def configs():
             flow_beta=st.floats(0, 2),
             flow_floor=maybe(st.floats(0, 1)),
             flow_normalize=st.sampled_from(["never", "auto", "always"]),
-            rescale=maybe(st.floats(0, 1)),
+            rescale=maybe(st.floats(0, 1) | st.just("auto")),
             iterations=COUNTS,
         ),
         robustness=st.builds(

@@ -50,7 +50,7 @@ def test_a_method_has_a_recipe_of_its_own_and_what_is_said_beats_it():
     assert (config.train.optimizer, config.train.lr_schedule) == ("sgd", "cosine")
     assert (config.server.optimizer, config.server.beta1) == ("fedavgm", 0.7)
     assert (config.pruning.budgets, config.pruning.flow_floor) == ("flow", 1)
-    assert (config.pruning.rescale, resolve(Config()).pruning.rescale) == (1, 0)
+    assert (config.pruning.rescale, resolve(Config()).pruning.rescale) == ("auto", 0)
     assert config.selection.kind == "none"
     assert resolve(Config()).selection.kind == "adaptive_bn"
     assert resolve(Config()).pruning.flow_floor == 0

@@ -95,7 +95,16 @@ def test_statistics_that_selection_measured_cannot_be_both_rescaled_and_frozen()
     with pytest.raises(ConfigError, match="rescale 0"):
         prepared("fedtiny_flow", "flow", selection={"kind": "adaptive_bn"}, **frozen)
     selects_nothing = prepared("fedtiny_flow", "flow", selection={"kind": "none"}, **frozen)
-    assert selects_nothing.config.pruning.rescale == 1
+    assert selects_nothing.method.rescale == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "normalize", "power"),
+    [(None, "never", 1), (None, "always", 0), (0.5, "always", 0.5), (0.0, "never", 0)],
+)
+def test_filters_are_rescaled_by_default_unless_flow_is_normalized(asked, normalize, power):
+    pruning = {"rescale": asked, "flow_normalize": normalize}
+    assert prepared("fedtiny_flow", "flow", pruning=pruning).method.rescale == power
 
 
 def test_what_batch_norm_reads_is_not_known_without_a_graph():

@@ -45,7 +45,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "train": {"optimizer": "sgd", "lr_schedule": "cosine"},
         "server": {"optimizer": "fedavgm", "beta1": 0.7},
         "selection": {"kind": "none"},
-        "pruning": {"budgets": "flow", "flow_floor": 1.0, "rescale": 1.0},
+        "pruning": {"budgets": "flow", "flow_floor": 1.0, "rescale": "auto"},
     },
 }
 """Methods that train with another; the other settings of RECIPE are as there."""
@@ -89,7 +89,7 @@ class ResolvedPruning(PruningConfig):
     r_stop: int
     budgets: Literal["uniform", "erk", "flow", "global"]
     flow_floor: float
-    rescale: float
+    rescale: float | Literal["auto"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

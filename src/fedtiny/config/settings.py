@@ -254,10 +254,10 @@ class PruningConfig(Settings):
     keeps more of its units; auto: in networks that are one chain of layers."""
     iterations: int = 100
     """SNIP, SynFlow, budgets `flow`: steps of pruning at the start."""
-    rescale: float | None = None
+    rescale: float | Literal["auto"] | None = None
     """Scale what pruning at the start leaves of a filter before batch norm by the ratio of the norm
-    that it had to its own, to this power: 1 restores the norm, 0 leaves it. Default: 0; of
-    fedtiny_flow 1."""
+    that it had to its own, to this power: 1 restores the norm, 0 leaves it; auto: 1, but 0 if flow
+    is normalized. Default: 0; of fedtiny_flow auto."""
     growth: Literal["gradient", "fisher", "votes", "random", "shared"] | None = None
     """FedTiny: what is grown: the largest averaged gradients, those over the root of their Fisher
     information, what most devices vote for, at random, or the largest of a few random positions

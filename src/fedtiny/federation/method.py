@@ -100,6 +100,14 @@ class Method:
         """Whether layer counts by synaptic flow are asked for."""
         return self.config.pruning.budgets == "flow"
 
+    @property
+    def rescale(self) -> float:
+        """How far filters get back the norm that they had before pruning (--pruning.rescale)."""
+        asked = self.config.pruning.rescale
+        if asked == "auto":
+            return 0.0 if self.flow is not None and self.flow.normalized else 1.0
+        return asked
+
     def first_counts(self, param_spec: ParamSpec) -> Counts:
         """The layer counts of the first sparse model, as the cost model takes them."""
         return self.layer_counts(param_spec)

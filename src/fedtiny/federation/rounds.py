@@ -57,7 +57,7 @@ def prepare(server: Server, method: Method) -> None:
         private.begin(server, len(method.coarse_requests(server.param_spec)))
         before = server.theta
         method.coarse_prune(server)
-        if power := server.config.pruning.rescale:
+        if power := method.rescale:
             layers = before_batch_norm(server.public, server.param_spec)
             server.theta = server.theta.with_norms_of(before, layers, power)
         _check_density(server, method, "before the first round")

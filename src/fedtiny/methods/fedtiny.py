@@ -62,7 +62,7 @@ class FedTiny(Method):
             )
         self._check_extrusion()
         adapts = self._selection(param_spec) == "adaptive_bn"
-        if adapts and self.config.pruning.rescale and self.config.train.freeze_bn == 0:
+        if adapts and self.rescale and self.config.train.freeze_bn == 0:
             raise ConfigError(
                 "--train.freeze-bn 0 keeps what adaptive BN selection has measured, which "
                 "rescaling changes; set --pruning.rescale 0, or a higher --train.freeze-bn"

@@ -337,9 +337,8 @@ def flow_lines(config: Config, flow: LayerFlow) -> Iterator[str]:
 
 
 def rescale_lines(config: Config, param_spec: ParamSpec, layers: Collection[str]) -> Iterator[str]:
-    """That nothing is rescaled, if it was to be, or might have been in a network with a graph."""
-    expected = param_spec.norms or _is_asked_for(config, "rescale")
-    if config.pruning.rescale and expected and not layers:
+    """That no layer is rescaled, though it was asked for or there is batch norm to do so."""
+    if not layers and (param_spec.norms or _is_asked_for(config, "rescale")):
         yield (
             "without effect: --pruning.rescale (as far as the network can be traced, no pruned "
             "layer is read by batch norm alone)"

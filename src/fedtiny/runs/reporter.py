@@ -86,7 +86,7 @@ class Lines:
         if assembly.method.needs_flow and assembly.method.flow:
             for line in formatting.flow_lines(config, assembly.method.flow):
                 self._say(line)
-        if config.pruning.rescale:
+        if assembly.method.rescale:
             layers = before_batch_norm(server.public, server.param_spec)
             for line in formatting.rescale_lines(config, server.param_spec, layers):
                 self._say(line)
