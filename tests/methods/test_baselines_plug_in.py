@@ -151,7 +151,7 @@ def test_every_hook_is_documented():
     told = set(re.findall(r"^\| `(\w+)\(", DOCS.read_text(), re.MULTILINE))
     own = {name for name in vars(methods.Method) if not name.startswith("_")}
     attributes = {"dense", "reducer", "granularity", "schedule", "pruning_numbers", "device_verbs"}
-    attributes |= {"native", "private", "summary", "resolve", "needs_flow", "flow"}
+    attributes |= {"native", "private", "summary", "resolve", "needs_flow", "flow", "rescale"}
     attributes |= {
         "budgets",
         "layer_counts",
