@@ -11,7 +11,6 @@ from fedtiny.drawing.canvas import SMALL, Canvas, Point, Text
 from fedtiny.drawing.panels import MAX_ACROSS, WIDTH, Abscissa, Panel, draw_shares
 from fedtiny.drawing.plot import Key
 from fedtiny.drawing.series import Series
-from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Finished
 from fedtiny.experiments.places import Place, along, in_order
 from fedtiny.experiments.quantities import label, scientific, with_axis
@@ -96,7 +95,7 @@ def panels(results: Results, over: Over = BY_ROUND) -> list[Panel]:
 
     A dense run has no density, so it is in the panels of all densities.
     """
-    varied = line_axis(results.experiment)
+    varied = results.experiment.line_axis
     others = [axis.name for axis in results.experiment.axes if axis.name != varied]
     places = in_order([p for p in results.places if _curve(results, p, over)], others)
     some = [place for place in places if not place.dense] or places
@@ -108,11 +107,6 @@ def panels(results: Results, over: Over = BY_ROUND) -> list[Panel]:
         )
         for place in reversed(shown.values())
     ]
-
-
-def line_axis(experiment: Experiment) -> str:
-    """The axis whose values have a color each."""
-    return experiment.table.best_of or experiment.figure.series or experiment.axes[-1].name
 
 
 def look(results: Results, axis: str, place: Place) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from fedtiny.experiments.reading import require_kind, require_known
 from fedtiny.experiments.scale import BEST_POOL
 
 REQUIRED = {"number": int, "title": str, "source": str, "axes": dict, "table": dict, "figure": dict}
-KEYS = {**REQUIRED, "notes": list, "trains": bool, "base": dict, "order": dict}
+KEYS = {**REQUIRED, "notes": list, "trains": bool, "base": dict, "order": dict, "pareto": dict}
 TABLE_KEYS = {"rows": list, "values": list, "columns": list, "best_of": str}
 FIGURE_KEYS = {"kind": str, "x": str, "y": list, "series": str, "panels": str}
 NAMES = {"kind": ("lines", "bars"), "values": QUANTITIES, "y": QUANTITIES}
@@ -78,6 +78,14 @@ class Experiment:
     trains: bool = True
     base: Flat = field(default_factory=dict)
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pareto: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Lines of accuracy over cost, each through these values of `line_axis`; without any, a line
+    for each value."""
+
+    @property
+    def line_axis(self) -> str:
+        """The axis whose values have a color each."""
+        return self.table.best_of or self.figure.series or self.axes[-1].name
 
     @property
     def quantities(self) -> tuple[str, ...]:
@@ -115,6 +123,7 @@ def _parsed(name: str, document: Mapping[str, Any]) -> Experiment:
     names = [axis.name for axis in axes]
     table = _layout(values["table"], TABLE_KEYS, names, "table", ("rows", "values"))
     figure = _layout(values["figure"], FIGURE_KEYS, names, "figure", ("kind", "x", "y"))
+    pareto = values.get("pareto", {})
     parts = {
         "notes": tuple(map(str, values.get("notes", ()))),
         "base": flattened(values.get("base", {})),
@@ -122,8 +131,10 @@ def _parsed(name: str, document: Mapping[str, Any]) -> Experiment:
         "order": _order(values.get("order", {}), axes),
         "table": TableLayout(**table),
         "figure": FigureLayout(**figure),
+        "pareto": {line: _names(runs, f"pareto.{line}") for line, runs in pareto.items()},
     }
     found = Experiment(name, **values | parts)
+    _require_choices(found)
     for ok, complaint in _demands(found):
         if not ok:
             raise ConfigError(complaint)
@@ -181,9 +192,20 @@ def _order(values: Mapping[str, Any], axes: tuple[Axis, ...]) -> dict[str, tuple
     require_known(values, known, "'order'")
     order = {}
     for axis, listed in values.items():
-        order[axis] = tuple(map(str, require_kind(listed, f"order.{axis}", list)))
+        order[axis] = _names(listed, f"order.{axis}")
         require_known(order[axis], known[axis], f"'order.{axis}'")
     return order
+
+
+def _names(listed: Any, where: str) -> tuple[str, ...]:
+    return tuple(map(str, require_kind(listed, where, list)))
+
+
+def _require_choices(found: Experiment) -> None:
+    """Refuse lines of accuracy over cost through what is on no axis."""
+    (known,) = ([c.name for c in a.choices] for a in found.axes if a.name == found.line_axis)
+    for line, runs in found.pareto.items():
+        require_known(runs, known, f"'pareto.{line}'")
 
 
 def _layout(

@@ -12,13 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
 
-from fedtiny.drawing import files
+from fedtiny.drawing import files, palette
 from fedtiny.drawing import plot as plots
 from fedtiny.drawing.canvas import SMALL, Canvas, Dot, Line, Point, Text
 from fedtiny.drawing.panels import GAP, MAX_ACROSS, TITLE, WIDTH
 from fedtiny.drawing.plot import Axis, Key, Plot
 from fedtiny.drawing.series import Series
-from fedtiny.experiments.curves import bytes_by_mean_round, line_axis, look
+from fedtiny.experiments.curves import bytes_by_mean_round, look
 from fedtiny.experiments.finished import Finished
 from fedtiny.experiments.places import Place, in_order
 from fedtiny.experiments.quantities import QUANTITIES, with_axis
@@ -136,7 +136,7 @@ def _rows(shown: Sequence[Panel], across: int) -> list[list[Panel]]:
 
 def panels(results: Results) -> list[Panel]:
     """Lines are the values of one axis; densities lie on a line; the other axes are rows."""
-    varied = line_axis(results.experiment)
+    varied = results.experiment.line_axis
     axes = [axis.name for axis in results.experiment.axes]
     others = [axis for axis in axes if axis not in (varied, "density")]
     known = in_order([p for p in results.places if results.found.get(p.stem)], axes)
@@ -153,12 +153,24 @@ def panels(results: Results) -> list[Panel]:
 def _lines(results: Results, axis: str, places: Sequence[Place], cost: Cost) -> list[Series]:
     ends: dict[tuple[str, str, str], list[Point]] = {}
     for place in sorted(places, key=lambda place: place.at[axis].rank):
-        if end := _end(results, place, cost):
-            ends.setdefault(look(results, axis, place), []).append(end)
+        line, end = _line(results, axis, place), _end(results, place, cost)
+        if line and end:
+            ends.setdefault(line, []).append(end)
     return [
         Series(name, color, tuple(sorted(points)), form=form)
         for (name, color, form), points in ends.items()
     ]
+
+
+def _line(results: Results, axis: str, place: Place) -> tuple[str, str, str] | None:
+    """The name, color and marker of the line that a place is on."""
+    lines = results.experiment.pareto
+    if not lines:
+        return look(results, axis, place)
+    for number, (name, runs) in enumerate(lines.items()):
+        if str(place.at[axis].value) in runs:
+            return name, palette.method(name), palette.form(name, number)
+    return None
 
 
 def _end(results: Results, place: Place, cost: Cost) -> Point | None:
