@@ -8,7 +8,13 @@ import pytest
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.federation.messages import POOL_RANKS
 from fedtiny.federation.rounds import federate, prepare
-from fedtiny.methods.pool import Candidates, candidate_counts, cut_pool, shared_out
+from fedtiny.methods.pool import (
+    Candidates,
+    candidate_counts,
+    costed_counts,
+    cut_pool,
+    shared_out,
+)
 from fedtiny.methods.selection import choose
 from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.densities import budget, erdos_renyi_kernel, uniform
@@ -204,3 +210,24 @@ def test_a_network_without_batch_norm_has_kinds_too():
     bench = lab(config, model=seeded(PlainNet))
     prepare(bench.server, bench.method)
     assert bench.server.memory["selection"]["kinds"] == ["flow", "flow", "erk", "erk"]
+
+
+# What it costs
+
+
+@pytest.mark.parametrize(
+    ("pool", "more", "estimated"),
+    [
+        ("flow,erk", {}, True),
+        ("erk,magnitude", {}, False),
+        ("flow", {"pruning": {"budgets": "flow"}}, False),
+        ("flow", {"flops_budget": "20%"}, False),
+    ],
+)
+def test_costs_of_flow_that_are_erk_s_are_said_to_be(pool, more, estimated):
+    bench = lab(settings(density=0.1, selection={"pool": pool}, **more))
+    told = " ".join(bench.method.remarks(bench.param_spec))
+    assert ("estimated by ERK's" in told) == estimated
+    asked = costed_counts(bench.method, pool.split(",")[0], bench.param_spec)
+    if estimated:
+        np.testing.assert_array_equal(asked, erdos_renyi_kernel(bench.param_spec, 0.1))

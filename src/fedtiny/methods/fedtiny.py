@@ -15,6 +15,7 @@ from fedtiny.methods.growth import GROWTH, PRIVATE_GROWTH, Growth
 from fedtiny.methods.pool import (
     Candidates,
     candidate_counts,
+    cost_remarks,
     costed_counts,
     cut_pool,
     is_by_magnitude,
@@ -92,7 +93,8 @@ class FedTiny(Method):
             )
 
     def remarks(self, param_spec: ParamSpec) -> tuple[str, ...]:
-        return (*self._selection_remarks(param_spec), *self._growth_remarks())
+        costs = cost_remarks(self, self.kinds)
+        return (*self._selection_remarks(param_spec), *self._growth_remarks(), *costs)
 
     def _selection_remarks(self, param_spec: ParamSpec) -> tuple[str, ...]:
         if self.config.selection.kind == self._selection(param_spec):

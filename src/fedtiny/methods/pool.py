@@ -76,9 +76,23 @@ def costed_counts(method: Method, kind: str, param_spec: ParamSpec) -> Counts:
 
     It is measured where the layer budgets ask for it anyway, or where FLOPs must be exact.
     """
+    return plain_counts(method, "erk" if _is_estimated(method, kind) else kind, param_spec)
+
+
+def cost_remarks(method: Method, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Where the cost model takes ERK's layer counts for flow's."""
+    if not any(_is_estimated(method, kind) for kind in kinds):
+        return ()
+    return (
+        "costs of flow's layers are estimated by ERK's, since measuring flow takes minutes; "
+        "budgets `flow` or a budget of FLOPs measure them",
+    )
+
+
+def _is_estimated(method: Method, kind: str) -> bool:
     config = method.config
     exact = config.pruning.budgets == "flow" or config.flops_budget is not None
-    return plain_counts(method, kind if exact or kind != "flow" else "erk", param_spec)
+    return kind == "flow" and not exact
 
 
 def candidate_counts(
