@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from statistics import fmean
 
 import pytest
 
@@ -169,3 +170,44 @@ def test_single_seeds_are_told_as_measured(method):
     own = [cell for cell in cells if cell["name"].startswith(stem)]
     first, second = (f"{cell['numbers']['accuracy']:.4f}" for cell in own)
     assert f"{first} and {second}" in PAGE.replace("\n", " ")
+
+
+README = (ROOT / "README.md").read_text()
+SHORT = {
+    "CIFAR-10, density 0.001, for FedTiny's operations": ("permille", "cifar10", "1.1x", "uniform"),
+    "CIFAR-10, density 0.001, for ERK's operations": ("permille", "cifar10", "1.35x", "ERK"),
+    "CIFAR-10, density 0.01, for FedTiny's operations": ("percent", "cifar10", "1.1x", "uniform"),
+    "CIFAR-10, density 0.01, for ERK's operations": ("percent", "cifar10", "2.1x", "ERK"),
+    "CIFAR-100, density 0.01, for FedTiny's operations": (
+        *("data_sets", "cifar100", "1.1x", "uniform"),
+    ),
+    "SVHN, density 0.01, for FedTiny's operations": ("data_sets", "svhn", "1.1x", "uniform"),
+}
+"""Rows of the README: experiment, data set, budget of FedTiny-Flow and of the others."""
+
+
+def accuracies(name, data, out):
+    """The accuracies of each run on a data set, over seeds."""
+    folder, file = ROOT / "experiments" / "budgets", BUDGETS["mini"][name]
+    (found,) = results([name], folder, out, "mini", (file,))
+    places = [place for place in found.places if place.config.data.name == data]
+    return {
+        place.at["run"].label: [run.numbers["accuracy"] for run in found.found.get(place.stem, ())]
+        for place in places
+    }
+
+
+def test_the_readme_s_table_of_the_short_schedule_is_measured(tmp_path):
+    header, *told = rows(README.partition("At a short schedule")[2].partition("**Who wins")[0])
+    methods = [name.removesuffix(" (ours)") for name in header.strip("| ").split(" | ")[2:]]
+    assert len(told) == len(SHORT)
+    for row in told:
+        place, seeds, *values = (cell.strip() for cell in row.strip("|").split("|"))
+        name, data, ours, others = SHORT[place]
+        known = accuracies(name, data, tmp_path)
+        for method, value in zip(methods, values, strict=True):
+            own = known.get(f"{method}, {ours if method == 'FedTiny-Flow' else others}", [])
+            assert bool(own) == bool(value)
+            if own:
+                assert float(value.strip("*")) == pytest.approx(fmean(own), abs=0.0005 + 1e-9)
+                assert str(len(own)) in seeds
