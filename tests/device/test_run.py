@@ -1,6 +1,7 @@
 """Federated runs of the digits whose devices are programs: the candidate and masks of Python's."""
 
 import pytest
+from tests.device.link import resident
 from tests.devices.gpu.twins import (
     Twins,
     Watcher,
@@ -10,6 +11,9 @@ from tests.devices.gpu.twins import (
     play,
     quick,
 )
+
+from fedtiny.federation.rounds import federate
+from fedtiny.runs.assembly import assemble
 
 pytestmark = pytest.mark.slow
 SETTINGS = {"device_backend": "native", "rounds": 2}
@@ -63,3 +67,40 @@ def test_a_program_for_arm_among_them(program, foreign_program, at_home, tmp_pat
     assert_the_same_candidate(both)
     assert_near_until_then(both)
     assert_the_same_first_adjustment(both)
+
+
+@pytest.mark.parametrize(
+    ("method", "budget", "density", "limit"),
+    [
+        ("fedtiny", 10_000_000, 0.001, ""),
+        ("fedtiny", 24_000_000, 0.01, "--memory {}"),
+        ("feddst", 10_000_000, 0.001, "--memory {}"),
+        ("feddst", 24_000_000, 0.01, ""),
+    ],
+)
+def test_the_whole_process_of_a_program_stays_within_the_budget(
+    program, method, budget, density, limit
+):
+    """Its code, the arena, messages and images; one with a limit is asked nothing beyond it."""
+    command = f"0-1={program} {limit.format(budget)} {{data}}"
+    config = quick(
+        method=method,
+        width=64,
+        density=density,
+        memory_budget=str(budget),
+        device_backend="native",
+        device={"program": command},
+        fleet={"devices": 2},
+        data={"limit_train": 200, "limit_test": 20},
+        train={"local_epochs": 1, "batch_size": 64, "pretrain_epochs": 0},
+        selection={"pool_size": 20},
+        pruning={"delta_r": 1, "r_stop": 2},
+    )
+    assembly = assemble(config)
+    try:
+        for result in federate(assembly.server, assembly.method, rounds=2):
+            assert not result.outcome.failed
+        peaks = [resident(assembly.executor.remote[n].place.process) for n in (0, 1)]
+    finally:
+        assembly.server.transport.close()
+    assert all(0.4 * budget < peak <= budget for peak in peaks)

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,23 @@ def test_a_run_plans_with_what_a_device_tells():
     tight = config(f"1={COMMAND} {lie}", memory_budget="20MB", memory_model="device")
     with pytest.raises(ConfigError, match=r"more than the budget of 0\.1 MB, at density 0\.1"):
         assemble(tight)
+
+
+def test_a_program_s_code_messages_and_images_are_planned_for_too():
+    asked = assemble(quick(device_backend="native"))
+    asked.server.transport.close()
+    method, param_spec = asked.method, asked.server.param_spec
+    beside = partial(resolve.beside_arena, asked.config, method, param_spec)
+    limited, free = hello(4, 3_000_000), hello(8)
+    found = beside(1000, [limited, free])
+    assert found[8] - found[4] == resolve.IDLE_PROGRAM
+    least = 4 * asked.config.train.batch_size * 64 + resolve.VALUE_BYTES * 1000
+    assert found[4] > least
+    assert beside(2000, [limited])[4] - found[4] == resolve.VALUE_BYTES * 1000
+    model, options = NativeModel(resolve.known_graph(asked.graph)), Options(batch=32)
+    counts = {layer: size // 10 for layer, size in asked.server.theta.mask.counts.items()}
+    whole = model.plan(_with_lanes(options, 8), counts).total
+    assert largest_fit(model, options, counts, {8: whole}).batch == 32
+    assert largest_fit(model, options, counts, {8: whole + found[8]}, found).batch == 32
+    with pytest.raises(FedTinyError, match=r"more than the budget of 1\.0 MB"):
+        largest_fit(model, options, counts, {8: 1_000_000}, found)

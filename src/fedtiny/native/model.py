@@ -7,6 +7,7 @@ from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -311,11 +312,16 @@ def _whole_numbers(name: str, positions: NDArray[Any]) -> NDArray[Any]:
 
 
 def largest_fit(
-    model: NativeModel, options: Options, counts: Mapping[str, int], budgets: Mapping[int, int]
+    model: NativeModel,
+    options: Options,
+    counts: Mapping[str, int],
+    budgets: Mapping[int, int],
+    beside: Mapping[int, int] = MappingProxyType({}),
 ) -> Options:
     """The largest batch up to that of `options` that fits, and how; worked out without taking any.
 
-    `budgets` are bytes by the lanes of the devices, 0 for this processor's own; all must be met. Of
+    `budgets` are bytes by the lanes of the devices, 0 for this processor's own; all must be met.
+    `beside` are bytes that they need outside the arena. Of
     ways that allow the same batch the first is taken: as asked for, with recomputing, with half
     storage, with both. A budget for which no batch is small enough is refused.
     """
@@ -330,7 +336,9 @@ def largest_fit(
         """Bytes by which the device that lacks most of them misses its budget."""
         sized = _sized(way, batch)
         plans = {lanes: model.plan(_with_lanes(sized, lanes), counts) for lanes in budgets}
-        return max(int(plan.total) - budgets[lanes] for lanes, plan in plans.items())
+        return max(
+            int(plan.total) + beside.get(lanes, 0) - budgets[lanes] for lanes, plan in plans.items()
+        )
 
     batches = {way: _largest_batch(partial(excess, way), options.batch) for way in ways}
     best = max(batches, key=batches.__getitem__)

@@ -189,8 +189,8 @@ def assemble(
         if remote:
             opened.enter_context(closing(remote))
         if planning:
-            fits = resolve.budgets_of(config, remote.hellos if remote else {})
-            asked, config = resolve.plan_memory(asked, config, method, param_spec, graph, fits)
+            met = remote.hellos if remote else {}
+            asked, config = resolve.plan_memory(asked, config, method, param_spec, graph, met)
         preparation = Preparation.of(dataset, config.data.augment, config.data.cutout)
         lowered = backend == "native" or resolve.may_be_sparse(config)
         told = resolve.known_graph(graph) if lowered else None

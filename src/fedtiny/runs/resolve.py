@@ -1,7 +1,8 @@
 """Settings that only the run itself can settle: who computes, and what fits a device's memory."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 CROSSOVER = 0.3  # above this density dense PyTorch is faster on a CPU
 MAX_NOISE = 1.5  # a candidate's layer may keep so many times what its density says
+IDLE_PROGRAM = 2_000_000  # bytes of a program without Python that waits, with TLS
+VALUE_BYTES = 64  # that it takes for a value of a model, at most
+SAMPLE_BYTES = 40  # and for a sample's place in the order of an epoch
 
 Backend = Literal["native", "torch"]
 Kernels = Literal["auto", "dense", "sparse"]
@@ -273,13 +277,33 @@ def budgets_of(config: RunConfig, hellos: Mapping[int, Hello]) -> dict[int, int]
     return found
 
 
+def beside_arena(
+    config: RunConfig, method: Method, param_spec: ParamSpec, kept: int, hellos: Collection[Hello]
+) -> dict[int, int]:
+    """Most bytes that devices without Python take outside the arena, by how many images at once.
+
+    Theta, mask, what the verbs of a request find and the reply take at most so much for each value;
+    pools of candidates, a batch of images and the order of the samples come on top. A program that
+    was given no limit of its own is a process whose code counts too.
+    """
+    pools = [sum(a.nbytes for a in r.arrays.values()) for r in method.coarse_requests(param_spec)]
+    values = VALUE_BYTES * (kept + param_spec.dense_count) + 2 * max(pools, default=0)
+    found: dict[int, int] = {}
+    for hello in hellos:
+        images = config.train.batch_size * (4 * prod(hello.shape) + 8)
+        idle = 0 if hello.memory else IDLE_PROGRAM
+        own = idle + values + images + SAMPLE_BYTES * hello.samples
+        found[hello.lanes] = max(own, found.get(hello.lanes, 0))
+    return found
+
+
 def plan_memory(
     asked: RunConfig,
     config: RunConfig,
     method: Method,
     param_spec: ParamSpec,
     graph: Traced,
-    budgets: Mapping[int, int],
+    hellos: Mapping[int, Hello],
 ) -> tuple[RunConfig, RunConfig]:
     """Both configs, with the largest batch and its storage that fit the devices' memory."""
     densest = first_mask(method, param_spec).counts
@@ -288,9 +312,10 @@ def plan_memory(
         layer: min(size, int(count * MAX_NOISE) + 1)
         for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
     }
-    options = native_options(config, kept)
+    options, budgets = native_options(config, kept), budgets_of(config, hellos)
+    beside = beside_arena(config, method, param_spec, sum(kept.values()), hellos.values())
     try:
-        chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, budgets)
+        chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, budgets, beside)
     except NativeError as error:
         first = method.density_limit(0)
         or_lower = " or lower --density" if first < 1 else ""
