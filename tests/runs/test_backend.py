@@ -244,11 +244,18 @@ def off(one, other):
     return max(np.quantile(values, 0.99) for values in found)
 
 
-def test_native_devices_follow_the_recipe_as_torch_devices_do(tmp_path):
-    def recipe(**changes):
-        parts = {name: own | changes.get(name, {}) for name, own in RECIPE.items()}
-        return quick(rounds=3, **parts)
+def recipe(method="fedtiny", **changes):
+    parts = {name: own | changes.get(name, {}) for name, own in RECIPE.items()}
+    return quick(method=method, rounds=3, **parts)
 
+
+def test_gradients_of_whole_layers_follow_the_recipe_too(tmp_path):
+    twins = both(recipe("prunefl"), tmp_path)
+    assert_the_same_first_adjustment(twins)
+    assert_near_until_then(twins)
+
+
+def test_native_devices_follow_the_recipe_as_torch_devices_do(tmp_path):
     twins = both(recipe(), tmp_path)
     assert_the_same_candidate(twins)
     assert_the_same_first_adjustment(twins)

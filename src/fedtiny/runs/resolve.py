@@ -286,6 +286,8 @@ def beside_arena(
     pools of candidates, a batch of images and the order of the samples come on top. A program that
     was given no limit of its own is a process whose code counts too.
     """
+    if not hellos:
+        return {}
     pools = [sum(a.nbytes for a in r.arrays.values()) for r in method.coarse_requests(param_spec)]
     values = VALUE_BYTES * (kept + param_spec.dense_count) + 2 * max(pools, default=0)
     found: dict[int, int] = {}
