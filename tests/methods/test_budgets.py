@@ -59,8 +59,9 @@ def test_the_first_mask_has_exactly_the_layer_counts(method, budgets):
 
 
 @every_budget
-def test_fedtiny_without_selection_has_exactly_the_layer_counts(budgets):
-    bench = prepared("fedtiny", budgets, selection={"kind": "none"})
+@pytest.mark.parametrize("method", ["fedtiny", "fedtiny_flow"])
+def test_fedtiny_without_selection_has_exactly_the_layer_counts(method, budgets):
+    bench = prepared(method, budgets, selection={"kind": "none"})
     counts = list(bench.server.theta.mask.counts.values())
     assert counts == layer_counts(bench, budgets).tolist()
 

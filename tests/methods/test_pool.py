@@ -89,6 +89,15 @@ def test_flow_candidates_keep_the_floor_of_every_layer(floor):
         assert len(np.unique(pool.counts, axis=0)) > 5
 
 
+@pytest.mark.parametrize(("budgets", "counts"), [("uniform", uniform), ("erk", erdos_renyi_kernel)])
+def test_candidates_of_a_method_s_own_kind_are_drawn_around_the_budgets_asked_for(budgets, counts):
+    given = {"method": "fedtiny_flow", "density": 0.1, "pruning": {"budgets": budgets}}
+    bench = lab(settings(**given, selection={"kind": "vanilla", "pool_size": 4}))
+    pool = cut_pool(bench.method, "flow", 50, bench.server)
+    base = counts(bench.param_spec, 0.1)
+    assert (np.abs(pool.counts - base) <= 0.5 * base + 1).all()
+
+
 def test_random_candidates_are_not_those_of_magnitude_and_repeat():
     pools = [cut_pool(b.method, "random", 3, b.server) for b in (bench_of(), bench_of())]
     assert np.array_equal(pools[0].ranks, pools[1].ranks)
@@ -222,6 +231,7 @@ def test_a_network_without_batch_norm_has_kinds_too():
         ("erk,magnitude", {}, False),
         ("flow", {"pruning": {"budgets": "flow"}}, False),
         ("flow", {"flops_budget": "20%"}, False),
+        ("flow", {"method": "fedtiny_flow", "pruning": {"budgets": "uniform"}}, False),
     ],
 )
 def test_costs_of_flow_that_are_erk_s_are_said_to_be(pool, more, estimated):

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedtiny.errors import FedTinyError
-from fedtiny.federation.method import Method
 from fedtiny.federation.server import Server
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.randomness import generator
@@ -15,6 +15,9 @@ from fedtiny.sparse.candidates import CandidatePool
 from fedtiny.sparse.densities import Counts, erdos_renyi_kernel, uniform_noise
 from fedtiny.sparse.iterative import Scores, pruning_order
 from fedtiny.sparse.theta import Theta
+
+if TYPE_CHECKING:
+    from fedtiny.methods.fedtiny import FedTiny
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,19 +62,19 @@ def shared_out(kinds: Sequence[str], size: int) -> dict[str, int]:
     return {kind: -(-(size - n) // len(kinds)) for n, kind in enumerate(kinds[:size])}
 
 
-def plain_counts(method: Method, kind: str, param_spec: ParamSpec) -> Counts:
+def plain_counts(method: "FedTiny", kind: str, param_spec: ParamSpec) -> Counts:
     """The layer counts that the candidates of a kind are drawn around."""
     config = method.config
     if kind == "erk":
         return erdos_renyi_kernel(param_spec, config.density)
-    if kind != "flow":
+    if not _has_flow_budgets(method, kind):
         return method.layer_counts(param_spec)
     if method.flow is None:
         raise FedTinyError("candidates of kind 'flow' need the network, which is not known here")
     return method.flow.counts(config.density, config.pruning.flow_beta, config.pruning.iterations)
 
 
-def costed_counts(method: Method, kind: str, param_spec: ParamSpec) -> Counts:
+def costed_counts(method: "FedTiny", kind: str, param_spec: ParamSpec) -> Counts:
     """The same for the cost model, which takes ERK's for flow's: measuring flow takes minutes.
 
     It is measured where the layer budgets ask for it anyway, or where FLOPs must be exact.
@@ -79,7 +82,7 @@ def costed_counts(method: Method, kind: str, param_spec: ParamSpec) -> Counts:
     return plain_counts(method, "erk" if _is_estimated(method, kind) else kind, param_spec)
 
 
-def cost_remarks(method: Method, kinds: Sequence[str]) -> tuple[str, ...]:
+def cost_remarks(method: "FedTiny", kinds: Sequence[str]) -> tuple[str, ...]:
     """Where the cost model takes ERK's layer counts for flow's."""
     if not any(_is_estimated(method, kind) for kind in kinds):
         return ()
@@ -89,18 +92,23 @@ def cost_remarks(method: Method, kinds: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _is_estimated(method: Method, kind: str) -> bool:
+def _is_estimated(method: "FedTiny", kind: str) -> bool:
     config = method.config
     exact = config.pruning.budgets == "flow" or config.flops_budget is not None
-    return kind == "flow" and not exact
+    return _has_flow_budgets(method, kind) and not exact
+
+
+def _has_flow_budgets(method: "FedTiny", kind: str) -> bool:
+    """Whether a kind has flow budgets whatever --pruning.budgets says: not as a method's own."""
+    return kind == "flow" and method.pool != "flow"
 
 
 def candidate_counts(
-    method: Method,
+    method: "FedTiny",
     kind: str,
     size: int,
     param_spec: ParamSpec,
-    plain: Callable[[Method, str, ParamSpec], Counts] = plain_counts,
+    plain: Callable[["FedTiny", str, ParamSpec], Counts] = plain_counts,
 ) -> Counts:
     """Noise around a kind's layer counts; under a budget of FLOPs no candidate takes more."""
     config = method.config
@@ -118,23 +126,23 @@ def candidate_counts(
     )
 
 
-def cut_pool(method: Method, kind: str, size: int, server: Server) -> CandidatePool:
+def cut_pool(method: "FedTiny", kind: str, size: int, server: Server) -> CandidatePool:
     """The candidates of a kind: cuts of the server's model, in the order of the kind."""
     counts = candidate_counts(method, kind, size, server.param_spec)
     return CandidatePool.cut(server.theta, counts, ORDERS[kind](method, server))
 
 
-def plain_cut(method: Method, kind: str, server: Server) -> Theta:
+def plain_cut(method: "FedTiny", kind: str, server: Server) -> Theta:
     """The one candidate of a kind whose layer counts have no noise."""
     counts = plain_counts(method, kind, server.param_spec)
     return CandidatePool.cut(server.theta, counts[None], ORDERS[kind](method, server))[0]
 
 
-def _by_magnitude(method: Method, server: Server) -> None:
+def _by_magnitude(method: "FedTiny", server: Server) -> None:
     return None
 
 
-def _by_flow(method: Method, server: Server) -> Scores:
+def _by_flow(method: "FedTiny", server: Server) -> Scores:
     public = server.public
     if public is None:
         raise FedTinyError("candidates of kind 'flow' need a public set on the server")
@@ -148,12 +156,12 @@ def _by_flow(method: Method, server: Server) -> Scores:
     )
 
 
-def _at_random(method: Method, server: Server) -> Scores:
+def _at_random(method: "FedTiny", server: Server) -> Scores:
     draw = generator(method.config.seed, "random candidates")
     return {layer: draw.random(size) for layer, size in server.param_spec.sizes.items()}
 
 
-ORDERS: dict[str, Callable[[Method, Server], Scores | None]] = {
+ORDERS: dict[str, Callable[["FedTiny", Server], Scores | None]] = {
     "magnitude": _by_magnitude,
     "erk": _by_magnitude,
     "flow": _by_flow,
