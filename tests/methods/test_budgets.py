@@ -66,9 +66,10 @@ def test_fedtiny_without_selection_has_exactly_the_layer_counts(method, budgets)
     assert counts == layer_counts(bench, budgets).tolist()
 
 
-def test_fedtiny_flow_without_selection_has_synflow_s_mask():
-    bench = prepared("fedtiny_flow", "flow", selection={"kind": "none"})
-    assert bench.server.theta.mask == prepared("synflow", "flow").server.theta.mask
+@pytest.mark.parametrize("budgets", ["erk", "flow"])  # uniform ones are rounded in other steps
+def test_fedtiny_flow_without_selection_has_synflow_s_mask(budgets):
+    bench = prepared("fedtiny_flow", budgets, selection={"kind": "none"})
+    assert bench.server.theta.mask == prepared("synflow", budgets).server.theta.mask
     assert "selection" not in bench.server.memory
 
 
