@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fedtiny
 from fedtiny.config import parse_flops
-from fedtiny.cost import DoesNotFit, Workload, fitted, fitting_summary, flops, memory
+from fedtiny.cost import DoesNotFit, Workload, fitted, fitting_summary, flops, memory, summary
 from fedtiny.cost.budgets import BETAS
 from fedtiny.cost.workload import layer_flow_of
 from fedtiny.errors import ConfigError
@@ -125,8 +125,10 @@ def test_where_beta_one_is_too_much_the_density_falls():
     found = fitted(asked, **OWN)
     assert found.pruning.flow_beta == 1
     assert found.density < 0.5
-    limit = 0.55 * by_hand(8, 320)
-    assert 0.9 * limit < plain(found) <= limit
+    limit, kept = 0.55 * by_hand(8, 320), round(found.density * WEIGHTS)
+    assert plain(found) <= limit
+    more = replace(found, density=(kept + max(1, kept // 100)) / WEIGHTS)
+    assert plain(more) > limit, "the density is the largest, to one in a hundred"
 
 
 def test_memory_sets_the_density_of_flow_before_beta_is_walked():
@@ -185,7 +187,12 @@ def test_the_least_flops_are_told():
 def test_a_threshold_over_scores_of_a_run_to_come_has_no_flops_yet():
     with pytest.raises(ConfigError, match=r"choose --pruning\.budgets uniform, erk or flow"):
         fitted(of("snip", budgets="global", flops_budget="50%"), **OWN)
+    with pytest.raises(ConfigError, match="ssfl has one threshold"):
+        fitted(of("ssfl", flops_budget="50%"), **OWN)
     fitted(of("fl_pqsu", budgets="global", flops_budget="50%"), **OWN)
+    for asked in (of("snip", budgets="global"), of("ssfl")):
+        assert any("one threshold" in note for note in summary(asked, **OWN)["notes"])
+    assert not any("one threshold" in note for note in summary(of("snip"), **OWN)["notes"])
 
 
 def test_the_adjusting_rounds_of_a_method_are_not_counted():

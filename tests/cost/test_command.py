@@ -138,6 +138,29 @@ def test_layer_budgets_cost_operations(capsys, budgets, ratio):
     assert row["flops_ratio"] == pytest.approx(ratio, abs=5e-5)
 
 
+def test_each_method_has_its_own_layer_budgets_unless_some_are_asked_for(capsys):
+    flags, both = [*SMALL, "--density", "0.2"], ["fedtiny", "fedtiny_flow"]
+    names, estimated = ("uniform", "erk"), [False, True]
+    rows = printed_json(capsys, *flags, "--methods", *both)["rows"]
+    assert tuple(row["budgets"] for row in rows) == names
+    assert [any("estimated by ERK's" in note for note in row["notes"]) for row in rows] == estimated
+    budget = str(rows[0]["flops_plain"])
+    walked = printed_json(capsys, *flags, "--methods", *both, "--flops-budget", budget)["rows"]
+    assert [row["budgets"] for row in walked] == ["uniform", "flow"]
+    assert all(row["flops_plain"] <= int(budget) for row in walked)
+    for budgets in (*names, "flow"):
+        rows = printed_json(capsys, *flags, "--methods", *both, "--budgets", budgets)["rows"]
+        assert [row["budgets"] for row in rows] == [budgets] * 2
+        assert rows[0]["flops_plain"] == rows[1]["flops_plain"]
+
+
+def test_one_method_alone_is_costed_with_its_own_recipe(capsys):
+    flags = [*SMALL, "--density", "0.2", "--methods"]
+    alone = printed_json(capsys, *flags, "fedtiny_flow")["settings"]["train"]["optimizer"]
+    beside = printed_json(capsys, *flags, "fedtiny", "fedtiny_flow")["settings"]["train"]
+    assert (alone, beside["optimizer"]) == ("sgd", "adam")
+
+
 def test_flow_budgets_of_a_small_network(capsys):
     flags = [*SMALL, "--density", "0.2", "--methods", "fl_pqsu", "--budgets", "flow"]
     lavish, frugal = (

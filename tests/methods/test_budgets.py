@@ -1,5 +1,6 @@
 """Every method under every layer budget: exact counts, FLOPs, and the same bytes after resuming."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -231,6 +232,17 @@ def test_one_threshold_needs_scores_of_ones_own():
     )
 
 
+def test_one_threshold_over_what_devices_measure_has_no_layer_budgets():
+    (told,) = unused_settings(config_of("ssfl", "erk"))
+    assert told == "without effect: --pruning.budgets erk (ssfl has one threshold for all layers)"
+    assert unused_settings(config_of("ssfl", "global")) == []
+
+
+def test_fedtiny_flow_has_flow_budgets_where_there_can_be_no_threshold():
+    one, other = (prepared("fedtiny_flow", budgets) for budgets in ("global", "flow"))
+    assert one.server.theta.mask == other.server.theta.mask
+
+
 @pytest.mark.parametrize(
     ("method", "flags", "named"),
     [
@@ -255,6 +267,32 @@ def test_settings_that_a_method_goes_by_are_not_remarked_on():
         assert unused_settings(fedtiny.Config(method=method, pruning=PruningConfig(**own))) == []
     flow = SelectionConfig(kind="adaptive_bn", pool="flow,erk", tolerance=0.1)
     assert unused_settings(fedtiny.Config(method="fedtiny_flow", selection=flow)) == []
+
+
+def test_settings_of_flow_budgets_are_in_vain_without_them():
+    given = {"flow_beta": 0.9, "flow_floor": 0.0, "flow_normalize": "always"}
+    asked = PruningConfig(budgets="erk", **given)
+    named = "--pruning.flow-beta, --pruning.flow-floor (synaptic flow sets no layer budgets)"
+    told = unused_settings(fedtiny.Config(method="fedtiny_flow", pruning=asked))
+    assert told == [f"without effect: {named}"]
+    assert (
+        unused_settings(fedtiny.Config(method="fedtiny_flow", pruning=PruningConfig(**given))) == []
+    )
+
+
+def test_candidates_that_nobody_compares_are_named():
+    asked = SelectionConfig(pool="flow,erk", pool_size=20)
+    assert unused_settings(fedtiny.Config(method="fedtiny_flow", selection=asked)) == [
+        "without effect: --selection.pool-size (nothing is selected)",
+        "without effect: --selection.pool beyond flow (nothing is selected)",
+    ]
+
+
+def test_what_a_budget_of_memory_has_chosen_is_not_in_vain():
+    asked = SelectionConfig(batch_size=16)
+    config = fedtiny.Config(method="fedtiny_flow", selection=asked)
+    assert len(unused_settings(config)) == 1
+    assert unused_settings(replace(config, memory_budget="1MB")) == []
 
 
 @pytest.mark.parametrize(("budgets", "normalized"), [("uniform", False), ("flow", True)])

@@ -132,6 +132,24 @@ def test_a_finished_run_is_costed_by_the_layer_budgets_it_had(tmp_path, monkeypa
     assert unlike(asked, configs.load(result.path / "config.toml")) == []
 
 
+@pytest.mark.parametrize(("method", "budgets"), [("ssfl", "uniform"), ("snip", "global")])
+def test_a_finished_run_of_one_threshold_is_costed_by_the_layers_it_left(method, budgets, tmp_path):
+    asked = quick(rounds=2, method=method, pruning={"budgets": budgets, "iterations": 5})
+    result = train(asked, tmp_path / "run")
+    told, numbers = result.metrics[-1], measure(asked, RunFolder(result.path))
+    even = measure(quick(rounds=2, method="fl_pqsu"), RunFolder(result.path))
+    assert numbers["flops_training"] == numbers["flops_round"] == told["flops_plain"]
+    assert numbers["flops_training"] != even["flops_training"]
+    ratios = [one["flops_ratio"] / one["flops_round"] for one in (numbers, even)]
+    assert ratios[0] == pytest.approx(ratios[1])
+
+
+def test_memory_is_planned_for_a_dense_question_before_the_rounds():
+    with pytest.raises(ConfigError, match=r"at density 1: raise --memory-budget$"):
+        chosen(memory="1MB", share=None, method="ssfl")
+    assert chosen(memory="10MB", share=None, method="ssfl").config.density == 0.1
+
+
 def test_a_budget_that_nothing_fits_is_one_sentence_with_the_least():
     with pytest.raises(ConfigError, match=r"at least \d.* MB .* at density 0\.1: raise"):
         chosen(memory="100kB")

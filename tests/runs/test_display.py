@@ -114,7 +114,7 @@ IN_VAIN = {
     },
     "without effect: --gpu.cards (a process takes one GPU; take more with torchrun "
     "--nproc-per-node N -m fedtiny)": {"simulator": "gpu", "gpu": {"cards": 2}},
-    "without effect: --selection.passes (nothing is selected)": {
+    "without effect: --selection.pool-size, --selection.passes (nothing is selected)": {
         "selection": {"kind": "none", "passes": 2},
     },
     "without effect: --gpu.lanes (the devices are not simulated on a GPU)": {

@@ -20,6 +20,7 @@ from fedtiny.cost.network import IMAGES
 from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs
 from fedtiny.errors import ConfigError, did_you_mean, plural
 from fedtiny.experiments.quantities import scientific
+from fedtiny.methods.pool import ESTIMATED
 from fedtiny.models import KINDS, READS, STANDARD
 from fedtiny.runs import formatting
 
@@ -140,8 +141,10 @@ def _config(arguments: Arguments, base: Config) -> Config:
         arguments, "model", "width", "memory_budget", "memory_model", "flops_budget", "rounds"
     )
     hidden = base.privacy.secure_aggregation or arguments.secure_aggregation
+    names = _methods(arguments)
     config = replace(
         base,
+        method=names[0] if len(names) == 1 else base.method,
         **own,
         data=replace(base.data, name=arguments.data or base.data.name),
         train=replace(base.train, **train),
@@ -155,6 +158,11 @@ def _config(arguments: Arguments, base: Config) -> Config:
         ),
     )
     return configs.resolve(config)
+
+
+def _methods(arguments: Arguments) -> list[str]:
+    """The methods whose costs are asked for."""
+    return [methods.find(name).name for name in arguments.methods] or list(methods.OURS)
 
 
 def _said(arguments: Arguments, *names: str) -> dict[str, Any]:
@@ -192,8 +200,7 @@ def _rows(
     densities: tuple[float, ...],
     inputs: CostInputs,
 ) -> list[Row]:
-    names = [methods.find(name).name for name in arguments.methods] or list(methods.OURS)
-    asked = [_of_method(name, config, arguments, base) for name in names]
+    asked = [_of_method(name, config, arguments, base) for name in _methods(arguments)]
     if arguments.memory_budget and arguments.density:
         raise ConfigError("give either --density or --memory-budget, not both")
     if arguments.density:
@@ -201,22 +208,31 @@ def _rows(
     if arguments.density or not config.memory_budget:
         asked = list(dict.fromkeys(_at(one, density) for density in densities for one in asked))
     rows = [cost.fitting_summary(one, **inputs) for one in asked]
+    budgets_are_asked_for = arguments.budgets or base.pruning.budgets
+    for one, row in zip(asked, rows, strict=True):
+        if one.pruning.budgets == "erk" and not budgets_are_asked_for:
+            row["notes"].append(ESTIMATED)
     if all(row["density"] is None for row in rows):
         raise ConfigError(_why_nothing(rows))
     return rows
 
 
 def _of_method(name: str, config: Config, arguments: Arguments, base: Config) -> Config:
-    """The config of a row: all have one recipe, but whether a method selects is its own."""
+    """The config of a row: all train alike, but what a method selects and keeps is its own.
+
+    Flow budgets that nobody asked for are taken for ERK's: measuring flow takes minutes.
+    """
     own = recipe_of(name)
     kind = base.selection.kind or own["selection"]["kind"]
     said = (arguments.flow_floor, base.pruning.flow_floor, own["pruning"]["flow_floor"])
-    return replace(
-        config,
-        method=name,
-        selection=replace(config.selection, kind=kind),
-        pruning=replace(config.pruning, flow_floor=next(v for v in said if v is not None)),
-    )
+    budgets = arguments.budgets or base.pruning.budgets
+    if not budgets:
+        budgets = own["pruning"]["budgets"]
+        budgets = "erk" if budgets == "flow" and not config.flops_budget else budgets
+    floor = next(value for value in said if value is not None)
+    pruning = replace(config.pruning, budgets=budgets, flow_floor=floor)
+    selection = replace(config.selection, kind=kind)
+    return replace(config, method=name, selection=selection, pruning=pruning)
 
 
 def _why_nothing(rows: list[Row]) -> str:

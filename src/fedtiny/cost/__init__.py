@@ -160,6 +160,11 @@ def notes(work: Workload) -> list[str]:
     if work.network.not_native:
         found.append(f"devices train it in dense PyTorch: {work.network.not_native}")
     found += [refused] if (refused := privacy.refusal(work)) else []
+    if work.method.has_global_threshold:
+        found.append(
+            "one threshold for all layers is not known before training: costs are those of layers "
+            "of the same density"
+        )
     found += work.method.remarks(work.network.param_spec)
     sparse = work.kept < work.network.param_spec.prunable_count
     if sparse and not memory.paper_constant(work):

@@ -15,12 +15,12 @@ from dataclasses import replace
 from math import ceil, log, nextafter
 from typing import Any, Literal, TypeVar, Unpack
 
+from fedtiny import methods
 from fedtiny.config import Config, parse_flops, parse_size, resolve
 from fedtiny.cost import flops
 from fedtiny.cost.memory import MemoryModel, total
 from fedtiny.cost.workload import CostInputs, Workload
 from fedtiny.errors import ConfigError
-from fedtiny.federation.method import Method
 
 BETAS = 64  # beta is walked in steps of one by this
 ROUGHLY = 10  # the place on the curve is sought with iterations divided by this
@@ -51,7 +51,7 @@ def fitted(config: C, *, density_is_set: bool = False, **inputs: Unpack[CostInpu
         density = _density_for(config, budget, **inputs)
         config = config if density is None else replace(config, density=density)
     if config.flops_budget is not None:
-        _check_known(even.method, config)
+        _check_known(config)
         config = _within_flops(config, even, **inputs)
     if budget is None or density_is_set:
         return config
@@ -132,7 +132,7 @@ def _within_flops(config: C, even: Workload, **inputs: Unpack[CostInputs]) -> C:
     """At the most operations that fit: along the flow curve, then at a lower density."""
     assert config.flops_budget is not None
     limit = parse_flops(config.flops_budget, flops.dense_round(even))
-    if resolve(config).pruning.budgets == "flow" and even.method.budgets:
+    if resolve(config).pruning.budgets == "flow" and "flow" in even.method.budgets:
         return _along_the_curve(config, limit, **inputs)
     work = Workload.of(config, **inputs)
     if flops.plain(work) <= limit:
@@ -189,15 +189,34 @@ def _roughly(needed: Callable[[int], int], limit: int) -> tuple[int, float]:
 
 
 def _lowered(config: C, limit: int, **inputs: Unpack[CostInputs]) -> C:
-    """Fewer weights on the flow curve, in proportion to what their operations are too many."""
+    """As many weights on the flow curve as fit, to one in a hundred: each trial prunes a network.
+
+    Between a number that fits and one that is too much, operations are taken for a straight line;
+    where one end stays twice, half of its distance is (the Illinois rule), so that both come near.
+    """
     work = Workload.of(config, **inputs)
     weights, least = work.large.param_spec.prunable_count, work.least_kept
-    kept, bare = work.kept, flops.plain(work.at(_just_reaching(least, weights)))
+
+    def needed(kept: int) -> int:
+        return flops.plain(work.at(_just_reaching(kept, weights)))
+
+    bare = needed(least)
     if bare > limit:
         raise _too_slow(config, bare, limit, flops.dense_round(work))
-    while (now := flops.plain(work.at(_just_reaching(kept, weights)))) > limit:
-        kept = max(least, min(kept - 1, int(kept * (limit - bare) / (now - bare))))
-    return replace(config, density=_just_reaching(kept, weights))
+    fits, too_much = least, work.kept
+    below, above, fitted_last = float(limit - bare), float(needed(too_much) - limit), None
+    while too_much - fits > max(1, fits / 100):
+        tried = fits + round((too_much - fits) * below / (below + above))
+        tried = min(max(tried, fits + 1), too_much - 1)
+        excess = needed(tried) - limit
+        if excess <= 0:
+            fits, below = tried, float(-excess)
+            above /= 2 if fitted_last is True else 1
+        else:
+            too_much, above = tried, float(excess)
+            below /= 2 if fitted_last is False else 1
+        fitted_last = excess <= 0
+    return replace(config, density=_just_reaching(fits, weights))
 
 
 def _still_within(config: C, budget: int, **inputs: Unpack[CostInputs]) -> C:
@@ -211,13 +230,20 @@ def _still_within(config: C, budget: int, **inputs: Unpack[CostInputs]) -> C:
     return config
 
 
-def _check_known(method: Method, config: Config) -> None:
+def _check_known(config: Config) -> None:
     """One threshold over scores of a pretrained model is not known before there is one."""
-    if resolve(config).pruning.budgets == "global" and "global" in method.budgets:
-        raise ConfigError(
-            "--flops-budget needs layer budgets that are known before training; choose "
-            "--pruning.budgets uniform, erk or flow"
+    method = methods.create(resolve(config))
+    if not method.has_global_threshold:
+        return
+    others = [budgets for budgets in method.budgets if budgets != "global"]
+    raise ConfigError(
+        "--flops-budget needs layer budgets that are known before training; "
+        + (
+            f"choose --pruning.budgets {', '.join(others[:-1])} or {others[-1]}"
+            if others
+            else f"{method.name} has one threshold over what its devices measure"
         )
+    )
 
 
 def _with_batch(config: C, batch: int) -> C:

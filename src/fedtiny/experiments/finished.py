@@ -167,11 +167,15 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
     }
     if config.memory_budget or config.flops_budget:
         config = reading.config(folder)
-    if configs.resolve(config).pruning.budgets == "flow" and methods.find(config.method).budgets:
+    method = methods.create(configs.resolve(config))
+    if method.config.pruning.budgets == "flow" and "flow" in method.budgets:
         inputs["flow"] = _flow_of(config, records[0], **inputs)
     moved = selection["bytes_down"] + selection["bytes_up"] if selection else 0
+    found = costs(config, **inputs)
+    if method.has_global_threshold:
+        found |= _of_real_layers(found, records)
     return {
-        **costs(config, **inputs),
+        **found,
         **{name: result[name] for name in RESULT},
         "bytes_round": bytes_a_round(records),
         "selection_bytes": float(moved) / len(table),
@@ -201,6 +205,16 @@ def costs(config: Config, **inputs: Unpack[CostInputs]) -> dict[str, float]:
     """The costs of a run that tables show, without running it."""
     found = cost.summary(configs.resolve(config), **inputs)
     return {name: found[name] for name in COSTS}
+
+
+def _of_real_layers(found: Numbers, records: Sequence[Record]) -> Numbers:
+    """FLOPs of the layers that a global threshold has left; older runs do not tell them."""
+    if not all("flops_plain" in record for record in records):
+        return {}
+    dense = found["flops_round"] / found["flops_ratio"]
+    most = max(record["flops"] for record in records)
+    plain = max(record["flops_plain"] for record in records)
+    return {"flops_round": most, "flops_ratio": most / dense, "flops_training": plain}
 
 
 def bytes_a_round(records: Sequence[Record]) -> float:

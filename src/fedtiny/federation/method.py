@@ -101,6 +101,16 @@ class Method:
         return self.config.pruning.budgets == "flow"
 
     @property
+    def has_flow_budgets(self) -> bool:
+        """Whether flow sets how many weights the layers of any model keep."""
+        return self.needs_flow
+
+    @property
+    def has_global_threshold(self) -> bool:
+        """Whether one threshold over scores, not known before there are any, sets layer counts."""
+        return self.config.pruning.budgets == "global" and "global" in self.budgets
+
+    @property
     def rescale(self) -> float:
         """How far filters get back the norm that they had before pruning (--pruning.rescale)."""
         asked = self.config.pruning.rescale

@@ -18,6 +18,7 @@ from fedtiny.methods.pool import (
     cost_remarks,
     costed_counts,
     cut_pool,
+    has_flow_budgets,
     is_by_magnitude,
     plain_cut,
     shared_out,
@@ -194,6 +195,10 @@ class FedTiny(Method):
     @property
     def needs_flow(self) -> bool:
         return super().needs_flow or "flow" in self.kinds
+
+    @property
+    def has_flow_budgets(self) -> bool:
+        return super().needs_flow or any(has_flow_budgets(self, kind) for kind in self.kinds)
 
     def first_counts(self, param_spec: ParamSpec) -> Counts:
         """Those of the kind that takes the most operations: it is not known which will be taken."""

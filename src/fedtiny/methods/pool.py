@@ -19,6 +19,11 @@ from fedtiny.sparse.theta import Theta
 if TYPE_CHECKING:
     from fedtiny.methods.fedtiny import FedTiny
 
+ESTIMATED = (
+    "costs of flow's layers are estimated by ERK's, since measuring flow takes minutes; budgets "
+    "`flow` or a budget of FLOPs measure them"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
@@ -67,7 +72,7 @@ def plain_counts(method: "FedTiny", kind: str, param_spec: ParamSpec) -> Counts:
     config = method.config
     if kind == "erk":
         return erdos_renyi_kernel(param_spec, config.density)
-    if not _has_flow_budgets(method, kind):
+    if not has_flow_budgets(method, kind):
         return method.layer_counts(param_spec)
     if method.flow is None:
         raise FedTinyError("candidates of kind 'flow' need the network, which is not known here")
@@ -86,21 +91,19 @@ def cost_remarks(method: "FedTiny", kinds: Sequence[str]) -> tuple[str, ...]:
     """Where the cost model takes ERK's layer counts for flow's."""
     if not any(_is_estimated(method, kind) for kind in kinds):
         return ()
-    return (
-        "costs of flow's layers are estimated by ERK's, since measuring flow takes minutes; "
-        "budgets `flow` or a budget of FLOPs measure them",
-    )
+    return (ESTIMATED,)
 
 
 def _is_estimated(method: "FedTiny", kind: str) -> bool:
     config = method.config
     exact = config.pruning.budgets == "flow" or config.flops_budget is not None
-    return _has_flow_budgets(method, kind) and not exact
+    return has_flow_budgets(method, kind) and not exact
 
 
-def _has_flow_budgets(method: "FedTiny", kind: str) -> bool:
-    """Whether a kind has flow budgets whatever --pruning.budgets says: not as a method's own."""
-    return kind == "flow" and method.pool != "flow"
+def has_flow_budgets(method: "FedTiny", kind: str) -> bool:
+    """Whether flow sets the layer counts of a kind; a method's own kind can have others."""
+    others = method.pool == "flow" and method.config.pruning.budgets in ("uniform", "erk")
+    return kind == "flow" and not others
 
 
 def candidate_counts(
@@ -114,6 +117,7 @@ def candidate_counts(
     config = method.config
     paper = kind == "magnitude"
     draw = generator(config.seed, "candidates" if paper else f"candidates {kind}")
+    floors = has_flow_budgets(method, kind)
     even = kind in ("magnitude", "random") and config.pruning.budgets not in ("erk", "flow")
     return uniform_noise(
         param_spec,
@@ -121,7 +125,7 @@ def candidate_counts(
         size,
         draw,
         around=None if even else plain(method, kind, param_spec),
-        at_least=method.flow.least(config.density) if kind == "flow" and method.flow else 1,
+        at_least=method.flow.least(config.density) if floors and method.flow else 1,
         uses=method.flow.uses if config.flops_budget and method.flow else None,
     )
 

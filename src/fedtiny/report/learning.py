@@ -61,7 +61,7 @@ def accuracy(run: Run) -> Figure | None:
     caption = (
         f"Accuracy of the global model after each round: {first:.4f} after round "
         f"{first_round:.0f}, {last:.4f} after round {last_round:.0f}. The highest on the way was "
-        f"{best:.4f} (round {best_round:.0f}); the run keeps the last model, not the best."
+        f"{best:.4f} (round {best_round:.0f}); the result is the last model."
     )
     return _figure(run, "accuracy", shown, caption, 1.1)
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedtiny import methods
-from fedtiny.config import Config, FleetConfig, RunConfig, resolve
-from fedtiny.config.flat import flat, flattened
+from fedtiny.config import Config, DataConfig, FleetConfig, RunConfig, resolve
+from fedtiny.config.flat import flat
 from fedtiny.config.presets import recipe_of
 from fedtiny.cost import Workload
 from fedtiny.cost.flops import dense_round, plain
@@ -323,9 +323,15 @@ OWN_SETTINGS = {
 
 OF_SELECTION = tuple(
     f"selection.{name}"
-    for name in ("tolerance", "development_ratio", "batch_size", "passes", "variance")
+    for name in (
+        *("tolerance", "development_ratio", "batch_size", "passes", "variance", "pool_size"),
+    )
 )
 """What has no effect without selection."""
+
+
+OF_FLOW_BUDGETS = ("pruning.flow_beta", "pruning.flow_floor")
+"""What has no effect unless synaptic flow sets layer budgets."""
 
 
 def flow_lines(config: Config, flow: LayerFlow) -> Iterator[str]:
@@ -370,27 +376,18 @@ def _unused(config: Config) -> Iterator[str]:
         "gpu.": (config.simulator == "reference", "the devices are not simulated on a GPU"),
         "gpu.cards": (gpu, f"a process takes one GPU; take more with {SEVERAL} N -m fedtiny"),
     }
-    usual = flat(Config(workers=1)) | flattened(recipe_of(config.method))
+    usual = {"workers": 1} | flat(
+        resolve(Config(method=config.method, data=DataConfig(name=config.data.name)))
+    )
     changed = [name for name, value in flat(config).items() if value != usual.get(name)]
-    budgets = config.pruning.budgets
-    if budgets not in (None, "uniform", *methods.find(config.method).budgets):
-        why = (
-            "has no scores of its own to set a threshold"
-            if budgets == "global"
-            else "prunes no layer"
-        )
-        yield f"without effect: --pruning.budgets {budgets} ({config.method} {why})"
+    yield from _unused_budgets(config)
     own = [n for n, known in OWN_SETTINGS.items() if n in changed and config.method not in known]
     if own and config.method in methods.OURS:
         it = "it" if len(own) == 1 else "them"
         yield f"without effect: {_flags(own)} ({config.method} does not go by {it})"
-    flow = [name for name in changed if name.startswith("pruning.flow_")]
-    if flow and config.method in methods.OURS and not methods.create(resolve(config)).needs_flow:
-        yield f"without effect: {_flags(flow)} (nothing is chosen by synaptic flow)"
-    in_vain = [name for name in changed if name in OF_SELECTION]
-    selects = resolve(config).selection.kind != "none"
-    if in_vain and not selects and config.method in OWN_SETTINGS["selection.tolerance"]:
-        yield f"without effect: {_flags(in_vain)} (nothing is selected)"
+    if config.method in methods.OURS:
+        yield from _unused_of_flow(config, changed)
+    yield from _unused_of_selection(config, changed)
     if not gpu and (config.workers or 1) > config.fleet.devices:
         most = config.fleet.devices
         yield f"without effect: --workers above {most} (there is no more to do for a process each)"
@@ -398,6 +395,44 @@ def _unused(config: Config) -> Iterator[str]:
         named = [name for name in changed if name.startswith(start)]
         if is_in_vain and named:
             yield f"without effect: {_flags(named)} ({why})"
+
+
+def _unused_budgets(config: Config) -> Iterator[str]:
+    """Layer budgets that a method cannot have."""
+    budgets, possible = config.pruning.budgets, methods.find(config.method).budgets
+    if budgets in (None, "uniform", *possible):
+        return
+    why = "has one threshold for all layers" if possible else "prunes no layer"
+    if budgets == "global":
+        why = "has no scores of its own to set a threshold"
+    yield f"without effect: --pruning.budgets {budgets} ({config.method} {why})"
+
+
+def _unused_of_flow(config: Config, changed: Iterable[str]) -> Iterator[str]:
+    """Settings of flow where nothing goes by it, or where it sets no layer budgets."""
+    flow = [name for name in changed if name.startswith("pruning.flow_")]
+    method = methods.create(resolve(config))
+    why = "nothing is chosen by synaptic flow"
+    if method.needs_flow:
+        flow = [] if method.has_flow_budgets else [n for n in flow if n in OF_FLOW_BUDGETS]
+        why = "synaptic flow sets no layer budgets"
+    if flow:
+        yield f"without effect: {_flags(flow)} ({why})"
+
+
+def _unused_of_selection(config: Config, changed: Iterable[str]) -> Iterator[str]:
+    """Settings of selection where one candidate is cut; its kind is the first one asked for."""
+    selection = resolve(config).selection
+    if selection.kind != "none" or config.method not in OWN_SETTINGS["selection.tolerance"]:
+        return
+    in_vain = [name for name in changed if name in OF_SELECTION]
+    if config.memory_budget:  # which may have lowered the batch
+        in_vain = [name for name in in_vain if name != "selection.batch_size"]
+    if in_vain:
+        yield f"without effect: {_flags(in_vain)} (nothing is selected)"
+    first, _, others = (selection.pool or "").partition(",")
+    if others:
+        yield f"without effect: --selection.pool beyond {first} (nothing is selected)"
 
 
 def _flags(names: Iterable[str]) -> str:
