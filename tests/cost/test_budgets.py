@@ -187,7 +187,7 @@ def test_the_least_flops_are_told():
 def test_a_threshold_over_scores_of_a_run_to_come_has_no_flops_yet():
     with pytest.raises(ConfigError, match=r"choose --pruning\.budgets uniform, erk or flow"):
         fitted(of("snip", budgets="global", flops_budget="50%"), **OWN)
-    with pytest.raises(ConfigError, match="ssfl has one threshold"):
+    with pytest.raises(ConfigError, match="ssfl sets one threshold"):
         fitted(of("ssfl", flops_budget="50%"), **OWN)
     fitted(of("fl_pqsu", budgets="global", flops_budget="50%"), **OWN)
     for asked in (of("snip", budgets="global"), of("ssfl")):

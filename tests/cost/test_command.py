@@ -154,6 +154,28 @@ def test_each_method_has_its_own_layer_budgets_unless_some_are_asked_for(capsys)
         assert rows[0]["flops_plain"] == rows[1]["flops_plain"]
 
 
+def test_a_method_of_one_threshold_is_left_out_of_a_budget_of_flops(capsys):
+    rows = printed_json(capsys, *SMALL, "--density", "0.2", "--flops-budget", "70%")["rows"]
+    assert [row["method"] for row in rows if row.get("left_out")] == ["ssfl"]
+    assert len(rows) == len(OURS)
+    with pytest.raises(ConfigError, match="ssfl sets one threshold"):
+        command([*SMALL, "--methods", "ssfl", "--flops-budget", "70%"])
+
+
+def test_flow_is_measured_where_it_is_asked_about(capsys):
+    flags = [*SMALL, "--density", "0.2", "--methods", "fedtiny_flow"]
+    asked = (["--flow-beta", "0"], ["--flow-floor", "0.5"], ["--flow-normalize", "never"])
+    for more in asked:
+        (row,) = printed_json(capsys, *flags, *more)["rows"]
+        assert row["budgets"] == "flow"
+    estimate = printed_json(capsys, *flags, "--layers")
+    assert estimate["settings"]["pruning"]["budgets"] == "erk"
+    assert sum(layer["kept"] for layer in estimate["layers"]) > estimate["rows"][0]["kept_weights"]
+    with pytest.raises(ConfigError) as error:
+        command([*SMALL, "--methods", "fedtiny_flow", "--memory-budget", "10"])
+    assert "estimated" not in str(error.value)
+
+
 def test_one_method_alone_is_costed_with_its_own_recipe(capsys):
     flags = [*SMALL, "--density", "0.2", "--methods"]
     alone = printed_json(capsys, *flags, "fedtiny_flow")["settings"]["train"]["optimizer"]

@@ -152,7 +152,7 @@ def test_every_hook_is_documented():
     own = {name for name in vars(methods.Method) if not name.startswith("_")}
     attributes = {"dense", "reducer", "granularity", "schedule", "pruning_numbers", "device_verbs"}
     attributes |= {"native", "private", "summary", "resolve", "needs_flow", "flow", "rescale"}
-    attributes |= {"has_flow_budgets", "has_global_threshold"}
+    attributes |= {"has_flow_budgets", "has_global_threshold", "global_threshold"}
     attributes |= {
         "budgets",
         "layer_counts",

@@ -275,9 +275,15 @@ def test_settings_of_flow_budgets_are_in_vain_without_them():
     named = "--pruning.flow-beta, --pruning.flow-floor (synaptic flow sets no layer budgets)"
     told = unused_settings(fedtiny.Config(method="fedtiny_flow", pruning=asked))
     assert told == [f"without effect: {named}"]
-    assert (
-        unused_settings(fedtiny.Config(method="fedtiny_flow", pruning=PruningConfig(**given))) == []
+    by_flow = fedtiny.Config(method="fedtiny_flow", pruning=PruningConfig(**given))
+    assert unused_settings(by_flow) == []
+    by_erk = SelectionConfig(kind="adaptive_bn", pool="erk")
+    without = fedtiny.Config(
+        method="fedtiny_flow", pruning=PruningConfig(flow_beta=0.9), selection=by_erk
     )
+    assert unused_settings(without) == [
+        "without effect: --pruning.flow-beta (synaptic flow sets no layer budgets)"
+    ]
 
 
 def test_candidates_that_nobody_compares_are_named():

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,18 @@ def test_memory_is_planned_for_a_dense_question_before_the_rounds():
     with pytest.raises(ConfigError, match=r"at density 1: raise --memory-budget$"):
         chosen(memory="1MB", share=None, method="ssfl")
     assert chosen(memory="10MB", share=None, method="ssfl").config.density == 0.1
+    with pytest.raises(ConfigError, match=r"at density 0\.7: raise --memory-budget or lower"):
+        chosen(memory="300kB", share=None, method="fl_pqsu", density=0.7, device_backend="native")
+
+
+def test_a_finished_run_of_a_method_that_is_gone_is_costed_as_plain_training(tmp_path):
+    asked = quick(rounds=2, method="fl_pqsu")
+    result = train(asked, tmp_path / "run")
+    folder = RunFolder(result.path)
+    text = folder.config.read_text()
+    folder.config.write_text(text.replace('method = "fl_pqsu"', 'method = "gone"'))
+    gone = replace(asked, method="gone")
+    assert measure(gone, folder)["flops_training"] == measure(asked, folder)["flops_training"]
 
 
 def test_a_budget_that_nothing_fits_is_one_sentence_with_the_least():

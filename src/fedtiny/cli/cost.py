@@ -108,6 +108,8 @@ def command(arguments: list[str]) -> int:
     if parsed.samples < 2:
         raise ConfigError(f"--samples must be at least 2, got {parsed.samples}")
     config, inputs = _config(parsed, base), _inputs(parsed, base)
+    if len(names := _methods(parsed)) == 1:
+        config = _of_method(names[0], config, parsed, base)
     rows = _rows(parsed, config, base, parsed.density or densities, inputs)
     layers: list[Row] = []
     if parsed.layers:
@@ -208,9 +210,9 @@ def _rows(
     if arguments.density or not config.memory_budget:
         asked = list(dict.fromkeys(_at(one, density) for density in densities for one in asked))
     rows = [cost.fitting_summary(one, **inputs) for one in asked]
-    budgets_are_asked_for = arguments.budgets or base.pruning.budgets
     for one, row in zip(asked, rows, strict=True):
-        if one.pruning.budgets == "erk" and not budgets_are_asked_for:
+        _, is_estimate = _layer_budgets(one.method, arguments, base)
+        if is_estimate and row["density"] is not None:
             row["notes"].append(ESTIMATED)
     if all(row["density"] is None for row in rows):
         raise ConfigError(_why_nothing(rows))
@@ -218,21 +220,36 @@ def _rows(
 
 
 def _of_method(name: str, config: Config, arguments: Arguments, base: Config) -> Config:
-    """The config of a row: all train alike, but what a method selects and keeps is its own.
-
-    Flow budgets that nobody asked for are taken for ERK's: measuring flow takes minutes.
-    """
+    """The config of a row: all train alike, but what a method selects and keeps is its own."""
     own = recipe_of(name)
     kind = base.selection.kind or own["selection"]["kind"]
     said = (arguments.flow_floor, base.pruning.flow_floor, own["pruning"]["flow_floor"])
-    budgets = arguments.budgets or base.pruning.budgets
-    if not budgets:
-        budgets = own["pruning"]["budgets"]
-        budgets = "erk" if budgets == "flow" and not config.flops_budget else budgets
+    budgets, _ = _layer_budgets(name, arguments, base)
     floor = next(value for value in said if value is not None)
     pruning = replace(config.pruning, budgets=budgets, flow_floor=floor)
     selection = replace(config.selection, kind=kind)
     return replace(config, method=name, selection=selection, pruning=pruning)
+
+
+def _layer_budgets(name: str, arguments: Arguments, base: Config) -> tuple[Any, bool]:
+    """The layer budgets asked for, or a method's own, and whether ERK's stand in for flow's.
+
+    Flow is measured only where it is asked about, or where FLOPs must be exact.
+    """
+    if asked := arguments.budgets or base.pruning.budgets:
+        return asked, False
+    own = recipe_of(name)["pruning"]["budgets"]
+    flags = (arguments.flow_beta, arguments.flow_floor, arguments.flow_normalize)
+    asks = any(flag is not None for flag in flags) or _sets_flow(base)
+    if own != "flow" or asks or arguments.flops_budget or base.flops_budget:
+        return own, False
+    return "erk", True
+
+
+def _sets_flow(base: Config) -> bool:
+    """Whether a file says something of synaptic flow."""
+    usual, names = PAPER_CONFIG.pruning, ("flow_beta", "flow_floor", "flow_normalize")
+    return any(getattr(base.pruning, name) != getattr(usual, name) for name in names)
 
 
 def _why_nothing(rows: list[Row]) -> str:

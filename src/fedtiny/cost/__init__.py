@@ -7,6 +7,7 @@ from fedtiny.config import Config
 from fedtiny.config import parse_size as parse_size
 from fedtiny.cost import flops, memory, privacy, traffic
 from fedtiny.cost.budgets import DoesNotFit as DoesNotFit
+from fedtiny.cost.budgets import FlopsNotKnown as FlopsNotKnown
 from fedtiny.cost.budgets import fitted as fitted
 from fedtiny.cost.budgets import largest_density as largest_density
 from fedtiny.cost.network import Network as Network
@@ -70,15 +71,16 @@ def fitting_summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
     """Every cost, at what fits the budgets of the config.
 
     Where nothing fits, or no small model is small enough, the density is None and a note says why;
-    a method whose network does not read such data is `left_out`.
+    a method whose network does not read such data, or whose FLOPs no budget can bound, is
+    `left_out`.
     """
     try:
         config = fitted(config, **inputs)
         return summary(config, **inputs)
-    except (DoesNotFit, ModelError) as error:
+    except (DoesNotFit, FlopsNotKnown, ModelError) as error:
         least = {f"least_{error.kind}": error.least} if isinstance(error, DoesNotFit) else {}
         none: Summary = {"method": config.method, "model": config.model, "density": None}
-        if isinstance(error, ReadsOtherDataError):
+        if isinstance(error, ReadsOtherDataError | FlopsNotKnown):
             none["left_out"] = True
         return none | {"notes": [str(error)]} | least
 

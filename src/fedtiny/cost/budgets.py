@@ -15,11 +15,10 @@ from dataclasses import replace
 from math import ceil, log, nextafter
 from typing import Any, Literal, TypeVar, Unpack
 
-from fedtiny import methods
 from fedtiny.config import Config, parse_flops, parse_size, resolve
 from fedtiny.cost import flops
 from fedtiny.cost.memory import MemoryModel, total
-from fedtiny.cost.workload import CostInputs, Workload
+from fedtiny.cost.workload import CostInputs, Workload, method_of
 from fedtiny.errors import ConfigError
 
 BETAS = 64  # beta is walked in steps of one by this
@@ -27,6 +26,10 @@ ROUGHLY = 10  # the place on the curve is sought with iterations divided by this
 NEAR = 4  # steps that such a search is exact to
 SMALLEST_BATCH = 2  # of which batch norm can take statistics
 C = TypeVar("C", bound=Config)
+
+
+class FlopsNotKnown(ConfigError):  # noqa: N818
+    """A budget of FLOPs of a method whose layer counts only training brings out."""
 
 
 class DoesNotFit(ConfigError):  # noqa: N818
@@ -232,18 +235,13 @@ def _still_within(config: C, budget: int, **inputs: Unpack[CostInputs]) -> C:
 
 def _check_known(config: Config) -> None:
     """One threshold over scores of a pretrained model is not known before there is one."""
-    method = methods.create(resolve(config))
+    method = method_of(resolve(config))
     if not method.has_global_threshold:
         return
-    others = [budgets for budgets in method.budgets if budgets != "global"]
-    raise ConfigError(
-        "--flops-budget needs layer budgets that are known before training; "
-        + (
-            f"choose --pruning.budgets {', '.join(others[:-1])} or {others[-1]}"
-            if others
-            else f"{method.name} has one threshold over what its devices measure"
-        )
-    )
+    why = "choose --pruning.budgets uniform, erk or flow"
+    if method.global_threshold:
+        why = f"{config.method} sets one threshold for all layers"
+    raise FlopsNotKnown(f"--flops-budget needs layer budgets that are known before training; {why}")
 
 
 def _with_batch(config: C, batch: int) -> C:

@@ -99,10 +99,7 @@ class Workload:
     def _with(
         cls, config: ResolvedConfig, large: Network, samples: int, flow: LayerFlow
     ) -> "Workload":
-        try:
-            method = methods.create(config)
-        except ConfigError:  # one that is not installed: plain sparse training in its place
-            method = Method(config)
+        method = method_of(config)
         method.flow = flow
         built = method.resolve(config, lambda: large.profile.parameters)
         other = built.model != config.model
@@ -250,6 +247,14 @@ class Workload:
             return tuple(map(typed, program))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
+
+
+def method_of(config: ResolvedConfig) -> Method:
+    """The method of a config; plain sparse training in the place of one that is not installed."""
+    try:
+        return methods.create(config)
+    except ConfigError:
+        return Method(config)
 
 
 def layer_flow_of(config: Config, **inputs: Unpack[CostInputs]) -> LayerFlow:

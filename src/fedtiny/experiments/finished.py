@@ -9,11 +9,11 @@ from statistics import fmean
 from typing import Any, Unpack
 
 from fedtiny import config as configs
-from fedtiny import cost, methods
+from fedtiny import cost
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat
 from fedtiny.cost.network import IMAGES
-from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs, layer_flow_of
+from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs, layer_flow_of, method_of
 from fedtiny.errors import ConfigError, RunError, plural
 from fedtiny.experiments.places import Cell, Place
 from fedtiny.experiments.quantities import Numbers
@@ -167,7 +167,7 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
     }
     if config.memory_budget or config.flops_budget:
         config = reading.config(folder)
-    method = methods.create(configs.resolve(config))
+    method = method_of(configs.resolve(config))
     if method.config.pruning.budgets == "flow" and "flow" in method.budgets:
         inputs["flow"] = _flow_of(config, records[0], **inputs)
     moved = selection["bytes_down"] + selection["bytes_up"] if selection else 0

@@ -54,6 +54,8 @@ class Method:
     """What is adjusted at a time, where the method and not the config says so."""
     budgets: ClassVar[tuple[str, ...]] = ("uniform", "erk", "flow")
     """The settings of --pruning.budgets that make a difference to the method."""
+    global_threshold: ClassVar[bool] = False
+    """Whether one threshold sets what each layer keeps, whatever --pruning.budgets says."""
     flow: LayerFlow | None = None
     """What flows through the network before training; set by whoever knows the network."""
     native: ClassVar[bool] = True
@@ -103,12 +105,13 @@ class Method:
     @property
     def has_flow_budgets(self) -> bool:
         """Whether flow sets how many weights the layers of any model keep."""
-        return self.needs_flow
+        return self.config.pruning.budgets == "flow" and "flow" in self.budgets
 
     @property
     def has_global_threshold(self) -> bool:
         """Whether one threshold over scores, not known before there are any, sets layer counts."""
-        return self.config.pruning.budgets == "global" and "global" in self.budgets
+        asked = self.config.pruning.budgets == "global" and "global" in self.budgets
+        return self.global_threshold or asked
 
     @property
     def rescale(self) -> float:

@@ -18,7 +18,7 @@ from fedtiny.methods.pool import (
     cost_remarks,
     costed_counts,
     cut_pool,
-    has_flow_budgets,
+    flow_sets_counts,
     is_by_magnitude,
     plain_cut,
     shared_out,
@@ -198,7 +198,10 @@ class FedTiny(Method):
 
     @property
     def has_flow_budgets(self) -> bool:
-        return super().needs_flow or any(has_flow_budgets(self, kind) for kind in self.kinds)
+        by_flow = self.config.pruning.budgets == "flow"
+        return any(
+            flow_sets_counts(self, kind) or (by_flow and kind != "erk") for kind in self.kinds
+        )
 
     def first_counts(self, param_spec: ParamSpec) -> Counts:
         """Those of the kind that takes the most operations: it is not known which will be taken."""

@@ -72,7 +72,7 @@ def plain_counts(method: "FedTiny", kind: str, param_spec: ParamSpec) -> Counts:
     config = method.config
     if kind == "erk":
         return erdos_renyi_kernel(param_spec, config.density)
-    if not has_flow_budgets(method, kind):
+    if not flow_sets_counts(method, kind):
         return method.layer_counts(param_spec)
     if method.flow is None:
         raise FedTinyError("candidates of kind 'flow' need the network, which is not known here")
@@ -97,13 +97,15 @@ def cost_remarks(method: "FedTiny", kinds: Sequence[str]) -> tuple[str, ...]:
 def _is_estimated(method: "FedTiny", kind: str) -> bool:
     config = method.config
     exact = config.pruning.budgets == "flow" or config.flops_budget is not None
-    return has_flow_budgets(method, kind) and not exact
+    return flow_sets_counts(method, kind) and not exact
 
 
-def has_flow_budgets(method: "FedTiny", kind: str) -> bool:
-    """Whether flow sets the layer counts of a kind; a method's own kind can have others."""
-    others = method.pool == "flow" and method.config.pruning.budgets in ("uniform", "erk")
-    return kind == "flow" and not others
+def flow_sets_counts(method: "FedTiny", kind: str) -> bool:
+    """Whether a kind has the layer counts of flow; as a method's own kind it can have others."""
+    if kind != "flow":
+        return False
+    own = kind in method.pool.split(",")
+    return not (own and method.config.pruning.budgets in ("uniform", "erk"))
 
 
 def candidate_counts(
@@ -117,7 +119,7 @@ def candidate_counts(
     config = method.config
     paper = kind == "magnitude"
     draw = generator(config.seed, "candidates" if paper else f"candidates {kind}")
-    floors = has_flow_budgets(method, kind)
+    floors = flow_sets_counts(method, kind)
     even = kind in ("magnitude", "random") and config.pruning.budgets not in ("erk", "flow")
     return uniform_noise(
         param_spec,

@@ -19,8 +19,8 @@ class SSFL(Method):
 
     name = "ssfl"
     private = False
-    budgets = ("global",)
-    has_global_threshold = True
+    budgets = ()
+    global_threshold = True
 
     def coarse_prune(self, server: Server) -> None:
         outcome = require_enough(server, server.ask("select", (Sensitivity(),)))

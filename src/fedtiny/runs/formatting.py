@@ -18,6 +18,7 @@ from fedtiny.cost import Workload
 from fedtiny.cost.flops import dense_round, plain
 from fedtiny.cost.memory import total
 from fedtiny.errors import plural
+from fedtiny.federation.method import Method
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.metrics import Record, number
 from fedtiny.runs.numbering import round_number
@@ -321,11 +322,9 @@ OWN_SETTINGS = {
 """Settings that some of our methods go by, and which; others keep their masks or have one rule."""
 
 
-OF_SELECTION = tuple(
-    f"selection.{name}"
-    for name in (
-        *("tolerance", "development_ratio", "batch_size", "passes", "variance", "pool_size"),
-    )
+OF_SELECTION = (
+    *("selection.tolerance", "selection.development_ratio", "selection.batch_size"),
+    *("selection.passes", "selection.variance", "selection.pool_size"),
 )
 """What has no effect without selection."""
 
@@ -334,11 +333,11 @@ OF_FLOW_BUDGETS = ("pruning.flow_beta", "pruning.flow_floor")
 """What has no effect unless synaptic flow sets layer budgets."""
 
 
-def flow_lines(config: Config, flow: LayerFlow) -> Iterator[str]:
+def flow_lines(config: Config, method: Method, flow: LayerFlow) -> Iterator[str]:
     """What the network makes of the settings of synaptic flow."""
     if flow.normalized:
         yield "synaptic flow is normalized unit by unit (--pruning.flow-normalize)"
-    if _is_asked_for(config, "flow_floor") and not flow.floors:
+    if _is_asked_for(config, "flow_floor") and method.has_flow_budgets and not flow.floors:
         yield "without effect: --pruning.flow-floor (the network has no projection shortcuts)"
 
 
@@ -399,12 +398,16 @@ def _unused(config: Config) -> Iterator[str]:
 
 def _unused_budgets(config: Config) -> Iterator[str]:
     """Layer budgets that a method cannot have."""
-    budgets, possible = config.pruning.budgets, methods.find(config.method).budgets
-    if budgets in (None, "uniform", *possible):
+    budgets, method = config.pruning.budgets, methods.find(config.method)
+    own = ("global",) if method.global_threshold else method.budgets
+    if budgets in (None, "uniform", *own):
         return
-    why = "has one threshold for all layers" if possible else "prunes no layer"
-    if budgets == "global":
+    if method.global_threshold:
+        why = "has one threshold for all layers"
+    elif budgets == "global":
         why = "has no scores of its own to set a threshold"
+    else:
+        why = f"has other layer budgets: {', '.join(own)}" if own else "prunes no layer"
     yield f"without effect: --pruning.budgets {budgets} ({config.method} {why})"
 
 

@@ -84,7 +84,7 @@ class Lines:
             for line in formatting.budget_lines(config, work, assembly.arena(work.mask)):
                 self._say(line)
         if assembly.method.needs_flow and assembly.method.flow:
-            for line in formatting.flow_lines(config, assembly.method.flow):
+            for line in formatting.flow_lines(config, assembly.method, assembly.method.flow):
                 self._say(line)
         if assembly.method.rescale:
             layers = before_batch_norm(server.public, server.param_spec)

@@ -314,14 +314,15 @@ def plan_memory(
         layer: min(size, int(count * MAX_NOISE) + 1)
         for (layer, size), count in zip(param_spec.sizes.items(), counts, strict=True)
     }
-    for request in method.coarse_requests(param_spec):
-        kept = {layer: max(count, request.counts[layer]) for layer, count in kept.items()}
+    sizes = dict(param_spec.sizes)
+    asks_densely = any(dict(own.counts) == sizes for own in method.coarse_requests(param_spec))
+    kept = sizes if asks_densely else kept
     options, budgets = native_options(config, kept), budgets_of(config, hellos)
     beside = beside_arena(config, method, param_spec, sum(kept.values()), hellos.values())
     try:
         chosen = largest_fit(NativeModel(known_graph(graph)), options, kept, budgets, beside)
     except NativeError as error:
-        first = 1.0 if kept == dict(param_spec.sizes) else method.density_limit(0)
+        first = 1.0 if asks_densely else method.density_limit(0)
         or_lower = " or lower --density" if first < 1 else ""
         raise ConfigError(
             f"{error}, at density {first:g}: raise --memory-budget{or_lower}"
