@@ -14,7 +14,7 @@ from typing import Any
 from fedtiny.config import Config
 from fedtiny.config.aliases import current_settings
 from fedtiny.config.flat import flat, flattened
-from fedtiny.config.presets import RECIPE
+from fedtiny.config.presets import recipe_of
 from fedtiny.errors import RunError, plural
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import (
@@ -200,7 +200,7 @@ def require_fit(
 
     A setting that is younger than the result was as usual.
     """
-    usual = settings_of(Config()) | flattened(RECIPE)
+    usual = settings_of(Config()) | flattened(recipe_of(""))
     for place, run in ((p, run) for p in places for run in found.get(p.stem, ())):
         unlike = differing(settings_of(place.cell(run.seed).config), usual | run.settings)
         if unlike:
