@@ -262,7 +262,7 @@ def played(
     selection, records, versions = selection_record(assembly), [], []
     while assembly.server.round < assembly.config.rounds:
         try:
-            records.append(accepted_round(assembly, records, time.perf_counter()))
+            records.append(accepted_round(assembly, time.perf_counter()))
         except FedTinyError:
             return {"ended": assembly.server.round}
         versions.append(f"{assembly.server.theta.version:016x}")
