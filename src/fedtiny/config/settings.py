@@ -349,8 +349,9 @@ class RobustnessConfig(Settings):
     """A part of a reply (update, statistics, gradients, losses) whose norm is more than so many
     times the median of the devices' is brought back to theirs; 0 is off."""
     reject: float = 3.0
-    """A round whose loss is more than so many times the last one's and chance's, or not finite, is
-    repeated without the devices that are suspected; 0 is off."""
+    """A round whose loss on the public set is more than so many times the last one's and chance's,
+    or not finite, or whose accuracy there collapsed, is repeated without the devices that are
+    suspected; 0 is off."""
     mean: Literal["weighted", "median", "trimmed", "centered", "krum"] = "weighted"
     """How replies become one: weighted by samples; or every device counts the same: value by value
     the median or the mean without extremes, centered clipping, or multi-Krum."""

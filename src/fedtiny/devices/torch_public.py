@@ -1,6 +1,6 @@
 """What the server measures on the public one-shot set, with PyTorch."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, reduce
 from operator import mul
@@ -46,6 +46,10 @@ class TorchPublicSet:
         except ModelError:
             return None
         return self._graph
+
+    def evaluate(self, theta: Theta) -> Mapping[str, float]:
+        self.engine.load(theta)
+        return self.engine.evaluate(self.shard)
 
     def gradients(self, theta: Theta) -> LayerArrays:
         with self._scored(theta) as weights, batch_statistics(self.engine.model):
