@@ -4,7 +4,7 @@ Every method on the digits with the small network, density 0.2, ten devices; som
 high rate of learning a model is up and down from round to round.
 
     python benchmarks/false_alarms.py [--methods fedtiny ...] [--seeds 3] [--rounds 16]
-                                      [--width 16] [--lr 0.1] [--deviations 3]
+                                      [--width 16] [--lr 0.1] [--samples 120] [--deviations 3]
 """
 
 import argparse
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--lr", type=float)
+    parser.add_argument("--samples", type=int, help="of all devices and the public set")
     parser.add_argument("--deviations", type=float, default=acceptance.DEVIATIONS)
     arguments = parser.parse_args()
     acceptance.DEVIATIONS = arguments.deviations
@@ -58,7 +59,9 @@ def main() -> None:
             for seed in range(arguments.seeds):
                 config = settings(seed, arguments.rounds, {}, partition)
                 train = replace(config.train, lr=arguments.lr)
-                found += counts(replace(config, method=method, width=arguments.width, train=train))
+                data = replace(config.data, limit_train=arguments.samples)
+                config = replace(config, width=arguments.width, train=train, data=data)
+                found += counts(replace(config, method=method))
             print(_row(partition, method, found), flush=True)
             total += found
         print(_row(partition, "all", total), flush=True)
