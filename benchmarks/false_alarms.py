@@ -13,14 +13,19 @@ from collections import Counter
 from dataclasses import replace
 
 import torch
-from attacks import PARTITIONS, settings
 
 from fedtiny import methods
-from fedtiny.config import Config
+from fedtiny.config import Config, FleetConfig
 from fedtiny.federation.rounds import is_over, prepare
 from fedtiny.runs import acceptance
 from fedtiny.runs.assembly import assemble
 
+HONEST = Config(model="small", density=0.2, workers=1, threads=1, simulator="reference")
+PARTITIONS = {
+    "iid": FleetConfig(devices=10, partition="iid"),
+    "Dirichlet(0.5)": FleetConfig(devices=10, partition="dirichlet", alpha=0.5),
+    "Dirichlet(0.1)": FleetConfig(devices=10, partition="dirichlet", alpha=0.1),
+}
 NAMES = [method.name for method in methods.BUILT_IN]
 
 
@@ -52,16 +57,16 @@ def main() -> None:
     acceptance.DEVIATIONS = arguments.deviations
     torch.set_num_threads(1)
     print("| partition | method | rounds | repeated by loss | by accuracy |\n|---|---|---|---|---|")
-    for partition in PARTITIONS:
+    for partition, fleet in PARTITIONS.items():
         total: Counter[str] = Counter()
         for method in arguments.methods:
             found: Counter[str] = Counter()
             for seed in range(arguments.seeds):
-                config = settings(seed, arguments.rounds, {}, partition)
+                config = replace(HONEST, method=method, fleet=fleet, seed=seed)
                 train = replace(config.train, lr=arguments.lr)
                 data = replace(config.data, limit_train=arguments.samples)
-                config = replace(config, width=arguments.width, train=train, data=data)
-                found += counts(replace(config, method=method))
+                sizes = {"rounds": arguments.rounds, "width": arguments.width}
+                found += counts(replace(config, train=train, data=data, **sizes))
             print(_row(partition, method, found), flush=True)
             total += found
         print(_row(partition, "all", total), flush=True)
