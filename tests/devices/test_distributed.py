@@ -149,6 +149,17 @@ def test_all_ranks_come_to_the_same_server(monkeypatch):
     assert on_ranks(2, play, config, sizes) == [expected] * 2
 
 
+def test_a_model_is_accepted_by_what_rank_0_has_measured():
+    def play(ranks, bench):
+        public = bench.server.public
+        if ranks.rank:  # that measures otherwise
+            public.evaluate = lambda theta: {"loss": 9.0, "accuracy": 0.0}
+        return measured_by_first(public, ranks).evaluate(bench.start)
+
+    first, second = on_ranks(2, play)
+    assert first == second == lab().server.public.evaluate(lab().start)
+
+
 def test_layer_budgets_by_flow_are_those_of_rank_0():
     def play(ranks, bench):
         own = bench.method.flow

@@ -78,6 +78,21 @@ def twin(bench, theta):
     return model
 
 
+# Evaluation
+
+
+def test_the_loss_is_that_by_hand_and_no_draw_and_no_statistic_is_touched():
+    bench = lab(model=seeded(TinyNet, 0.5))
+    theta = bench.theta(0.3, seed=3)
+    before = torch.get_rng_state()
+    found = bench.server.public.evaluate(theta)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert bench.engine.theta().version == theta.version
+    expected = loss_by_hand(bench, twin(bench, theta)).item()
+    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+    assert found["accuracy"] * 6 == pytest.approx(round(found["accuracy"] * 6))
+
+
 # Gradients
 
 

@@ -12,12 +12,14 @@ import fedtiny
 from fedtiny.devices.simulator import Simulator
 from fedtiny.devices.torch_public import TorchPublicSet
 from fedtiny.federation.messages import Reply
+from fedtiny.federation.rounds import next_round
 from fedtiny.federation.transport import Outcome
 from fedtiny.files import digest_of, with_text
 from fedtiny.report.page import one_run
 from fedtiny.report.run import read
 from fedtiny.runs import acceptance
-from fedtiny.runs.acceptance import lost_half, suspected
+from fedtiny.runs.acceptance import lost_half, objection, suspected
+from fedtiny.runs.assembly import assemble
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.formatting import round_line
 from fedtiny.runs.recorder import BEGINS_AGAIN
@@ -104,8 +106,27 @@ def test_a_rejected_round_resumes_to_the_same_bytes(hostile, tmp_path, monkeypat
         assert differences(path, whole) == []
 
 
-def test_switched_off_everything_is_accepted(hostile, tmp_path):
+def test_a_round_that_is_not_tested_is_rejected_too(hostile, tmp_path):
     hostile(filled(1e6))
+    train(replace(UNBOUNDED, eval_every=5), tmp_path / "run")
+    assert "rejected" in lines(tmp_path / "run")[1]
+
+
+def test_without_a_public_set_the_devices_losses_decide():
+    assembly = assemble(CONFIG)
+    assembly.server.public = None
+    outcome = next_round(assembly.server, assembly.method, 3)
+    told = [replace(outcome.outcome, metrics={"loss": loss}) for loss in (2.0, 7.0, np.inf)]
+    found = [objection(assembly, replace(outcome, outcome=own)) for own in told]
+    assert found[0] == ""
+    assert found[1].startswith("the loss is 7, more than 3 times")
+    assert found[2] == acceptance.NOT_FINITE
+    assembly.server.transport.close()
+
+
+def test_switched_off_everything_is_accepted_and_nothing_measured(hostile, tmp_path, monkeypatch):
+    hostile(filled(1e6))
+    monkeypatch.setattr(TorchPublicSet, "evaluate", None)
     off = replace(UNBOUNDED, robustness=replace(UNBOUNDED.robustness, reject=0.0))
     train(off, tmp_path / "run")
     assert all("rejected" not in record for record in lines(tmp_path / "run"))
