@@ -173,17 +173,40 @@ def test_single_seeds_are_told_as_measured(method):
 
 
 README = (ROOT / "README.md").read_text()
-SHORT = {
-    "CIFAR-10, density 0.001, for FedTiny's operations": ("permille", "cifar10", "1.1x", "uniform"),
-    "CIFAR-10, density 0.001, for ERK's operations": ("permille", "cifar10", "1.35x", "ERK"),
-    "CIFAR-10, density 0.01, for FedTiny's operations": ("percent", "cifar10", "1.1x", "uniform"),
-    "CIFAR-10, density 0.01, for ERK's operations": ("percent", "cifar10", "2.1x", "ERK"),
-    "CIFAR-100, density 0.01, for FedTiny's operations": (
-        *("data_sets", "cifar100", "1.1x", "uniform"),
-    ),
-    "SVHN, density 0.01, for FedTiny's operations": ("data_sets", "svhn", "1.1x", "uniform"),
-}
-"""Rows of the README: experiment, data set, budget of FedTiny-Flow and of the others."""
+METHODS = {"FedTiny": "fedtiny", "SynFlow": "synflow", "FedDST": "feddst"}
+
+
+def size(count):
+    """Bytes in three digits, as the README has them."""
+    return f"{count / 1e6:.2f} MB" if count > 1e6 else f"{count / 1e3:.0f} kB"
+
+
+def test_the_readme_s_table_is_measured_without_defenses():
+    """Of the paper's scale and seed 0; bytes are those of rounds and of selection."""
+    cells = {
+        cell["name"]: cell
+        for path in sorted((ROOT / "results").rglob("table1.json"))
+        for document in [json.loads(path.read_text())]
+        if document["scale"] == "paper"
+        for cell in document["cells"]
+    }
+    _, *told = rows(README.partition("measured with this code:")[2].partition("![")[0])
+    assert len(told) == 4
+    for row in told:
+        method, density, accuracy, paper, flops, moved = row.strip("| ").split(" | ")
+        cell = cells[f"{METHODS[method]}-cifar10-resnet18-d{density}-s0"]
+        settings, numbers = cell["settings"], cell["numbers"]
+        assert not settings.get("robustness.bound")
+        assert not settings.get("robustness.reject")
+        assert settings["train.optimizer"] == "adam"
+        assert settings["pruning.gradient_epsilon"] == 0.01
+        assert accuracy == f"{numbers['accuracy']:.3f}"
+        assert flops.removesuffix(" of dense") == f"{numbers['flops_ratio']:.1%}"
+        each_round = numbers["bytes_round"] + numbers["selection_bytes"] / settings["rounds"]
+        assert moved == size(each_round)
+        start = f"| ResNet18 | {density} | {method} | {numbers['accuracy']:.4f} | "
+        (line,) = (line for line in rows(PAGE) if line.startswith(start))
+        assert paper == f"{float(line.removeprefix(start).split()[0]):.3f}"
 
 
 def accuracies(name, data, out):
@@ -197,17 +220,36 @@ def accuracies(name, data, out):
     }
 
 
-def test_the_readme_s_table_of_the_short_schedule_is_measured(tmp_path):
-    header, *told = rows(README.partition("At a short schedule")[2].partition("**Who wins")[0])
-    methods = [name.removesuffix(" (ours)") for name in header.strip("| ").split(" | ")[2:]]
-    assert len(told) == len(SHORT)
-    for row in told:
-        place, seeds, *values = (cell.strip() for cell in row.strip("|").split("|"))
-        name, data, ours, others = SHORT[place]
-        known = accuracies(name, data, tmp_path)
-        for method, value in zip(methods, values, strict=True):
-            own = known.get(f"{method}, {ours if method == 'FedTiny-Flow' else others}", [])
-            assert bool(own) == bool(value)
-            if own:
-                assert float(value.strip("*")) == pytest.approx(fmean(own), abs=0.0005 + 1e-9)
-                assert str(len(own)) in seeds
+WORTH = {
+    "SynFlow's cut instead of FedTiny, uniform budgets": ("FedTiny, uniform", "SynFlow, uniform"),
+    "the same, ERK budgets": ("FedTiny, ERK", "SynFlow, ERK"),
+    "rescaling, uniform budgets": ("SynFlow, uniform", "FedTiny-Flow, uniform"),
+    "rescaling, ERK budgets": ("SynFlow, ERK", "FedTiny-Flow, ERK"),
+    "budgets by flow instead of ERK, for at most ERK's operations": (
+        *("FedTiny-Flow, ERK", "FedTiny-Flow, {erk}"),
+    ),
+    "more operations: budgets by flow, 1.1 times FedTiny's to 3 times": (
+        *("FedTiny-Flow, 1.1x", "FedTiny-Flow, 3x"),
+    ),
+    "the recipe instead of Adam and plain averaging, seed 0, 3 times the operations": (
+        *("FedTiny-Flow, 3x, Adam", "FedTiny-Flow, 3x"),
+    ),
+}
+"""Parts of `fedtiny_flow` on the page of methods: the runs without and with each."""
+
+
+def test_what_each_part_of_flow_is_worth_is_measured(tmp_path):
+    page = (ROOT / "docs" / "methods.md").read_text()
+    _, *told = rows(page.partition("## What fedtiny_flow is")[2].partition("\n## ")[0])
+    assert [row.strip("| ").split(" | ")[0] for row in told] == list(WORTH)
+    for name, place, seeds, erk in (("permille", 1, 3, "1.35x"), ("percent", 2, 2, "2.1x")):
+        known = accuracies(name, "cifar10", tmp_path / name)
+        for row in told:
+            part, *values = row.strip("| ").split(" | ")
+            runs = [known.get(run.format(erk=erk), [])[:seeds] for run in WORTH[part]]
+            if values[place - 1] == "not run":
+                assert not runs[0]
+                continue
+            for value, own in zip(values[place - 1].split(" to "), runs, strict=True):
+                mean = own[0] if "seed 0" in part else fmean(own)
+                assert float(value) == pytest.approx(mean, abs=0.0005 + 1e-9)
