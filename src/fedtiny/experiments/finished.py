@@ -247,10 +247,15 @@ def differing(one: Flat, other: Flat) -> list[str]:
     return [name for name in names if name not in (*HOW_IT_IS_COMPUTED, *no_matter)]
 
 
+def left_open(asked: Flat) -> set[str]:
+    """Settings that were left to the machine, whatever it has chosen."""
+    return {key for key, value in CHOSEN_BY_THE_MACHINE.items() if asked.get(key) == value}
+
+
 def unlike(config: Config, there: Config) -> list[str]:
     """In what a run that is there differs from the one that is asked for."""
     asked = flat(configs.resolve(config))
-    no_matter = {key for key, value in CHOSEN_BY_THE_MACHINE.items() if asked.get(key) == value}
+    no_matter = left_open(asked)
     if there.simulator == "reference":
         no_matter |= {name for name in asked if name.startswith("gpu.")}
     if config.memory_budget or config.flops_budget:
