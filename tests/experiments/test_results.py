@@ -108,6 +108,13 @@ def test_usual_settings_are_told_too_so_that_another_usual_one_is_refused(writte
         shown(sweep(suite, tmp_path, result_files=(path,)))
 
 
+def test_a_setting_that_a_method_does_not_go_by_may_differ(written, suite, tmp_path):
+    _, path = written
+    other = {"pruning.gradient_epsilon": 0.5, "recipe": "momentum"}
+    edit(path, lambda d: [c["settings"].update(other) for c in d["cells"] if "pqsu" in c["name"]])
+    assert "5 of 5" in shown(sweep(suite, tmp_path, result_files=(path,)))
+
+
 def test_a_setting_that_is_younger_than_a_cell_must_be_declared(written, monkeypatch):
     _, path = written
     monkeypatch.setattr(regimes, "DECIDING", DECIDING | {"pruning.made_up"})

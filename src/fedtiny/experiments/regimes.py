@@ -6,7 +6,7 @@ from fedtiny import config as configs
 from fedtiny.config import Config, DataConfig
 from fedtiny.config.flat import Flat
 from fedtiny.errors import RunError
-from fedtiny.experiments.finished import settings_of
+from fedtiny.experiments.finished import TOLD_BY_OTHERS, settings_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ REGIMES = {
 OLDER: Flat = {}
 """What cells had that are older than a setting: whoever adds a setting says it here, whatever its
 default is. Cells of before the first entry name every setting of its day."""
-DECIDING = frozenset(settings_of(configs.resolve(Config(data=DataConfig("cifar10")))))
+DECIDING = settings_of(configs.resolve(Config(data=DataConfig("cifar10")))).keys() - TOLD_BY_OTHERS
 """Settings that have a value whatever the data is, so that a cell without one is older than it."""
 
 

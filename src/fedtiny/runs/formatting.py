@@ -387,15 +387,14 @@ def _unused(config: Config) -> Iterator[str]:
         "gpu.": (config.simulator == "reference", "the devices are not simulated on a GPU"),
         "gpu.cards": (gpu, f"a process takes one GPU; take more with {SEVERAL} N -m fedtiny"),
     }
-    usual = {"workers": 1} | flat(
-        resolve(Config(method=config.method, data=DataConfig(name=config.data.name)))
-    )
+    own = Config(method=config.method, recipe=config.recipe, data=DataConfig(config.data.name))
+    usual = {"workers": 1} | flat(resolve(own))
     changed = [name for name, value in flat(config).items() if value != usual.get(name)]
     yield from _unused_budgets(config)
-    own = [name for name in OWN_SETTINGS if name in not_gone_by(config) & {*changed}]
-    if own:
-        it = "it" if len(own) == 1 else "them"
-        yield f"without effect: {_flags(own)} ({config.method} does not go by {it})"
+    in_vain = [name for name in OWN_SETTINGS if name in not_gone_by(config) & {*changed}]
+    if in_vain:
+        it = "it" if len(in_vain) == 1 else "them"
+        yield f"without effect: {_flags(in_vain)} ({config.method} does not go by {it})"
     if config.method in methods.OURS:
         yield from _unused_of_flow(config, changed)
     yield from _unused_of_selection(config, changed)
