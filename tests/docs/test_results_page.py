@@ -21,10 +21,9 @@ WHOLE = (RESULTS / "mini" / "table1.json", *sorted((UNDEFENDED / "mini").glob("[
 """Files whose tables stand there with the rows that have not been run."""
 FULL = tuple(path for path in EVERY if path.parent.name == "paper")
 SHORT_TABLE1 = [path / "mini" / "table1.json" for path in (RESULTS, UNDEFENDED)]
-BUDGETS = ROOT / "experiments" / "budgets"
 ELSEWHERE = {
     "granularity": ROOT / "examples" / "experiments",
-    **{path.stem: BUDGETS for path in BUDGETS.glob("*.toml")},
+    **{path.stem: path.parent for path in (ROOT / "experiments").glob("*/*.toml")},
 }
 """Folders of experiments that are not the paper's."""
 TOLD_WITH_CODE = ("fedtiny-cifar10-resnet18-d0.001", "fl_pqsu-cifar10-resnet18-d0.001")
