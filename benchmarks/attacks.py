@@ -9,15 +9,19 @@ beside the run in which all are honest. Tables: runs in which all are honest, wi
 bounds; one hostile device, by how many samples it has; one to three, by defence. "run fails" is
 one that no device can go on with. Results are kept in the JSON file, each with a digest of the code
 that decides it, and one of the present code is not run again. With --stored nothing is run, and
-what is missing or of other code is a dash.
+what is missing or of other code is a dash. To share the work out, let every process have a file and
+runs of its own (names end in the defence and the seed), and merge the files:
 
     python benchmarks/attacks.py [--json benchmarks/results/attacks.json] [--seeds 3] [--rounds 16]
                                  [--hostile 1 2 3] [--defences none default ...] [--stored]
+    python benchmarks/attacks.py --json part1.json --only '(none|median), seed 0'
+    python benchmarks/attacks.py --merge part*.json --stored
 """
 
 import argparse
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -262,7 +266,7 @@ def played(
     selection, records, versions = selection_record(assembly), [], []
     while assembly.server.round < assembly.config.rounds:
         try:
-            records.append(accepted_round(assembly, records, time.perf_counter()))
+            records.append(accepted_round(assembly, time.perf_counter()))
         except FedTinyError:
             return {"ended": assembly.server.round}
         versions.append(f"{assembly.server.theta.version:016x}")
@@ -327,8 +331,8 @@ class Results:
     Or, from what is stored only, it is nothing.
     """
 
-    def __init__(self, path: Path, stored_only: bool = False) -> None:
-        self.path, self.stored_only = path, stored_only
+    def __init__(self, path: Path, stored_only: bool = False, only: str = "") -> None:
+        self.path, self.stored_only, self.only = path, stored_only, only
         self.code = code_digest()
         self.found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
@@ -336,11 +340,21 @@ class Results:
         result: dict[str, Any] = self.found.get(name, {})
         if result.get("code") == self.code:
             return result
-        if self.stored_only:
+        if self.stored_only or not re.search(self.only, name):
             return {}
         self.found[name] = run() | {"code": self.code}
-        self.path.write_text(json.dumps(self.found, indent=1, sort_keys=True) + "\n")
+        self._write()
         return self.found[name]  # type: ignore[no-any-return]
+
+    def merge(self, files: Sequence[Path]) -> None:
+        """Take over what other processes have measured with the present code."""
+        for file in files:
+            theirs = json.loads(file.read_text()).items()
+            self.found |= {name: run for name, run in theirs if run["code"] == self.code}
+        self._write()
+
+    def _write(self) -> None:
+        self.path.write_text(json.dumps(self.found, indent=1, sort_keys=True) + "\n")
 
 
 def honest_table(results: Results, seeds: int, rounds: int) -> Iterator[str]:
@@ -483,9 +497,13 @@ def main() -> None:
     parser.add_argument("--hostile", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument("--defences", nargs="+", default=[*DEFENCES], choices=[*DEFENCES])
     parser.add_argument("--stored", action="store_true", help="run nothing")
+    parser.add_argument("--only", default="", help="run only what has a name like this (regex)")
+    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="files of other runs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    results = Results(arguments.json, arguments.stored)
+    results = Results(arguments.json, arguments.stored, arguments.only)
+    if arguments.merge:
+        results.merge(arguments.merge)
     print("\n".join(honest_table(results, arguments.seeds, arguments.rounds)), flush=True)
     by_place = place_table(results, arguments.seeds, arguments.rounds)
     print("\n" + "\n".join(by_place), flush=True)

@@ -84,7 +84,7 @@ class PlainLoop:
 def fedtiny_round(assembly: Assembly, folder: RunFolder) -> None:
     """A round as `fedtiny run` plays it."""
     started = time.perf_counter()
-    metrics.append(folder, accepted_round(assembly, [], started))
+    metrics.append(folder, accepted_round(assembly, started))
     save_checkpoint(folder, assembly.server)
 
 

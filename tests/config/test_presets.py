@@ -59,6 +59,20 @@ def test_a_method_has_a_recipe_of_its_own_and_what_is_said_beats_it():
     assert resolve(said).train.optimizer == "adam"
 
 
+@pytest.mark.parametrize(
+    ("recipe", "optimizer", "momentum", "epsilon"),
+    [("paper", "adam", 0.9, 0.0), ("momentum", "sgd", 0.7, 0.01)],
+)
+@pytest.mark.parametrize("method", ["fedtiny", "fedtiny_flow"])
+def test_a_recipe_is_the_same_for_every_method(method, recipe, optimizer, momentum, epsilon):
+    config = resolve(Config(method=method, recipe=recipe))
+    assert (config.recipe, config.train.optimizer) == (recipe, optimizer)
+    assert (config.server.beta1, config.pruning.gradient_epsilon) == (momentum, epsilon)
+    own = resolve(Config(method=method))
+    assert (config.pruning.budgets, config.selection) == (own.pruning.budgets, own.selection)
+    assert own.recipe == {"fedtiny": "paper", "fedtiny_flow": "momentum"}[method]
+
+
 def test_a_setting_that_a_run_was_begun_without_is_as_in_the_paper_s_recipe():
     config = as_begun(Config(method="fedtiny_flow", train=TrainConfig(optimizer="sgd")))
     assert (config.pruning.flow_floor, config.selection.kind) == (0, "adaptive_bn")
@@ -79,13 +93,16 @@ def test_the_digits_are_quick():
 @pytest.mark.parametrize("name", ["digits", "cifar10", "svhn"])
 def test_what_is_said_beats_the_preset(name):
     said = Config(
+        recipe="paper",
         width=3,
         rounds=7,
         data=DataConfig(name=name),
         train=TrainConfig(local_epochs=2, batch_size=9, optimizer="sgd", lr_schedule="cosine"),
         server=ServerConfig(optimizer="fedadam", beta1=0.5),
         selection=SelectionConfig(kind="vanilla", pool_size=4),
-        pruning=PruningConfig(delta_r=6, r_stop=11, budgets="erk", flow_floor=0.5, rescale=0.5),
+        pruning=PruningConfig(
+            delta_r=6, r_stop=11, budgets="erk", flow_floor=0.5, rescale=0.5, gradient_epsilon=0.3
+        ),
     )
     assert resolve(said) == said
     assert hash(resolve(said)) == hash(said)

@@ -56,10 +56,10 @@ def flow(model, shape):
 
 
 def loss_by_hand(bench, model):
-    """The mean loss on the six public images as they are, batch norm at its running statistics."""
+    """The mean loss on the six public images as they are, batch norm at the batch's statistics."""
     pixels = torch.from_numpy(bench.data.train.images[:6]).to(next(model.parameters()).dtype)
     mean, std = bench.data.mean[0], bench.data.std[0]
-    logits = model.eval()((pixels / 255 - mean) / std)
+    logits = model.train()((pixels / 255 - mean) / std)
     return F.cross_entropy(logits, torch.from_numpy(bench.data.train.labels[:6]))
 
 
@@ -313,3 +313,22 @@ def test_a_frozen_layer_is_scored_like_any_other_and_stays_frozen(measure):
         assert scores.any()
         assert np.array_equal(ours[name], scores), name
     assert not weight.requires_grad
+
+
+def test_scores_use_batch_statistics_and_change_nothing():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.9))
+    model.append(nn.Linear(4, 4)).append(nn.Linear(4, 2))
+    public = public_of(model, (3, 1, 1))
+    public.shard.data.images[:] = np.random.default_rng(0).random((4, 3, 1, 1), np.float32)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    theta = public.engine.theta()
+    found = public.gradients(theta)
+    inputs, labels = public.engine.inputs(public.shard.data, public.shard.indices)
+    flat, (first, norm, last, head) = inputs.flatten(1), (model[k] for k in (1, 2, 4, 5))
+    normal = F.batch_norm(first(flat), None, None, norm.weight, norm.bias, training=True)
+    loss = F.cross_entropy(head(last(normal)), labels)  # without dropout
+    (expected,) = torch.autograd.grad(loss, [last.weight])
+    assert np.allclose(found["4.weight"], expected.flatten().numpy(), atol=1e-7)
+    assert not any(module.training for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -139,7 +139,7 @@ def test_devices_train_swap_and_train_on(delta_r, recent):
     config = config_of(delta_r=delta_r)
     server, method = Server(config, FakeTransport(), SENT, round=2), methods.create(config)
     _, swap, _ = program = method.train_locally(server)
-    assert program == (train(3), congruent_swap(swap.counts, 0.01, 0.01, recent), train(2))
+    assert program == (train(3), congruent_swap(swap.counts, 0.0, 0.01, recent), train(2))
     server.round = 9
     assert method.train_locally(server) == (train(5),)
     assert method.request_arrays(server) == {}

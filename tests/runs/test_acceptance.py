@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save, save_file
 
 import fedtiny
 from fedtiny.devices.simulator import Simulator
+from fedtiny.devices.torch_public import TorchPublicSet
 from fedtiny.federation.messages import Reply
 from fedtiny.federation.transport import Outcome
 from fedtiny.files import digest_of, with_text
@@ -119,9 +120,11 @@ def test_suspects_are_those_out_of_bounds_or_else_the_one_of_the_largest_norm():
 @pytest.mark.parametrize(
     ("before", "accuracy", "lost"),
     [
-        (0.5, 0.29, True),  # of 0.4 above chance 0.19 is left
-        (0.5, 0.31, False),
-        (0.12, 0.05, True),
+        (0.9, 0.48, True),  # of 0.8 above chance 0.38 is left
+        (0.9, 0.52, False),
+        (0.4, 0.2, False),  # more than half is lost, but 10 of 50 images are 2.3 deviations
+        (0.4, 0.12, True),
+        (0.12, 0.05, False),
         (0.0975, 0.0975, False),  # there was nothing to lose
         (0.08, 0.085, False),
         (0.1, 0.02, False),
@@ -129,19 +132,19 @@ def test_suspects_are_those_out_of_bounds_or_else_the_one_of_the_largest_norm():
     ],
 )
 def test_half_is_lost_only_of_what_was_above_chance(before, accuracy, lost):
-    assert lost_half(accuracy, before, chance=0.1) is lost
+    assert lost_half(accuracy, before, chance=0.1, images=50) is lost
 
 
 def test_rounds_at_chance_are_accepted(tmp_path, monkeypatch):
     """A run that has learned nothing yet repeats no round."""
     config = replace(CONFIG, train=replace(CONFIG.train, lr=1e-9))
     told = iter([0.09, 0.09, 0.08, 0.085, 0.09])
-    plain = acceptance.round_record
+    plain = TorchPublicSet.evaluate
 
-    def record(*given):
-        return plain(*given) | {"accuracy": next(told)}
+    def evaluate(self, theta):
+        return plain(self, theta) | {"accuracy": next(told)}
 
-    monkeypatch.setattr(acceptance, "round_record", record)
+    monkeypatch.setattr(TorchPublicSet, "evaluate", evaluate)
     train(config, tmp_path / "run")
     assert all("rejected" not in one for one in lines(tmp_path / "run"))
 

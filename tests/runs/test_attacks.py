@@ -82,3 +82,13 @@ def test_the_digest_is_of_the_defenses_and_the_attacks(attacks, tmp_path, monkey
     before = attacks.code_digest()
     (package / attacks.DECIDING[0]).write_text("one = 2\n")
     assert attacks.code_digest() != before
+
+
+def test_processes_that_share_the_work_are_merged(attacks, tmp_path):
+    for part in ("0", "1"):
+        results = attacks.Results(tmp_path / part, only=f"seed {part}$")
+        found = [results.of(f"x3, seed {seed}", lambda: {"accuracy": 0.9}) for seed in range(2)]
+        assert [bool(run) for run in found] == [part == "0", part == "1"]
+    merged = attacks.Results(tmp_path / "all", stored_only=True)
+    merged.merge([tmp_path / "0", tmp_path / "1"])
+    assert all(merged.of(f"x3, seed {seed}", lambda: 1 / 0) for seed in range(2))

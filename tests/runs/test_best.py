@@ -51,8 +51,13 @@ def test_test_accuracy_does_not_matter(assembly):
 
 
 def test_rounds_that_did_not_count_or_were_not_measured_are_left_out(assembly):
-    void, unmeasured = record(2, 0.1, counted=False), record(3, 0.1, accuracy=None)
-    assert chosen(assembly, record(1, 1.0), void, unmeasured, record(4, None)) == 1
+    void = record(2, 0.1, counted=False)
+    assert chosen(assembly, record(1, 1.0), void, record(3, None)) == 1
+
+
+def test_a_round_that_was_not_tested_may_be_the_best(assembly):
+    untested = record(2, 0.1) | {"accuracy": None, "loss": None}
+    assert chosen(assembly, record(1, 1.0), untested) == 2
 
 
 def test_with_accuracy_on_the_devices_that_decides():

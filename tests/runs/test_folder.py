@@ -12,7 +12,7 @@ import pytest
 
 from fedtiny.errors import RunError
 from fedtiny.files import append_line, read_json, write_atomically, write_json
-from fedtiny.runs.folder import LockedError, RunFolder
+from fedtiny.runs.folder import LockedError, RunFolder, claimed
 
 from .tiny import locked_elsewhere
 
@@ -207,3 +207,16 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, monkeypatch, erro
 def test_a_permission_that_lacks_elsewhere_is_not_put_down_to_the_folder(tmp_path):
     with pytest.raises(PermissionError, match="elsewhere"), RunFolder(tmp_path).locked():
         raise PermissionError(errno.EACCES, "Permission denied", "elsewhere")
+
+
+def test_a_claim_keeps_other_processes_away_and_leaves_no_file(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from fedtiny.runs.folder import claimed\n"
+        "with claimed(Path(sys.argv[1])): print('claimed')"
+    )
+    order = [sys.executable, "-c", code, str(tmp_path / "cells" / ".one")]
+    with claimed(tmp_path / "cells" / ".one"):
+        other = subprocess.run(order, capture_output=True, text=True)
+        assert "LockedError: another process is working on" in other.stderr
+    assert subprocess.run(order, capture_output=True, text=True).stdout == "claimed\n"
+    assert not any((tmp_path / "cells").iterdir())

@@ -20,15 +20,15 @@ class Callback:
     whose folder stays as it was after the last checkpoint: :func:`fedtiny.resume` goes on with it.
 
     Example:
-        >>> class Best(fedtiny.Callback):
-        ...     accuracy = 0.0
+        >>> class Lowest(fedtiny.Callback):
+        ...     loss = float("inf")
         ...
         ...     def on_round_end(self, record):
-        ...         self.accuracy = max(self.accuracy, record["accuracy"])
-        >>> best = Best()
+        ...         self.loss = min(self.loss, record["train_loss"])
+        >>> lowest = Lowest()
         >>> config = fedtiny.Config(model="small", width=2, rounds=2, workers=1)
-        >>> result = fedtiny.run(config, out="runs/watched", callbacks=[best])
-        >>> best.accuracy == max(record["accuracy"] for record in result.metrics)
+        >>> result = fedtiny.run(config, out="runs/watched", callbacks=[lowest])
+        >>> lowest.loss == min(record["train_loss"] for record in result.metrics)
         True
     """
 

@@ -124,7 +124,7 @@ def show_packed(path: Path, console: Console) -> None:
     """Print a packed model: what it is, where it comes from, its layers."""
     model = packed.read(path)
     console.print(_packed_line(path, model), style="bold", markup=False)
-    card = {name: model.card[name] for name in CARD if name in model.card}
+    card = {name: model.card[name] for name in CARD if model.card.get(name) is not None}
     facts = (f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in card.items())
     console.print(", ".join(facts), markup=False)
     named = ", ".join(model.classes[: formatting.MAX_COLUMNS])

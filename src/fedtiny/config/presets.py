@@ -33,22 +33,33 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "svhn": PAPER | {"rounds": 200},
 }
-RECIPE: dict[str, Any] = {
-    "train": {"optimizer": "adam", "lr_schedule": "constant"},
-    "server": {"optimizer": "fedavg", "beta1": 0.9},
+RECIPES: dict[str, dict[str, Any]] = {
+    "paper": {
+        "train": {"optimizer": "adam", "lr_schedule": "constant"},
+        "server": {"optimizer": "fedavg", "beta1": 0.9},
+        "pruning": {"gradient_epsilon": 0.0},
+    },
+    "momentum": {
+        "train": {"optimizer": "sgd", "lr_schedule": "cosine"},
+        "server": {"optimizer": "fedavgm", "beta1": 0.7},
+        "pruning": {"gradient_epsilon": 0.01},
+    },
+}
+"""What a method trains with, by the name that `recipe` gives it."""
+USUAL: dict[str, Any] = {
+    "recipe": "paper",
     "selection": {"kind": "adaptive_bn"},
     "pruning": {"budgets": "uniform", "flow_floor": 0.0, "rescale": 0.0},
 }
-"""What the paper trains with, whatever the data."""
-RECIPES: dict[str, dict[str, Any]] = {
+"""What the paper gives every method, whatever the data."""
+OF_METHODS: dict[str, dict[str, Any]] = {
     "fedtiny_flow": {
-        "train": {"optimizer": "sgd", "lr_schedule": "cosine"},
-        "server": {"optimizer": "fedavgm", "beta1": 0.7},
+        "recipe": "momentum",
         "selection": {"kind": "none"},
         "pruning": {"budgets": "flow", "flow_floor": 1.0, "rescale": "auto"},
     },
 }
-"""Methods that train with another; the other settings of RECIPE are as there."""
+"""Methods that have other settings of their own."""
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 FLOPS_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmg]i?)?b?", re.IGNORECASE)
@@ -90,12 +101,14 @@ class ResolvedPruning(PruningConfig):
     budgets: Literal["uniform", "erk", "flow", "global"]
     flow_floor: float
     rescale: float | Literal["auto"]
+    gradient_epsilon: float
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ResolvedConfig(Config):
     """A config with the presets of data set and method: what methods and costs go by."""
 
+    recipe: Literal["paper", "momentum"]
     rounds: int
     train: ResolvedTrain
     server: ResolvedServer
@@ -123,15 +136,21 @@ class RunConfig(ResolvedConfig):
         return parse_size(self.memory_budget) if self.memory_budget and self.plans_memory else 0
 
 
-def recipe_of(method: str) -> dict[str, Any]:
-    """What a method trains with where nothing else is asked for."""
-    return RECIPE | RECIPES.get(method, {})
+def recipe_of(method: str, recipe: str = "own") -> dict[str, Any]:
+    """Return what a method trains with where nothing else is asked for, under a recipe."""
+    settings = USUAL | OF_METHODS.get(method, {})
+    name = settings["recipe"] if recipe == "own" else recipe
+    sections = RECIPES[name]
+    pruning = settings["pruning"] | sections["pruning"]
+    return settings | sections | {"recipe": name, "pruning": pruning}
 
 
 def as_begun(config: Config) -> Config:
-    """A run's config, in which a setting is open if it was not there yet: it was as in RECIPE."""
+    """Fill settings that a run was begun without: they were as in the paper's recipe."""
     sections = {}
-    for name, values in RECIPE.items():
+    for name, values in recipe_of("").items():
+        if name == "recipe":
+            continue
         section = getattr(config, name)
         still_open = {key: value for key, value in values.items() if getattr(section, key) is None}
         sections[name] = replace(section, **still_open)
@@ -151,8 +170,9 @@ def resolve(config: Config) -> ResolvedConfig:
     if share is not None:
         r_stop = max(1, floor(share * rounds + 1e-9))
     preset = preset | {"pruning": preset["pruning"] | {"r_stop": r_stop}}
-    recipe = recipe_of(config.method).items()
-    sections = {name: preset.get(name, {}) | values for name, values in recipe}
+    recipe = recipe_of(config.method, config.recipe)
+    config = replace(config, recipe=recipe.pop("recipe"))
+    sections = {name: preset.get(name, {}) | values for name, values in recipe.items()}
     return _filled(ResolvedConfig, config, preset | sections)
 
 

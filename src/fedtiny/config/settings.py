@@ -125,7 +125,7 @@ class TrainConfig(Settings):
     """Samples in a mini-batch; default: the preset's."""
     optimizer: Literal["adam", "sgd"] | None = None
     """adam: lr 1e-3, decay 1e-4. sgd: lr 0.05, momentum 0.9, decay 5e-4. Fresh every round.
-    Default: adam; of fedtiny_flow sgd."""
+    Default: the recipe's, adam in `paper`."""
     lr: float | None = None
     """Learning rate; default: the optimizer's own."""
     weight_decay: float | None = None
@@ -134,7 +134,7 @@ class TrainConfig(Settings):
     """Weight decay on batch norm and biases too, not only on weights of layers."""
     lr_schedule: Literal["constant", "cosine", "steps"] | None = None
     """How the learning rate goes over the rounds; within a round it does not change. Default:
-    constant; of fedtiny_flow cosine."""
+    the recipe's, constant in `paper`."""
     lr_warmup: int = 0
     """First rounds over which the learning rate rises to its full value, in equal steps."""
     lr_final: float = 0.0
@@ -163,12 +163,12 @@ class ServerConfig(Settings):
     """
 
     optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedyogi"] | None = None
-    """fedavg takes the mean as it is; the others take a step along mean - theta. Default: fedavg;
-    of fedtiny_flow fedavgm."""
+    """fedavg takes the mean as it is; the others take a step along mean - theta. Default: the
+    recipe's, fedavg in `paper`."""
     lr: float | None = None
     """Learning rate of that step; default: 1 for fedavg and fedavgm, 0.01 for the others."""
     beta1: float | None = None
-    """fedavgm, fedadam, fedyogi: momentum. Default: 0.9; of fedtiny_flow 0.7."""
+    """fedavgm, fedadam, fedyogi: momentum. Default: 0.9; in the recipe `momentum` 0.7."""
     beta2: float = 0.99
     """fedadam, fedyogi: decay of the second moment."""
     tau: float = 1e-3
@@ -235,8 +235,9 @@ class PruningConfig(Settings):
     draw: Literal["auto", "all", "voted"] = "auto"
     """FedRTS: the new mask is drawn among all links, as published, or among kept and voted ones;
     auto: voted below density 0.05."""
-    gradient_epsilon: float = 0.01
-    """Where pruned weights' gradients are measured: least epsilon of batch norm meanwhile."""
+    gradient_epsilon: float | None = None
+    """Where pruned weights' gradients are measured: least epsilon of batch norm meanwhile. Default:
+    0, the network's own, in the recipe `paper`; 0.01 in `momentum`."""
     reclaim: bool = False
     """FedTiny: drop weights that reach nothing before others when growing."""
     budgets: Literal["uniform", "erk", "flow", "global"] | None = None
@@ -348,8 +349,9 @@ class RobustnessConfig(Settings):
     """A part of a reply (update, statistics, gradients, losses) whose norm is more than so many
     times the median of the devices' is brought back to theirs; 0 is off."""
     reject: float = 3.0
-    """A round whose loss is more than so many times the last one's and chance's, or not finite, is
-    repeated without the devices that are suspected; 0 is off."""
+    """A round whose loss on the public set is more than so many times the last one's and chance's,
+    or not finite, or whose accuracy there collapsed, is repeated without the devices that are
+    suspected; 0 is off."""
     mean: Literal["weighted", "median", "trimmed", "centered", "krum"] = "weighted"
     """How replies become one: weighted by samples; or every device counts the same: value by value
     the median or the mean without extremes, centered clipping, or multi-Krum."""
@@ -440,6 +442,9 @@ class Config(Settings):
 
     method: str = "fedtiny"
     """How the model is pruned: see `fedtiny list methods`."""
+    recipe: Literal["own", "paper", "momentum"] = "own"
+    """What trains: `paper` is Adam at a constant rate and plain averaging; `momentum` is SGD with a
+    cosine rate and server momentum; `own` is the method's: momentum of fedtiny_flow, else paper."""
     model: str = "resnet18"
     """Network: see `fedtiny list models`."""
     width: int | None = None

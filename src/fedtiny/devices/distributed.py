@@ -6,7 +6,7 @@ the same bits. What the server computes with PyTorch counts as rank 0 has comput
 
 import heapq
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -163,6 +163,10 @@ class _PublicSetOfFirst:
     @property
     def graph(self) -> Graph | None:
         return self.own.graph
+
+    def evaluate(self, theta: Theta) -> Mapping[str, float]:
+        own = {name: np.array(value) for name, value in self.own.evaluate(theta).items()}
+        return {name: float(value) for name, value in scores_of_first(self.ranks, own).items()}
 
     def gradients(self, theta: Theta) -> LayerArrays:
         return scores_of_first(self.ranks, self.own.gradients(theta))

@@ -108,6 +108,14 @@ def frozen_statistics(model: nn.Module) -> AbstractContextManager[None]:
     return changed(norms(model).values(), "track_running_stats", False)
 
 
+@contextmanager
+def batch_statistics(model: nn.Module) -> Iterator[None]:
+    """Let batch norm compute as in training, with running statistics as they are and no dropout."""
+    model.eval()
+    with changed(norms(model).values(), "training", True), frozen_statistics(model):
+        yield
+
+
 def least_epsilon(model: nn.Module, epsilon: float) -> AbstractContextManager[None]:
     """Batch norm computes with this epsilon at least."""
     smaller = [norm for norm in norms(model).values() if norm.eps < epsilon]

@@ -1,6 +1,6 @@
 """What the server measures on the public one-shot set, with PyTorch."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, reduce
 from operator import mul
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedtiny.data.images import input_shape
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.torch_engine import TorchEngine
-from fedtiny.devices.torch_layers import changed
+from fedtiny.devices.torch_layers import batch_statistics, changed
 from fedtiny.errors import ModelError
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced, traced
@@ -26,7 +26,10 @@ LayerArrays = dict[str, NDArray[np.floating]]
 
 
 class TorchPublicSet:
-    """The public set, seen through the engine's network; batch norm uses its running statistics."""
+    """Measure on the public set through the engine's network.
+
+    Gradients of the loss use the batch's own statistics in batch norm, as SNIP and GraSP score.
+    """
 
     def __init__(self, engine: TorchEngine, shard: DeviceData, graph: Traced | None = None) -> None:
         self.engine = engine
@@ -44,12 +47,16 @@ class TorchPublicSet:
             return None
         return self._graph
 
+    def evaluate(self, theta: Theta) -> Mapping[str, float]:
+        self.engine.load(theta)
+        return self.engine.evaluate(self.shard)
+
     def gradients(self, theta: Theta) -> LayerArrays:
-        with self._scored(theta) as weights:
+        with self._scored(theta) as weights, batch_statistics(self.engine.model):
             return self._kept(weights, torch.autograd.grad(self._loss(), [*weights.values()]))
 
     def hessian_gradient(self, theta: Theta) -> LayerArrays:
-        with self._scored(theta) as weights:
+        with self._scored(theta) as weights, batch_statistics(self.engine.model):
             first = torch.autograd.grad(self._loss(), [*weights.values()], create_graph=True)
             product = torch.stack([(g.detach() * g).sum() for g in first]).sum()
             return self._kept(weights, torch.autograd.grad(product, [*weights.values()]))

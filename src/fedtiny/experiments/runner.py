@@ -23,7 +23,7 @@ from fedtiny.process import wants_traceback
 from fedtiny.runs import formatting, metrics
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.checkpoint import IncompleteRunError
-from fedtiny.runs.folder import LockedError, RunFolder
+from fedtiny.runs.folder import LockedError, RunFolder, claimed
 from fedtiny.runs.formatting import unused_settings
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.metrics import Record
@@ -195,7 +195,8 @@ class Runner:
         reporter = CellReporter(self.console, title, self.clock, self.command)
         reporter.begin()
         try:
-            ran = complete(cell, place, reporter, **self.own)
+            with claimed(self.folder / f".{cell.name}.claim"):  # before anything is loaded
+                ran = complete(cell, place, reporter, **self.own)
         except OutOfTimeError:
             raise
         except LockedError:

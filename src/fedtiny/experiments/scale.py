@@ -9,6 +9,7 @@ from fedtiny import config as configs
 from fedtiny import methods
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat, flattened, nested
+from fedtiny.config.presets import recipe_of
 from fedtiny.errors import ConfigError
 from fedtiny.experiments import reading
 
@@ -16,7 +17,9 @@ PAPER = "paper"
 POOL = "selection.pool_size"
 BEST_POOL = " C*"  # "2.5 C*" is a pool of 2.5 x 0.1 / density candidates
 DENSITY_OF_BEST_POOL = 0.1
-NAMED_APART = ("method", "data.name", "model", "density", "seed")
+NAMED_APART = ("method", "data.name", "model", "density", "recipe", "seed")
+UNDEFENDED: Flat = {"robustness.bound": 0.0, "robustness.reject": 0.0}
+"""Experiments measure the method: no defense bounds or repeats what honest devices do."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Scale:
         return self._built(found)
 
     def _built(self, settings: Flat) -> Config:
-        every = self.settings | settings
+        every = UNDEFENDED | self.settings | settings
         if methods.find(every.get("method", Config.method)).dense:
             every["density"] = 1.0
         every[POOL] = _pool(every)
@@ -51,6 +54,7 @@ class Scale:
         settings = flat(config)
         usual = flat(self._built({name: settings[name] for name in NAMED_APART}))
         parts = [config.method, config.data.name, config.model, f"d{config.density:g}"]
+        parts += [config.recipe] * (config.recipe != recipe_of(config.method)["recipe"])
         for name, value in sorted(settings.items()):
             if usual.get(name) != value:
                 text = f"{value:g}" if isinstance(value, float) else value

@@ -16,13 +16,16 @@ LayerArrays = Mapping[str, NDArray[np.floating]]
 class PublicSet(Protocol):
     """The public one-shot set D_s and the network, on the server.
 
-    Each measure gives, by prunable layer, one value for each kept weight in order of position.
+    Each score gives, by prunable layer, one value for each kept weight in order of position.
     A model under a full mask, zeros and all, has a value for every weight.
     """
 
     @property
     def graph(self) -> Graph | None:
         """The network; None where its graph cannot be told."""
+
+    def evaluate(self, theta: Theta) -> Mapping[str, float]:
+        """The loss and the accuracy on all of D_s."""
 
     def gradients(self, theta: Theta) -> LayerArrays:
         """The gradient of the loss on all of D_s."""

@@ -1,8 +1,8 @@
 """The best round's model, kept beside the last: by what devices tell, never by test images.
 
 With `--eval-devices` the best round is that of the highest mean accuracy on the devices' own data,
-else that of the lowest training loss; of equal ones the first. Rounds that are not measured
-(`--eval-every`) or did not count are left out. It lies in the checkpoint until the run is over.
+else that of the lowest training loss; of equal ones the first. Rounds that did not count or were
+not measured by this are left out. It lies in the checkpoint until the run is over.
 """
 
 from collections.abc import Sequence
@@ -55,6 +55,6 @@ def _measure(config: Config) -> str:
 def _score(record: Record, config: Config) -> float | None:
     """How good a round is; nothing if it was not measured."""
     value = record.get(_measure(config))
-    if value is None or record["accuracy"] is None or not record["counted"]:
+    if value is None or not record["counted"]:
         return None
     return float(value) if config.eval_devices else -float(value)

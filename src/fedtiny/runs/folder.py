@@ -141,6 +141,22 @@ class RunFolder:
             os.close(lock)
 
 
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Keep other processes from beginning the same work; a file of this name holds the claim."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    claim = os.open(path, os.O_RDWR | WRITING, 0o666)
+    try:
+        if not _lock(claim):
+            raise LockedError(path)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(claim)
+
+
 def _lock(descriptor: int) -> bool:
     """Lock a file until it is closed or this process ends; children do not share the lock.
 

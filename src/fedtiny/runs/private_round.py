@@ -16,14 +16,15 @@ from fedtiny.runs.metrics import Record, round_record
 COSTS = ("bytes_down", "bytes_up", "bytes_evaluation")
 
 
-def private_round(assembly: Assembly, records: list[Record], started: float) -> Record:
-    """Play a round and give its record; `records` are those before it."""
+def private_round(assembly: Assembly, started: float) -> Record:
+    """Play a round and give its record."""
     server, config = assembly.server, assembly.config
     before = server.state()
     result = next_round(server, assembly.method, config.rounds)
+    unchecked = config.privacy.differential or not config.robustness.reject
+    why = "" if unchecked else objection(assembly, result)
     record = round_record(assembly, result, started)
-    why = objection(assembly, result, record, records)
-    if config.privacy.differential or not config.robustness.reject or why not in FATAL:
+    if why not in FATAL:
         return record
     server.put_back(before)
     server.round += 1

@@ -150,7 +150,7 @@ RECORD = of_round(
 WHOLE_RECORD = of_round(MEASURED)
 """Such a line with all that a run needs to go on from."""
 BEST = of_round(
-    {"accuracy": SHARE, "density": SHARE, "kept_weights": COUNT},
+    {"accuracy": maybe(SHARE), "density": SHARE, "kept_weights": COUNT},
     {"loss": LOSS, "by": is_text},
 )
 PRIVACY = fields(

@@ -172,7 +172,7 @@ def _train(
         play = private_round if private else accepted_round
         started = time.perf_counter()
         while not is_over(assembly.server, assembly.config.rounds):
-            record = play(assembly, records, started)
+            record = play(assembly, started)
             records.append(record)
             keep_best(assembly.server, records)
             recorder.round_done(assembly, record)
