@@ -22,12 +22,14 @@ class Contender:
     storage: Literal["float32", "float16"] = "float32"
     recompute: bool = False
     remove_dead: bool = False
+    autocast: bool = False
 
     @property
     def name(self) -> str:
         """For a reader; the density stands beside it."""
         said = {
             "channels last": self.channels_last,
+            "bf16": self.autocast,
             "half": self.storage == "float16",
             "recompute": self.recompute,
             "no dead channels": self.remove_dead,
@@ -55,6 +57,7 @@ class Contender:
 
 
 DENSE = (Contender("dense"), Contender("dense", channels_last=True))
+BF16 = replace(DENSE[1], autocast=True)
 NATIVE = (
     Contender("native"),
     Contender("native", storage="float16"),
@@ -68,4 +71,5 @@ def field(settings: Settings) -> list[Contender]:
     densities = tuple(dict.fromkeys(settings.density))
     kinds = (*NATIVE, NO_DEAD) if settings.remove_dead else NATIVE
     masked = Contender("masked", densities[0], channels_last=True)
-    return [*DENSE, masked, *(replace(kind, density=d) for d in densities for kind in kinds)]
+    dense = (*DENSE, BF16) if settings.bf16 else DENSE
+    return [*dense, masked, *(replace(kind, density=d) for d in densities for kind in kinds)]

@@ -34,6 +34,8 @@ class Settings:
     """Measure resident memory too, in a process for each."""
     remove_dead: bool = False
     """Measure native without dead channels as well."""
+    bf16: bool = False
+    """Measure dense PyTorch under autocast to bfloat16 as well; ratios stay against float32."""
 
     def __post_init__(self) -> None:
         models.kind(self.model)

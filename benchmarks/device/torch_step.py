@@ -28,7 +28,9 @@ def step(task: Task, contender: Contender) -> Step:
 
     def train() -> None:
         sgd.zero_grad()
-        F.cross_entropy(network(images), labels).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=contender.autocast):
+            loss = F.cross_entropy(network(images), labels)
+        loss.backward()
         for parameter, mask in masks:
             assert parameter.grad is not None
             parameter.grad.mul_(mask)

@@ -56,6 +56,20 @@ def test_every_density_has_each_native_storage_and_is_measured_once():
         for kind in (("float32", False), ("float16", False), ("float16", True))
     ]
     assert field(replace(SETTINGS, remove_dead=True))[-1].remove_dead
+    bf16 = [each.name for each in field(replace(SETTINGS, bf16=True)) if each.autocast]
+    assert bf16 == ["dense, channels last, bf16"]
+
+
+def test_bf16_trains_in_bf16_beside_float32(task, monkeypatch):
+    from torch.nn import functional
+
+    kinds, loss = [], functional.cross_entropy
+    monkeypatch.setattr(
+        functional, "cross_entropy", lambda x, y: kinds.append(str(x.dtype)) or loss(x, y)
+    )
+    for who in (DENSE[1], contender.BF16):
+        who.step(task)()
+    assert kinds == ["torch.float32", "torch.bfloat16"]
 
 
 def test_all_take_turns(task):

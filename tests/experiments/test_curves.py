@@ -10,6 +10,7 @@ from fedtiny.drawing.canvas import Dot, Line, Text
 from fedtiny.errors import RunError
 from fedtiny.experiments import curves
 from fedtiny.experiments.finished import curve_of
+from fedtiny.experiments.regimes import DECIDING
 from fedtiny.experiments.results import read_file, text_of
 
 from .own import sweep
@@ -148,8 +149,9 @@ def test_the_same_figure_comes_from_the_file_alone(written, tmp_path):
 
 def file_with(path, **more):
     """A result file of one cell, with this beside what every cell has."""
-    cell = {"name": "a-s0", "seed": 0, "settings": {}, "numbers": {}, "machines": [], **more}
-    document = {"format": 1, "scale": "mini", "machines": [], "cells": [cell]}
+    settings = dict.fromkeys(DECIDING, 0)
+    cell = {"name": "a-s0", "seed": 0, "settings": settings, "numbers": {}, "machines": [], **more}
+    document = {"format": 1, "scale": "mini", "regime": "fair", "machines": [], "cells": [cell]}
     path.write_text(json.dumps(document))
     return path
 

@@ -3,14 +3,19 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fedtiny.errors import RunError
-from fedtiny.experiments import table
-from fedtiny.experiments.results import read_file, scale_of
+from fedtiny.experiments import regimes, table
+from fedtiny.experiments.regimes import DECIDING, OLDER, REGIMES, TODAY
+from fedtiny.experiments.results import read_file, regime_of, scale_of
 
 from .own import sweep
+
+RESULTS = Path(__file__).parents[2] / "results"
+COMMITTED = sorted(str(path.relative_to(RESULTS)) for path in RESULTS.rglob("*.json"))
 
 
 @pytest.fixture
@@ -103,14 +108,98 @@ def test_usual_settings_are_told_too_so_that_another_usual_one_is_refused(writte
         shown(sweep(suite, tmp_path, result_files=(path,)))
 
 
-def test_a_setting_that_is_younger_than_a_result_was_as_usual(written, suite, tmp_path):
+def test_a_setting_that_a_method_does_not_go_by_may_differ(written, suite, tmp_path):
     _, path = written
-    for cell in json.loads(path.read_text())["cells"]:
-        assert {"pruning.gradient_epsilon", "fleet.alpha", "train.optimizer"} <= set(
-            cell["settings"]
-        )
-    edit(path, lambda d: d["cells"][0]["settings"].pop("pruning.gradient_epsilon"))
+    other = {"pruning.gradient_epsilon": 0.5, "recipe": "momentum"}
+    edit(path, lambda d: [c["settings"].update(other) for c in d["cells"] if "pqsu" in c["name"]])
     assert "5 of 5" in shown(sweep(suite, tmp_path, result_files=(path,)))
+
+
+def test_a_setting_that_is_younger_than_a_cell_must_be_declared(written, monkeypatch):
+    _, path = written
+    monkeypatch.setattr(regimes, "DECIDING", DECIDING | {"pruning.made_up"})
+    with pytest.raises(RunError, match=r"-s0' is older than pruning\.made_up: .* into OLDER"):
+        read_file(path)
+    monkeypatch.setitem(OLDER, "pruning.made_up", 0.5)
+    assert all(r.settings["pruning.made_up"] == 0.5 for rs in read_file(path).values() for r in rs)
+
+
+def test_an_older_cell_had_what_was_declared_and_not_the_default(
+    written, suite, tmp_path, monkeypatch
+):
+    _, path = written
+    today = json.loads(path.read_text())["cells"][0]["settings"]["pruning.rate"]
+    edit(path, lambda d: d["cells"][0]["settings"].pop("pruning.rate"))
+    monkeypatch.setitem(OLDER, "pruning.rate", today / 2)
+    with pytest.raises(RunError, match=r"other settings \(pruning\.rate\)"):
+        shown(sweep(suite, tmp_path, result_files=(path,)))
+    monkeypatch.setitem(OLDER, "pruning.rate", today)
+    assert "5 of 5" in shown(sweep(suite, tmp_path, result_files=(path,)))
+
+
+def test_a_file_says_its_regime(written):
+    order, path = written
+    assert json.loads(path.read_text())["regime"] == regime_of([path]) == TODAY
+    assert f"Regime {TODAY}: {REGIMES[TODAY].title}." in shown(order)
+
+
+@pytest.mark.parametrize("regime", [None, "golden"])
+def test_a_file_of_no_known_regime_is_refused(written, regime):
+    _, path = written
+    edit(path, lambda d: d.update(regime=regime))
+    with pytest.raises(RunError, match=r"names no regime that is known \(undefended, defended"):
+        read_file(path)
+
+
+def as_in(path, regime):
+    """Make a file one of an earlier regime."""
+    edit(path, lambda d: [c["settings"].update(REGIMES[regime].settings) for c in d["cells"]])
+    edit(path, lambda d: d.update(regime=regime))
+    return path
+
+
+def test_no_table_has_two_regimes(written, suite, tmp_path):
+    _, path = written
+    other = as_in(shutil.copy(path, tmp_path / "other.json"), "defended")
+    mixed = sweep(suite, tmp_path / "none", result_files=(path, other))
+    told = r"one regime only.*results\.json is of fair, .*other\.json is of defended; give those"
+    with pytest.raises(RunError, match=told):
+        shown(mixed)
+
+
+def test_an_earlier_regime_has_a_table_of_its_own(written, suite):
+    order, path = written
+    other = as_in(shutil.copy(path, path.with_name("other.json")), "defended")
+    earlier = sweep(suite, order.out, result_files=(other,))
+    assert f"Regime defended: {REGIMES['defended'].title}." in shown(earlier)
+    results = earlier.results(earlier.experiments[0])
+    assert sum(map(len, results.found.values())) == 5
+    paths, _ = earlier.write(results, "fedtiny reproduce first")
+    assert {p.parent for p in paths} == {order.out / "tiny-defended" / "first"}
+    (again,) = [p for p in paths if p.name == "results.json"]
+    assert (regime_of([again]), regime_of([path])) == ("defended", TODAY)
+    assert "scale tiny, regime defended" in next(p for p in paths if p.suffix == ".svg").read_text()
+    shutil.copy(again, path)
+    with pytest.raises(RunError, match=r"is of regime defended, not fair; choose another --out"):
+        shown(order)
+
+
+def test_a_regime_is_more_than_a_word(written, suite, tmp_path):
+    _, path = written
+    edit(path, lambda d: d.update(regime="defended"))
+    with pytest.raises(RunError, match=r"other settings \(.*robustness\.bound, robustness\.reject"):
+        shown(sweep(suite, tmp_path, result_files=(path,)))
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_every_committed_cell_names_every_setting_and_is_of_its_regime(name):
+    document = json.loads((RESULTS / name).read_text())
+    regime, earlier = document["regime"], name.split("/")[1]
+    assert regime == (earlier if name.startswith("earlier/") else TODAY)
+    undefended = {"robustness.bound": 0.0, "robustness.reject": 0.0}
+    for cell in document["cells"]:
+        assert cell["settings"].keys() >= DECIDING
+        assert (REGIMES[regime].settings or undefended).items() <= cell["settings"].items()
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):
@@ -120,7 +209,11 @@ def test_a_file_that_is_none_is_refused(tmp_path):
         ("[", "is not a results.json, or a damaged one"),
         ("[]", "is not a results.json, or a damaged one"),
         ('{"format": 1, "scale": "mini", "machines": [], "cells": {}}', "not a results.json that"),
-        ('{"format": 1, "scale": "mini", "machines": [], "cells": [{}]}', "damaged: cell 0"),
+        ('{"format": 1, "scale": "mini", "machines": [], "cells": []}', "names no regime"),
+        (
+            '{"format": 1, "scale": "mini", "regime": "fair", "machines": [], "cells": [{}]}',
+            "damaged: cell 0",
+        ),
         ('{"format": 2, "scale": "mini", "cells": []}', "not a results.json that this version"),
     ):
         path.write_text(text)

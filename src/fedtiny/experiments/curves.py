@@ -80,7 +80,7 @@ def draw(results: Results, over: Over = BY_ROUND) -> Canvas | None:
     if not shown:
         return None
     canvas = Canvas(min(MAX_ACROSS, len(shown)) * WIDTH, 0)
-    caption = f"accuracy {over.title}, scale {results.scale.name}"
+    caption = f"accuracy {over.title}, {results.made_at}"
     canvas.add(
         Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
         Text(4, 15 + plots.LINE_HEIGHT, caption, size=SMALL),

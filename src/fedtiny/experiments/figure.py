@@ -174,7 +174,7 @@ def draw(results: Results, *, alone: bool = True) -> Canvas:
         done = f"{every - results.missing} of {plural(every, 'cell')} finished"
         canvas.add(
             Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
-            Text(4, 15 + plots.LINE_HEIGHT, f"scale {results.scale.name}, {done}", size=SMALL),
+            Text(4, 15 + plots.LINE_HEIGHT, f"{results.made_at}, {done}", size=SMALL),
         )
         keys, top = [*keys, PAPER[layout.kind]], plots.LINE_HEIGHT + 22.0
     top = plots.legend(canvas, keys, top)

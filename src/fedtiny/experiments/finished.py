@@ -43,6 +43,8 @@ CHOSEN_BY_BUDGETS = (
     *("device.storage", "device.recompute"),
 )
 """Settings that a run fills in to fit a budget of memory or of FLOPs."""
+TOLD_BY_OTHERS = ("recipe",)
+"""Names for several settings that are told each, whether or not the name was known by then."""
 CHOSEN_BY_THE_DATA = ("fleet.devices", "fleet.partition")
 """Settings that a run fills in if the data say which device has which sample."""
 RESULT = ("accuracy", "loss", "density", "rounds", "seconds", "bytes_down", "bytes_up")
@@ -243,14 +245,21 @@ def settings_of(config: Config) -> Flat:
 def differing(one: Flat, other: Flat) -> list[str]:
     """Names of the settings that two runs do not share, but for those that change no result."""
     names = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
-    no_matter = () if {"memory_budget"} & (one.keys() | other.keys()) else ("memory_model",)
-    return [name for name in names if name not in (*HOW_IT_IS_COMPUTED, *no_matter)]
+    no_matter = {*HOW_IT_IS_COMPUTED, *TOLD_BY_OTHERS}
+    if "memory_budget" not in one.keys() | other.keys():
+        no_matter.add("memory_model")
+    return [name for name in names if name not in no_matter]
+
+
+def left_open(asked: Flat) -> set[str]:
+    """Settings that were left to the machine, whatever it has chosen."""
+    return {key for key, value in CHOSEN_BY_THE_MACHINE.items() if asked.get(key) == value}
 
 
 def unlike(config: Config, there: Config) -> list[str]:
     """In what a run that is there differs from the one that is asked for."""
     asked = flat(configs.resolve(config))
-    no_matter = {key for key, value in CHOSEN_BY_THE_MACHINE.items() if asked.get(key) == value}
+    no_matter = left_open(asked)
     if there.simulator == "reference":
         no_matter |= {name for name in asked if name.startswith("gpu.")}
     if config.memory_budget or config.flops_budget:

@@ -108,7 +108,7 @@ def draw(results: Results) -> Canvas | None:
         return None
     across = min(MAX_ACROSS, len({panel.cost.title for panel in shown}))
     canvas = Canvas(across * WIDTH, 0)
-    caption = f"accuracy after the last round and what it costs, scale {results.scale.name}"
+    caption = f"accuracy after the last round and what it costs, {results.made_at}"
     canvas.add(
         Text(4, 15, results.experiment.title, color="ink", bold=True, size=15),
         Text(4, 15 + plots.LINE_HEIGHT, caption, size=SMALL),

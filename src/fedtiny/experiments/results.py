@@ -13,8 +13,7 @@ from typing import Any
 
 from fedtiny.config import Config
 from fedtiny.config.aliases import current_settings
-from fedtiny.config.flat import flat, flattened
-from fedtiny.config.presets import recipe_of
+from fedtiny.config.flat import flat
 from fedtiny.errors import RunError, plural
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import (
@@ -24,13 +23,16 @@ from fedtiny.experiments.finished import (
     Found,
     Machine,
     differing,
+    left_open,
     settings_of,
 )
 from fedtiny.experiments.places import Place, in_order
 from fedtiny.experiments.quantities import QUANTITIES, label
+from fedtiny.experiments.regimes import REGIMES, TODAY, completed
 from fedtiny.experiments.scale import AS_IT_IS, POOL, Scale
 from fedtiny.experiments.suite import Paper, Printed, printed
 from fedtiny.files import plain, read_json, write_atomically
+from fedtiny.runs.formatting import not_gone_by
 
 MISSING = "-"
 FORMAT = 1
@@ -59,6 +61,8 @@ class Results:
     scale: Scale = AS_IT_IS
     paper: Paper = field(default_factory=dict)
     damaged: Damaged = field(default_factory=dict)
+    regime: str = ""
+    """Nothing of runs that belong to no experiment file."""
 
     def ours(self, place: Place, quantity: str) -> Value | None:
         """What we measured at a place; nothing if no run is finished."""
@@ -78,6 +82,12 @@ class Results:
         """Number of places without a finished run."""
         return sum(not self.found.get(place.stem) for place in self.places)
 
+    @property
+    def made_at(self) -> str:
+        """The scale, with the regime if it is an earlier one."""
+        earlier = "" if self.regime in ("", TODAY) else f", regime {self.regime}"
+        return f"scale {self.scale.name}{earlier}"
+
     def notes(self) -> list[str]:
         """What a reader must know beside the figures."""
         missing = f"Cells with {MISSING} are not run yet." if self.missing else ""
@@ -86,6 +96,7 @@ class Results:
         return [
             *([whose] if whose else []),
             scale.strip(),
+            *([f"Regime {self.regime}: {REGIMES[self.regime].title}."] if self.regime else []),
             *self.experiment.notes,
             *self._stand_ins(),
             *self._elsewhere(),
@@ -143,7 +154,7 @@ def _named(config: Config, setting: str) -> str:
     return f"{name} ({config.width} wide)" if setting == "model" and config.width else name
 
 
-def write_file(path: Path, experiment: Experiment, scale: str, command: str, found: Found) -> None:
+def write_file(path: Path, results: Results, command: str, found: Found) -> None:
     """Write the finished runs of an experiment."""
     machines: list[Machine] = []
     cells = []
@@ -153,9 +164,10 @@ def write_file(path: Path, experiment: Experiment, scale: str, command: str, fou
         cells.append({**vars(run), "machines": own})
     document = {
         "format": FORMAT,
-        "experiment": experiment.name,
-        "source": experiment.source,
-        "scale": scale,
+        "experiment": results.experiment.name,
+        "source": results.experiment.source,
+        "scale": results.scale.name,
+        "regime": results.regime or TODAY,
         "command": command,
         "machines": machines,
         "cells": cells,
@@ -171,11 +183,23 @@ def text_of(document: dict[str, Any]) -> str:
 
 def scale_of(paths: Sequence[Path]) -> str | None:
     """The scale that result files were made at, which must be one."""
-    scales = {path: str(_document(path, ANOTHER)["scale"]) for path in paths}
-    if len(set(scales.values())) > 1:
-        told = ", ".join(f"{path} is of {scale}" for path, scale in scales.items())
-        raise RunError(f"result files of one scale only can be shown together: {told}")
-    return next(iter(scales.values()), None)
+    return _shared(paths, "scale")
+
+
+def regime_of(paths: Sequence[Path]) -> str:
+    """Return the regime that result files were made in, which must be one; without any, today's."""
+    return _shared(paths, "regime") or TODAY
+
+
+def _shared(paths: Sequence[Path], key: str) -> str | None:
+    told = {path: str(_document(path, ANOTHER)[key]) for path in paths}
+    if len(set(told.values())) > 1:
+        listed = ", ".join(f"{path} is of {value}" for path, value in told.items())
+        raise RunError(
+            f"result files of one {key} only can be shown together: {listed}; give those of each "
+            f"{key} by themselves"
+        )
+    return next(iter(told.values()), None)
 
 
 def read_file(path: Path, way_out: str = ANOTHER) -> Found:
@@ -184,7 +208,7 @@ def read_file(path: Path, way_out: str = ANOTHER) -> Found:
     found: Found = {}
     for number, cell in enumerate(document["cells"]):
         try:
-            run = _finished(cell, document["machines"])
+            run = _finished(cell, document["machines"], path)
         except (TypeError, LookupError) as error:
             raise RunError(
                 f"{path} is damaged: cell {number} is not as fedtiny writes one; {way_out}"
@@ -198,11 +222,14 @@ def require_fit(
 ) -> None:
     """Refuse a file whose runs are not the experiment's of today, or tell too little.
 
-    A setting that is younger than the result was as usual.
+    In a file of an earlier regime they are the experiment's but for what that regime had.
     """
-    usual = settings_of(Config()) | flattened(recipe_of(""))
+    regime = REGIMES[regime_of([path])].settings
     for place, run in ((p, run) for p in places for run in found.get(p.stem, ())):
-        unlike = differing(settings_of(place.cell(run.seed).config), usual | run.settings)
+        config = place.cell(run.seed).config
+        asked = settings_of(config) | regime
+        no_matter = left_open(asked) | not_gone_by(config)
+        unlike = [name for name in differing(asked, run.settings) if name not in no_matter]
         if unlike:
             raise RunError(
                 f"{path} holds '{run.name}' with other settings ({', '.join(unlike)}) than the "
@@ -216,7 +243,7 @@ def require_fit(
                 raise RunError(f"{told}; {way_out}") from error
 
 
-def _finished(cell: Any, machines: list[Machine]) -> Finished:
+def _finished(cell: Any, machines: list[Machine], path: Path) -> Finished:
     """A run as a file tells it, of which nothing is taken for granted."""
     fits = all(isinstance(cell[key], kind) for key, kind in KINDS.items())
     if not fits or cell["seed"] < 0 or not cell["name"].endswith(f"-s{cell['seed']}"):
@@ -225,6 +252,7 @@ def _finished(cell: Any, machines: list[Machine]) -> Finished:
         raise TypeError("a number that is none")
     noted = tuple(machines[number] for number in cell["machines"])
     settings = current_settings(cell["settings"], warns=False)
+    settings = completed(settings, f"{path}: '{cell['name']}'")
     kernels, curve = tuple(map(str, cell.get("kernels", ()))), _curve(cell.get("curve", []))
     return Finished(cell["name"], cell["seed"], settings, cell["numbers"], noted, kernels, curve)
 
@@ -251,4 +279,7 @@ def _document(path: Path, way_out: str) -> dict[str, Any]:
     lists = all(isinstance(document.get(key), list) for key in ("cells", "machines"))
     if document.get("format") != FORMAT or "scale" not in document or not lists:
         raise RunError(f"{path} is not a results.json that this version reads; {way_out}")
+    if document.get("regime") not in REGIMES:
+        known = ", ".join(REGIMES)
+        raise RunError(f"{path} names no regime that is known ({known}); {way_out}")
     return document

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from fedtiny.config import Config
@@ -11,7 +12,15 @@ from fedtiny.experiments import curves, figure, finished, pareto, table
 from fedtiny.experiments.experiment import Experiment
 from fedtiny.experiments.finished import Found
 from fedtiny.experiments.places import Cell, Filter, Place
-from fedtiny.experiments.results import ANOTHER, Results, read_file, require_fit, write_file
+from fedtiny.experiments.regimes import TODAY
+from fedtiny.experiments.results import (
+    ANOTHER,
+    Results,
+    read_file,
+    regime_of,
+    require_fit,
+    write_file,
+)
 from fedtiny.experiments.runner import unfinished
 from fedtiny.experiments.scale import Scale
 from fedtiny.experiments.suite import Suite
@@ -36,14 +45,25 @@ class Sweep:
     result_files: tuple[Path, ...] = ()
     _places: dict[str, list[Place]] = field(default_factory=dict, repr=False)
 
+    @cached_property
+    def regime(self) -> str:
+        """The regime of the result files, or today's."""
+        return regime_of(self.result_files)
+
+    @property
+    def _made_at(self) -> Path:
+        """A folder for each scale and earlier regime: no table has runs of two."""
+        earlier = "" if self.regime == TODAY else f"-{self.regime}"
+        return self.out / f"{self.scale.name}{earlier}"
+
     @property
     def cells_folder(self) -> Path:
         """Where the runs of all experiments at this scale lie."""
-        return self.out / self.scale.name / CELLS
+        return self._made_at / CELLS
 
     def folder(self, experiment: Experiment) -> Path:
         """Where an experiment's tables and figures go."""
-        return self.out / self.scale.name / experiment.name
+        return self._made_at / experiment.name
 
     def places(self, experiment: Experiment) -> list[Place]:
         """Everything that an experiment is made of."""
@@ -89,7 +109,8 @@ class Sweep:
             found = finished.merged(places, here, *self._told(experiment))
         else:
             found, damaged = finished.by_cost_model(places), {}
-        return Results(experiment, places, found, self.scale, self.suite.paper, damaged)
+        shown = Results(experiment, places, found, self.scale, self.suite.paper, damaged)
+        return replace(shown, regime=self.regime if experiment.trains else "")
 
     def write(self, results: Results, command: str) -> tuple[list[Path], str]:
         """Write results, tables and figures; returns the paths, and why there is no PNG."""
@@ -98,7 +119,7 @@ class Sweep:
         before = self._told_before(experiment).items()
         no_longer = {stem: runs for stem, runs in before if stem not in places}
         tables = table.write(results, folder)
-        write_file(path, experiment, self.scale.name, command, results.found | no_longer)
+        write_file(path, results, command, results.found | no_longer)
         drawn, lacking = figure.write(results, folder)
         drawn += [*curves.write(results, folder), *pareto.write(results, folder)]
         return [*tables, path, *drawn], lacking
@@ -124,6 +145,8 @@ class Sweep:
 
     def _read(self, experiment: Experiment, path: Path, way_out: str) -> Found:
         found = read_file(path, way_out)
+        if (regime := regime_of([path])) != self.regime:
+            raise RunError(f"{path} is of regime {regime}, not {self.regime}; {way_out}")
         require_fit(experiment, self.places(experiment), found, path, way_out)
         return found
 

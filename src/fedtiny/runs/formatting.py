@@ -316,6 +316,7 @@ OWN_SETTINGS = {
     **dict.fromkeys(("pruning.granularity", "pruning.order"), ("fedtiny",)),
     "pruning.extrude": ("fedtiny", "set"),
     "pruning.draw": ("fedrts",),
+    "pruning.gradient_epsilon": ("fedtiny", "feddst", "fedsgc", "fedmef", "fedrts", "fedfit"),
     "pruning.rescale": tuple({*methods.OURS} - {"fedavg", "lotteryfl", "small_model"}),
     **dict.fromkeys(("selection.pool", "selection.tolerance"), ("fedtiny", "fedtiny_flow")),
 }
@@ -331,6 +332,17 @@ OF_SELECTION = (
 
 OF_FLOW_BUDGETS = ("pruning.flow_beta", "pruning.flow_floor")
 """What has no effect unless synaptic flow sets layer budgets."""
+
+
+def not_gone_by(config: Config) -> set[str]:
+    """Return the settings that one of our methods does not go by, whatever their values are.
+
+    >>> "pruning.gradient_epsilon" in not_gone_by(Config(method="synflow"))
+    True
+    """
+    if config.method not in methods.OURS:
+        return set()
+    return {name for name, known in OWN_SETTINGS.items() if config.method not in known}
 
 
 def flow_lines(config: Config, method: Method, flow: LayerFlow) -> Iterator[str]:
@@ -375,15 +387,14 @@ def _unused(config: Config) -> Iterator[str]:
         "gpu.": (config.simulator == "reference", "the devices are not simulated on a GPU"),
         "gpu.cards": (gpu, f"a process takes one GPU; take more with {SEVERAL} N -m fedtiny"),
     }
-    usual = {"workers": 1} | flat(
-        resolve(Config(method=config.method, data=DataConfig(name=config.data.name)))
-    )
+    own = Config(method=config.method, recipe=config.recipe, data=DataConfig(config.data.name))
+    usual = {"workers": 1} | flat(resolve(own))
     changed = [name for name, value in flat(config).items() if value != usual.get(name)]
     yield from _unused_budgets(config)
-    own = [n for n, known in OWN_SETTINGS.items() if n in changed and config.method not in known]
-    if own and config.method in methods.OURS:
-        it = "it" if len(own) == 1 else "them"
-        yield f"without effect: {_flags(own)} ({config.method} does not go by {it})"
+    in_vain = [name for name in OWN_SETTINGS if name in not_gone_by(config) & {*changed}]
+    if in_vain:
+        it = "it" if len(in_vain) == 1 else "them"
+        yield f"without effect: {_flags(in_vain)} ({config.method} does not go by {it})"
     if config.method in methods.OURS:
         yield from _unused_of_flow(config, changed)
     yield from _unused_of_selection(config, changed)
