@@ -44,12 +44,18 @@ class Axis:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """Which axes go down and across, which figures are shown, among what the best is marked."""
+    """Which axes go down and across, which figures are shown, among what the best is marked.
+
+    `words` are told of every row beside its axes; the last of `values` are left out of a terminal
+    that has no room for them, down to the first of `spare`.
+    """
 
     rows: tuple[str, ...]
     values: tuple[str, ...]
     columns: tuple[str, ...] = ()
     best_of: str | None = None
+    words: tuple[str, ...] = ()
+    spare: int = 0
 
 
 @dataclass(frozen=True)
