@@ -39,7 +39,7 @@ COMPARISON = Experiment(
     "Comparison",
     (Axis("density", "density"), Axis("method", "method")),
     TableLayout(
-        *(("density", "method"), SHOWN), best_of="method", words=("recipe", "budgets"), spare=4
+        *(("density", "method"), SHOWN), best_of="method", beside=("recipe", "budgets"), spare=4
     ),
     FigureLayout("lines", "density", ("accuracy",), "method"),
 )

@@ -46,15 +46,15 @@ class Axis:
 class TableLayout:
     """Which axes go down and across, which figures are shown, among what the best is marked.
 
-    `words` are told of every row beside its axes; the last of `values` are left out of a terminal
-    that has no room for them, down to the first of `spare`.
+    `beside` is told of every row next to its axes. So many of the last `values` are `spare`: a
+    terminal without room leaves them out.
     """
 
     rows: tuple[str, ...]
     values: tuple[str, ...]
     columns: tuple[str, ...] = ()
     best_of: str | None = None
-    words: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     spare: int = 0
 
 

@@ -65,16 +65,15 @@ class Sheet:
 def sheet(results: Results) -> Sheet:
     """The table; the paper's values stand in columns of their own, or in brackets."""
     experiment, axes = results.experiment, results.experiment.table.rows
-    words = experiment.table.words
     headings, rows = _across(results) if experiment.table.columns else _down(results)
     named = [a for a in axes if any(isinstance(p.at[a].value, str) for p in results.places)]
     title = f"{experiment.title} ({experiment.source})" if experiment.source else experiment.title
     together = groupby(rows, key=lambda row: [entry.text for entry in row[: len(axes) - 1]])
     return Sheet(
         title,
-        (*map(axis_label, (*axes, *words)), *headings),
+        (*map(axis_label, (*axes, *experiment.table.beside)), *headings),
         tuple(tuple(group) for _, group in together),
-        tuple(map(axis_label, (*named, *words))),
+        tuple(map(axis_label, (*named, *experiment.table.beside))),
         experiment.table.spare,
     )
 
@@ -86,7 +85,7 @@ def _down(results: Results) -> tuple[list[str], list[Row]]:
     for quantity in layout.values:
         headings += [QUANTITIES[quantity].label, *(["paper"] if quantity in beside else [])]
     for place in in_order(results.places, layout.rows):
-        row = [Entry(place.at[axis].label) for axis in (*layout.rows, *layout.words)]
+        row = [Entry(place.at[axis].label) for axis in (*layout.rows, *layout.beside)]
         for quantity in layout.values:
             row.append(_ours(results, place, quantity, ranks))
             if quantity in beside:
