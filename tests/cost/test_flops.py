@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedtiny import models
 from fedtiny.cost import Workload, flops, layers
+from fedtiny.cost.workload import CountedMask
 from fedtiny.devices.torch_gradients import top_gradients
 from fedtiny.federation.verbs import TopGradients
 from fedtiny.methods import OURS
@@ -123,6 +124,15 @@ def test_selection_by_hand():
     assert flops.selection(workload("fedtiny", selection={"kind": "vanilla"})) == 4 * 5 * HALF
     assert flops.selection(workload("fedtiny", selection={"kind": "none"})) == 0
     assert flops.selection(workload("snip")) == 0
+
+
+def test_selection_under_the_pool_that_was_drawn():
+    """Two passes of five images through four candidates: those of 4 and 160 weights, and denser."""
+    work = workload("fedtiny")
+    spec = work.network.param_spec
+    pool = [CountedMask(spec, {"3.weight": 4 + n, "5.weight": 160}) for n in range(4)]
+    assert flops.selection(work, pool[:1] * 4) == flops.selection(work)
+    assert flops.selection(work, pool) == 2 * 5 * (4 * HALF + 2 * 16 * (1 + 2 + 3))
 
 
 @pytest.mark.parametrize(

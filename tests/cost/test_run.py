@@ -1,5 +1,7 @@
 """What is predicted is what a run counts."""
 
+import json
+
 import pytest
 
 from fedtiny.config import (
@@ -12,8 +14,12 @@ from fedtiny.config import (
 )
 from fedtiny.cost import Workload, traffic
 from fedtiny.cost.workload import CountedMask
+from fedtiny.devices import torch_public
+from fedtiny.models import synaptic_flow
 from fedtiny.runs.reporter import Silent
 from fedtiny.runs.runner import run
+
+from ..runs.tiny import tiny, train
 
 DEVICES = 4
 NEW_MASK_ROUNDS = {"fedtiny": {0, 1}, "prunefl": {0, 1}, "feddst": {0, 1}, "fedavg": {0}}
@@ -58,3 +64,31 @@ def test_the_bytes_of_a_run(method, tmp_path):
         selection = traffic.selection(work)
         assert result.selection["bytes_down"] / DEVICES == pytest.approx(selection.down, rel=0.01)
         assert result.selection["bytes_up"] / DEVICES == selection.up
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "passes"),
+    [
+        ("synflow", {}, 100),
+        ("synflow", {"pruning": {"budgets": "flow"}}, 200),
+        ("fl_pqsu", {"pruning": {"budgets": "flow"}}, 100),
+        ("fedtiny_flow", {}, 201),
+        ("fedtiny_flow", {"pruning": {"budgets": "uniform"}}, 101),
+        ("fedtiny", {"selection": {"pool": "flow"}}, 201),
+        ("fedtiny_flow", {"flops_budget": "40%"}, None),
+    ],
+)
+def test_the_passes_of_the_server_are_those_it_made(method, changes, passes, tmp_path, monkeypatch):
+    made, plain = [], synaptic_flow.flow
+
+    def counted(*given, **named):
+        made.append(1)
+        return plain(*given, **named)
+
+    for place in (synaptic_flow, torch_public):
+        monkeypatch.setattr(place, "flow", counted)
+    train(tiny(method=method, rounds=1, **changes), tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "about.json").read_text())["server"]
+    assert told["server_passes"] == len(made)
+    assert passes == len(made) if passes else len(made) > 201
+    assert told["pretraining_passes"] == 3 * 50

@@ -5,15 +5,22 @@ import shutil
 import pytest
 
 from fedtiny.cli.main import dispatch
+from fedtiny.config.flat import flat
 from fedtiny.experiments import runner
-from fedtiny.experiments.compare import Grid
+from fedtiny.experiments.compare import EQUAL, Grid, equal
 from fedtiny.experiments.runner import Runner
 from fedtiny.experiments.suite import Suite
 
 from ..runs.tiny import tiny
 from .own import QUIET, make, sweep, write_suite
 
-BASE = tiny(rounds=2)
+
+def based(**changes):
+    """The tiny config on the terms of a comparison."""
+    return equal(flat(tiny(**{"rounds": 2} | changes)) | EQUAL)
+
+
+BASE = based()
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(compare, compared, tmp_path,
     assert counted == [("resume", "fedavg-d1-s0"), ("run", "fl_pqsu-d0.3-s0")]
     folder = out / "fedavg-d1-s0"
     assert f"damaged; delete the folder {folder}, and give the command again" in said
-    assert "| 1 | fedavg | - | - | - | - | - |" in (out / "table.md").read_text()
+    assert f"| 1 | fedavg | paper |{' - |' * 8}\n" in (out / "table.md").read_text()
 
 
 def test_a_cell_is_left_to_the_process_that_works_on_it(compare, compared, tmp_path):
@@ -122,6 +122,18 @@ def test_settings_that_no_run_reads_are_named_once(compare):
     assert first == "2 cells: 2 to run, in there"
     assert second == "without effect: --device.storage (the devices are not native)"
     assert said.count("without effect") == 1
+
+
+def test_a_method_on_other_terms_is_named_once(compare):
+    flags = [*BASE, "--methods", "fl_pqsu", "ssfl", "--density", "0.3", "--seeds", "0", "1"]
+    code, said, _ = compare(*flags, "--rounds", "1", "--out", "there")
+    assert code == 0
+    told = "on other terms: ssfl has one threshold for all layers (not --pruning.budgets uniform)"
+    assert said.splitlines()[1] == told
+    assert "without effect" not in said
+    text = Path("there/table.md").read_text()
+    assert "| fl_pqsu | paper | uniform |" in text
+    assert "| ssfl | paper | global |" in text
 
 
 def test_a_memory_budget_is_compared_at_its_own_density_or_refused(compare):

@@ -8,10 +8,16 @@ import pytest
 
 from fedtiny import config as configs
 from fedtiny import cost
+from fedtiny.errors import RunError
 from fedtiny.experiments import table
 from fedtiny.experiments.compare import COMPARISON, Grid
+from fedtiny.experiments.finished import measure
 from fedtiny.experiments.results import Results
+from fedtiny.runs import reading
+from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.split import load_split
 
+from ..runs.tiny import lines, tiny, train
 from .conftest import BASE
 
 
@@ -79,6 +85,70 @@ def test_bytes_are_what_a_device_moved_in_a_round(grid, compared):
     found = value(results, "fl_pqsu-d0.3", "bytes_round")
     assert found.mean == pytest.approx(sum(moved) / 4)
     assert value(results, "fl_pqsu-d0.3", "selection_bytes").mean == 0
+
+
+PLAYED = {"flops": 900.0, "flops_plain": 300.0, "memory_paper": 77}
+BY_MODEL = ("flops_round", "flops_ratio", "flops_training", "memory_paper")
+
+
+@pytest.mark.parametrize("method", ["fl_pqsu", "fedtiny"])
+def test_costs_are_those_of_the_rounds_that_were_played(method, tmp_path):
+    """Of the costliest round; an older run, which does not tell them, has the cost model's."""
+    path = train(tiny(method=method, rounds=2), tmp_path / "run").path
+    folder = RunFolder(path)
+    records = lines(path)
+    real = measure(reading.config(folder), folder)
+    assert real["flops_round"] == max(record["flops"] for record in records)
+    assert real["flops_training"] == records[0]["flops_plain"]
+    dense = reading.about(folder)["dense"]["flops"]
+    assert real["flops_ratio"] == pytest.approx(real["flops_round"] / dense)
+
+    def measured(*changes):
+        told = (
+            {**record, "seconds": 1, **own} for record, own in zip(records, changes, strict=True)
+        )
+        folder.metrics.write_text("".join(f"{json.dumps(record)}\n" for record in told))
+        return measure(reading.config(folder), folder)
+
+    found = measured(PLAYED, {**PLAYED, "flops": 800.0, "memory_paper": 78})
+    assert [found[name] for name in BY_MODEL] == [900, pytest.approx(900 / dense), 300, 78]
+    for record in records:
+        del record["flops_plain"]
+    old = measured({}, PLAYED)
+    samples = int(load_split(folder).table.sum()) // 3
+    planned = cost.summary(reading.config(folder), shape=(1, 8, 8), classes=10, samples=samples)
+    assert [old[name] for name in BY_MODEL] == [planned[name] for name in BY_MODEL]
+
+
+def test_selection_costs_what_the_pool_that_was_drawn_takes(tmp_path):
+    folder = RunFolder(train(tiny(method="fedtiny", rounds=1), tmp_path / "run").path)
+    before = measure(reading.config(folder), folder)
+    told = json.loads(folder.selection.read_text())
+    counts = told["selection"]["layer_counts"]
+    told["selection"]["layer_counts"] = [counts[0], counts[0]]
+    folder.selection.write_text(json.dumps(told))
+    one = measure(reading.config(folder), folder)["selection_flops"]
+    told["selection"]["layer_counts"] = [counts[1], counts[1]]
+    folder.selection.write_text(json.dumps(told))
+    other = measure(reading.config(folder), folder)["selection_flops"]
+    assert one != other
+    assert before["selection_flops"] == pytest.approx((one + other) / 2, abs=1)
+    told["selection"]["layers"] = ["another"]
+    folder.selection.write_text(json.dumps(told))
+    with pytest.raises(RunError, match="selection is that of another network"):
+        measure(reading.config(folder), folder)
+
+
+def test_what_the_server_computed_is_told_by_the_run(tmp_path):
+    folder = RunFolder(train(tiny(method="fedtiny_flow", rounds=1), tmp_path / "run").path)
+    assert measure(reading.config(folder), folder)["server_passes"] == 201
+    about = json.loads(folder.about.read_text())
+    folder.about.write_text(json.dumps({**about, "server": {"server_passes": 361}}))
+    found = measure(reading.config(folder), folder)
+    assert (found["server_passes"], found["pretraining_passes"]) == (361, 150)
+    del about["server"]
+    folder.about.write_text(json.dumps(about))
+    assert measure(reading.config(folder), folder)["server_passes"] == 201, "by the cost model"
 
 
 def test_a_damaged_result_is_named(grid, compared, tmp_path):

@@ -4,9 +4,9 @@ import pytest
 
 from fedtiny import methods
 from fedtiny.cli.compare import parse
-from fedtiny.config import Config, PruningConfig
+from fedtiny.config import Config, PruningConfig, RobustnessConfig
 from fedtiny.errors import ConfigError
-from fedtiny.experiments.compare import Grid, load
+from fedtiny.experiments.compare import Grid, equal, load
 from fedtiny.experiments.places import Cell
 
 from ..runs.tiny import TINY
@@ -89,7 +89,7 @@ def test_lists_stand_beside_the_keys_of_a_config(toml):
     assert grid.methods == ("fedavg", "snip")
     assert grid.density == (0.05, 1)
     assert grid.seeds == (0, 1, 2)
-    assert grid.base == Config(rounds=4, pruning=PruningConfig(delta_r=2))
+    assert grid.base == equal({"rounds": 4, "pruning": {"delta_r": 2}})
 
 
 def test_a_single_value_is_a_list_of_one(toml):
@@ -98,7 +98,7 @@ def test_a_single_value_is_a_list_of_one(toml):
 
 
 def test_what_is_left_out_keeps_its_default(toml):
-    assert load(toml("rounds = 4")) == Grid(base=Config(rounds=4))
+    assert load(toml("rounds = 4")) == Grid(base=equal({"rounds": 4}))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_flags_win_over_the_file(toml):
     path = toml('methods = ["snip"]\ndensity = [0.05]\nseeds = [1, 2]\nrounds = 4')
     grid, out = parse([str(path), "--density", "0.2", "0.1", "--rounds", "6", "--out", "there"])
     assert (grid.methods, grid.density, grid.seeds) == (("snip",), (0.2, 0.1), (1, 2))
-    assert grid.base == Config(rounds=6)
+    assert grid.base == equal({"rounds": 6})
     assert str(out) == "there"
 
 
@@ -160,3 +160,71 @@ def test_a_flag_that_says_nothing_here_is_refused_or_heeded(flags):
         return
     (cell,) = grid.cells()
     assert cell.config.seed == 7 or cell.config.method == "snip"
+
+
+# Terms
+
+
+def terms(grid):
+    """Recipe and layer budgets of each method, as the table has them."""
+    return {
+        place.config.method: (place.at["recipe"].label, place.at["budgets"].label)
+        for place in grid.places()
+    }
+
+
+def test_all_methods_have_the_same_terms_unless_others_are_asked_for():
+    grid, _ = parse([])
+    assert grid.base == Config(
+        recipe="paper",
+        pruning=PruningConfig(budgets="uniform"),
+        robustness=RobustnessConfig(bound=0, reject=0),
+    )
+    found = terms(grid)
+    assert {recipe for recipe, _ in found.values()} == {"paper"}
+    others = {name: budgets for name, (_, budgets) in found.items() if budgets != "uniform"}
+    assert others == {"fedavg": "-", "small_model": "-", "ssfl": "global"}
+
+
+def test_each_method_may_have_its_own_terms(toml):
+    flags = "--methods fedtiny fedtiny_flow --recipe own --pruning.budgets None"
+    own, _ = parse(flags.split())
+    assert terms(own) == {"fedtiny": ("paper", "uniform"), "fedtiny_flow": ("momentum", "flow")}
+    file = toml('methods = ["fedtiny", "fedtiny_flow"]\nrecipe = "own"')
+    assert load(file).base == own.base
+    assert own.base.robustness == RobustnessConfig(bound=0, reject=0)
+
+
+def test_a_file_that_names_budgets_or_defenses_has_them(toml):
+    text = 'recipe = "own"\n[pruning]\nbudgets = "erk"\n[robustness]\nbound = 2.0'
+    base = load(toml(text)).base
+    assert (base.recipe, base.pruning.budgets) == ("own", "erk")
+    assert base.robustness == RobustnessConfig(bound=2.0, reject=0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--train.lr 0.1", "paper, changed"),
+        ("--server.optimizer fedavgm", "paper, changed"),
+        ("--train.local-epochs 2 --train.batch-size 8", "paper"),
+        ("--recipe momentum", "momentum"),
+        ("--train.optimizer sgd --train.lr-schedule cosine --server.optimizer fedavgm "
+         "--server.beta1 0.7", "momentum"),
+    ],
+)  # fmt: skip
+def test_the_recipe_is_the_one_that_training_follows(flags, told):
+    grid, _ = parse(["--methods", "snip", *flags.split()])
+    assert terms(grid) == {"snip": (told, "uniform")}
+
+
+def test_a_method_that_cannot_have_the_terms_of_the_others_is_named(monkeypatch):
+    monkeypatch.setattr(methods.OURS["set"], "budgets", ("erk",))
+    why = {"ssfl": "has one threshold for all layers", "set": "has other layer budgets: erk"}
+    grid, _ = parse([])
+    assert grid.unequal() == [
+        f"on other terms: {name} {reason} (not --pruning.budgets uniform)"
+        for name, reason in why.items()
+    ]
+    assert terms(grid)["set"] == ("paper", "own")
+    assert parse(["--pruning.budgets", "erk"])[0].unequal() == []

@@ -11,8 +11,8 @@ from fedtiny.experiments import runner
 from fedtiny.experiments.compare import Grid
 from fedtiny.experiments.runner import Account, Runner, usable
 
-from ..runs.tiny import differences, stop, tiny
-from .conftest import BASE
+from ..runs.tiny import differences, stop
+from .conftest import BASE, based
 from .own import QUIET
 
 
@@ -82,7 +82,7 @@ def test_a_folder_with_other_settings_is_refused(compared, counted, tmp_path, ch
     if cut:
         (out / "fl_pqsu-d0.3-s0" / "result.json").unlink()
     before = files(out)
-    cells = Grid(("fl_pqsu",), (0.3,), (0,), tiny(**{"rounds": 2} | change)).cells()
+    cells = Grid(("fl_pqsu",), (0.3,), (0,), based(**change)).cells()
     told = rf"fl_pqsu-d0\.3-s0 holds a run with other .*{named}.*--out"
     if cut:
         account = execute(cells, out)
@@ -108,7 +108,7 @@ def test_a_folder_with_other_settings_is_refused(compared, counted, tmp_path, ch
     ids=str,
 )
 def test_what_changes_no_result_may_change(compared, counted, change):
-    changed = tiny(rounds=2, **change)
+    changed = based(**change)
     execute(Grid(("fl_pqsu",), (0.3,), (0,), changed).cells(), compared)
     assert counted == []
 
@@ -118,7 +118,7 @@ def test_a_cut_cell_goes_on_with_its_data_elsewhere(grid, compared, tmp_path, mo
     stop(cell.config, tmp_path / cell.name, 1)
     given = {}
     monkeypatch.setattr(runner, "resume", lambda path, **named: given.update(named))
-    moved = tiny(rounds=2, data={"root": "elsewhere"}, workers=2)
+    moved = based(data={"root": "elsewhere"}, workers=2)
     execute(Grid(("fl_pqsu",), (0.3,), (1,), moved).cells(), tmp_path)
     assert (given["root"], given["workers"]) == ("elsewhere", 2)
 
@@ -150,7 +150,7 @@ def test_a_density_out_of_reach_is_refused_with_the_method_that_cannot(method):
 
 
 def test_what_can_be_run_passes(grid):
-    base = tiny(rounds=2, pruning={"r_stop": 1}, selection={"pool_size": 3})
+    base = based(pruning={"r_stop": 1}, selection={"pool_size": 3})
     every = Grid(("all",), (0.5,), (0,), base).cells()
     for cells in (grid.cells(), every):
         assert usable(cells, Account()) == cells

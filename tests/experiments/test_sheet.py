@@ -14,6 +14,8 @@ from fedtiny.experiments.finished import Finished
 from fedtiny.experiments.results import Results
 
 COSTS = {"flops_round": 2e9, "flops_ratio": 1.0, "memory_paper": 4_000.0, "bytes_round": 9_000.0}
+COSTS |= {"flops_training": 2e9, "selection_flops": 0.0, "pretraining_passes": 150}
+COSTS |= {"server_passes": 100}
 ACCURACIES = {
     ("fedavg", 1.0): 0.99,
     ("fl_pqsu", 0.05): 0.7,
@@ -35,7 +37,8 @@ def results(seeds=2, share=1.0):
         stem = f"{method}-d{density:g}"
         found[stem] = [
             Finished(
-                f"{stem}-s{seed}", seed, {}, {**COSTS, "accuracy": a, "selection_bytes": moved}
+                *(f"{stem}-s{seed}", seed, {}),
+                COSTS | {"accuracy": a, "selection_bytes": moved, "selection_flops": 3.5e3 * moved},
             )
             for seed, a in enumerate([share * mean - apart, share * mean + apart][:seeds])
         ]
@@ -48,7 +51,7 @@ ROWS = results()
 
 def marked(rank):
     rows = [row for section in table.sheet(ROWS).sections for row in section]
-    return [(row[0].text, row[1].text) for row in rows if row[2].rank == rank]
+    return [(row[0].text, row[1].text) for row in rows if row[4].rank == rank]
 
 
 def test_the_best_two_of_each_density_are_ranked_and_the_dense_one_is_not():
@@ -88,7 +91,7 @@ def test_the_terminal_shows_best_in_bold_and_second_underlined():
     ]
 
 
-@pytest.mark.parametrize("width", [120, 72, 70, 30])
+@pytest.mark.parametrize("width", [120, 80, 72, 70, 30])
 def test_no_figure_is_cut_however_narrow_the_terminal_is(width):
     out = io.StringIO()
     Console(file=out, width=width, soft_wrap=True).print(table.terminal(table.sheet(ROWS), width))
@@ -97,6 +100,8 @@ def test_no_figure_is_cut_however_narrow_the_terminal_is(width):
     assert all(f"{accuracy:.4f} ± 0.001" in text for accuracy in ACCURACIES.values())
     if width >= 70:
         assert max(map(len, text.splitlines())) <= width
+    assert ("no room for:" in text) == (width < 120)
+    assert ("1.87 MB" in text) == (width > 72)
 
 
 def test_the_terminal_prints_every_row_and_no_markup():
@@ -112,23 +117,24 @@ def test_the_terminal_prints_every_row_and_no_markup():
     ]
     assert "1.87 MB" in text
     assert text.count("1.000x") == 7
+    assert " 3.3 " in text, "selection, in plain rounds"
 
 
 def test_markdown_marks_and_lines_up():
     lines = shown(table.markdown).splitlines()
     assert len(lines) == 2 + len(ACCURACIES)
-    assert {line.count("|") for line in lines} == {7 + 1}
+    assert {line.count("|") for line in lines} == {11 + 1}
     assert [line for line in lines if "**" in line] == [lines[4], lines[8]]
-    assert "| 0.05 | snip | **0.9000 ± 0.001** |" in lines[4]
-    assert "| 0.05 | fedtiny | *0.8000 ± 0.001* |" in lines[5]
-    assert "| 0.01 | fl_pqsu | *0.6000 ± 0.001* |" in lines[6]
+    assert "| 0.05 | snip | paper | uniform | **0.9000 ± 0.001** |" in lines[4]
+    assert "| 0.05 | fedtiny | paper | uniform | *0.8000 ± 0.001* |" in lines[5]
+    assert "| 0.01 | fl_pqsu | paper | uniform | *0.6000 ± 0.001* |" in lines[6]
 
 
 def test_latex_marks_and_escapes():
     text = shown(table.latex)
-    assert r"0.05 & snip & \textbf{0.9000 $\pm$ 0.001} & 1.000x" in text
-    assert r"0.05 & fedtiny & \underline{0.8000 $\pm$ 0.001} &" in text
-    assert r"0.01 & fl\_pqsu & \underline{0.6000 $\pm$ 0.001} &" in text
+    assert r"0.05 & snip & paper & uniform & \textbf{0.9000 $\pm$ 0.001} & 1.000x" in text
+    assert r"0.05 & fedtiny & paper & uniform & \underline{0.8000 $\pm$ 0.001} &" in text
+    assert r"0.01 & fl\_pqsu & paper & uniform & \underline{0.6000 $\pm$ 0.001} &" in text
     assert (text.count(r"\textbf"), text.count(r"\underline")) == (2, 2)
     assert "±" not in text
     columns = text.splitlines()[0].removeprefix(r"\begin{tabular}").strip("{}")
@@ -149,16 +155,17 @@ def test_one_seed_is_ranked_and_not_marked():
     mixed = results()
     found = {stem: runs[:1] if stem == "snip-d0.05" else runs for stem, runs in mixed.found.items()}
     text = shown(table.markdown, replace(mixed, found=found))
-    assert "| snip | 0.8993 |" in text
-    assert "| fedtiny | *0.8000 ± 0.001* |" in text, "it is second all the same"
+    assert "| snip | paper | uniform | 0.8993 |" in text
+    assert "| fedtiny | paper | uniform | *0.8000 ± 0.001* |" in text, "it is second all the same"
 
 
 def test_csv_has_every_figure_in_full():
     exact = table.lines(results(share=1 / 3), compare.IN_FULL)
     read = list(csv.DictReader(io.StringIO(table.csv_text(exact))))
     assert list(read[0]) == [
-        *("density", "method", "seeds", "accuracy", "spread", "flops", "flops_ratio", "memory"),
-        *("bytes_round", "selection_bytes"),
+        *("density", "method", "recipe", "budgets", "seeds", "accuracy", "spread"),
+        *("flops", "flops_ratio", "flops_plain", "memory", "bytes_round", "selection_bytes"),
+        *("selection_flops", "selection_rounds", "pretraining_passes", "server_passes"),
     ]
     kinds = {name: type(value) for name, value in exact[0].items()}
     assert [{n: kinds[n](v) for n, v in line.items()} for line in read] == exact

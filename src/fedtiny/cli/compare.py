@@ -24,6 +24,10 @@ class Arguments:
     What is finished is not run again; what was cut is resumed. A TOML file may be named first,
     with lists `methods`, `density` and `seeds` beside the keys of a config. Every flag of
     `fedtiny run` sets the base of all runs.
+
+    All methods train with the paper's recipe, have uniform layer budgets and no defenses. With
+    `--recipe own --pruning.budgets None` (in a file `recipe = "own"`) each has its own recipe and
+    budgets. The table tells both.
     """
 
     methods: tuple[str, ...]
@@ -42,7 +46,7 @@ def command(arguments: list[str]) -> int:
     grid, out = parse(arguments)
     cells = grid.cells()
     todo = unfinished(cells, out)
-    for line in (opening(cells, todo, out), *notices(cells)):
+    for line in (opening(cells, todo, out), *grid.unequal(), *notices(cells)):
         console.print(line, markup=False)
     account = Runner(out, console).run(cells, todo)
     if account.without_data:

@@ -13,6 +13,7 @@ from fedtiny.cost.budgets import largest_density as largest_density
 from fedtiny.cost.network import Network as Network
 from fedtiny.cost.workload import CostInputs as CostInputs
 from fedtiny.cost.workload import Workload as Workload
+from fedtiny.cost.workload import layer_flow_of
 from fedtiny.errors import ModelError
 from fedtiny.federation.verbs import TRAINING
 from fedtiny.models import ReadsOtherDataError
@@ -75,6 +76,7 @@ def fitting_summary(config: Config, **inputs: Unpack[CostInputs]) -> Summary:
     `left_out`.
     """
     try:
+        inputs.setdefault("flow", layer_flow_of(config, **inputs))  # measured once, and counted
         config = fitted(config, **inputs)
         return summary(config, **inputs)
     except (DoesNotFit, FlopsNotKnown, ModelError) as error:
@@ -109,6 +111,7 @@ def _flops(work: Workload) -> Summary:
         "flops_items": items,
         "selection_flops": flops.selection(work),
         "server_flops": flops.server(work),
+        **flops.server_passes(work),
     }
 
 

@@ -1,28 +1,46 @@
 """An experiment of your own: methods x densities x seeds over one base config."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedtiny import config as configs
 from fedtiny import methods
-from fedtiny.config import Config
+from fedtiny.config import Config, resolve
+from fedtiny.config.flat import Flat, flat, flattened, nested
+from fedtiny.config.presets import RECIPES
+from fedtiny.cost.workload import method_of
 from fedtiny.errors import ConfigError
 from fedtiny.experiments import finished, reading
 from fedtiny.experiments.experiment import Axis, Experiment, FigureLayout, TableLayout
 from fedtiny.experiments.places import Cell, Coordinate, Place
 from fedtiny.experiments.results import Results
+from fedtiny.experiments.scale import UNDEFENDED
+from fedtiny.runs.formatting import without_budgets
 
 ALL = "all"
 GRID_KEYS = {"methods": (str,), "density": (int, float), "seeds": (int,)}
-SHOWN = ("accuracy", "flops_share", "memory", "bytes_round", "selection_bytes")
-IN_FULL = ("accuracy", "flops", "flops_ratio", "memory", "bytes_round", "selection_bytes")
+EQUAL: Flat = {"recipe": "paper", "pruning.budgets": "uniform", **UNDEFENDED}
+"""The terms of every method, unless others are asked for."""
+SCHEDULE = ("train.local_epochs", "train.batch_size", "train.pretrain_epochs")
+"""Settings of training that no recipe is about."""
+SHOWN = (
+    *("accuracy", "flops_share", "memory", "bytes_round", "selection_bytes"),
+    *("selection_rounds", "server_passes"),
+)
+IN_FULL = (
+    *("accuracy", "flops", "flops_ratio", "flops_plain", "memory", "bytes_round"),
+    *("selection_bytes", "selection_flops", "selection_rounds"),
+    *("pretraining_passes", "server_passes"),
+)
 COMPARISON = Experiment(
     "compare",
     "Comparison",
     (Axis("density", "density"), Axis("method", "method")),
-    TableLayout(("density", "method"), SHOWN, best_of="method"),
+    TableLayout(
+        *(("density", "method"), SHOWN), best_of="method", beside=("recipe", "budgets"), spare=4
+    ),
     FigureLayout("lines", "density", ("accuracy",), "method"),
 )
 
@@ -34,7 +52,7 @@ class Grid:
     methods: tuple[str, ...] = (ALL,)
     density: tuple[float, ...] = (0.05,)
     seeds: tuple[int, ...] = (0,)
-    base: Config = field(default_factory=Config)
+    base: Config = field(default_factory=lambda: equal({}))
 
     def __post_init__(self) -> None:
         for name in GRID_KEYS:
@@ -66,6 +84,17 @@ class Grid:
             return tuple(methods.names())
         return tuple(methods.find(name).name for name in self.methods)
 
+    def unequal(self) -> list[str]:
+        """Which methods cannot have the layer budgets that all others have, each in a line."""
+        asked = self.base.pruning.budgets
+        sparse = [place.config for place in self.places() if place.at["budgets"].value != "-"]
+        found = {config.method: without_budgets(config) for config in sparse}
+        return [
+            f"on other terms: {name} {why} (not --pruning.budgets {asked})"
+            for name, why in found.items()
+            if why and asked == "uniform"  # for others a line says that they have no effect
+        ]
+
     def results(self, folder: Path, left_out: Container[str] = ()) -> Results:
         """All that is finished of it, without the cells of these names."""
         seed = self.seeds[0]
@@ -87,9 +116,51 @@ def places(runs: Iterable[Config]) -> list[Place]:
                 density, f"{density:g}", densities.setdefault(density, len(densities))
             ),
             "method": Coordinate(method, method, names.setdefault(method, len(names))),
+            "recipe": _word(_recipe(config)),
+            "budgets": _word(_budgets(config)),
         }
         found.setdefault(stem, Place(stem, config, config, stem, at))
     return list(found.values())
+
+
+def _word(text: str) -> Coordinate:
+    return Coordinate(text, text, 0)
+
+
+def _recipe(config: Config) -> str:
+    """The recipe that a run trains by; its own, changed, if there is none of its settings."""
+    own, asked = _training(config), resolve(config).recipe
+    for name in (asked, *RECIPES):
+        usual = Config(method=config.method, data=config.data, recipe=name)  # type: ignore[arg-type]
+        if own == _training(usual):
+            return name
+    return f"{asked}, changed"
+
+
+def _training(config: Config) -> Flat:
+    """What a recipe is about."""
+    settings = flat(resolve(config)).items()
+    parts = ("train.", "server.")
+    return {name: v for name, v in settings if name.startswith(parts) and name not in SCHEDULE}
+
+
+def _budgets(config: Config) -> str:
+    """How a run shares its weights out over layers."""
+    method = method_of(resolve(config))
+    if method.global_threshold or not method.budgets:
+        return "global" if method.global_threshold else "-"
+    asked = method.config.pruning.budgets
+    return asked if asked in method.budgets else "own"
+
+
+def equal(values: Mapping[str, Any]) -> Config:
+    """A config of such keys, on equal terms where they say nothing.
+
+    A file has no way to leave budgets open: with the recipes of the methods it has their budgets.
+    """
+    told = flattened(values)
+    terms = EQUAL if told.get("recipe") != "own" else UNDEFENDED
+    return configs.from_dict(nested(terms | told))
 
 
 def load(path: Path) -> Grid:
@@ -103,7 +174,7 @@ def load(path: Path) -> Grid:
                 lists[key] = tuple(found) if isinstance(found, list) else (found,)
                 if not lists[key] or not all(type(item) in kinds for item in lists[key]):
                     raise ConfigError(f"'{key}' must be a list of {kinds[-1].__name__}")
-        base = configs.from_dict(values)
+        base = equal(values)
         configs.refuse_program(base, "it")
         return Grid(**lists, base=base)
     except ConfigError as error:

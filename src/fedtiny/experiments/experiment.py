@@ -44,12 +44,18 @@ class Axis:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """Which axes go down and across, which figures are shown, among what the best is marked."""
+    """Which axes go down and across, which figures are shown, among what the best is marked.
+
+    `beside` is told of every row next to its axes. So many of the last `values` are `spare`: a
+    terminal without room leaves them out.
+    """
 
     rows: tuple[str, ...]
     values: tuple[str, ...]
     columns: tuple[str, ...] = ()
     best_of: str | None = None
+    beside: tuple[str, ...] = ()
+    spare: int = 0
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,16 @@ from fedtiny import config as configs
 from fedtiny import cost
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat
+from fedtiny.cost import flops
 from fedtiny.cost.network import IMAGES
-from fedtiny.cost.workload import PAPER_SAMPLES, CostInputs, layer_flow_of, method_of
+from fedtiny.cost.workload import (
+    PAPER_SAMPLES,
+    CostInputs,
+    CountedMask,
+    Workload,
+    layer_flow_of,
+    method_of,
+)
 from fedtiny.errors import ConfigError, RunError, plural
 from fedtiny.experiments.places import Cell, Place
 from fedtiny.experiments.quantities import Numbers
@@ -51,6 +59,7 @@ RESULT = ("accuracy", "loss", "density", "rounds", "seconds", "bytes_down", "byt
 COSTS = (
     *("flops_round", "flops_ratio", "flops_training", "selection_flops", "memory_paper"),
     *("selection_bytes_down", "selection_bytes_paper", "dense_model_bytes", "pool_size"),
+    *("pretraining_passes", "server_passes"),
 )
 """What is known of a run from its result, and from the cost model."""
 PACKAGES = ("fedtiny", "torch", "numpy")
@@ -151,7 +160,8 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
 
     Bytes are those of all devices over the whole run, `bytes_round` what a device moved in a round
     on average (selection apart), `selection_bytes` what it moved in selection. Costs are those
-    of a device of mean size by the cost model; FLOPs and memory are of the costliest round. The
+    of a device of mean size for what was played: the masks of the rounds, the pool as drawn. FLOPs
+    and memory are of the costliest round; what an older run does not tell is the cost model's. The
     data itself is read only if the shape of its samples is not known.
     """
     result, table = reading.result(folder), load_split(folder).table
@@ -174,10 +184,11 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
         inputs["flow"] = _flow_of(config, records[0], **inputs)
     moved = selection["bytes_down"] + selection["bytes_up"] if selection else 0
     found = costs(config, **inputs)
-    if method.has_global_threshold:
-        found |= _of_real_layers(found, records)
     return {
         **found,
+        **_of_rounds(found, records),
+        **_of_selection(selection.get("selection", {}), Workload.of(config, **inputs)),
+        **_about(folder).get("server", {}),
         **{name: result[name] for name in RESULT},
         "bytes_round": bytes_a_round(records),
         "selection_bytes": float(moved) / len(table),
@@ -188,8 +199,13 @@ def _shape(config: Config, folder: RunFolder) -> Shape:
     """The shape of a sample; older runs do not tell it."""
     if known := IMAGES.get(config.data.name):
         return known[0]
-    told = reading.about(folder).get("shape") if folder.about.exists() else None
+    told = _about(folder).get("shape")
     return tuple(told) if told else load_data(configs.resolve(config)).input_shape
+
+
+def _about(folder: RunFolder) -> dict[str, Any]:
+    """What the config does not tell; nothing of the oldest runs."""
+    return reading.about(folder) if folder.about.exists() else {}
 
 
 def _flow_of(config: Config, record: Record, **inputs: Unpack[CostInputs]) -> LayerFlow:
@@ -209,14 +225,26 @@ def costs(config: Config, **inputs: Unpack[CostInputs]) -> dict[str, float]:
     return {name: found[name] for name in COSTS}
 
 
-def _of_real_layers(found: Numbers, records: Sequence[Record]) -> Numbers:
-    """FLOPs of the layers that a global threshold has left; older runs do not tell them."""
-    if not all("flops_plain" in record for record in records):
+def _of_rounds(found: Numbers, records: Sequence[Record]) -> Numbers:
+    """FLOPs and memory under the masks of the rounds; older runs do not tell them."""
+    names = ("flops", "flops_plain", "memory_paper")
+    if not all(name in record for record in records for name in names):
         return {}
     dense = found["flops_round"] / found["flops_ratio"]
-    most = max(record["flops"] for record in records)
-    plain = max(record["flops_plain"] for record in records)
-    return {"flops_round": most, "flops_ratio": most / dense, "flops_training": plain}
+    most, plain, memory = (max(record[name] for record in records) for name in names)
+    ratios = {"flops_round": most, "flops_ratio": most / dense}
+    return {**ratios, "flops_training": plain, "memory_paper": memory}
+
+
+def _of_selection(choice: Mapping[str, Any], work: Workload) -> Numbers:
+    """FLOPs of selection under the pool as it was drawn, if that is told."""
+    layers, drawn, spec = choice.get("layers"), choice.get("layer_counts"), work.network.param_spec
+    if not drawn:
+        return {}
+    if layers != list(spec.prunable) or any(len(counts) != len(layers) for counts in drawn):
+        raise RunError("its selection is that of another network")
+    pool = [CountedMask(spec, dict(zip(layers, counts, strict=True))) for counts in drawn]
+    return {"selection_flops": flops.selection(work, pool)}
 
 
 def bytes_a_round(records: Sequence[Record]) -> float:

@@ -106,6 +106,10 @@ def _decimals(value: float) -> str:
     return f"{value:.2f}" if value < 1000 else f"{value:,.0f}"
 
 
+def _if_any(value: float) -> str:
+    return f"{value:.2g}" if 0 < value < 10 else f"{value:,.0f}" if value else ""
+
+
 _ratio = "{:.3f}x".format
 _fine_ratio = "{:.2%}".format
 QUANTITIES = {
@@ -143,4 +147,9 @@ QUANTITIES = {
     "selection_bytes": Quantity(
         "select", "selection_bytes", lambda value: formatting.size(value) if value else ""
     ),
+    "selection_rounds": Quantity(
+        "select rounds", "selection_flops", _if_any, share_of="flops_training"
+    ),
+    "server_passes": Quantity("server passes", "server_passes", _if_any),
+    "pretraining_passes": Quantity("pretraining passes", "pretraining_passes", _if_any),
 }

@@ -54,6 +54,8 @@ class Sheet:
     headings: tuple[str, ...]
     sections: tuple[tuple[Row, ...], ...]
     left: tuple[str, ...] = ()
+    spare: int = 0
+    """Columns at the end that a narrow terminal may leave out."""
 
     def lines(self, marks: Marks) -> list[list[str]]:
         """Every row as text."""
@@ -69,9 +71,10 @@ def sheet(results: Results) -> Sheet:
     together = groupby(rows, key=lambda row: [entry.text for entry in row[: len(axes) - 1]])
     return Sheet(
         title,
-        (*map(axis_label, axes), *headings),
+        (*map(axis_label, (*axes, *experiment.table.beside)), *headings),
         tuple(tuple(group) for _, group in together),
-        tuple(map(axis_label, named)),
+        tuple(map(axis_label, (*named, *experiment.table.beside))),
+        experiment.table.spare,
     )
 
 
@@ -82,7 +85,7 @@ def _down(results: Results) -> tuple[list[str], list[Row]]:
     for quantity in layout.values:
         headings += [QUANTITIES[quantity].label, *(["paper"] if quantity in beside else [])]
     for place in in_order(results.places, layout.rows):
-        row = [Entry(place.at[axis].label) for axis in layout.rows]
+        row = [Entry(place.at[axis].label) for axis in (*layout.rows, *layout.beside)]
         for quantity in layout.values:
             row.append(_ours(results, place, quantity, ranks))
             if quantity in beside:
@@ -161,21 +164,27 @@ def ranks(values: Iterable[float | None]) -> list[int | None]:
 def terminal(sheet: Sheet, width: int) -> Table:
     """The table for a terminal of so many columns: best in bold, second underlined.
 
-    A figure is never cut: if room is short, columns stand closer, then lines are broken.
+    A figure is never cut: if room is short, columns stand closer, then those that can be spared
+    are left out, then lines are broken.
     """
     table = formatting.titled(sheet.title)
     headings = [wrap(heading, HEADING, break_long_words=False) for heading in sheet.headings]
     columns = zip(headings, *sheet.lines(PLAIN), strict=True)
     widths = [max(map(len, (*heading, *texts))) for heading, *texts in columns]
-    close = sum(widths) + 2 * len(widths) + 1 > width
+    close, most = sum(widths) + 2 * len(widths) + 1 > width, len(widths) - sheet.spare
+    while len(widths) > most and sum(widths) + len(widths) + 1 > width:
+        widths.pop()
     table.pad_edge, table.padding = False, (0, 0 if close else 1, 0, 0)
-    for name, heading, least in zip(sheet.headings, headings, widths, strict=True):
+    for name, heading, least in zip(sheet.headings, headings, widths, strict=False):
         side: JustifyMethod = "left" if name in sheet.left else "right"
         table.add_column("\n".join(heading), justify=side, no_wrap=True, min_width=least)
     for section in sheet.sections:
         for row in section:
             ends = len(section) > 1 and row is section[-1]
-            table.add_row(*(entry.marked(RICH) for entry in row), end_section=ends)
+            shown = row[: len(widths)]
+            table.add_row(*(entry.marked(RICH) for entry in shown), end_section=ends)
+    if left_out := sheet.headings[len(widths) :]:
+        table.caption, table.caption_justify = f"no room for: {', '.join(left_out)}", "left"
     return table
 
 

@@ -182,7 +182,10 @@ class Method:
         return ()
 
     def scored_images(self, public: int) -> int:
-        """Images whose dense gradient `coarse_prune` takes on the server, which has so many."""
+        """Images whose dense gradient `coarse_prune` takes on the server, which has so many.
+
+        Layer budgets by synaptic flow are counted where they are measured.
+        """
         return 0
 
     def summary(self, server: "Server") -> dict[str, Any]:

@@ -409,17 +409,22 @@ def _unused(config: Config) -> Iterator[str]:
 
 def _unused_budgets(config: Config) -> Iterator[str]:
     """Layer budgets that a method cannot have."""
+    budgets = config.pruning.budgets
+    if budgets not in (None, "uniform") and (why := without_budgets(config)):
+        yield f"without effect: --pruning.budgets {budgets} ({config.method} {why})"
+
+
+def without_budgets(config: Config) -> str:
+    """Why a method cannot have the layer budgets that are asked for; nothing if it can."""
     budgets, method = config.pruning.budgets, methods.find(config.method)
-    own = ("global",) if method.global_threshold else method.budgets
-    if budgets in (None, "uniform", *own):
-        return
     if method.global_threshold:
-        why = "has one threshold for all layers"
-    elif budgets == "global":
-        why = "has no scores of its own to set a threshold"
-    else:
-        why = f"has other layer budgets: {', '.join(own)}" if own else "prunes no layer"
-    yield f"without effect: --pruning.budgets {budgets} ({config.method} {why})"
+        return "" if budgets in (None, "global") else "has one threshold for all layers"
+    if budgets in (None, *method.budgets):
+        return ""
+    if budgets == "global":
+        return "has no scores of its own to set a threshold"
+    others = ", ".join(method.budgets)
+    return f"has other layer budgets: {others}" if others else "prunes no layer"
 
 
 def _unused_of_flow(config: Config, changed: Iterable[str]) -> Iterator[str]:

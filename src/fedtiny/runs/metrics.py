@@ -138,6 +138,7 @@ def about_record(assembly: Assembly) -> dict[str, Any]:
         "layout": assembly.data.layout,
         "layers": dict(assembly.server.param_spec.sizes),
         "dense": _dense_cost(assembly.workload),
+        "server": flops.server_passes(assembly.workload),
         **({"weights": assembly.weights.record()} if assembly.weights else {}),
     }
 

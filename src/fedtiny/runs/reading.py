@@ -202,6 +202,7 @@ ABOUT = fields(
         "shape": listed(COUNT),
         "layers": table(COUNT),
         "dense": table(SIZE),
+        "server": table(COUNT),
         "layout": lambda value: value in get_args(Layout),
         "weights": table(is_text),
     },

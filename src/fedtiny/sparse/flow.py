@@ -38,6 +38,8 @@ class LayerFlow:
         self.uses = uses
         self.floors = floors or {}
         self.normalized = normalized
+        self.passes = 0
+        """Images of ones that were taken through the network and back so far."""
         self._open = prune
         self._known: dict[tuple[float, float, int], Counts] = {}
 
@@ -80,6 +82,7 @@ class LayerFlow:
         shares = (step / iterations for step in range(1, iterations + 1))
         totals = [budget(self.param_spec, density**share) for share in shares]
         counts = np.array(self._prune(prices, totals), dtype=np.int32)
+        self.passes += iterations
         return with_floor(self.param_spec, density, counts, self.floors)
 
     def least(self, density: float) -> Counts:
