@@ -32,13 +32,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# What a newer version may call by another name: a tree is given the name that it knows.
-FLAGS = {
-    "--fleet.late-rate": "--fleet.straggler-rate",
-    "--trust.mean": "--robustness.mean",
-    "--trust.trim": "--robustness.trim",
-    "--trust.clip-norm": "--robustness.clip-norm",
-}
 FILES: dict[str, str] = {}  # of a run folder
 FIELDS: dict[str, str] = {}  # of metrics.jsonl, selection.json and result.json
 ARRAYS: dict[str, str] = {}  # of the checkpoint and the packed model
@@ -48,6 +41,7 @@ LEFT_OUT = ["seconds", "bounded"]  # fields that begin so
 METHODS = (
     *("fedavg", "fl_pqsu", "snip", "synflow", "grasp"),
     *("prunefl", "feddst", "lotteryfl", "small_model", "fedtiny"),
+    *("set", "ssfl", "fedsgc", "fedmef", "fedrts", "fedfit", "fedtiny_flow"),
 )
 BACKENDS = ("torch", "native")
 ROUNDS = 5
@@ -64,11 +58,11 @@ UNUSUAL = {
     "vgg11_small": "--model vgg11_small",
     "small": "--model small",
     "encoded": "--fleet.wire encode",
-    "failing and late": "--fleet.fail-rate 0.2 --fleet.late-rate 0.2",
+    "failing and late": "--fleet.fail-rate 0.2 --fleet.straggler-rate 0.2",
     "few are asked": "--fleet.fraction 0.5 --eval-devices",
-    "median": "--trust.mean median",
-    "trimmed, clipped": "--fleet.devices 6 --trust.mean trimmed --trust.clip-norm 0.1",
-    "feddst, trimmed": "--method feddst --trust.mean trimmed",
+    "median": "--robustness.mean median",
+    "trimmed, clipped": "--fleet.devices 6 --robustness.mean trimmed --robustness.clip-norm 0.1",
+    "feddst, trimmed": "--method feddst --robustness.mean trimmed",
     "entire": "--pruning.granularity entire",
     "layer, forward": "--pruning.granularity layer --pruning.order forward",
     "reclaim": "--pruning.reclaim --density 0.02",
@@ -77,10 +71,16 @@ UNUSUAL = {
     "two passes": "--selection.passes 2",
     "no selection": "--selection.kind none",
     "sgd": "--train.optimizer sgd --data.cutout 2",
-    "snip, global": "--method snip --pruning.scope global",
-    "synflow, global": "--method synflow --pruning.scope global",
+    "snip, global": "--method snip --pruning.budgets global",
+    "synflow, global": "--method synflow --pruning.budgets global",
     "shards": "--fleet.partition shards",
     "iid, no augmenting": "--fleet.partition iid --data.no-augment",
+    "momentum": "--recipe momentum --server.average ema",
+    "fedrts, erk": "--method fedrts --pruning.budgets erk",
+    "private": "--privacy.noise-multiplier 0.5",
+    "secure": "--privacy.secure-aggregation",
+    "secure, noise of devices": "--privacy.secure-aggregation --privacy.noise devices "
+    "--privacy.sampling fixed --privacy.noise-multiplier 0.5 --privacy.clip 1",
     "paper's budget": "--memory-budget 70KB --memory-model paper",
 }
 UNUSUAL_NATIVE = {
@@ -142,7 +142,6 @@ class Version:
             text=True,
             env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
         )
-        self.known = self("run", "--help")[1]
 
     def __call__(self, *arguments: str, stop_after: int = 0) -> tuple[int, str]:
         """The exit code and output of a command, which may be killed after a round."""
@@ -157,17 +156,12 @@ class Version:
     def run(self, case: Case, stop_after: int = 0) -> Path:
         """The folder of a run, finished, or killed after this many rounds."""
         out = self.work / (case.folder + ("_stopped" if stop_after else ""))
-        order = self._in_its_words([*case.arguments, *self.more, "--out", str(out)])
+        order = [*case.arguments, *self.more, "--out", str(out)]
         code, output = self(*order, stop_after=stop_after)
         expected = -signal.SIGKILL if stop_after else 0
         if code != expected:
             raise RuntimeError(f"exit code {code}: {output.strip().splitlines()[-1:]}")
         return out
-
-    def _in_its_words(self, arguments: Sequence[str]) -> list[str]:
-        """Flags by their newer names where this version's help shows them."""
-        renamed = {old: new for old, new in FLAGS.items() if f"{new} " in self.known}
-        return [renamed.get(argument, argument) for argument in arguments]
 
     def close(self) -> None:
         self.process.communicate()
