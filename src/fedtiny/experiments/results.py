@@ -74,7 +74,9 @@ class Results:
         return Value(mean, stdev(values) if len(values) > 1 else 0.0, len(values))
 
     def printed(self, place: Place, quantity: str) -> Printed | None:
-        """What the paper prints for a place."""
+        """What the paper prints for a place; it has no accuracy on held-out training images."""
+        if place.config.data.validation:
+            return None
         return printed(self.paper, place.twin, quantity, self.experiment.source)
 
     @property
