@@ -1,5 +1,6 @@
 """Many runs in turn until time is over: what is finished stays, what was cut goes on."""
 
+import gc
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from fedtiny.data import DataSet
 from fedtiny.errors import ConfigError, DataError, FedTinyError, can_retry, plural
 from fedtiny.experiments.finished import note_machine, require_same, this_machine, way_anew
 from fedtiny.experiments.places import Cell
+from fedtiny.extras import require
 from fedtiny.models import ReadsOtherDataError
 from fedtiny.models.param_spec import Shape
 from fedtiny.process import wants_traceback
@@ -216,6 +218,7 @@ class Runner:
                 place.model.unlink(missing_ok=True)
         finally:
             reporter.close()
+            _free_gpu()
 
     def _require_same(self, cells: Sequence[Cell]) -> None:
         """Refuse at once what is finished with other settings; what is damaged stops nothing."""
@@ -224,6 +227,14 @@ class Runner:
             if place.result.exists():
                 with suppress(ConfigError):
                     require_same(cell, place)
+
+
+def _free_gpu() -> None:
+    """Give back the memory that a cell took of a GPU: other processes have cells on it too."""
+    gc.collect()
+    cuda = require("torch", extra="torch").cuda
+    if cuda.is_initialized():
+        cuda.empty_cache()
 
 
 def complete(cell: Cell, folder: RunFolder, reporter: Reporter, **own: Any) -> bool:
