@@ -20,7 +20,8 @@ class PruneFL(Method):
     over the time a weight costs. The paper prunes first on the server and gives PruneFL FedTiny's
     schedule and pruning numbers; so do we. In an adjusting round every device sums the gradients
     of all weights, pruned ones too, over all its batches and sends the mean: that is what makes
-    it dear. Weights are grown by the square of the averaged gradient.
+    it dear. Weights are grown by the square of the averaged gradient. These are the gradients of
+    its own training steps, so no least epsilon of batch norm holds for them, in either recipe.
     """
 
     name = "prunefl"
