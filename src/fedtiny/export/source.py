@@ -29,11 +29,13 @@ from fedtiny.runs.inputs import (
     as_arguments,
     build_model,
     check_inputs,
+    fitting,
     load_data,
+    load_images,
     own_inputs,
     parameters,
 )
-from fedtiny.runs.split import NOT_OURS
+from fedtiny.runs.split import NOT_OURS, checked, load_split
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta, is_usable
 
@@ -151,7 +153,7 @@ def trained(
     if best and "best" not in reading.result(folder):
         raise RunError(f"{path} has kept no best model; it was run without --save-best")
     asked = configs.resolve(reading.config(folder))
-    data = data or _known_data(folder)
+    data = _own_data(folder, asked, data) if data else _known_data(folder)
     inputs = {"data": data, "model": model}
     needed = own_inputs(asked)
     if any(inputs[name] is None for name in needed):
@@ -168,6 +170,13 @@ def trained(
     network = own if own and config.model == asked.model else build_model(config, *images, copies=1)
     graph = graph or models.traced(network, data.input_shape)
     return Trained(folder, config, data, network, graph, best)
+
+
+def _own_data(folder: RunFolder, asked: Config, given: DataSet) -> DataSet:
+    """The data that are given, which must be those of the run."""
+    images = load_images(asked, given)
+    checked(load_split(folder), images)
+    return fitting(images, asked)
 
 
 def _known_data(folder: RunFolder) -> DataSet | None:
