@@ -19,7 +19,7 @@ from fedtiny.data import DataSet, ImageSet
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, RunError
 from fedtiny.export import packed
-from fedtiny.export.network import TinyModel, lower
+from fedtiny.export.network import TinyModel, lower, reads_of
 from fedtiny.files import MAX_TENSORS, read_file, write_atomically
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
@@ -101,7 +101,8 @@ class Trained:
             ) from self.graph
         net = lower(self.graph, theta, fold=fold, remove_dead=True)
         normalisation = Preparation(self.data.mean, self.data.std)
-        return TinyModel(net, normalisation, self.data.classes, self.card(theta))
+        reads = reads_of(self.data)
+        return TinyModel(net, normalisation, self.data.classes, self.card(theta), reads=reads)
 
     def card(self, theta: Theta) -> dict[str, Any]:
         """Where the model comes from; the same for a run that was stopped and resumed."""
@@ -185,7 +186,8 @@ def _known_data(folder: RunFolder) -> DataSet | None:
         known = packed.read(folder.packed)
     except ExportError:
         return None
-    blank = np.zeros((1, *known.shape), dtype=np.uint8)
+    kind = np.uint8 if known.reads == "bytes" else np.float32
+    blank = np.zeros((1, *known.shape), dtype=kind)
     images = ImageSet(blank, np.zeros(1, dtype=np.int64), known.classes)
     name, normal = str(known.card.get("data", "")), known.normalisation
     about = reading.about(folder) if folder.about.exists() else {}
