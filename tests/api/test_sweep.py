@@ -73,7 +73,10 @@ def test_settings_that_differ_and_figures_become_a_frame(swept):
     assert frame.index.tolist() == [result.path.name for result in results]
     assert frame["accuracy"].tolist() == [result.accuracy for result in results]
     assert frame["rounds"].tolist() == [1, 1]
-    assert frame["density"].tolist() == [result.density for result in results]
+    assert frame.columns[:4].tolist() == ["method", "density", "density_kept", "seed"]
+    assert frame["density"].tolist() == [0.4, 0.2], "as asked"
+    assert frame["density_kept"].tolist() == [result.density for result in results]
+    assert frame.groupby(["method", "density"])["accuracy"].count().tolist() == [1, 1]
 
 
 def test_data_of_ones_own_serve_all_runs(tmp_path):

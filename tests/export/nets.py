@@ -121,4 +121,6 @@ def tiny_model(made, *, fold=True, remove_dead=True):
         tuple(itertools.islice(itertools.cycle(values), made.shape[0]))
         for values in ((0.25, 0.5, 0.4), (0.3, 0.2, 0.25))
     )
-    return TinyModel(net, Preparation(mean, std), tuple("abcdefghij"), {"method": "fedtiny"})
+    reads = "values" if net.graph.shapes[0][1] == 1 else "bytes"
+    card = {"method": "fedtiny"}
+    return TinyModel(net, Preparation(mean, std), tuple("abcdefghij"), card, reads=reads)

@@ -199,7 +199,7 @@ def test_a_step_that_would_take_much_memory_is_refused(node):
 
 def test_descriptions_without_a_part(whole):
     tensors, told = parts(whole)
-    for name in told:
+    for name in told.keys() - {"reads"}:  # which older files do not tell
         refused(sealed(tensors, {key: value for key, value in told.items() if key != name}))
 
 

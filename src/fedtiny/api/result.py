@@ -7,13 +7,15 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from fedtiny.config import Config
 from fedtiny.data import DataSet
 from fedtiny.drawing.figure import Figure
-from fedtiny.errors import ConfigError, RunError, did_you_mean
+from fedtiny.errors import ConfigError, DataError, RunError, did_you_mean
 from fedtiny.export import formats
-from fedtiny.export.network import Activations, Values
-from fedtiny.export.source import trained
+from fedtiny.export.network import Activations, Values, as_samples, reads_of
+from fedtiny.export.source import Trained, trained
 from fedtiny.extras import require
 from fedtiny.models import Traced
 from fedtiny.report.figures import figures
@@ -26,10 +28,13 @@ from fedtiny.runs.split import NOT_OURS
 from fedtiny.runs.tracking import figures as numbers
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
     from pandas import DataFrame
     from torch import nn
 
 Format = Literal["packed", "onnx", "torch", "c", "cmake", "platformio", "zephyr"]
+
+AT_ONCE = 256  # samples that are predicted together
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,9 +77,10 @@ class Result:
 
     @cached_property
     def network(self) -> "nn.Module":
-        """The trained network, on the CPU; pruned weights are exactly 0.
+        """The trained network, on the CPU, for normalized input; pruned weights are exactly 0.
 
-        Of a run that was loaded, it is built anew and read from the run folder.
+        :meth:`predict` takes samples as they were measured. Of a run that was loaded, the network
+        is built anew and read from the run folder.
 
         Raises:
             RunError: The run is not finished, or its model is damaged.
@@ -83,7 +89,7 @@ class Result:
         """
         if self._ended is not None:
             return self._ended.network
-        run = trained(self.path, **self._own)
+        run = self._trained
         torch = require("torch", extra="torch")
         state = {name: torch.from_numpy(value) for name, value in run.state.items()}
         try:
@@ -91,6 +97,47 @@ class Result:
         except (RuntimeError, *NOT_OURS) as error:
             raise RunError(f"{run.file} belongs to another model than its config names") from error
         return run.network.eval()
+
+    @cached_property
+    def _trained(self) -> Trained:
+        return trained(self.path, **self._own)
+
+    def predict(self, samples: "ArrayLike") -> "NDArray[np.int64]":
+        """The class of each sample by its number, as the run's own test gives it.
+
+        Args:
+            samples: Images, sequences or rows of a table in the units and the layout of the
+                training data and of the size that the network reads.
+
+        Returns:
+            [N], whole numbers from 0.
+
+        Raises:
+            DataError: A sample holds nan or inf.
+            ExportError: The samples are not as those of the training data.
+            RunError: The run is not finished, or its model is damaged.
+
+        Example:
+            >>> config = fedtiny.Config(model="small", width=2, rounds=1, workers=1)
+            >>> result, digits = fedtiny.run(config, out="runs/asked"), fedtiny.data.load("digits")
+            >>> right = result.predict(digits.test.images) == digits.test.labels
+            >>> bool(right.mean() == result.accuracy)
+            True
+        """
+        torch = require("torch", extra="torch")
+        from fedtiny.devices.torch_layers import Transform
+
+        data = self._trained.data
+        held = as_samples(np.asarray(samples), data.shape, reads_of(data))
+        if not np.isfinite(held).all():
+            raise DataError("samples must hold finite numbers, but hold nan or inf")
+        network, transform = self.network.eval(), Transform.of(data, augment=False)
+        found = [np.empty(0, np.int64)]
+        with torch.no_grad():
+            for start in range(0, len(held), AT_ONCE):
+                batch = torch.from_numpy(held[start : start + AT_ONCE])
+                found.append(network(transform.normalise(batch)).argmax(1).numpy())
+        return np.concatenate(found)
 
     @property
     def graph(self) -> Traced | None:

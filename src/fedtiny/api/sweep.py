@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import nn
 
-FIGURES = ("accuracy", "loss", "density", "rounds", "bytes_down", "bytes_up", "model_bytes")
-"""What a table shows of a finished run beside its settings."""
+FIGURES = ("accuracy", "loss", "rounds", "bytes_down", "bytes_up", "model_bytes")
+"""What a table shows of a finished run beside its settings and density."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,7 +45,7 @@ class SweepResult(Sequence[Result]):
         1/2 fedtiny-digits-small-d0.5-s0-...
         >>> len(results), results[0].config.density
         (2, 0.5)
-        >>> results.frame()["density"].round(1).tolist()
+        >>> results.frame()["density"].tolist()
         [0.5, 0.2]
     """
 
@@ -76,16 +76,16 @@ class SweepResult(Sequence[Result]):
         """The finished runs as a pandas DataFrame.
 
         Returns:
-            A row for each run, by the name of its folder. Columns are the settings in which the
-            runs differ, and what came of them: accuracy, loss, the density that the model keeps,
-            rounds, bytes down and up, and bytes of the model.
+            A row for each run, by the name of its folder. Columns are `method`, the `density` asked
+            for, `density_kept` by the model, `seed`, other settings in which the runs differ, and
+            what came of them: accuracy, loss, rounds, bytes down and up, and bytes of the model.
 
         Raises:
             FedTinyError: pandas is not installed.
         """
         pandas = require("pandas", extra="pandas")
         rows = [
-            {**settings, **_figures(result)}
+            {**_named(result), **settings, **_figures(result)}
             for settings, result in zip(_differing(self.results), self.results, strict=True)
         ]
         names = pandas.Index([result.path.name for result in self.results], name="run")
@@ -201,6 +201,13 @@ def _differing(results: Sequence[Result]) -> list[dict[str, Any]]:
     names = dict.fromkeys(name for settings in every for name in settings)
     apart = [name for name in names if len({repr(own.get(name)) for own in every}) > 1]
     return [{name: own.get(name) for name in apart} for own in every]
+
+
+def _named(result: Result) -> dict[str, Any]:
+    """What every run is told apart by."""
+    asked = result.config
+    kept = {"density": asked.density, "density_kept": result.density}
+    return {"method": asked.method, **kept, "seed": asked.seed}
 
 
 def _figures(result: Result) -> dict[str, Any]:

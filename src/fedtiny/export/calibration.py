@@ -17,7 +17,7 @@ from fedtiny.paths import user_path
 from fedtiny.runs import reading
 from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.inputs import fitting, load_images
-from fedtiny.runs.split import load_split
+from fedtiny.runs.split import checked, load_split
 
 MAX_MEASURED = 2000  # images that accuracy is measured on
 
@@ -48,8 +48,9 @@ def samples(
         return Samples(chosen, chosen, "calibration images")
     folder = RunFolder.open(source)
     config = configs.resolve(reading.config(folder))
-    data = fitting(load_images(config, data), config)
-    public = data.train.subset(load_split(folder).public)
+    images = load_images(config, data)
+    split, data = checked(load_split(folder), images), fitting(images, config)
+    public = data.train.subset(split.public)
     return Samples(public if chosen is None else chosen, data.test, "test images")
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.data.images import own_shape
+from fedtiny.data.images import DataSet, own_shape
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError
 from fedtiny.graph.arrays import Lowered, Norm, Weights
@@ -21,6 +21,8 @@ from fedtiny.sparse.theta import Theta
 
 Values = Literal["fp32", "fp16", "int8"]
 Activations = Literal["int8"]
+Reads = Literal["bytes", "floats", "values"]
+"""What a model was trained on: images of bytes or of floats, or sequences and tables."""
 Batch = TypeVar("Batch", bound=Any)
 LARGEST_INT8 = 127
 MAX_CLAIMED = 1 << 53  # bytes that a card may claim: a larger number is no exact float
@@ -49,6 +51,7 @@ class TinyModel:
     held: Values = "fp32"
     activations: Mapping[int, QParams] | None = None
     """How steps hold what they give in int8, by the number of the node; None: in float32."""
+    reads: Reads = "bytes"
 
     @property
     def shape(self) -> Shape:
@@ -64,8 +67,45 @@ class TinyModel:
         return 4 * sum(map(prod, self.net.graph.weight_shapes.values()))
 
 
+def reads_of(data: DataSet) -> Reads:
+    """What a model of these data reads."""
+    if data.layout != "NCHW":
+        return "values"
+    return "bytes" if data.train.images.dtype == np.uint8 else "floats"
+
+
+def as_samples(batch: Batch, expected: Shape, reads: Reads, *, look: bool = True) -> Batch:
+    """A batch of arrays or tensors as the training samples were held: bytes, or floats.
+
+    Refuses what would mean something else. Without `look`, values are not seen.
+    """
+    images: Batch = as_images(batch, expected)
+    is_float = "float" in str(images.dtype)
+    if reads == "bytes" and look and len(images) and not str(images.dtype).endswith("uint8"):
+        most = 1 if is_float else 255
+        if not 0 <= images.min() <= images.max() <= most:
+            raise ExportError(
+                "the model was trained on images of bytes, and takes whole numbers from 0 to 255, "
+                "or floats from 0 to 1"
+            )
+    if is_float:
+        return images
+    if reads == "floats":
+        raise ExportError(
+            "the model was trained on images of floats; scale whole numbers as in training and "
+            "cast them: images.astype(numpy.float32)"
+        )
+    is_array, is_bytes = isinstance(images, np.ndarray), reads == "bytes"
+    converted: Batch
+    if is_array:
+        converted = images.astype(np.uint8 if is_bytes else np.float32)
+    else:
+        converted = images.byte() if is_bytes else images.float()
+    return converted
+
+
 def as_images(batch: Batch, expected: Shape) -> Batch:
-    """A batch as [N, C, H, W], of signals [N, C, T] and rows [N, F] too.
+    """A batch as [N, C, H, W], of signals [N, C, T] and rows [N, F] too, channels first or last.
 
     Refuses one that the model was not trained for.
     """
@@ -73,7 +113,12 @@ def as_images(batch: Batch, expected: Shape) -> Batch:
     channels, rows, columns = expected
     lines = {1: (channels, columns)}.get(rows), {(1, 1): (channels,)}.get((rows, columns))
     if found != expected and found not in lines:
-        raise ExportError(f"the model takes samples of shape {own_shape(expected)}, not {found}")
+        if found not in ((rows, columns, channels), {1: (columns, channels)}.get(rows)):
+            raise ExportError(
+                f"the model takes samples of shape {own_shape(expected)}, not {found}"
+            )
+        batch = batch.swapaxes(1, -1)
+        batch = batch.swapaxes(2, 3) if len(found) == 3 else batch
     reshaped: Batch = batch.reshape((len(batch), *expected))
     return reshaped
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedtiny.data.images import own_shape
 from fedtiny.data.transforms import ArrayTransform
 from fedtiny.errors import DataError, ExportError
-from fedtiny.export.network import TinyModel, as_images
+from fedtiny.export.network import TinyModel, as_samples
 from fedtiny.export.packed import shipped
 from fedtiny.extras import require
 from fedtiny.files import read_file
@@ -79,12 +79,13 @@ class NumpyModel:
         """Classify images.
 
         Args:
-            images: [N, C, H, W], uint8 from 0 to 255, or float from 0 to 1.
+            images: [N, C, H, W]: whole numbers from 0 to 255, or floats from 0 to 1; of a model of
+                sequences, of tables or of images of floats, values as in its training data.
 
         Returns:
             Logits, [N, classes].
         """
-        images = as_images(images, self.model.shape)
+        images = as_samples(np.asarray(images), self.model.shape, self.model.reads)
         starts = range(0, len(images), self._at_once)
         parts = [images[start : start + self._at_once] for start in starts]
         logits = [self._classified(part) for part in parts]

@@ -64,6 +64,7 @@ class OnnxGraph(Steps):
         opset = [helper.make_opsetid("", OPSET)]
         made = helper.make_model(graph, opset_imports=opset, producer_name="fedtiny")
         made.ir_version = IR_VERSION
+        helper.set_model_props(made, {"fedtiny.reads": self.model.reads})
         self.onnx.checker.check_model(made)
         return made
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,14 @@ from safetensors.numpy import save
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, FedTinyError, ModelError
 from fedtiny.export.activation_records import activations_of, records_of
-from fedtiny.export.network import TinyModel, Values, filters_first, quantise, turned_shape
+from fedtiny.export.network import (
+    Reads,
+    TinyModel,
+    Values,
+    filters_first,
+    quantise,
+    turned_shape,
+)
 from fedtiny.extras import require
 from fedtiny.federation.wire.indices import Reader, coded, read_positions
 from fedtiny.files import MAX_TENSORS, digest_of, exact_json, read_file, with_text
@@ -51,8 +58,10 @@ def load(path: Path | str) -> "PackedNetwork":
             folder of a finished run.
 
     Returns:
-        An `nn.Module` that takes [N, C, H, W], uint8 from 0 to 255 or float from 0 to 1, and gives
-        logits. `classes` has the names of the classes, `card` says where the model comes from.
+        An `nn.Module` that takes samples as they were trained on, byte images also as floats from 0
+        to 1, and gives logits. `reads` says which: `bytes`, `floats` (of images) or `values` (of
+        sequences and tables). `classes` has the names of the classes, `card` says where the model
+        comes from.
 
     Raises:
         ExportError: This is no packed model, or a damaged one.
@@ -137,6 +146,7 @@ def _header(model: TinyModel, values: Values) -> dict[str, Any]:
         "values": values,
         **({} if integers is None else {"activations": records_of(integers)}),
         "steps": packed_records(model.net.graph.nodes),
+        "reads": model.reads,
         "input": {part: list(map(float, getattr(model.normalisation, part))) for part in INPUT},
         "classes": [_printable(name) for name in model.classes],
         "card": _printable_all(model.card),
@@ -169,6 +179,10 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
     net = from_tensors(tensors, graph, header["values"], turned=with_activations)
     net.check_values()
     normalisation = _normalisation(header["input"], channels=graph.shapes[0][0])
+    usual = "values" if graph.shapes[0][1] == 1 else "bytes"  # of a file that does not say it
+    reads = header.get("reads", usual)
+    if reads not in get_args(Reads):
+        raise ModelError("it was trained on nothing that is known")
     names, card, count = header["classes"], header["card"], graph.shapes[-1][0]
     if not isinstance(names, list) or len(names) != count or not all(map(is_name, names)):
         raise ModelError(f"it does not name its {count} classes")
@@ -179,7 +193,7 @@ def _checked(tensors: Tensors, text: str) -> TinyModel:
         if header["values"] != "int8":
             raise ModelError("its activations are int8, and its weights are not")
         integers = activations_of(header["activations"], graph)
-    return TinyModel(net, normalisation, tuple(names), card, header["values"], integers)
+    return TinyModel(net, normalisation, tuple(names), card, header["values"], integers, reads)
 
 
 def _normalisation(record: Any, channels: int) -> Preparation:

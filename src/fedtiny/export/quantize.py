@@ -15,7 +15,7 @@ from fedtiny.data.transforms import ArrayTransform
 from fedtiny.errors import ExportError
 from fedtiny.export.c_program import fused
 from fedtiny.export.c_steps import Step
-from fedtiny.export.network import LARGEST_INT8, QParams, TinyModel, as_images, filters_first
+from fedtiny.export.network import LARGEST_INT8, QParams, TinyModel, as_samples, filters_first
 from fedtiny.graph.arithmetic import all_steps
 from fedtiny.graph.arrays import Lowered, Weights
 from fedtiny.graph.ir import Graph, Kind, Node
@@ -47,7 +47,7 @@ def quantize(model: TinyModel, images: NDArray[np.generic]) -> TinyModel:
     Its weights are int8 times the scale of their filter, to the bit.
     """
     graph = for_inference(model.net.graph)
-    images = as_images(images, model.shape)
+    images = as_samples(images, model.shape, model.reads)
     if len(images) < MIN_IMAGES:
         raise ExportError(
             f"int8 activations are calibrated on {MIN_IMAGES} images or more, got {len(images)}"

@@ -19,7 +19,7 @@ from fedtiny.data import DataSet, ImageSet
 from fedtiny.data.transforms import Preparation
 from fedtiny.errors import ExportError, RunError
 from fedtiny.export import packed
-from fedtiny.export.network import TinyModel, lower
+from fedtiny.export.network import TinyModel, lower, reads_of
 from fedtiny.files import MAX_TENSORS, read_file, write_atomically
 from fedtiny.graph.ir import Graph
 from fedtiny.models import Traced
@@ -29,11 +29,13 @@ from fedtiny.runs.inputs import (
     as_arguments,
     build_model,
     check_inputs,
+    fitting,
     load_data,
+    load_images,
     own_inputs,
     parameters,
 )
-from fedtiny.runs.split import NOT_OURS
+from fedtiny.runs.split import NOT_OURS, checked, load_split
 from fedtiny.sparse.mask import Mask
 from fedtiny.sparse.theta import Floats, Theta, is_usable
 
@@ -99,7 +101,8 @@ class Trained:
             ) from self.graph
         net = lower(self.graph, theta, fold=fold, remove_dead=True)
         normalisation = Preparation(self.data.mean, self.data.std)
-        return TinyModel(net, normalisation, self.data.classes, self.card(theta))
+        reads = reads_of(self.data)
+        return TinyModel(net, normalisation, self.data.classes, self.card(theta), reads=reads)
 
     def card(self, theta: Theta) -> dict[str, Any]:
         """Where the model comes from; the same for a run that was stopped and resumed."""
@@ -151,7 +154,7 @@ def trained(
     if best and "best" not in reading.result(folder):
         raise RunError(f"{path} has kept no best model; it was run without --save-best")
     asked = configs.resolve(reading.config(folder))
-    data = data or _known_data(folder)
+    data = _own_data(folder, asked, data) if data else _known_data(folder)
     inputs = {"data": data, "model": model}
     needed = own_inputs(asked)
     if any(inputs[name] is None for name in needed):
@@ -170,13 +173,21 @@ def trained(
     return Trained(folder, config, data, network, graph, best)
 
 
+def _own_data(folder: RunFolder, asked: Config, given: DataSet) -> DataSet:
+    """The data that are given, which must be those of the run."""
+    images = load_images(asked, given)
+    checked(load_split(folder), images)
+    return fitting(images, asked)
+
+
 def _known_data(folder: RunFolder) -> DataSet | None:
     """What the run's packed model tells of its data: everything but the images."""
     try:
         known = packed.read(folder.packed)
     except ExportError:
         return None
-    blank = np.zeros((1, *known.shape), dtype=np.uint8)
+    kind = np.uint8 if known.reads == "bytes" else np.float32
+    blank = np.zeros((1, *known.shape), dtype=kind)
     images = ImageSet(blank, np.zeros(1, dtype=np.int64), known.classes)
     name, normal = str(known.card.get("data", "")), known.normalisation
     about = reading.about(folder) if folder.about.exists() else {}

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from fedtiny.devices.torch_layers import Transform
 from fedtiny.errors import ExportError
-from fedtiny.export.network import TinyModel, as_images
+from fedtiny.export.network import TinyModel, as_images, as_samples
 from fedtiny.graph.arrays import Lowered
 from fedtiny.graph.ir import Kind, Node
 
 
 class PackedNetwork(nn.Module):
-    """Gives logits for images [N, C, H, W]: uint8 from 0 to 255, or float from 0 to 1.
+    """Gives logits for samples as in training: of byte images also for floats from 0 to 1.
 
     Layers have the names that they had in the run's network. With `normalise` False, images are
     taken as normalised already.
@@ -24,7 +24,7 @@ class PackedNetwork(nn.Module):
     def __init__(self, model: TinyModel, *, normalise: bool = True) -> None:
         super().__init__()
         self.classes, self.card, self.shape = model.classes, model.card, model.shape
-        self.normalise = normalise
+        self.normalise, self.reads = normalise, model.reads
         self._transform = Transform(model.normalisation.mean, model.normalisation.std)
         self._nodes = model.net.graph.nodes
         for name, node in {n.name: n for n in self._nodes if n.kind in MODULES}.items():
@@ -32,9 +32,8 @@ class PackedNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [N, classes]."""
-        images = as_images(images, self.shape)
         outputs: list[Tensor] = []
-        start = self._transform.normalise(images) if self.normalise else images
+        start = self._normalised(images) if self.normalise else as_images(images, self.shape)
         for node in self._nodes:
             read = [outputs[i] for i in node.inputs] or [start]
             if node.kind in MODULES:
@@ -42,6 +41,10 @@ class PackedNetwork(nn.Module):
             else:
                 outputs.append(FUNCTIONS[node.kind](node, *read))
         return outputs[-1].flatten(1)
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        look = not torch.compiler.is_compiling()  # what is compiled cannot depend on values
+        return self._transform.normalise(as_samples(images, self.shape, self.reads, look=look))
 
 
 def _put(root: nn.Module, name: str, module: nn.Module) -> None:

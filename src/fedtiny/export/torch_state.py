@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
+from fedtiny.export.network import reads_of
 from fedtiny.export.source import Trained
 from fedtiny.files import write_atomically, write_json
 from fedtiny.runs.inputs import model_width
@@ -18,6 +19,8 @@ def recipe_of(state: Path) -> Path:
 def write_torch(run: Trained, out: Path) -> tuple[Path, Path]:
     """Write the state dict to `out` and beside it a recipe, which says how to build the network."""
     state = {name: np.ascontiguousarray(array) for name, array in run.state.items()}
+    reads = reads_of(run.data)
+    scale = "from 0 to 1" if reads == "bytes" else "as in training"
     recipe = {
         "build": {
             "name": run.config.model,
@@ -29,7 +32,8 @@ def write_torch(run: Trained, out: Path) -> tuple[Path, Path]:
         "input": {
             "mean": list(run.data.mean),
             "std": list(run.data.std),
-            "pixels": "from 0 to 1, then (pixel - mean) / std by channel",
+            "reads": reads,
+            "pixels": f"{scale}, then (pixel - mean) / std by channel",
         },
         "classes": list(run.data.classes),
         "card": run.card(run.theta()),
