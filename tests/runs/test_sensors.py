@@ -101,7 +101,7 @@ def test_methods_are_compared_on_a_sensor_array(tmp_path, file, capsys):
         said = capsys.readouterr().out
         assert said.count("left out: small_model trains 'small', which reads images") == 1
         rows = (tmp_path / "out" / "table.md").read_text()
-        assert "| fl_pqsu | 0." in rows
+        assert "| fl_pqsu | paper | uniform | 0." in rows
         assert "small_model" not in rows
     assert dispatch(["compare", "--methods", "small_model", *map(str, flags)]) == 1
     assert "take another method" in capsys.readouterr().err
