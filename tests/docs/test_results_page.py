@@ -28,9 +28,10 @@ FULL = tuple(path for path in EVERY if path.parent.name == "paper")
 SHORT_TABLE1 = [path / "mini" / "table1.json" for path in (RESULTS, UNDEFENDED)]
 ELSEWHERE = {
     "granularity": ROOT / "examples" / "experiments",
-    **{path.stem: path.parent for path in (ROOT / "experiments").glob("*/*.toml")},
+    **{path.stem: path.parent for path in sorted((ROOT / "experiments").glob("*/*.toml"))},
 }
-"""Folders of experiments that are not the paper's."""
+"""Folders of experiments that are not the paper's; of one name in two, the fair one."""
+OF_EARLIER = {path.stem: path.parent for path in (ROOT / "experiments" / "budgets").glob("*.toml")}
 TOLD_WITH_CODE = ("fedtiny-cifar10-resnet18-d0.001", "fl_pqsu-cifar10-resnet18-d0.001")
 PAGE = (ROOT / "docs" / "results.md").read_text()
 
@@ -54,7 +55,8 @@ def by_regime(text):
 def results(path, out, name=None):
     """What the command shows of a result file."""
     name = name or path.stem
-    suite = Suite.load(ELSEWHERE.get(name))
+    earlier = OF_EARLIER if path.is_relative_to(RESULTS / "earlier") else {}
+    suite = Suite.load((ELSEWHERE | earlier).get(name))
     scale = suite.scale(path.parent.name)
     sweep = Sweep(suite, scale, suite.find([name]), out, result_files=(path,))
     return sweep.results(sweep.experiments[0])
