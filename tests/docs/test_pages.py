@@ -23,7 +23,6 @@ NOT_RUN = {
     "torchrun": "starts several processes: tests/devices/test_distributed.py does",
     "fedtiny resume runs/fedtiny-cifar10": "goes on with what torchrun would have begun",
     "fedtiny run --data.name cifar10 --memory": "needs a full network, and minutes",
-    "fedtiny run --data.name cifar10 --method fedtiny_flow": "needs a GPU and CIFAR-10",
     "fedtiny run --method synflow --density 0.1 --width 8 --rounds 40": "takes minutes",
     "fedtiny cost --memory-budget 3MB": "walks the flow of a full network, minutes on two cores",
     "fedtiny run --privacy.epsilon": "needs fedtiny[dp]: tests/runs/test_privacy.py has that",

@@ -1,4 +1,4 @@
-"""The page of results is made of the committed result files, line by line."""
+"""The tables of the pages are made of the committed result files, line by line."""
 
 import json
 import re
@@ -17,15 +17,21 @@ from .markdown import ROOT
 RESULTS = ROOT / "results"
 UNDEFENDED, DEFENDED = RESULTS / "earlier" / "undefended", RESULTS / "earlier" / "defended"
 EVERY = sorted(RESULTS.rglob("*.json"))
-WHOLE = (RESULTS / "mini" / "table1.json", *sorted((UNDEFENDED / "mini").glob("[ag]*.json")))
+DIGITS, RECIPES = RESULTS / "digits" / "digits.json", RESULTS / "heldout" / "recipes.json"
+ON_OTHER_PAGES = {DIGITS: "methods.md", RECIPES: "training.md"}
+WHOLE = (
+    *(RESULTS / "mini" / "table1.json", RECIPES),
+    *sorted((UNDEFENDED / "mini").glob("[ag]*.json")),
+)
 """Files whose tables stand there with the rows that have not been run."""
 FULL = tuple(path for path in EVERY if path.parent.name == "paper")
 SHORT_TABLE1 = [path / "mini" / "table1.json" for path in (RESULTS, UNDEFENDED)]
 ELSEWHERE = {
     "granularity": ROOT / "examples" / "experiments",
-    **{path.stem: path.parent for path in (ROOT / "experiments").glob("*/*.toml")},
+    **{path.stem: path.parent for path in sorted((ROOT / "experiments").glob("*/*.toml"))},
 }
-"""Folders of experiments that are not the paper's."""
+"""Folders of experiments that are not the paper's; of one name in two, the fair one."""
+OF_EARLIER = {path.stem: path.parent for path in (ROOT / "experiments" / "budgets").glob("*.toml")}
 TOLD_WITH_CODE = ("fedtiny-cifar10-resnet18-d0.001", "fl_pqsu-cifar10-resnet18-d0.001")
 PAGE = (ROOT / "docs" / "results.md").read_text()
 
@@ -49,7 +55,8 @@ def by_regime(text):
 def results(path, out, name=None):
     """What the command shows of a result file."""
     name = name or path.stem
-    suite = Suite.load(ELSEWHERE.get(name))
+    earlier = OF_EARLIER if path.is_relative_to(RESULTS / "earlier") else {}
+    suite = Suite.load((ELSEWHERE | earlier).get(name))
     scale = suite.scale(path.parent.name)
     sweep = Sweep(suite, scale, suite.find([name]), out, result_files=(path,))
     return sweep.results(sweep.experiments[0])
@@ -73,14 +80,16 @@ TABLES = [*((path, None) for path in EVERY), (DEFENDED / "mini" / "permille.json
 @pytest.mark.parametrize(("path", "name"), TABLES, ids=lambda value: getattr(value, "stem", value))
 def test_the_tables_are_those_that_the_command_makes(tmp_path, path, name):
     """Each stands in one piece under the name of its regime."""
-    wanted, page = made(path, tmp_path, name), by_regime(PAGE)
+    text = (ROOT / "docs" / ON_OTHER_PAGES.get(path, "results.md")).read_text()
+    wanted, page = made(path, tmp_path, name), by_regime(text)
     assert any("0." in row for _, row in wanted)
     first = [at for at, row in enumerate(page) if row == wanted[0]]
     assert wanted in [page[at : at + len(wanted)] for at in first]
 
 
 def test_no_other_row_stands_on_the_page(tmp_path):
-    every = [row for path, name in TABLES for row in made(path, tmp_path, name)]
+    here = [(path, name) for path, name in TABLES if path not in ON_OTHER_PAGES]
+    every = [row for path, name in here for row in made(path, tmp_path, name)]
     assert {*by_regime(PAGE)} <= {*every}
 
 
@@ -123,7 +132,7 @@ def test_curves_are_told_as_measured():
 def test_every_result_has_its_command_and_hardware(path):
     for machine in json.loads(path.read_text())["machines"]:
         assert machine["command"].startswith("fedtiny r")
-        assert machine["gpu"] == ["NVIDIA H200"]
+        assert machine["gpu"] == ([] if path == DIGITS else ["NVIDIA H200"])
         assert machine["torch"]
 
 
@@ -196,6 +205,43 @@ def accuracies(name, data, out):
         place.at["run"].label: [run.numbers["accuracy"] for run in found.found.get(place.stem, ())]
         for place in places
     }
+
+
+def by_seed(path, **settings):
+    """The accuracy of each seed among the cells with these settings, dots written as `__`."""
+    wanted = {name.replace("__", "."): value for name, value in settings.items()}
+    return {
+        cell["seed"]: cell["numbers"]["accuracy"]
+        for cell in json.loads(path.read_text())["cells"]
+        if wanted.items() <= cell["settings"].items()
+    }
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/faq.md"])
+def test_when_not_to_prune_follows_the_table(page):
+    """Both sides have one recipe, and uniform budgets."""
+    shown = " ".join((ROOT / page).read_text().split())
+    for recipe in ("paper", "momentum"):
+        small, tiny = (
+            fmean(by_seed(DIGITS, recipe=recipe, pruning__budgets="uniform", method=name).values())
+            for name in ("small_model", "fedtiny")
+        )
+        assert f"{small:.3f} against {tiny:.3f} with `--recipe {recipe}`" in shown
+
+
+def test_differences_of_25_steps_of_flow_are_those_of_pairs():
+    """In the order of the page: each pair, then the means."""
+    page = (ROOT / "docs" / "decisions.md").read_text()
+    (shown,) = re.findall(r"^- \*\*100 steps.*?(?=^- )", page, re.M | re.S)
+    pairs = []
+    for recipe in ("momentum", "paper"):
+        for density in (0.001, 0.01):
+            own = partial(by_seed, RECIPES, method="fedtiny_flow", recipe=recipe, density=density)
+            few, usual = own(pruning__iterations=25), own(pruning__iterations=100)
+            pairs.append([few[seed] - usual[seed] for seed in sorted(few.keys() & usual.keys())])
+    wanted = [*(pair for some in pairs for pair in some), *map(fmean, pairs)]
+    points = re.findall(r"(?<![\d.])-?\d\.\d(?!\d)", shown)
+    assert points == [f"{100 * difference:.1f}" for difference in wanted]
 
 
 WORTH = {
