@@ -92,7 +92,7 @@ def test_the_example_is_run_and_compared_like_any_other(fedtiny):
     flags = [*FLAGS, "--rounds", "2", "--methods", "erk", "fl_pqsu", "--density", "0.3"]
     code, out, err = fedtiny("compare", *flags, "--out", "runs")
     assert (code, err) == (0, "")
-    assert re.search(r"0\.3 +erk +0\.", out)
+    assert re.search(r"0\.3 +erk +paper +uniform +0\.", out)
 
 
 def test_the_example_can_be_built():

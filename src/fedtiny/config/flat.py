@@ -129,7 +129,7 @@ def dumps(config: Config) -> str:
         The text of a file for :func:`fedtiny.config.load`.
 
     Example:
-        >>> fedtiny.config.dumps(fedtiny.Config(density=0.02)).splitlines()[2]
+        >>> fedtiny.config.dumps(fedtiny.Config(density=0.02)).splitlines()[3]
         'density = 0.02'
     """
     import tomli_w
