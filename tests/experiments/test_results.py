@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedtiny.config.presets import RECIPES
 from fedtiny.errors import RunError
 from fedtiny.experiments import regimes, table
 from fedtiny.experiments.regimes import DECIDING, OLDER, REGIMES, TODAY
@@ -200,6 +201,9 @@ def test_every_committed_cell_names_every_setting_and_is_of_its_regime(name):
     for cell in document["cells"]:
         assert cell["settings"].keys() >= DECIDING
         assert (REGIMES[regime].settings or undefended).items() <= cell["settings"].items()
+        if "recipe" in cell["settings"]:
+            pruning = RECIPES[cell["settings"]["recipe"]]["pruning"]
+            assert cell["settings"]["pruning.gradient_epsilon"] == pruning["gradient_epsilon"]
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):

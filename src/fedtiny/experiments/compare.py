@@ -17,7 +17,7 @@ from fedtiny.experiments.experiment import Axis, Experiment, FigureLayout, Table
 from fedtiny.experiments.places import Cell, Coordinate, Place
 from fedtiny.experiments.results import Results
 from fedtiny.experiments.scale import UNDEFENDED
-from fedtiny.runs.formatting import without_budgets
+from fedtiny.runs.formatting import not_gone_by, without_budgets
 
 ALL = "all"
 GRID_KEYS = {"methods": (str,), "density": (int, float), "seeds": (int,)}
@@ -138,10 +138,12 @@ def _recipe(config: Config) -> str:
 
 
 def _training(config: Config) -> Flat:
-    """What a recipe is about."""
-    settings = flat(resolve(config)).items()
-    parts = ("train.", "server.")
-    return {name: v for name, v in settings if name.startswith(parts) and name not in SCHEDULE}
+    """What a recipe is about, as far as the method goes by it."""
+    settings, parts = flat(resolve(config)), ("train.", "server.", "pruning.gradient_epsilon")
+    unread = {*SCHEDULE, *not_gone_by(config)}
+    return {
+        name: v for name, v in settings.items() if name.startswith(parts) and name not in unread
+    }
 
 
 def _budgets(config: Config) -> str:

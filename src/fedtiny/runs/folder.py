@@ -147,8 +147,12 @@ def claimed(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     claim = os.open(path, os.O_RDWR | WRITING, 0o666)
     try:
-        if not _lock(claim):
-            raise LockedError(path)
+        if (
+            not _lock(claim)
+            or not path.exists()
+            or not os.path.samestat(path.stat(), os.fstat(claim))
+        ):
+            raise LockedError(path)  # or somebody has removed the file that is locked here
         try:
             yield
         finally:
