@@ -1,6 +1,6 @@
 """The names that fedtiny has given up stay out of its source: a newcomer finds the field's own.
 
-Words are free in prose. The tables of aliases name them as text, so that the old ones still work.
+Words are free in prose.
 """
 
 import re
@@ -10,7 +10,6 @@ from pathlib import Path
 import fedtiny
 
 SOURCE = Path(fedtiny.__file__).parent
-TABLES = {SOURCE / "aliases.py", SOURCE / "config" / "aliases.py"}
 
 GIVEN_UP = {
     *("Door", "Crew", "Alone", "Workers", "Remote", "Hand", "Job", "Lanes"),
@@ -44,8 +43,8 @@ OPTION = re.compile(r"(--)?(trust\.[\w-]+|fleet\.late[\w-]*)|own:")
 
 
 def python():
-    """Every Python file of fedtiny but the tables of aliases."""
-    return sorted(set(SOURCE.rglob("*.py")) - TABLES)
+    """Every Python file of fedtiny."""
+    return sorted(SOURCE.rglob("*.py"))
 
 
 def tokens(path, kind):

@@ -6,7 +6,7 @@ import re
 from sphinx.pycode import ModuleAnalyzer
 
 from fedtiny.config import Config
-from fedtiny.config.flat import flattened
+from fedtiny.config.flat import joined
 from fedtiny.config.presets import PAPER, PRESETS
 
 
@@ -72,7 +72,7 @@ def _values(hint: str) -> str:
 def _presets() -> list[str]:
     """What a setting is where it is left open."""
     columns = {"digits": PRESETS["digits"], "everything else": PAPER}
-    flat = {name: flattened(preset) for name, preset in columns.items()}
+    flat = {name: joined(preset) for name, preset in columns.items()}
     names = list(dict.fromkeys(name for preset in flat.values() for name in preset))
     rows = [
         f"| `{name}` | {' | '.join(str(preset.get(name, '')) for preset in flat.values())} |"

@@ -10,8 +10,6 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedtiny import aliases as aliases  # lets modules be imported by their old names
-
 if TYPE_CHECKING:
     from fedtiny.api.callbacks import Callback
     from fedtiny.api.result import Result, load_run

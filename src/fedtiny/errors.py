@@ -3,10 +3,6 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from fedtiny.aliases import old_names
-
-__getattr__ = old_names(__name__)
-
 
 class FedTinyError(Exception):
     """A problem the user can mend; the command line prints its one sentence and exits with 1.

@@ -48,7 +48,7 @@ def _packed_model(result: Outcome) -> str:
     """The model as one small file."""
     path = pack_run(result.path, graph=result.graph)
     size, dense = path.stat().st_size, packed.read(path).dense_bytes
-    layout = reading.about(RunFolder(result.path)).get("layout", "NCHW")
+    layout = reading.about(RunFolder(result.path))["layout"]
     images = f"fedtiny predict {quoted(path)} IMAGE"
     use = images if layout == "NCHW" else f"fedtiny.load({str(path)!r})"
     return f"{path} ({formatting.size(size)}, {size / dense:.2%} of dense); classify with: {use}"

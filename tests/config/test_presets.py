@@ -18,7 +18,6 @@ from fedtiny.config import (
     resolve_run,
     to_dict,
 )
-from fedtiny.config.presets import as_begun
 from fedtiny.errors import ConfigError
 
 
@@ -71,14 +70,6 @@ def test_a_recipe_is_the_same_for_every_method(method, recipe, optimizer, moment
     own = resolve(Config(method=method))
     assert (config.pruning.budgets, config.selection) == (own.pruning.budgets, own.selection)
     assert own.recipe == {"fedtiny": "paper", "fedtiny_flow": "momentum"}[method]
-
-
-def test_a_setting_that_a_run_was_begun_without_is_as_in_the_paper_s_recipe():
-    config = as_begun(Config(method="fedtiny_flow", train=TrainConfig(optimizer="sgd")))
-    assert (config.pruning.flow_floor, config.selection.kind) == (0, "adaptive_bn")
-    assert config.pruning.rescale == 0
-    assert (config.train.optimizer, config.train.lr_schedule) == ("sgd", "constant")
-    assert config.rounds is None
 
 
 def test_the_digits_are_quick():

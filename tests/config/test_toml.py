@@ -71,6 +71,8 @@ def test_a_whole_number_may_stand_for_a_real_one(tmp_path):
         ("[fleet]\ndevicess = 3", r"unknown key 'fleet\.devicess'; did you mean 'fleet\.devices'"),
         ("[fleeet]\ndevices = 3", r"unknown key 'fleeet'; did you mean 'fleet'"),
         ("zzz = 1", r"unknown key 'zzz'$"),
+        ("[trust]\nmean = 'median'", r"unknown key 'trust'"),
+        ("[fleet]\nlate_rate = 0.1", r"unknown key 'fleet\.late_rate'"),
         ("rounds = 1.5", r"'rounds' must be int, got 1\.5"),
         ("rounds = true", r"'rounds' must be int, got True"),
         ("rounds = '3'", r"'rounds' must be int, got '3'"),

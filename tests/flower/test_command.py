@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import pytest
 from cryptography import x509
@@ -25,7 +25,7 @@ from fedtiny.cli.main import dispatch
 from fedtiny.config import Config, FleetConfig, resolve, to_dict
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.flower import signing_keys
-from fedtiny.flower.settings import PACKAGE, FlowerSettings, parse_changes, read, read_app
+from fedtiny.flower.settings import PACKAGE, FlowerSettings, parse_changes, read
 from fedtiny.flower.trial import certificates, local
 from fedtiny.flower.trial.local import Processes, descendants, executable
 
@@ -264,40 +264,9 @@ def test_a_trial_that_is_stopped_says_how_the_same_run_goes_on(tmp_path, monkeyp
     told = re.search(r"continue it with: fedtiny (.*)\n", capsys.readouterr().out).group(1)
     *again, run_config = shlex.split(told)
     assert again == order
-    assert parse_changes(run_config, {}) == {**parse_changes(changes, {}), "flower.resume": True}
+    assert parse_changes(run_config) == {**parse_changes(changes), "flower.resume": True}
     assert dispatch([*again, run_config]) == 130, "it can be given as it was told"
     assert f"continue it with: fedtiny {told}\n" in capsys.readouterr().out
-
-
-class Recorded:
-    """A federation that writes down what it is asked to run."""
-
-    def __init__(self):
-        self.run_configs = []
-
-    def run(self, app, run_config):
-        self.run_configs.append(run_config)
-        return True
-
-
-@pytest.mark.parametrize("apps_name", ["robustness.mean", "trust.mean"])
-@pytest.mark.parametrize("name", ["robustness.mean", "trust.mean"])
-def test_an_override_may_have_either_name_of_a_setting(apps_name, name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    found = Recorded()
-    monkeypatch.setattr(local, "federation", lambda *_: nullcontext(found))
-    assert dispatch(["flower", "init", "app", "--nodes", "2"]) == 0
-    project = tmp_path / "app" / "pyproject.toml"
-    table_of_before = f"config.{apps_name.partition('.')[0]}]"
-    text = project.read_text().replace("config.robustness]", table_of_before)
-    project.write_text(
-        text.replace("max_samples", "most_samples") if "trust" in apps_name else text
-    )
-    order = ["flower", "up", "app", "--nodes", "2", "--run-config"]
-    assert dispatch([*order, f'{name}="median" rounds=2']) == 0
-    assert found.run_configs == [f'fleet.devices=2 {apps_name}="median" rounds=2']
-    told = read_app(tmp_path / "app") | parse_changes(found.run_configs[0], {apps_name: ""})
-    assert read(told)[1].robustness.mean == "median"
 
 
 @pytest.mark.parametrize("order", [["init", "app"], ["up"], ["keys", "keys", "--host", "a"]])

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from fedtiny import aliases, methods
+from fedtiny import methods
 from fedtiny.cli.main import dispatch
 from fedtiny.errors import ConfigError, FedTinyError
 from fedtiny.runs.reporter import Lines
@@ -153,14 +153,7 @@ def test_every_hook_is_documented():
     attributes = {"dense", "reducer", "granularity", "schedule", "pruning_numbers", "device_verbs"}
     attributes |= {"native", "private", "summary", "resolve", "needs_flow", "flow", "rescale"}
     attributes |= {"has_flow_budgets", "has_global_threshold", "global_threshold"}
-    attributes |= {
-        "budgets",
-        "layer_counts",
-        "extrudes",
-        "extruded",
-        "without_python",
-        *aliases.HOOKS,
-    }
+    attributes |= {"budgets", "layer_counts", "extrudes", "extruded", "without_python"}
     assert told == own - attributes
 
 

@@ -109,7 +109,7 @@ def test_the_same_run_made_twice_counts_once(fedtiny, finished, tmp_path):
 
 
 def test_a_run_that_cannot_be_costed_is_left_out_with_a_word(evil, tmp_path):
-    old = shutil.copytree(evil, tmp_path / "old")  # of a version that did not tell the shape
+    old = shutil.copytree(evil, tmp_path / "old")
     (old / "about.json").unlink()
     (group,) = comparison.groups([read(RunFolder(old))])
     results, left_out = comparison.table_results(group)

@@ -10,7 +10,7 @@ from fedtiny.report.html import Html, element, joined, table
 from fedtiny.report.run import read
 from fedtiny.report.write import write_page
 from fedtiny.runs import formatting
-from fedtiny.runs.folder import RunFolder
+from fedtiny.runs.folder import FORMAT, RunFolder
 
 from ..runs.tiny import lines
 from .conftest import EVIL
@@ -81,7 +81,7 @@ def test_the_page_needs_nothing_and_runs_nothing(finished, tmp_path):
 
 def test_names_cannot_break_out_of_the_page(evil, tmp_path):
     versions = evil / "versions.json"
-    versions.write_text(json.dumps({EVIL: EVIL}))
+    versions.write_text(json.dumps({"format": FORMAT, EVIL: EVIL}))
     page = page_of(evil, out=tmp_path)
     outline = Outline(page)
     assert not {"script", "img"} & {*outline.elements}

@@ -2,7 +2,7 @@
 
     python -m tests.runs.fuzz_folders [--mutations 2000] [--seconds S] [--seed 0]
 
-A folder of a finished, a stopped, an old or a real run, or one with data, weights, experiments, an
+A folder of a finished, a stopped or a real run, or one with data, weights, experiments, an
 app and a cache, is damaged once or twice, and a command is called on it in this process. It must
 end in time with 0, or with 1 and one sentence, without a traceback, make no model of values that
 are not finite, and touch nothing outside of the folder. Prints what came of it as JSON.

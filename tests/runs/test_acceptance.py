@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save, save_file
+from safetensors.numpy import load_file, save
 
 import fedtiny
 from fedtiny.devices.simulator import Simulator
@@ -196,17 +196,6 @@ def test_a_poisoned_checkpoint_begins_the_run_again(tmp_path):
     fedtiny.resume(path, reporter=reporter)
     assert (reporter.notes[-1], reporter.rounds) == (BEGINS_AGAIN, 0)
     assert differences(path, whole) == []
-
-
-def test_a_run_from_before_bounds_keeps_to_its_arithmetic(tmp_path):
-    folder = RunFolder(stop(CONFIG, tmp_path / "run", 1))
-    text = folder.config.read_text()
-    known = [line for line in text.splitlines() if not line.startswith(("bound", "reject"))]
-    folder.config.write_text("\n".join(known) + "\n")
-    save_file(load_file(folder.partition), folder.partition)  # older versions told no settings
-    found = fedtiny.resume(folder.path, reporter=Silent()).config.robustness
-    assert (found.bound, found.reject) == (0, 0)
-    assert json.loads(folder.result.read_text())["rounds"] == 3
 
 
 def test_a_setting_that_was_deleted_from_a_config_switches_nothing_off(tmp_path):

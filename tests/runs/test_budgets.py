@@ -22,7 +22,7 @@ from fedtiny.sparse.flow import LayerFlow
 from fedtiny.sparse.theta import length
 
 from ..devices.gpu.twins import quick
-from .tiny import differences, lines, stop, train
+from .tiny import differences, stop, train
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs the native library")
 STATUS = Path("/proc/self/status")
@@ -109,20 +109,6 @@ def test_a_stopped_run_keeps_what_was_chosen(budgets, tmp_path):
     path = stop(config, tmp_path / "stopped", 1)
     fedtiny.resume(path, reporter=Silent())
     assert differences(whole, path) == []
-
-
-def test_a_run_of_before_goes_on_by_the_count_it_had(tmp_path):
-    """A config of then always tells the model of memory, and the density that came of it."""
-    path = stop(within("100kB", None, memory_model="paper"), tmp_path / "old", 1)
-    text = (path / "config.toml").read_text()
-    assert 'memory_model = "paper"' in text
-    was = configs.load(path / "config.toml").density
-    (path / "config.toml").write_text(re.sub(r'budgets = "uniform"\nflow_beta.*', OLD, text))
-    assert fedtiny.resume(path, reporter=Silent()).config.density == was
-    assert [line["round_number"] for line in lines(path)] == [1, 2, 3]
-
-
-OLD = 'scope = "uniform"'
 
 
 def test_a_finished_run_is_costed_by_the_layer_budgets_it_had(tmp_path, monkeypatch):

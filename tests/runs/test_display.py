@@ -228,12 +228,6 @@ def test_a_stopped_run_gives_the_terminal_back(tmp_path):
     assert "continue with: fedtiny resume" in text
 
 
-def test_the_place_that_the_docs_of_0_1_0_named_has_the_reporter_too():
-    with pytest.warns(DeprecationWarning, match=r"fedtiny\.runs\.reporter"):
-        from fedtiny.runs.display import automatic as former
-    assert former is automatic
-
-
 def test_the_reporter_fits_where_the_output_goes(monkeypatch):
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import fedtiny
@@ -197,14 +196,6 @@ def test_resuming_with_other_images_of_the_same_labels_is_refused(tmp_path, othe
     half = stop(config, tmp_path / "half", 1, data=own_data(name="mine"))
     with pytest.raises(RunError, match=OTHER):
         fedtiny.resume(half, data=other, reporter=Silent())
-
-
-def test_a_run_from_before_images_were_sealed_resumes(whole, half, net):
-    split = load_file(half / "partition.safetensors")
-    assert split.pop("seal").nbytes == 16
-    save_file(split, half / "partition.safetensors")
-    fedtiny.resume(half, data=own_data(name="mine"), model=net, reporter=Silent())
-    assert differences(whole.path, half) == ["partition"]
 
 
 def test_the_same_data_may_have_another_name(whole, half, net):

@@ -2,18 +2,21 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 import fedtiny
 from fedtiny import methods
+from fedtiny.cli.main import dispatch
 from fedtiny.errors import FedTinyError, RunError
 from fedtiny.runs.reporter import Silent
 
+from .forgery import open_forged, sign
 from .tiny import TINY, TRAINING, differences, essence, lines, locked_elsewhere, stop, tiny, train
 
 
@@ -138,7 +141,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 
 
 def test_the_saved_partition_is_used_and_not_a_new_one(stopped):
-    split = load_file(stopped / "partition.safetensors")
+    split, told = open_forged(stopped / "partition.safetensors")
     first, second = split["offsets"][1:3]
     swapped = {
         **split,
@@ -148,7 +151,7 @@ def test_the_saved_partition_is_used_and_not_a_new_one(stopped):
         "offsets": np.array([0, second - first, second, split["offsets"][3]]),
         "table": split["table"][[1, 0, 2]],
     }
-    save_file(swapped, stopped / "partition.safetensors")
+    sign(stopped / "partition.safetensors", swapped, told)
     watcher = Watcher()
     fedtiny.resume(stopped, reporter=watcher)
     used, _ = watcher.assembly.split.devices.flat()
@@ -249,9 +252,9 @@ def test_a_run_at_its_end_without_metrics_is_refused_clearly(tmp_path):
 
 @pytest.mark.parametrize("name", ["indices", "public"])
 def test_a_partition_of_images_that_do_not_exist_is_refused_clearly(stopped, name):
-    split = load_file(stopped / "partition.safetensors")
+    split, told = open_forged(stopped / "partition.safetensors")
     split[name][3] = 10**6
-    save_file(split, stopped / "partition.safetensors")
+    sign(stopped / "partition.safetensors", split, told)
     with pytest.raises(FedTinyError, match="is not the one that this run was started with"):
         resume(stopped)
 
@@ -322,13 +325,37 @@ def test_what_a_run_does_not_depend_on_may_be_edited(finished, stopped, old, new
     assert ("model" in differences(finished.path, stopped)) == ("rounds" in old)
 
 
-def test_an_older_folder_does_not_tell_its_settings_but_its_devices(stopped):
-    split = load_file(stopped / "partition.safetensors")
-    save_file(split, stopped / "partition.safetensors")  # without what is written beside it now
-    assert len(resume(stopped).metrics) == 3
-    edited(stopped, "devices = 3", "devices = 4")
-    with pytest.raises(RunError, match=r"fleet\.devices was 3 and is 4"):
+EARLIER = "was made by an earlier version of fedtiny, .*; begin the run again"
+
+
+@pytest.mark.parametrize(
+    ("format", "told"), [(None, EARLIER), ("2", "has format '2'; this version reads '1'")]
+)
+@pytest.mark.parametrize("command", ["resume", "inspect", "report", "export"])
+def test_a_folder_of_another_version_is_refused(stopped, capsys, command, format, told):
+    versions = json.loads((stopped / "versions.json").read_text())
+    assert versions.pop("format") == "1"
+    own = {} if format is None else {"format": format}
+    (stopped / "versions.json").write_text(json.dumps(own | versions))
+    assert dispatch([command, str(stopped)]) == 1
+    assert re.fullmatch(f"fedtiny: error: {stopped} {told}\n", capsys.readouterr().err)
+
+
+def test_a_folder_without_a_setting_of_today_is_refused(stopped):
+    split, told = open_forged(stopped / "partition.safetensors")
+    del told["settings"]["robustness.bound"]
+    sign(stopped / "partition.safetensors", split, told)
+    with pytest.raises(RunError, match=EARLIER):
         resume(stopped)
+
+
+def test_a_run_that_was_killed_before_it_told_its_format_goes_on(finished, stopped):
+    for path in stopped.iterdir():
+        if path.name != "config.toml":
+            path.unlink()
+    resume(stopped)
+    assert differences(finished.path, stopped) == []
+    assert (stopped / "versions.json").exists()
 
 
 @pytest.mark.parametrize("name", ["public", "indices", "offsets", "table", "seal"])

@@ -21,7 +21,6 @@ from ..data.tiny_parquet import png, write_parquet
 from ..experiments.own import write_suite
 from .tiny import FLAGS, stop, tiny
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "run_folder_0_1"
 GRID = [flag for flag in FLAGS if flag not in ("--density", "0.3")]
 INPUTS = {  # the same for files that are no run's
     "run FLAGS --rounds 1 --data.name file --data.root FOLDER/own.npz --out OUT/run": 2,
@@ -96,8 +95,6 @@ class Workshop:
         server = {"optimizer": "fedadam", "average": "ema", "average_start": 0}
         yield stop(tiny(method="fedrts", server=server), bases / "fedrts", 2)
         yield stop(tiny(method="fedsgc", server={"average": "swa"}), bases / "fedsgc", 2)
-        for old in ("finished", "native", "lotteryfl"):
-            yield shutil.copytree(FIXTURES / old, bases / f"old {old}")
 
     def _made_inputs(self) -> Path:
         """Data of one's own, a suite with its results, an app and a grid."""

@@ -141,7 +141,7 @@ class Up:
         And whether its replies are masked.
         """
         settings_of_app = apps.read_app(app)
-        changes = apps.parse_changes(self.run_config, settings_of_app)
+        changes = apps.parse_changes(self.run_config)
         if "fleet.devices" in changes:
             raise ConfigError("--nodes is the number of devices; leave fleet.devices out")
         changes = {"fleet.devices": self.nodes, **changes}

@@ -118,12 +118,10 @@ def _carried_out(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         return _unknown(name)
-    from fedtiny.config.aliases import current_flags
-
     _check_launch(name)
     shown = redirect_stdout(Wrapped(sys.stdout)) if HELP & {*rest} else nullcontext()
     with shown:
-        code: int = importlib.import_module(f"fedtiny.cli.{name}").command(current_flags(rest))
+        code: int = importlib.import_module(f"fedtiny.cli.{name}").command(rest)
     return code
 
 

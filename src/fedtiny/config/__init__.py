@@ -1,6 +1,5 @@
 """The settings of a run: what there is, what is allowed, what is meant by default."""
 
-from fedtiny.aliases import old_names
 from fedtiny.config.flat import dumps, from_dict, load, parse, refuse_program, to_dict
 from fedtiny.config.presets import (
     ResolvedConfig,
@@ -27,7 +26,6 @@ from fedtiny.config.settings import (
     TrainConfig,
 )
 
-__getattr__ = old_names(__name__)
 __all__ = [
     "Config",
     "DataConfig",

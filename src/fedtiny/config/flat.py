@@ -5,7 +5,6 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedtiny.config.aliases import current_settings
 from fedtiny.config.checks import check_value, choices_of
 from fedtiny.config.settings import Config
 from fedtiny.errors import ConfigError, did_you_mean
@@ -39,17 +38,12 @@ def flat(config: Config) -> Flat:
     return joined(to_dict(config))
 
 
-def flattened(values: Mapping[str, Any]) -> Flat:
-    """Nested tables as one; a setting's name of before becomes today's.
+def joined(values: Mapping[str, Any], prefix: str = "") -> Flat:
+    """Nested tables as one.
 
-    >>> flattened({"density": 0.1, "pruning": {"delta_r": 3}})
+    >>> joined({"density": 0.1, "pruning": {"delta_r": 3}})
     {'density': 0.1, 'pruning.delta_r': 3}
     """
-    return current_settings(joined(values))
-
-
-def joined(values: Mapping[str, Any], prefix: str = "") -> Flat:
-    """Nested tables as one, with names as they are."""
     found: Flat = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -138,7 +132,7 @@ def dumps(config: Config) -> str:
 
 
 def from_dict(values: Mapping[str, Any]) -> Config:
-    """A config from plain data; names that settings had before are understood too.
+    """A config from plain data.
 
     Args:
         values: Settings by name, those of a section in a dict of their own.
@@ -153,9 +147,7 @@ def from_dict(values: Mapping[str, Any]) -> Config:
         >>> fedtiny.config.from_dict({"density": 0.02, "fleet": {"devices": 5}})
         Config(density=0.02, fleet=FleetConfig(devices=5))
     """
-    before = joined(values)
-    settings = current_settings(before)
-    return parse(Config, values if settings == before else nested(settings))
+    return parse(Config, values)
 
 
 def parse(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:

@@ -145,18 +145,6 @@ def recipe_of(method: str, recipe: str = "own") -> dict[str, Any]:
     return settings | sections | {"recipe": name, "pruning": pruning}
 
 
-def as_begun(config: Config) -> Config:
-    """Fill settings that a run was begun without: they were as in the paper's recipe."""
-    sections = {}
-    for name, values in recipe_of("").items():
-        if name == "recipe":
-            continue
-        section = getattr(config, name)
-        still_open = {key: value for key, value in values.items() if getattr(section, key) is None}
-        sections[name] = replace(section, **still_open)
-    return replace(config, **sections)
-
-
 def resolve(config: Config) -> ResolvedConfig:
     """Fill in what was left open: the paper's setting, one for the digits, the method's own.
 

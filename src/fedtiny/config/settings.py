@@ -4,7 +4,6 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from math import ceil
 from typing import Any, Literal
 
-from fedtiny.aliases import old_attributes
 from fedtiny.config.checks import check_types, complaints
 from fedtiny.errors import ConfigError
 
@@ -72,7 +71,6 @@ class DataConfig(Settings):
     settings are chosen by."""
 
 
-@old_attributes
 @dataclass(frozen=True, eq=False, repr=False)
 class FleetConfig(Settings):
     """The devices, and who takes part in a round.
@@ -212,7 +210,6 @@ class SelectionConfig(Settings):
     most useful weights is taken; default: the method's own, 0 for the paper's."""
 
 
-@old_attributes
 @dataclass(frozen=True, eq=False, repr=False)
 class PruningConfig(Settings):
     """Progressive pruning: how the mask is adjusted during training (Alg. 2).
@@ -335,7 +332,6 @@ class GpuConfig(Settings):
     """Without effect: a process takes one GPU, and torchrun starts a process for each."""
 
 
-@old_attributes
 @dataclass(frozen=True, eq=False, repr=False)
 class RobustnessConfig(Settings):
     """How far devices are trusted; every reply is checked in any case.
@@ -424,7 +420,6 @@ class PrivacyConfig(Settings):
         return self.epsilon is not None or self.noise_multiplier is not None
 
 
-@old_attributes
 @dataclass(frozen=True, eq=False, repr=False)
 class Config(Settings):
     """The settings of one run; what is left open takes the data set's preset.

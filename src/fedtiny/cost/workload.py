@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 import numpy as np
 
 from fedtiny import methods
-from fedtiny.aliases import old_names
 from fedtiny.config import Config, ResolvedConfig, resolve
 from fedtiny.cost.network import IMAGES, Network, describe, layer_flow, least_small, named
 from fedtiny.errors import ConfigError
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 PAPER_SAMPLES = 5_000
 MAX_ROUNDS = 100_000  # that are looked at for programs which differ
-__getattr__ = old_names(__name__)
 
 
 class CostInputs(TypedDict, total=False):

@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.aliases import old_names
 from fedtiny.config import TrainConfig
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.lr_schedule import lr_factor
@@ -22,7 +21,6 @@ from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.theta import Theta
 from fedtiny.sparse.vector import SparseVector
 
-__getattr__ = old_names(__name__)
 Metrics = dict[str, float]
 Arrays = Mapping[str, NDArray[np.float32]]
 Places = NDArray[np.intp]

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtiny import methods
-from fedtiny.aliases import old_attributes
 from fedtiny.devices.device_data import DeviceData
 from fedtiny.devices.engine import Arrays, Engine, RngKey
 from fedtiny.errors import DivergedError, FedTinyError
@@ -46,7 +45,6 @@ class Receiver:
         return request
 
 
-@old_attributes
 @dataclass
 class Work:
     """A program under way, and what it has found so far."""

@@ -8,7 +8,7 @@ from typing import Any
 from fedtiny import config as configs
 from fedtiny import methods
 from fedtiny.config import Config, resolve
-from fedtiny.config.flat import Flat, flat, flattened, nested
+from fedtiny.config.flat import Flat, flat, joined, nested
 from fedtiny.config.presets import RECIPES
 from fedtiny.cost.workload import method_of
 from fedtiny.errors import ConfigError
@@ -160,7 +160,7 @@ def equal(values: Mapping[str, Any]) -> Config:
 
     A file has no way to leave budgets open: with the recipes of the methods it has their budgets.
     """
-    told = flattened(values)
+    told = joined(values)
     terms = EQUAL if told.get("recipe") != "own" else UNDEFENDED
     return configs.from_dict(nested(terms | told))
 

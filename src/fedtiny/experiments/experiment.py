@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from fedtiny.config.flat import Flat, flattened
+from fedtiny.config.flat import Flat, joined
 from fedtiny.errors import ConfigError
 from fedtiny.experiments import reading
 from fedtiny.experiments.quantities import QUANTITIES
@@ -132,7 +132,7 @@ def _parsed(name: str, document: Mapping[str, Any]) -> Experiment:
     pareto = values.get("pareto", {})
     parts = {
         "notes": tuple(map(str, values.get("notes", ()))),
-        "base": flattened(values.get("base", {})),
+        "base": joined(values.get("base", {})),
         "axes": axes,
         "order": _order(values.get("order", {}), axes),
         "table": TableLayout(**table),
@@ -189,7 +189,7 @@ def _axis(name: str, values: Any) -> Axis:
     for variant, table in values.items():
         settings = dict(require_kind(table, f"variant '{variant}' of axis '{name}'", dict))
         label = settings.pop("label", variant)
-        variants.append(Choice(variant, flattened(settings), label))
+        variants.append(Choice(variant, joined(settings), label))
     return Axis(name, None, tuple(variants))
 
 

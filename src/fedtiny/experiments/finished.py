@@ -27,12 +27,10 @@ from fedtiny.experiments.places import Cell, Place
 from fedtiny.experiments.quantities import Numbers
 from fedtiny.extras import own_code, require, version_of
 from fedtiny.files import write_json
-from fedtiny.models.param_spec import Shape
 from fedtiny.runs import metrics, reading
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.metrics import Record
-from fedtiny.runs.numbering import round_number
 from fedtiny.runs.split import load_split
 from fedtiny.sparse.flow import LayerFlow
 
@@ -84,10 +82,10 @@ class Finished:
     numbers: Numbers
     machines: tuple[Machine, ...] = ()
     kernels: tuple[str, ...] = ()
-    """Of a GPU simulator: whether devices trained at all weights (dense) or at kept ones (sparse);
-    nothing of older runs, which were dense."""
+    """Of a GPU simulator, if told: whether devices trained at all weights (dense) or at kept ones
+    (sparse)."""
     curve: Curve = ()
-    """Nothing of older results."""
+    """Empty where a file does not tell it."""
 
 
 def in_folders(
@@ -161,19 +159,18 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
     Bytes are those of all devices over the whole run, `bytes_round` what a device moved in a round
     on average (selection apart), `selection_bytes` what it moved in selection. Costs are those
     of a device of mean size for what was played: the masks of the rounds, the pool as drawn. FLOPs
-    and memory are of the costliest round; what an older run does not tell is the cost model's. The
-    data itself is read only if the shape of its samples is not known.
+    and memory are of the costliest round.
     """
-    result, table = reading.result(folder), load_split(folder).table
+    result, about, table = reading.result(folder), reading.about(folder), load_split(folder).table
     records, selection = metrics.read(folder), reading.selection(folder)
     rounds = result["rounds"]
     if len(records) != rounds or not all(map(reading.WHOLE_RECORD, records)):
         raise RunError(
             f"{folder.metrics} is missing or tells {len(records)} of {plural(rounds, 'round')}"
         )
-    samples = int(table.sum()) // len(table)
+    samples, known = int(table.sum()) // len(table), IMAGES.get(config.data.name)
     inputs: CostInputs = {
-        "shape": _shape(config, folder),
+        "shape": known[0] if known else tuple(about["shape"]),
         "classes": table.shape[1],
         "samples": samples,
     }
@@ -188,24 +185,11 @@ def measure(config: Config, folder: RunFolder) -> Numbers:
         **found,
         **_of_rounds(found, records),
         **_of_selection(selection.get("selection", {}), Workload.of(config, **inputs)),
-        **_about(folder).get("server", {}),
+        **about["server"],
         **{name: result[name] for name in RESULT},
         "bytes_round": bytes_a_round(records),
         "selection_bytes": float(moved) / len(table),
     }
-
-
-def _shape(config: Config, folder: RunFolder) -> Shape:
-    """The shape of a sample; older runs do not tell it."""
-    if known := IMAGES.get(config.data.name):
-        return known[0]
-    told = _about(folder).get("shape")
-    return tuple(told) if told else load_data(configs.resolve(config)).input_shape
-
-
-def _about(folder: RunFolder) -> dict[str, Any]:
-    """What the config does not tell; nothing of the oldest runs."""
-    return reading.about(folder) if folder.about.exists() else {}
 
 
 def _flow_of(config: Config, record: Record, **inputs: Unpack[CostInputs]) -> LayerFlow:
@@ -226,10 +210,8 @@ def costs(config: Config, **inputs: Unpack[CostInputs]) -> dict[str, float]:
 
 
 def _of_rounds(found: Numbers, records: Sequence[Record]) -> Numbers:
-    """FLOPs and memory under the masks of the rounds; older runs do not tell them."""
+    """FLOPs and memory under the masks of the rounds."""
     names = ("flops", "flops_plain", "memory_paper")
-    if not all(name in record for record in records for name in names):
-        return {}
     dense = found["flops_round"] / found["flops_ratio"]
     most, plain, memory = (max(record[name] for record in records) for name in names)
     ratios = {"flops_round": most, "flops_ratio": most / dense}
@@ -261,7 +243,7 @@ def bytes_a_round(records: Sequence[Record]) -> float:
 
 def curve_of(records: Sequence[Record]) -> Curve:
     """Accuracy to four digits after each round that was evaluated; rounds count from 1."""
-    found = ((round_number(record), metrics.number(record, "accuracy")) for record in records)
+    found = ((record["round_number"], metrics.number(record, "accuracy")) for record in records)
     return tuple((done, round(accuracy, 4)) for done, accuracy in found if accuracy is not None)
 
 

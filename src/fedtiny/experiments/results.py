@@ -12,7 +12,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedtiny.config import Config
-from fedtiny.config.aliases import current_settings
 from fedtiny.config.flat import flat
 from fedtiny.errors import RunError, plural
 from fedtiny.experiments.experiment import Experiment
@@ -253,8 +252,7 @@ def _finished(cell: Any, machines: list[Machine], path: Path) -> Finished:
     if not all(isinstance(number, int | float | None) for number in cell["numbers"].values()):
         raise TypeError("a number that is none")
     noted = tuple(machines[number] for number in cell["machines"])
-    settings = current_settings(cell["settings"], warns=False)
-    settings = completed(settings, f"{path}: '{cell['name']}'")
+    settings = completed(cell["settings"], f"{path}: '{cell['name']}'")
     kernels, curve = tuple(map(str, cell.get("kernels", ()))), _curve(cell.get("curve", []))
     return Finished(cell["name"], cell["seed"], settings, cell["numbers"], noted, kernels, curve)
 

@@ -29,7 +29,6 @@ from fedtiny.runs.folder import LockedError, RunFolder, claimed
 from fedtiny.runs.formatting import unused_settings
 from fedtiny.runs.inputs import load_data
 from fedtiny.runs.metrics import Record
-from fedtiny.runs.numbering import round_number
 from fedtiny.runs.reading import is_finished
 from fedtiny.runs.reporter import Reporter, Silent
 from fedtiny.runs.resolve import has_gpu
@@ -96,7 +95,7 @@ class CellReporter(Silent):
             self.clock.check()
 
     def round_done(self, record: Record) -> None:
-        done = round_number(record)
+        done = record["round_number"]
         if self.status:
             self.status.update(f"{self.title}: round {done}/{self.rounds}")
         elif time.monotonic() - self.told >= INTERVAL and done < self.rounds:

@@ -8,7 +8,7 @@ from typing import Any
 from fedtiny import config as configs
 from fedtiny import methods
 from fedtiny.config import Config
-from fedtiny.config.flat import Flat, flat, flattened, nested
+from fedtiny.config.flat import Flat, flat, joined, nested
 from fedtiny.config.presets import recipe_of
 from fedtiny.errors import ConfigError
 from fedtiny.experiments import reading
@@ -83,7 +83,7 @@ def _parsed(name: str, table: Any) -> Scale:
     instead = values.get("instead", {})
     for setting, pairs in instead.items():
         reading.require_kind(pairs, f"'instead.{setting}'", dict)
-    return Scale(name, values.get("title", name), flattened(values.get("config", {})), instead)
+    return Scale(name, values.get("title", name), joined(values.get("config", {})), instead)
 
 
 def _pool(settings: Flat) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedtiny import extras
-from fedtiny.config.flat import flattened
+from fedtiny.config.flat import joined
 from fedtiny.errors import ConfigError
 from fedtiny.experiments import experiment, reading, scale
 from fedtiny.experiments.experiment import Experiment
@@ -110,7 +110,7 @@ def load_paper(path: Path, scale: Scale) -> Paper:
                 raise ConfigError(f"{where}: {row} does not have {len(columns)} columns")
             values = dict(zip(columns, row, strict=True))
             settings = {name: value for name, value in values.items() if name not in QUANTITIES}
-            twin = scale.stem(scale.config(flattened(table.get("where", {})) | settings))
+            twin = scale.stem(scale.config(joined(table.get("where", {})) | settings))
             for name in values.keys() - settings.keys():
                 value = Printed(source, float(values[name]), QUANTITIES[name].text(values[name]))
                 found.setdefault((twin, name), []).append(value)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Tensors = dict[str, NDArray[Any]]
 FORMAT = 1
 WITH_ACTIVATIONS = 2
-"""The format of a model with int8 activations; others keep the first, which older versions read."""
+"""The format of a model with int8 activations; others have the first."""
 INPUT = ("mean", "std")
 LARGEST = 1e9  # of a mean or std, and of what one divides by
 METADATA, DIGEST = "fedtiny.packed", "digest"

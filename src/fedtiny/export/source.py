@@ -173,9 +173,9 @@ def trained(
     return Trained(folder, config, data, network, graph, best)
 
 
-def _own_data(folder: RunFolder, asked: Config, given: DataSet) -> DataSet:
+def _own_data(folder: RunFolder, asked: Config, data: DataSet) -> DataSet:
     """The data that are given, which must be those of the run."""
-    images = load_images(asked, given)
+    images = load_images(asked, data)
     checked(load_split(folder), images)
     return fitting(images, asked)
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.aliases import old_names
 from fedtiny.federation import verbs
 from fedtiny.privacy.mechanism import Mechanism
 from fedtiny.sparse.theta import Theta
@@ -28,7 +27,6 @@ bn_statistics = verbs.BnStatistics
 losses = verbs.Losses
 evaluate = verbs.Evaluate
 
-__getattr__ = old_names(__name__)
 
 Arrays = Mapping[str, NDArray[Any]]
 POOL_COUNTS = "pool.counts"

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from fedtiny.aliases import old_hooks
 from fedtiny.config import Config, ResolvedConfig
 from fedtiny.errors import FedTinyError
 from fedtiny.federation.messages import POOL_COUNTS, Arrays
@@ -38,7 +37,6 @@ class CoarseRequest:
         return len(self.arrays.get(POOL_COUNTS, ()))
 
 
-@old_hooks
 class Method:
     """Plain federated averaging; a method of pruning overrides the hooks in which it differs.
 
@@ -68,9 +66,6 @@ class Method:
     """Whether differential privacy can hide all that its devices send."""
     device_verbs: ClassVar[Mapping[str, Callable[..., None]]] = {}
     """Device-side Python of a third party's own; it runs on the reference engine only."""
-
-    def __init_subclass__(cls) -> None:
-        old_hooks(cls)
 
     def __init__(self, config: ResolvedConfig) -> None:
         self.config = config

@@ -5,7 +5,6 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fedtiny.aliases import old_attributes
 from fedtiny.config import ResolvedConfig
 from fedtiny.errors import FedTinyError
 from fedtiny.federation import private
@@ -40,7 +39,6 @@ class ServerState:
     arrays: dict[str, Any]
 
 
-@old_attributes
 @dataclass
 class Server:
     """The state of a run, all of which a checkpoint holds, and the transport to the devices.

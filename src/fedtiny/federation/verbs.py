@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedtiny.aliases import VERBS, old_attributes
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Indices, Mask
 from fedtiny.sparse.positions import random_pruned
@@ -333,7 +332,6 @@ class Sensitivity(KnownVerb):
         return {"sensitivity": VALUE_BYTES * load.param_spec.prunable_count}
 
 
-@old_attributes
 @dataclass(frozen=True, eq=False)
 class BnStatistics(KnownVerb):
     """Measure the batch-norm statistics of every candidate (Alg. 1, line 5).
@@ -402,7 +400,7 @@ KNOWN: dict[str, type[KnownVerb]] = {
 
 def typed(verb: Verb) -> Verb:
     """A verb as the class of its name, however it was built; a third party's stays as it is."""
-    kind = KNOWN.get(VERBS.get(verb.name, verb.name))
+    kind = KNOWN.get(verb.name)
     if kind is None or isinstance(verb, kind):
         return verb
     try:

@@ -12,8 +12,7 @@ import tomli_w
 
 from fedtiny import config as configs
 from fedtiny.config import Config
-from fedtiny.config.aliases import current
-from fedtiny.config.flat import PROGRAMS, Flat, flattened, joined, nested
+from fedtiny.config.flat import PROGRAMS, Flat, joined, nested
 from fedtiny.errors import ConfigError, RunError
 from fedtiny.files import parse_toml, read_file, write_new
 from fedtiny.runs.folder import quoted
@@ -134,12 +133,10 @@ def read_changed(app: Flat, changes: Flat) -> tuple[FlowerSettings, Config]:
     return read({**app, **changes})
 
 
-def parse_changes(text: str, app: Flat) -> Flat:
+def parse_changes(text: str) -> Flat:
     """What `--run-config` says, of which Flower passes over in silence what it cannot read.
 
-    A setting that has changed its name may have either, whichever the app has.
-
-    >>> parse_changes('rounds=3 flower.run="runs/b"', {})
+    >>> parse_changes('rounds=3 flower.run="runs/b"')
     {'rounds': 3, 'flower.run': 'runs/b'}
     """
     lines = "\n".join(f"{name} = {value}" for name, value in PAIR.findall(text))
@@ -152,8 +149,7 @@ def parse_changes(text: str, app: Flat) -> Flat:
             "--run-config takes settings as in 'rounds=3 method=\"fedavg\"', each of them once, "
             f"not {text!r}"
         )
-    spelled = {current(name): name for name in app}
-    return {spelled.get(name, name): value for name, value in flattened(changes).items()}
+    return joined(changes)
 
 
 def write_changes(changes: Flat) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedtiny.aliases import old_names
 from fedtiny.errors import ModelError, did_you_mean
 from fedtiny.extras import require
 from fedtiny.graph.ir import Graph
@@ -30,7 +29,6 @@ __all__ = [
     "untrained",
 ]
 
-__getattr__ = old_names(__name__)
 Traced = Graph | ModelError
 """The graph of a network, or why it cannot be told."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from fedtiny.config import Config
-from fedtiny.config.flat import Flat, flat, flattened
+from fedtiny.config.flat import Flat, flat, joined
 from fedtiny.config.presets import recipe_of
 from fedtiny.drawing import palette
 from fedtiny.drawing.figure import Figure
@@ -53,7 +53,7 @@ def apart(group: Group, all_groups: Sequence[Group]) -> str:
 
 def unusual(group: Group, all_groups: Sequence[Group]) -> str:
     """Those of these settings that are not as usual."""
-    usual, own = flat(Config()) | flattened(recipe_of("")), group.settings
+    usual, own = flat(Config()) | joined(recipe_of("")), group.settings
     named = (name for name in _differing(all_groups) if own.get(name) != usual.get(name))
     return ", ".join(f"{name} {own[name]}" for name in named if name in own)
 

@@ -17,7 +17,6 @@ from fedtiny.report.facts import duration
 from fedtiny.report.run import Run
 from fedtiny.runs import formatting
 from fedtiny.runs.metrics import Record, moved, number
-from fedtiny.runs.numbering import round_number
 
 MAX_PANELS = 3  # densities that have curves: the lowest
 FAINTEST = 0.4  # of a method's lines, the least dense
@@ -41,7 +40,7 @@ class Spent:
 
 
 def _rounds(run: Run) -> list[float]:
-    return [float(round_number(record)) for record in run.records]
+    return [float(record["round_number"]) for record in run.records]
 
 
 def bytes_so_far(run: Run) -> list[float]:
@@ -205,7 +204,7 @@ def _panels(groups: Sequence[Group], spent: Spent, size: float) -> tuple[list[Pa
 
 def _points(run: Run, so_far: Sequence[float], size: float) -> dict[int, Point]:
     """What was spent and reached after each round that was evaluated."""
-    reached = ((round_number(record), number(record, "accuracy")) for record in run.records)
+    reached = ((record["round_number"], number(record, "accuracy")) for record in run.records)
     found = zip(reached, so_far, strict=False)
     return {done: (x / size, accuracy) for (done, accuracy), x in found if accuracy is not None}
 

@@ -14,7 +14,6 @@ from fedtiny.report.learning import accuracy, density, epsilon, loss
 from fedtiny.report.pool import pool, pool_by_layer
 from fedtiny.report.run import Run
 from fedtiny.runs.metrics import numbers
-from fedtiny.runs.numbering import round_number
 
 
 def figures(run: Run) -> dict[str, list[Figure]]:
@@ -63,7 +62,7 @@ def _by_round(
 ) -> Canvas:
     """Layers down, rounds across, and a text behind each layer."""
     rows = [layer.removesuffix(".weight") for layer in layers]
-    rounds = [str(round_number(record)) for record in run.records]
+    rounds = [str(record["round_number"]) for record in run.records]
     sides = ("round", "layer", look.pop("unit"))
     return heat(Map(rows, values, rounds, *sides, ends, end_title, form="{:.2g}", first=1, **look))
 
@@ -102,7 +101,7 @@ def adjustments(run: Run) -> Figure | None:
         f"{sum(grown.values()):,} weights were grown (above the line) and "
         f"{sum(dropped.values()):,} dropped (below) in all."
     )
-    drawn = _grown_and_dropped(grown, dropped, round_number(run.records[-1]))
+    drawn = _grown_and_dropped(grown, dropped, run.records[-1]["round_number"])
     return Figure("adjustments", "What adjustments grew and dropped", caption, drawn)
 
 
@@ -129,7 +128,7 @@ def _grown_and_dropped(grown: dict[int, int], dropped: dict[int, int], rounds: i
 
 def _totals(run: Run, key: str) -> dict[int, int]:
     totals = {
-        round_number(record): int(sum(numbers(record, key).values())) for record in run.records
+        record["round_number"]: int(sum(numbers(record, key).values())) for record in run.records
     }
     return {round: count for round, count in totals.items() if count}
 

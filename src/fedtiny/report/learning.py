@@ -8,7 +8,6 @@ from fedtiny.drawing.plot import Plot, legend, linear
 from fedtiny.drawing.series import Series, draw_columns
 from fedtiny.report.run import Run
 from fedtiny.runs.metrics import number
-from fedtiny.runs.numbering import round_number
 
 OWN = "own"  # the color of the run's method
 Shown = Mapping[str, tuple[str, str, bool]]
@@ -17,7 +16,7 @@ Shown = Mapping[str, tuple[str, str, bool]]
 
 def points_of(run: Run, key: str) -> tuple[tuple[float, float], ...]:
     """A number by round; rounds without it are left out."""
-    found = ((round_number(record), number(record, key)) for record in run.records)
+    found = ((record["round_number"], number(record, key)) for record in run.records)
     return tuple((float(round), value) for round, value in found if value is not None)
 
 

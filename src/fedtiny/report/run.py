@@ -127,10 +127,10 @@ def _packed_bytes(folder: RunFolder) -> int | None:
 
 
 def _gaps(run: Run) -> list[str]:
-    """What a run lacks that is not finished, or that an older version made."""
-    folder, records, gaps = run.folder, run.records, []
+    """What a run lacks that is not finished, or has lost a file."""
+    folder, gaps = run.folder, []
     if not run.finished:
-        done = f"{len(records)} of {plural(run.config.rounds or 0, 'round')}"
+        done = f"{len(run.records)} of {plural(run.config.rounds or 0, 'round')}"
         gaps.append(f"The run is not finished ({done}); go on with: {way_on(folder)}")
     files = (folder.partition, folder.selection, folder.metrics, folder.versions)
     gaps += [
@@ -140,18 +140,13 @@ def _gaps(run: Run) -> list[str]:
     ]
     if not run.about:
         gaps.append(
-            "about.json is not there (runs of older versions have none): names of classes and "
-            "the costs of a dense run are not known."
+            "about.json is not there: names of classes and the costs of a dense run are not known."
         )
     if run.finished and not folder.evaluation.exists() and not folder.nodes.exists():
         gaps.append(
-            "evaluation.json is not there (runs of older versions have none): accuracy by class "
-            f"was not measured; measure it now with: {way_on(folder)}"
+            "evaluation.json is not there, so accuracy by class is not known; measure it with: "
+            f"{way_on(folder)}"
         )
-    if any("densities" not in record for record in records):
-        gaps.append("Some rounds do not tell the density of each layer.")
-    if any(record.get("adjusted") and "grown" not in record for record in records):
-        gaps.append("What adjustments grew and dropped was not recorded by the version that ran.")
     return gaps
 
 

@@ -1,41 +1,14 @@
 """What a run was begun with, when it goes on: its config, and the weights that it had."""
 
-from dataclasses import replace
-from typing import Any
-
 from fedtiny import config as configs
 from fedtiny.config import Config
 from fedtiny.config.flat import Flat, flat, nested
-from fedtiny.config.presets import as_begun
 from fedtiny.errors import ConfigError, RunError
-from fedtiny.files import MAX_TENSORS, parse_toml, read_file
+from fedtiny.files import MAX_TENSORS, read_file
 from fedtiny.runs import reading
-from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.split import NOT_OURS, Split
+from fedtiny.runs.folder import EarlierVersionError, RunFolder
+from fedtiny.runs.split import NOT_OURS
 from fedtiny.runs.weights import Weights
-
-BEFORE_THEY_WERE_THERE: dict[tuple[str, str], dict[str, Any]] = {
-    ("gpu", "kernels"): {"kernels": "dense"},
-    ("pruning", "depthwise"): {"depthwise": True},
-    ("robustness", "bound"): {"bound": 0.0, "reject": 0.0},
-}
-"""How a run whose config does not name a setting went on before there was one."""
-
-
-def config_of(folder: RunFolder, settings: Flat | None) -> Config:
-    """A run's config; what was begun before a setting was there goes on as it began.
-
-    Such a run does not tell beside its split the settings that it was begun with.
-    """
-    config = reading.config(folder)
-    if settings is not None:
-        return config
-    written = parse_toml(read_file(folder.config))
-    for (section, name), settings in BEFORE_THEY_WERE_THERE.items():
-        if name not in written.get(section, {}):
-            own = replace(getattr(config, section), **settings)
-            config = replace(config, **{section: own})
-    return config
 
 
 def weights_of(folder: RunFolder, config: Config) -> Weights | None:
@@ -60,15 +33,15 @@ def lasting(config: Config) -> Flat:
     return {name: value for name, value in flat(config).items() if name not in MAY_CHANGE}
 
 
-def require_unchanged(folder: RunFolder, split: Split, settings: Flat | None) -> None:
-    """Refuse a config that was edited after the run was begun."""
-    now = lasting(reading.config(folder))
+def require_unchanged(folder: RunFolder, config: Config, settings: Flat) -> None:
+    """Refuse a config that was edited after the run was begun, or lacks settings of today."""
+    now = lasting(config)
     try:
-        begun = now if settings is None else lasting(as_begun(configs.from_dict(nested(settings))))
+        begun = lasting(configs.from_dict(nested(settings)))
     except (ConfigError, *NOT_OURS) as error:
         raise RunError(f"{folder.partition} is damaged") from error
-    if settings is None:
-        begun = {**now, "fleet.devices": len(split.devices)}
+    if begun.keys() != settings.keys():
+        raise EarlierVersionError(folder.path)
     changed = [
         f"{name} was {begun.get(name, 'left out')} and is {now.get(name, 'left out')}"
         for name in sorted(begun.keys() | now.keys())

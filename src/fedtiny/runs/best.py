@@ -11,7 +11,6 @@ from typing import Any
 from fedtiny.config import Config
 from fedtiny.federation.server import Server
 from fedtiny.runs.checkpoint import theta_from, theta_tensors
-from fedtiny.runs.numbering import KEY, round_number
 from fedtiny.sparse.theta import Theta
 
 BEST = "best"
@@ -29,7 +28,7 @@ def keep_best(server: Server, records: Sequence[Record]) -> None:
     by = _measure(server.config)
     server.arrays |= {f"{BEST}.{n}": array for n, array in theta_tensors(server.model).items()}
     server.memory[BEST] = {
-        KEY: round_number(record),
+        "round_number": record["round_number"],
         "by": by,
         by: record[by],
         "accuracy": record["accuracy"],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedtiny import config as configs
 from fedtiny.errors import FedTinyError, RunError
-from fedtiny.files import LINK, NOT_REGULAR, WRITING, is_temporary
+from fedtiny.files import LINK, NOT_REGULAR, WRITING, is_temporary, read_json
 from fedtiny.paths import user_path
 from fedtiny.runs.inputs import as_arguments, own_inputs
 
@@ -24,6 +24,20 @@ class LockedError(RunError):
         super().__init__(f"another process is working on {path}")
 
 
+class EarlierVersionError(RunError):
+    """A run folder that is not as this version writes one."""
+
+    retryable = False
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} was made by an earlier version of fedtiny, whose runs this one does not read; "
+            "begin the run again"
+        )
+
+
+FORMAT = "1"
+"""How this version writes run folders; their `versions.json` says it."""
 _LOCKED_HERE: set[Path] = set()
 """Folders that this process holds; to look at such a file's lock would let go of it."""
 
@@ -96,7 +110,19 @@ class RunFolder:
             raise RunError(f"cannot read {folder.config}: {NOT_REGULAR}")
         if not folder.config.is_file():
             raise RunError(f"{path} is not a run folder: it has no {folder.config.name}")
+        folder.require_format()
         return folder
+
+    def require_format(self) -> None:
+        """Refuse what another version has written."""
+        try:
+            told = read_json(self.versions).get("format")
+        except RunError:  # damaged, as its readers say, or not yet there
+            return
+        if told is None:
+            raise EarlierVersionError(self.path)
+        if told != FORMAT:
+            raise RunError(f"{self.path} has format {told!r:.20}; this version reads {FORMAT!r}")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

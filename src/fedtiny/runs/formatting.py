@@ -21,7 +21,6 @@ from fedtiny.errors import plural
 from fedtiny.federation.method import Method
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.runs.metrics import Record, number
-from fedtiny.runs.numbering import round_number
 from fedtiny.sparse.flow import LayerFlow
 
 MAX_COLUMNS = 20
@@ -140,7 +139,7 @@ def _tie(choice: dict[str, Any]) -> str:
 def round_line(record: Record, rounds: int) -> str:
     """A round in one line."""
     digits = len(str(rounds))
-    parts = [f"round {round_number(record):>{digits}}/{rounds}"]
+    parts = [f"round {record['round_number']:>{digits}}/{rounds}"]
     if record["accuracy"] is not None:
         parts.append(f"accuracy {record['accuracy']:.4f}  loss {record['loss']:.3f}")
     if record.get("device_accuracy_worst") is not None:
@@ -189,7 +188,7 @@ def round_cells(record: Record) -> list[str]:
     moved = (number(record, f"bytes_{way}") for way in ("down", "up"))
     failed = record.get("failed")
     return [
-        str(round_number(record)),
+        str(record["round_number"]),
         told("accuracy", ".4f"),
         told("loss", ".3f"),
         told("density", ".4f"),

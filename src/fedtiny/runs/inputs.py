@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from fedtiny import data as datasets
 from fedtiny import models
 from fedtiny.config import Config
-from fedtiny.config.aliases import CUSTOM
 from fedtiny.data import DataSet, Partition
 from fedtiny.errors import ConfigError, DataError, ModelError
 from fedtiny.extras import require
@@ -20,6 +19,8 @@ from fedtiny.sparse.vector import VALUE_BYTES
 if TYPE_CHECKING:
     from torch import nn
 
+CUSTOM = "custom:"
+"""Before the name of a model or a data set that came through the Python interface."""
 COPIES = 4  # of all parameters while the server trains on the public set: Adam has two moments
 
 

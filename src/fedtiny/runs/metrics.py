@@ -25,30 +25,19 @@ from fedtiny.files import (
 )
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.numbering import KEY, OLD_KEY, numbered, numbered_from_zero, round_number
 from fedtiny.runs.reading import RECORD
 from fedtiny.sparse.vector import VALUE_BYTES
 
 Record = dict[str, Any]
 
 
-def append(folder: RunFolder, record: Record, *, from_zero: bool = False) -> None:
+def append(folder: RunFolder, record: Record) -> None:
     """Add a round's line."""
-    append_line(folder.metrics, _line(record, from_zero))
+    append_line(folder.metrics, json.dumps(plain(record)))
 
 
 def read(folder: RunFolder) -> list[Record]:
-    """Every whole line, with rounds that count from 1; one that a kill cut off is left out."""
-    return [numbered(record) for record in _lines(folder)]
-
-
-def counts_from_zero(folder: RunFolder) -> bool:
-    """Whether the lines of a run are those of version 0.2 or before."""
-    return any(OLD_KEY in record for record in _lines(folder))
-
-
-def _lines(folder: RunFolder) -> list[Record]:
-    """Every whole line as it is."""
+    """Every whole line; one that a kill cut off is left out."""
     if not folder.metrics.exists():
         return []
     with readable(folder.metrics):
@@ -66,14 +55,10 @@ def _lines(folder: RunFolder) -> list[Record]:
     return records
 
 
-def write(folder: RunFolder, records: list[Record], *, from_zero: bool = False) -> None:
+def write(folder: RunFolder, records: list[Record]) -> None:
     """Have these lines and no others."""
-    text = "".join(_line(record, from_zero) + "\n" for record in records)
+    text = "".join(json.dumps(plain(record)) + "\n" for record in records)
     write_atomically(folder.metrics, text.encode())
-
-
-def _line(record: Record, from_zero: bool) -> str:
-    return json.dumps(plain(numbered_from_zero(record) if from_zero else record))
 
 
 def read_before(folder: RunFolder, rounds: int, last: Record | None = None) -> list[Record]:
@@ -81,10 +66,10 @@ def read_before(folder: RunFolder, rounds: int, last: Record | None = None) -> l
 
     If the last of them is lost, it is the checkpoint's own.
     """
-    records = [record for record in read(folder) if round_number(record) <= rounds]
+    records = [record for record in read(folder) if record["round_number"] <= rounds]
     if last and len(records) == rounds - 1:
-        records.append(numbered(last))
-    numbers = [round_number(record) for record in records]
+        records.append(last)
+    numbers = [record["round_number"] for record in records]
     if len(numbers) != rounds or numbers != list(range(1, rounds + 1)):
         raise RunError(
             f"{folder.metrics} lacks some of the {plural(rounds, 'round')} that the checkpoint has "
@@ -163,7 +148,7 @@ def round_record(assembly: Assembly, result: RoundResult, started: float) -> Rec
     measured = _measured(assembly, result)
     evaluation, *_ = assembly.server.take_account()
     return {
-        KEY: result.round + 1,
+        "round_number": result.round + 1,
         **measured,
         "train_loss": result.outcome.metrics.get("loss"),
         **private.record(assembly.server),

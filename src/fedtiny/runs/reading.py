@@ -10,12 +10,10 @@ from typing import Any, get_args
 
 from fedtiny import config as configs
 from fedtiny.config import Config
-from fedtiny.config.presets import as_begun
 from fedtiny.data.images import Layout
 from fedtiny.errors import RunError
 from fedtiny.files import read_json
 from fedtiny.runs.folder import RunFolder
-from fedtiny.runs.numbering import KEY, OLD_KEY
 
 Plain = dict[str, Any]
 Check = Callable[[Any], bool]
@@ -110,24 +108,15 @@ MEASURED: dict[str, Check] = {
     "accuracy": maybe(SHARE),
     "loss": LOSS,
     "density": SHARE,
-    **dict.fromkeys(("bytes_down", "bytes_up", "mask_change"), COUNT),
-    "seconds": SIZE,
+    **dict.fromkeys(("bytes_down", "bytes_up", "mask_change", "memory_paper"), COUNT),
+    **dict.fromkeys(("seconds", "flops", "flops_plain"), SIZE),
     "answered": listed(COUNT),
     "failed": FAILED,
     "counted": is_flag,
 }
-NUMBER = {KEY: lambda value: integer(MAX_ROUNDS)(value) and value > 0}
-OLD_NUMBER = {OLD_KEY: integer(MAX_ROUNDS)}
-
-
-def of_round(needed: Mapping[str, Check], others: Mapping[str, Check] | None = None) -> Check:
-    """A table that belongs to a round, under today's key or the old one, never both."""
-    now, before = (fields({**own, **needed}, others) for own in (NUMBER, OLD_NUMBER))
-    return lambda value: now(value) != before(value)
-
-
-RECORD = of_round(
-    {},
+NUMBER = {"round_number": lambda value: integer(MAX_ROUNDS)(value) and value > 0}
+RECORD = fields(
+    NUMBER,
     {
         **MEASURED,
         **dict.fromkeys(("train_loss", "epsilon", "clip"), LOSS),
@@ -138,8 +127,7 @@ RECORD = of_round(
         "densities": table(SHARE),
         "effective_densities": maybe(table(maybe(SHARE))),
         **dict.fromkeys(("adjusted", "grown", "dropped"), table(COUNT)),
-        **dict.fromkeys(("bytes_evaluation", "memory_paper", "memory_device"), COUNT),
-        **dict.fromkeys(("flops", "flops_plain"), SIZE),
+        **dict.fromkeys(("bytes_evaluation", "memory_device"), COUNT),
         "memory_arena": maybe(COUNT),
         "bounded": FAILED,
         "exchanges": listed(EXCHANGE),
@@ -147,10 +135,10 @@ RECORD = of_round(
     },
 )
 """A line of metrics.jsonl, as far as it tells."""
-WHOLE_RECORD = of_round(MEASURED)
+WHOLE_RECORD = fields({**NUMBER, **MEASURED})
 """Such a line with all that a run needs to go on from."""
-BEST = of_round(
-    {"accuracy": maybe(SHARE), "density": SHARE, "kept_weights": COUNT},
+BEST = fields(
+    {**NUMBER, "accuracy": maybe(SHARE), "density": SHARE, "kept_weights": COUNT},
     {"loss": LOSS, "by": is_text},
 )
 PRIVACY = fields(
@@ -196,7 +184,6 @@ SELECTION = fields(
     },
 )
 ABOUT = fields(
-    {},
     {
         "classes": listed(is_text),
         "shape": listed(COUNT),
@@ -204,8 +191,8 @@ ABOUT = fields(
         "dense": table(SIZE),
         "server": table(COUNT),
         "layout": lambda value: value in get_args(Layout),
-        "weights": table(is_text),
     },
+    {"weights": table(is_text)},
 )
 EVALUATION = fields({"confusion": listed(listed(COUNT))})
 VERSIONS = table(is_text)
@@ -219,7 +206,8 @@ TRACKED = table(fields({"key": is_text, "rounds": integer(MAX_ROUNDS)}))
 
 def config(folder: RunFolder) -> Config:
     """The config of a run, to read; what of it may be started is another question."""
-    return as_begun(configs.load(folder.config, programs=True))
+    folder.require_format()
+    return configs.load(folder.config, programs=True)
 
 
 def result(folder: RunFolder) -> Plain:

@@ -5,7 +5,7 @@ import platform
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.best import best_model
 from fedtiny.runs.checkpoint import Checkpoint, read_checkpoint, require_complete, save_checkpoint
 from fedtiny.runs.fleet import Fleet
-from fedtiny.runs.folder import RunFolder, way_on
+from fedtiny.runs.folder import FORMAT, RunFolder, way_on
 from fedtiny.runs.metrics import Record, about_record, evaluation_record
 from fedtiny.runs.split import Split, read_split, save_split
 from fedtiny.runs.weights import Weights
@@ -61,22 +61,20 @@ class FolderRecorder:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self.from_zero = False  # how the lines of a run that goes on count its rounds
 
     def described(self, assembly: Assembly, fleet: Fleet | None) -> None:
         if fleet is not None:
             fleet.note()
         folder = self.folder
         write_atomically(folder.config, configs.dumps(assembly.asked).encode())
-        write_json(folder.versions, versions())
+        write_json(folder.versions, {"format": FORMAT, **versions()})
         write_json(folder.about, about_record(assembly))
         save_split(folder, assembly.split, begun.lasting(assembly.asked))
         if assembly.weights:
             write_atomically(folder.weights, assembly.weights.content)
 
     def started(self, records: list[Record]) -> None:
-        self.from_zero = bool(records) and metrics.counts_from_zero(self.folder)
-        metrics.write(self.folder, records, from_zero=self.from_zero)
+        metrics.write(self.folder, records)
 
     def selected(self, assembly: Assembly, selection: dict[str, Any]) -> None:
         write_json(self.folder.selection, selection)
@@ -84,7 +82,7 @@ class FolderRecorder:
 
     def round_done(self, assembly: Assembly, record: Record) -> None:
         server, config = assembly.server, assembly.config
-        metrics.append(self.folder, record, from_zero=self.from_zero)
+        metrics.append(self.folder, record)
         if server.round % config.checkpoint_every == 0 or server.round == config.rounds:
             save_checkpoint(self.folder, server, record)
 
@@ -162,19 +160,17 @@ class Saved:
     def of(cls, folder: RunFolder) -> "Saved":
         """What a run folder holds."""
         require_complete(folder)
+        config = reading.config(folder)
         if not folder.partition.exists():
-            config = reading.config(folder)
             return cls(config, None, None, begun.weights_of(folder, config))
         split, settings = read_split(folder)
-        begun.require_unchanged(folder, split, settings)
-        config = begun.config_of(folder, settings)
+        begun.require_unchanged(folder, config, settings)
         weights = begun.weights_of(folder, config)
         if not folder.checkpoint.exists():
             return cls(config, split, None, weights)
         checkpoint = read_checkpoint(folder)
         if not checkpoint.is_usable:
-            bounded = replace(config, robustness=reading.config(folder).robustness)
-            return cls(bounded, split, None, weights, note=BEGINS_AGAIN)
+            return cls(config, split, None, weights, note=BEGINS_AGAIN)
         records = metrics.read_before(folder, checkpoint.round, checkpoint.state.get("record"))
         if not all(map(reading.WHOLE_RECORD, records)):
             raise RunError(f"{folder.metrics} is damaged: a round lacks some of its figures")

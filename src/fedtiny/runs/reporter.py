@@ -14,7 +14,6 @@ from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted, way_on
 from fedtiny.runs.metrics import Record
 from fedtiny.runs.notebook import NotebookReporter
-from fedtiny.runs.numbering import round_number
 from fedtiny.runs.resolve import gpu_count, has_gpu
 
 
@@ -101,7 +100,7 @@ class Lines:
         for line in formatting.unused_settings(config):
             self._say(line)
         if records:
-            self._say(f"resumed after round {round_number(records[-1])} of {self.rounds}")
+            self._say(f"resumed after round {records[-1]['round_number']} of {self.rounds}")
         asks = assembly.method.coarse_requests(server.param_spec)
         step = "choosing a candidate" if asks else "pruning"
         step = "training" if server.coarse_pruned else step

@@ -141,7 +141,7 @@ def checksum_of(data: DataSet) -> str:
 def checked(split: Split, data: DataSet) -> Split:
     """The split of a run that goes on, which must fit the data it is given."""
     again = with_checksum(split, data)
-    if not _fits(split, data) or split.checksum not in (b"", again.checksum):
+    if not _fits(split, data) or split.checksum != again.checksum:
         raise RunError(
             f"the data set '{data.name}' is not the one that this run was started with; "
             "give it the same samples and labels in the same order"
@@ -178,8 +178,8 @@ def load_split(folder: RunFolder) -> Split:
     return read_split(folder)[0]
 
 
-def read_split(folder: RunFolder) -> tuple[Split, Flat | None]:
-    """The split of a run and the settings it was begun with, which older versions do not tell."""
+def read_split(folder: RunFolder) -> tuple[Split, Flat]:
+    """The split of a run and the settings it was begun with."""
     path = folder.partition
     with readable(path):
         data = read_file(path, MAX_TENSORS)
@@ -208,16 +208,13 @@ def _split_of(tensors: Tensors) -> Split:
         raise ValueError("a device has no samples")
     if not np.array_equal(table.sum(axis=1), counts):
         raise ValueError("the table counts other samples than the devices have")
-    checksum = tensors.get("seal", np.empty(0, np.uint8)).tobytes()
+    checksum = tensors["seal"].tobytes()
     return Split(public, devices, table, checksum)
 
 
-def _signed_settings(data: bytes, tensors: Tensors) -> Flat | None:
+def _signed_settings(data: bytes, tensors: Tensors) -> Flat:
     """The settings beside a split, whose checksum must fit."""
-    metadata = metadata_of(data)
-    if not metadata:
-        return None
-    signed = exact_json(metadata[METADATA])
+    signed = exact_json(metadata_of(data)[METADATA])
     if signed["digest"] != digest_of(tensors, signed["text"]):
         raise ValueError("the checksum is that of something else")
     told = parse_json(signed["text"])

@@ -8,7 +8,6 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtiny.aliases import old_attributes
 from fedtiny.graph.ir import Graph
 from fedtiny.graph.reach import Reachability
 from fedtiny.models.param_spec import ParamSpec
@@ -17,7 +16,6 @@ from fedtiny.sparse.vector import is_position_list
 Indices = NDArray[np.int32]
 
 
-@old_attributes
 class Mask:
     """Which weights of a model are kept: m in the paper.
 

@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtiny.aliases import old_attributes
 from fedtiny.models.param_spec import ParamSpec
 from fedtiny.sparse.mask import Indices, Mask
 
@@ -16,7 +15,6 @@ Floats = NDArray[np.float32]
 LARGEST = float(np.sqrt(np.finfo(np.float32).max))  # above it a square is no float32
 
 
-@old_attributes
 @dataclass(frozen=True, eq=False)
 class Theta:
     """A model's values under a mask: theta in the paper.

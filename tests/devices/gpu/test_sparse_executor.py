@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import fedtiny
@@ -25,7 +24,6 @@ from fedtiny.federation.messages import (
     train,
 )
 from fedtiny.runs import resolve
-from fedtiny.runs.folder import RunFolder
 from fedtiny.runs.reporter import Lines, Silent
 from fedtiny.sparse.mask import Mask
 
@@ -235,22 +233,6 @@ def test_a_run_repeats_resumes_and_does_not_depend_on_lanes(tmp_path):
 def test_on_a_cpu_auto_is_dense_without_a_word(tmp_path):
     path = run(small(rounds=1), tmp_path / "run").path
     assert 'kernels = "dense"' in (path / "config.toml").read_text()
-
-
-def test_a_run_that_was_begun_before_there_was_a_choice_goes_on_dense(tmp_path, monkeypatch):
-    path = stop(small(rounds=2), tmp_path / "run", 1)
-    text = (path / "config.toml").read_text()
-    (path / "config.toml").write_text(text.replace('kernels = "dense"\n', ""))
-    split = RunFolder(path).partition
-    save_file(load_file(split), split)  # older versions told no settings beside it
-    seen, really = [], resolve.choose_kernels
-    monkeypatch.setattr(
-        resolve,
-        "choose_kernels",
-        lambda config, *more: seen.append(config.gpu.kernels) or really(config, *more),
-    )
-    fedtiny.resume(path, reporter=Silent())
-    assert seen == ["dense"]
 
 
 # What cannot be

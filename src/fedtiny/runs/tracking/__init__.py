@@ -19,7 +19,6 @@ from fedtiny.files import make_closed_folder, write_json
 from fedtiny.runs.assembly import Assembly
 from fedtiny.runs.folder import RunFolder, quoted
 from fedtiny.runs.metrics import Record
-from fedtiny.runs.numbering import KEY, round_number
 from fedtiny.runs.reading import TRACKED, plain
 from fedtiny.runs.reporter import Reporter, automatic
 from fedtiny.runs.tracking.mlflow import MLflow
@@ -213,7 +212,7 @@ class Tracked:
 
     def _log(self, record: Record) -> None:
         """Tell the trackers that do not have this round yet."""
-        step, news = round_number(record), False
+        step, news = record["round_number"], False
         for name, tracker in list(self.trackers.items()):
             new = step > self.state[name]["rounds"]
             if new and self._try(name, tracker.log, step, figures(record)):
@@ -243,7 +242,7 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: value
         for name, value in flat.items()
-        if name != KEY
+        if name != "round_number"
         and isinstance(value, int | float)
         and not isinstance(value, bool)
         and isfinite(value)
