@@ -178,7 +178,7 @@ def test_the_readme_s_table_is_measured_without_defenses():
         if document["scale"] == "paper"
         for cell in document["cells"]
     }
-    _, *told = rows(README.partition("measured with this code:")[2].partition("![")[0])
+    _, *told = rows(README.partition("next to the paper's, and cost:")[2].partition("![")[0])
     assert len(told) == 4
     for row in told:
         method, density, accuracy, paper, flops, moved = row.strip("| ").split(" | ")

@@ -128,9 +128,9 @@ class Result:
         from fedtiny.devices.torch_layers import Transform
 
         data = self._trained.data
-        if not np.isfinite(given := np.asarray(samples)).all():
+        if not np.isfinite(array := np.asarray(samples)).all():
             raise DataError("samples must hold finite numbers, but hold nan or inf")
-        held = as_samples(given, data.shape, reads_of(data))
+        held = as_samples(array, data.shape, reads_of(data))
         network, transform = self.network.eval(), Transform.of(data, augment=False)
         found = [np.empty(0, np.int64)]
         with torch.no_grad():

@@ -140,9 +140,9 @@ def _recipe(config: Config) -> str:
 def _training(config: Config) -> Flat:
     """What a recipe is about, as far as the method goes by it."""
     settings, parts = flat(resolve(config)), ("train.", "server.", "pruning.gradient_epsilon")
-    unread = {*SCHEDULE, *not_gone_by(config)}
+    ignored = {*SCHEDULE, *not_gone_by(config)}
     return {
-        name: v for name, v in settings.items() if name.startswith(parts) and name not in unread
+        name: v for name, v in settings.items() if name.startswith(parts) and name not in ignored
     }
 
 

@@ -210,12 +210,15 @@ def costs(config: Config, **inputs: Unpack[CostInputs]) -> dict[str, float]:
 
 
 def _of_rounds(found: Numbers, records: Sequence[Record]) -> Numbers:
-    """FLOPs and memory under the masks of the rounds."""
-    names = ("flops", "flops_plain", "memory_paper")
+    """FLOPs and memory under the mask of the costliest round, FLOPs of the costliest plain one."""
     dense = found["flops_round"] / found["flops_ratio"]
-    most, plain, memory = (max(record[name] for record in records) for name in names)
-    ratios = {"flops_round": most, "flops_ratio": most / dense}
-    return {**ratios, "flops_training": plain, "memory_paper": memory}
+    costliest = max(records, key=lambda record: record["flops"])
+    return {
+        "flops_round": costliest["flops"],
+        "flops_ratio": costliest["flops"] / dense,
+        "flops_training": max(record["flops_plain"] for record in records),
+        "memory_paper": costliest["memory_paper"],
+    }
 
 
 def _of_selection(choice: Mapping[str, Any], work: Workload) -> Numbers:
