@@ -160,12 +160,6 @@ def test_flow_without_a_price_is_synflow_s_own_threshold():
     assert one.server.theta.mask.counts == other.server.theta.mask.counts
 
 
-def test_the_old_setting_gives_the_same_mask():
-    bench = lab(settings(method="snip", density=0.2, pruning={"scope": "global"}))
-    prepare(bench.server, bench.method)
-    assert bench.server.theta.mask == prepared("snip", "global").server.theta.mask
-
-
 def test_flow_without_a_network_is_refused():
     bench = lab(settings(method="fl_pqsu", pruning={"budgets": "flow"}))
     bench.method.flow = None
