@@ -266,7 +266,8 @@ def test_native_devices_follow_the_recipe_as_torch_devices_do(tmp_path):
 
 
 NAMED = {
-    "mobilenetv2": {"train": {"lr": 1e-5}},  # torch rounds in 53 layers
+    # torch rounds in 53 layers, and batch norm would magnify that by 316 in filters that are empty
+    "mobilenetv2": {"train": {"lr": 1e-5}, "pruning": {"gradient_epsilon": 0.01}},
     "mobilenetv3_small": {},
     "ds_cnn": {"width": 32, "density": 0.2},  # or it has few weights to swap
     "resnet18_gn": {},
