@@ -173,18 +173,22 @@ def claimed(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     claim = os.open(path, os.O_RDWR | WRITING, 0o666)
     try:
-        if (
-            not _lock(claim)
-            or not path.exists()
-            or not os.path.samestat(path.stat(), os.fstat(claim))
-        ):
-            raise LockedError(path)  # or somebody has removed the file that is locked here
+        if not _lock(claim) or not _is_at(path, claim):
+            raise LockedError(path)
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
     finally:
         os.close(claim)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Tell whether an open file is still the one of this name: who held it may have removed it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(descriptor: int) -> bool:
